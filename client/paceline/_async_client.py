@@ -1,0 +1,113 @@
+"""The asyncio client: the sync one's methods, awaited."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Self
+
+import grpc
+
+from paceline._accumulator import models
+from paceline._base_client import (
+    UNARY_TIMEOUT_S,
+    BaseClient,
+    detokenize_request,
+    tokenize_request,
+)
+from paceline._channel import channel_options
+from paceline._conversion import converted
+from paceline._generation import AsyncGeneration
+from paceline._types import Model
+from paceline.v1 import inference_pb2 as pb
+from paceline.v1.inference_pb2_grpc import InferenceStub
+
+
+class AsyncClient(BaseClient[AsyncGeneration]):
+    """A client of one gateway, for one event loop: that of its first call.
+
+    Use it as a context manager, or await `close`: either cancels the generations still running.
+
+    Args:
+        address: The gateway as `host:port`; by default the environment's `PACELINE_ADDRESS`, else
+            `localhost:7070`. Nothing is connected before the first call.
+
+    Example:
+        async with paceline.AsyncClient() as client:
+            async for chunk in client.generate("Once upon a time", max_tokens=64):
+                print(chunk.text, end="", flush=True)
+    """
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancels the generations still running and disconnects."""
+        self._closed = True
+        if "_channel" in self.__dict__:
+            await self._channel.close()
+
+    async def models(self) -> list[Model]:
+        """Lists the models the deployment serves.
+
+        Raises:
+            RpcError: The subclass says what failed.
+        """
+        self._require_open()
+        with converted(self._address):
+            return models(
+                await self._stub.ListModels(pb.ListModelsRequest(), timeout=UNARY_TIMEOUT_S)
+            )
+
+    async def tokenize(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        model: str | None = None,
+    ) -> list[int]:
+        """Returns the ids that `generate` would feed to the model.
+
+        Args:
+            text: Plain text. Give exactly one of text and messages.
+            messages: A conversation, as for `generate`.
+            model: A name that `models()` lists; None: the only one served.
+
+        Raises:
+            ArgumentError: There is not exactly one of text and messages.
+            RpcError: The subclass says what failed.
+        """
+        request = tokenize_request(text, messages, model)
+        self._require_open()
+        with converted(self._address):
+            return list((await self._stub.Tokenize(request, timeout=UNARY_TIMEOUT_S)).token_ids)
+
+    async def detokenize(self, token_ids: Sequence[int], *, model: str | None = None) -> str:
+        """Returns the text of ids, special tokens left out.
+
+        Args:
+            token_ids: Ids of the model's tokenizer.
+            model: A name that `models()` lists; None: the only one served.
+
+        Raises:
+            RpcError: The subclass says what failed.
+        """
+        request = detokenize_request(token_ids, model)
+        self._require_open()
+        with converted(self._address):
+            return str((await self._stub.Detokenize(request, timeout=UNARY_TIMEOUT_S)).text)
+
+    # Made on first use: a grpc.aio channel belongs to the loop that runs at its making, and a
+    # client may well be made before there is one.
+    @cached_property
+    def _channel(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(self._address, options=channel_options(self._address))
+
+    @cached_property
+    def _stub(self) -> InferenceStub:
+        return InferenceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def _start(self, request: pb.GenerateRequest, timeout_s: float) -> AsyncGeneration:
+        call = self._stub.Generate(request, timeout=timeout_s)
+        return AsyncGeneration(call, self._address)

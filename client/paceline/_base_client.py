@@ -1,0 +1,150 @@
+"""What the sync and the asyncio client share: the address, and the building of requests."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from paceline import _requests as checked
+from paceline._channel import resolve_address
+from paceline._types import AcceptanceRule
+from paceline.errors import ClientClosedError
+from paceline.v1 import inference_pb2 as pb
+
+GENERATE_TIMEOUT_S = 3600.0
+"""Deadline of a generation that names none: it bounds what a lost client can hold."""
+UNARY_TIMEOUT_S = 60.0
+"""Deadline of the other calls."""
+
+GenerationT = TypeVar("GenerationT")
+
+
+class BaseClient(ABC, Generic[GenerationT]):
+    """A client whose `generate` returns a `GenerationT`.
+
+    Args:
+        address: The gateway as `host:port`; by default the environment's `PACELINE_ADDRESS`, else
+            `localhost:7070`. Nothing is connected before the first call.
+
+    Raises:
+        ArgumentError: The address is a web address.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = resolve_address(address)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._address!r})"
+
+    @property
+    def address(self) -> str:
+        """The gateway's address."""
+        return self._address
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        token_ids: Sequence[int] | None = None,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        logit_bias: Mapping[int, float] | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] = (),
+        ignore_eos: bool = False,
+        method: str = "auto",
+        draft_tokens: int = 0,
+        acceptance: AcceptanceRule = "coupled",
+        session_id: str | None = None,
+        timeout: float | None = None,
+    ) -> GenerationT:
+        """Starts a generation and returns at once.
+
+        For one model, prompt, sampling and seed the ids are always the same, whatever `method` and
+        `draft_tokens` (with the default `acceptance`).
+
+        Args:
+            prompt: Text to go on from. Give exactly one of prompt, token_ids and messages.
+            token_ids: The prompt as ids of the model's tokenizer.
+            messages: A conversation, oldest turn first: dicts with `role` and `content`.
+            model: A name that `models()` lists; None: the only one served.
+            max_tokens: Most tokens to generate; None: up to the model's limit.
+            temperature: 0 picks the likeliest token; above 0 samples.
+            top_k: Keep the k likeliest tokens; 0 keeps all.
+            top_p: Keep the smallest set of tokens whose probabilities sum to this, in (0, 1].
+            min_p: Drop tokens less likely than this times the likeliest, in [0, 1].
+            repetition_penalty: Above 1 discourages tokens already in prompt or output.
+            logit_bias: Added to the logits of these ids before all else.
+            seed: Key of the noise; None: the gateway draws one and `Result.seed` tells it.
+            stop: String or strings that end the text; not part of it.
+            stop_token_ids: Ids that end the generation, beside the model's own.
+            ignore_eos: Go on past the model's end token.
+            method: `auto`, or one of `Model.methods`: `plain`, `draft`.
+            draft_tokens: Most draft tokens in a round; 0 lets the server choose.
+            acceptance: `coupled` (exact), `rejection` (exact in distribution) or `typical` (lossy).
+            session_id: The same id in every turn keeps a conversation's cache in place.
+            timeout: Seconds for the whole generation; None: one hour.
+
+        Returns:
+            The generation: iterate over it for chunks, or ask for its `result()`. What the server
+            refuses is raised there, not here.
+
+        Raises:
+            ArgumentError: A value cannot be sent, or there is not exactly one prompt.
+            TypeError: An argument has the wrong type.
+            ClientClosedError: The client is closed.
+        """
+        request = pb.GenerateRequest(
+            **checked.prompt_input(prompt, token_ids, messages),
+            model=checked.text("model", model or ""),
+            max_tokens=None if max_tokens is None else checked.integer("max_tokens", max_tokens),
+            sampling=checked.sampling(
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
+                repetition_penalty=repetition_penalty,
+                logit_bias=logit_bias,
+                seed=seed,
+            ),
+            speculation=checked.speculation(method, draft_tokens, acceptance),
+            stop=checked.stop_strings(stop),
+            stop_token_ids=checked.token_ids("stop_token_ids", stop_token_ids),
+            ignore_eos=checked.flag("ignore_eos", ignore_eos),
+            session_id=checked.text("session_id", session_id or ""),
+        )
+        timeout_s = GENERATE_TIMEOUT_S if timeout is None else checked.timeout_s(timeout)
+        self._require_open()
+        return self._start(request, timeout_s)
+
+    @abstractmethod
+    def _start(self, request: pb.GenerateRequest, timeout_s: float) -> GenerationT:
+        """Opens the stream."""
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError(f"this client for {self._address} is closed; open a new one")
+
+
+def tokenize_request(
+    text: str | None, messages: Sequence[Mapping[str, str]] | None, model: str | None
+) -> pb.TokenizeRequest:
+    """Checks the arguments of `tokenize`."""
+    return pb.TokenizeRequest(
+        **checked.prompt_input(text, None, messages), model=checked.text("model", model or "")
+    )
+
+
+def detokenize_request(token_ids: Sequence[int], model: str | None) -> pb.DetokenizeRequest:
+    """Checks the arguments of `detokenize`."""
+    return pb.DetokenizeRequest(
+        token_ids=checked.token_ids("token_ids", token_ids),
+        model=checked.text("model", model or ""),
+    )

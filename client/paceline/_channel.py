@@ -1,0 +1,53 @@
+"""Where the gateway is, and the channel options that suit it."""
+
+import os
+
+from paceline._version import __version__
+from paceline.errors import ArgumentError
+
+DEFAULT_ADDRESS = "localhost:7070"
+ADDRESS_VARIABLE = "PACELINE_ADDRESS"
+
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+# The gateway takes pings down to every 10 s; more often than it allows, it hangs up.
+_KEEPALIVE_MS = 30_000
+_KEEPALIVE_TIMEOUT_MS = 10_000
+_LOOPBACK = ("localhost", "127.", "[::1]", "unix:", "ipv4:127.", "ipv6:[::1]")
+
+
+def resolve_address(address: str | None) -> str:
+    """Returns the address given, else the environment's, else this machine's gateway.
+
+    Args:
+        address: `host:port` or any gRPC target, or None.
+
+    Raises:
+        TypeError: The address is not a string.
+        ArgumentError: It is a web address.
+    """
+    if address is None:
+        address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+    if not isinstance(address, str):
+        raise TypeError(f"address must be str, got {type(address).__name__}")
+    if address.startswith(("http://", "https://")) or not address:
+        raise ArgumentError(
+            "address", f'must be host:port, as "{DEFAULT_ADDRESS}", got {address!r}'
+        )
+    return address
+
+
+def channel_options(address: str) -> list[tuple[str, int | str]]:
+    """Returns the options for a channel, sync or asyncio, to a gateway at `address`."""
+    options: list[tuple[str, int | str]] = [
+        ("grpc.primary_user_agent", f"paceline/{__version__}"),
+        ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        # A long prefill is silent: without this, pings stop after the second one.
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    if address.startswith(_LOOPBACK):
+        # gRPC obeys http_proxy even for this machine, where a proxy never leads.
+        options.append(("grpc.enable_http_proxy", 0))
+    return options

@@ -1,0 +1,64 @@
+"""The one place where gRPC's errors become this SDK's."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from paceline import errors
+
+CLASS_OF_CODE: dict[grpc.StatusCode, type[errors.RpcError]] = {
+    cls.code: cls for cls in errors.RpcError.__subclasses__()
+}
+
+# How gRPC words a connection that never came to be; a server's own UNAVAILABLE says otherwise.
+_NEVER_CONNECTED = ("failed to connect", "DNS resolution failed", "Name resolution failed")
+
+
+@contextmanager
+def converted(address: str) -> Iterator[None]:
+    """Raises what fails inside as the exception of `paceline.errors` that fits.
+
+    Args:
+        address: The server called, for messages about the way to it.
+
+    Raises:
+        errors.RpcError: From the `grpc.RpcError` (of a sync or an asyncio call) raised inside.
+    """
+    try:
+        yield
+    except grpc.RpcError as exc:
+        # Both kinds of call raise an RpcError that is also a grpc.Call, which has these two.
+        code = exc.code() if hasattr(exc, "code") else grpc.StatusCode.UNKNOWN
+        details = exc.details() if hasattr(exc, "details") else str(exc)
+        raise from_status(code, details or "", address) from exc
+
+
+def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.RpcError:
+    """Builds the exception for one status.
+
+    Args:
+        code: Any code but OK.
+        details: The server's message, or gRPC's own.
+        address: The server called.
+    """
+    cls = CLASS_OF_CODE.get(code, errors.UnknownError)
+    return cls(_message(code, details, address))
+
+
+def _message(code: grpc.StatusCode, details: str, address: str) -> str:
+    if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NEVER_CONNECTED):
+        return (
+            f"no Paceline gateway answers at {address} ({_last_error(details)}); "
+            "start one with `paceline up`, or give another address (PACELINE_ADDRESS)"
+        )
+    if code is grpc.StatusCode.UNIMPLEMENTED and details == "Method not found!":
+        return f"the server at {address} does not know this call; is it a Paceline gateway?"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline Exceeded" in details:
+        return f"no complete answer from {address} in time; raise the timeout to wait longer"
+    return details or code.name
+
+
+def _last_error(details: str) -> str:
+    """Keeps the reason out of gRPC's list of addresses and attempts."""
+    return details.rstrip(": ").rpartition(": ")[2]

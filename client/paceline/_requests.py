@@ -1,0 +1,166 @@
+"""Checks arguments and builds protobuf from them, once for both clients.
+
+Only what protobuf could not carry is refused here: wrong types, integers that do not fit, two
+prompts at once. What a model or deployment allows is the server's to say.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from operator import index
+from typing import Any, get_args
+
+from paceline._types import AcceptanceRule
+from paceline.errors import ArgumentError
+from paceline.v1 import inference_pb2 as pb
+from paceline.v1 import types_pb2
+
+UINT32_MAX = 2**32 - 1
+UINT64_MAX = 2**64 - 1
+
+
+def prompt_input(
+    prompt: str | None,
+    ids: Sequence[int] | None,
+    messages: Sequence[Mapping[str, str]] | None,
+) -> dict[str, Any]:
+    """Returns the one field of a request's `input` that was given, ready for its constructor."""
+    given = {"prompt": prompt, "token_ids": ids, "messages": messages}
+    if sum(value is not None for value in given.values()) != 1:
+        names = [name for name, value in given.items() if value is not None]
+        raise ArgumentError(
+            "prompt",
+            "give exactly one of prompt, token_ids and messages, "
+            f"got {' and '.join(names) or 'none'}",
+        )
+    if ids is not None:
+        return {"token_ids": pb.TokenIds(ids=token_ids("token_ids", ids))}
+    if messages is not None:
+        return {"chat": chat(messages)}
+    if not isinstance(prompt, str) and isinstance(prompt, Iterable):
+        raise TypeError(
+            f"prompt must be str, got {type(prompt).__name__}; "
+            "ids go into token_ids=, a conversation into messages="
+        )
+    return {"text": text("prompt", prompt)}
+
+
+def chat(messages: Sequence[Mapping[str, str]]) -> pb.ChatMessages:
+    """Builds a conversation from mappings with `role` and `content`."""
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
+        raise TypeError(f"messages must be a list of dicts, got {type(messages).__name__}")
+    return pb.ChatMessages(
+        messages=[_chat_message(f"messages[{i}]", turn) for i, turn in enumerate(messages)]
+    )
+
+
+def sampling(
+    *,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    repetition_penalty: float,
+    logit_bias: Mapping[int, float] | None,
+    seed: int | None,
+) -> types_pb2.SamplingParams:
+    """Builds the sampling parameters."""
+    if logit_bias is not None and not isinstance(logit_bias, Mapping):
+        raise TypeError(f"logit_bias must map ids to numbers, got {type(logit_bias).__name__}")
+    return types_pb2.SamplingParams(
+        temperature=number("temperature", temperature),
+        top_k=integer("top_k", top_k),
+        top_p=number("top_p", top_p),
+        min_p=number("min_p", min_p),
+        repetition_penalty=number("repetition_penalty", repetition_penalty),
+        logit_bias={
+            integer("logit_bias", key): number(f"logit_bias[{key}]", value)
+            for key, value in (logit_bias or {}).items()
+        },
+        seed=None if seed is None else integer("seed", seed, UINT64_MAX),
+    )
+
+
+def speculation(method: str, draft_tokens: int, acceptance: str) -> types_pb2.SpeculationOptions:
+    """Builds the speculation options."""
+    rules = get_args(AcceptanceRule)
+    if text("acceptance", acceptance) not in rules:
+        raise ArgumentError("acceptance", f"must be one of {', '.join(rules)}, got {acceptance!r}")
+    return types_pb2.SpeculationOptions(
+        method=text("method", method),
+        draft_tokens=integer("draft_tokens", draft_tokens),
+        acceptance=f"ACCEPTANCE_{acceptance.upper()}",
+    )
+
+
+def stop_strings(stop: str | Sequence[str] | None) -> list[str]:
+    """Returns the stop strings; a bare string is one of them."""
+    if stop is None:
+        return []
+    if isinstance(stop, str):
+        stop = [stop]
+    if not isinstance(stop, Iterable):
+        raise TypeError(f"stop must be str or a list of str, got {type(stop).__name__}")
+    return [text("stop", one) for one in stop]
+
+
+def token_ids(field: str, ids: Sequence[int]) -> list[int]:
+    """Returns ids as plain integers; takes lists, tuples, arrays."""
+    if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
+        raise TypeError(f"{field} must be a list of int, got {type(ids).__name__}")
+    return [integer(f"{field}[{i}]", one) for i, one in enumerate(ids)]
+
+
+def text(field: str, value: object) -> str:
+    """Returns a string that protobuf can carry."""
+    if not isinstance(value, str):
+        raise TypeError(f"{field} must be str, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as exc:
+        raise ArgumentError(field, f"is not valid Unicode at character {exc.start}") from exc
+    return value
+
+
+def integer(field: str, value: Any, limit: int = UINT32_MAX) -> int:
+    """Returns an integer from 0 to `limit`; takes whatever says it is one, NumPy's included."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        as_int = index(value)
+    except TypeError:
+        raise TypeError(f"{field} must be int, got {type(value).__name__}") from None
+    if not 0 <= as_int <= limit:
+        raise ArgumentError(field, f"must be from 0 to {limit}, got {as_int}")
+    return as_int
+
+
+def number(field: str, value: object) -> float:
+    """Returns a number as float."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{field} must be a number, got {type(value).__name__}")
+    return float(value)
+
+
+def flag(field: str, value: object) -> bool:
+    """Returns a truth value."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{field} must be bool, got {type(value).__name__}")
+    return value
+
+
+def timeout_s(value: float) -> float:
+    """Returns a timeout in seconds."""
+    if not number("timeout", value) > 0:
+        raise ArgumentError("timeout", f"must be above 0 seconds, got {value}")
+    return float(value)
+
+
+def _chat_message(field: str, turn: Mapping[str, str]) -> pb.ChatMessage:
+    if not isinstance(turn, Mapping):
+        raise TypeError(f"{field} must be a dict, got {type(turn).__name__}")
+    if set(turn) != {"role", "content"}:
+        raise ArgumentError(field, f"must have the keys role and content, got {sorted(turn)}")
+    return pb.ChatMessage(
+        role=text(f"{field}.role", turn["role"]),
+        content=text(f"{field}.content", turn["content"]),
+    )

@@ -1,0 +1,110 @@
+"""What the SDK returns: plain frozen values, no protobuf."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+AcceptanceRule = Literal["coupled", "rejection", "typical"]
+"""Rule by which drafted tokens are kept; `typical` changes the distribution of the text."""
+
+FinishReason = Literal["stop", "length", "unspecified"]
+"""`stop`: an end token, stop token or stop string; `length`: max_tokens or the model's limit."""
+
+TokenSource = Literal["accepted", "recovered", "bonus", "unspecified"]
+"""How a token came: drafted and confirmed; the target's own where no draft held; or the target's
+own after a draft that held whole."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a generation.
+
+    Text lags ids where a character or a stop string is not yet decided, so a chunk may have
+    either without the other.
+    """
+
+    text: str
+    """Text that is now certain."""
+    token_ids: tuple[int, ...]
+    """Ids committed since the last chunk."""
+    sources: tuple[TokenSource, ...]
+    """How each of `token_ids` came."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens counted."""
+
+    prompt_tokens: int
+    """Tokens in the prompt."""
+    completion_tokens: int
+    """Tokens generated, the end token included."""
+    cached_tokens: int
+    """Prompt tokens whose key/value cache was already there."""
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """What speculation did for one generation."""
+
+    method: str
+    """The method that ran."""
+    acceptance: str
+    """The acceptance rule that ran."""
+    rounds: int
+    """Target passes that committed tokens."""
+    drafted_tokens: int
+    """Draft tokens the target checked."""
+    accepted_tokens: int
+    """Draft tokens committed."""
+    accepted_per_position: tuple[int, ...]
+    """At index i: rounds in which draft token i was committed."""
+    acceptance_rate: float
+    """`accepted_tokens / drafted_tokens`; 0.0 where nothing was drafted."""
+    mean_accepted_length: float
+    """Tokens committed per target pass, bonus included; plain decoding is 1.0."""
+    lossy: bool
+    """Whether the acceptance rule changes the distribution of the text."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A complete generation."""
+
+    text: str
+    """All text, without the stop string."""
+    token_ids: tuple[int, ...]
+    """All ids, the end token included."""
+    finish_reason: FinishReason
+    """Why it ended."""
+    stop: str | None
+    """The stop string that ended it, if one did."""
+    usage: Usage
+    """Tokens counted."""
+    speculation: Speculation
+    """What speculation did."""
+    seed: int
+    """The seed in force: the same one gives the same text again."""
+    request_id: str
+    """The gateway's id for the request."""
+    model: str
+    """The model that answered."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that a deployment serves."""
+
+    name: str
+    """What to give as `model=`."""
+    max_model_len: int
+    """Most tokens of prompt and output together."""
+    vocab_size: int
+    """Ids run from 0 to `vocab_size - 1`."""
+    methods: tuple[str, ...]
+    """Speculation methods on offer."""
+    has_tokenizer: bool
+    """Whether text can be sent, or token ids only."""
+    has_chat_template: bool
+    """Whether chat messages can be sent."""
+    eos_token_ids: tuple[int, ...]
+    """Ids that end a generation."""

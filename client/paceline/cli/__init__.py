@@ -1,0 +1,9 @@
+"""The `paceline` command."""
+
+
+def main() -> None:
+    """Runs the command line; exits with 0, 1 (an error), 2 (wrong usage) or 130 (Ctrl-C)."""
+    # Imported here so that `paceline.cli.render` alone does not bring in typer.
+    from paceline.cli._app import app
+
+    app(prog_name="paceline")

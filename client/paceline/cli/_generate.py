@@ -1,0 +1,45 @@
+"""`paceline generate`."""
+
+from typing import Annotated
+
+import typer
+
+from paceline._client import Client
+from paceline.cli import _options
+from paceline.cli._streaming import show
+
+
+@_options.expand
+def generate(
+    options: _options.GenerationOptions,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="Text to go on from; - reads it from standard input."),
+    ] = None,
+    token_ids: Annotated[
+        str | None, typer.Option(metavar="ID,ID,…", help="The prompt as token ids instead.")
+    ] = None,
+    model: _options.Model = None,
+    session_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Keeps a conversation's cache in place.")
+    ] = None,
+    address: _options.Address = None,
+    as_json: _options.Json = False,
+    color: _options.Color = None,
+) -> None:
+    """Generate text, streamed as it comes; statistics go to stderr."""
+    ids = None if token_ids is None else _options.parse_ids("--token-ids", token_ids)
+    with Client(address) as client:
+        generation = client.generate(
+            None if prompt is None else _options.read_text(prompt),
+            token_ids=ids,
+            model=model,
+            session_id=session_id,
+            **options.arguments(),
+        )
+        show(
+            generation,
+            as_json=as_json,
+            color=_options.use_color(color),
+            ids_without_text=ids is not None,
+        )

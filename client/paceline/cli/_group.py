@@ -1,0 +1,67 @@
+"""How the command line finds its commands and how it fails: in one line."""
+
+import sys
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from paceline.cli import _server_commands
+from paceline.errors import ArgumentError, PacelineError
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 128 + 2  # as a shell reports SIGINT
+
+
+class PacelineGroup(TyperGroup):
+    """The SDK's commands, and those of the server distribution, imported only when they run."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names all commands, without importing the server's."""
+        return [*super().list_commands(ctx), *_server_commands.summaries()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns the command; one of the server's as no more than its line in the help."""
+        if own := super().get_command(ctx, cmd_name):
+            return own
+        return _server_commands.placeholder(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the command that is going to run, the real one."""
+        if args and args[0] in _server_commands.summaries():
+            return args[0], _server_commands.load(args[0]), args[1:]
+        return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Runs the command line and exits.
+
+        Wrong usage and every error that the SDK names is one line on stderr, without traceback.
+        """
+        kwargs["standalone_mode"] = False
+        try:
+            code = super().main(*args, **kwargs)
+        except (KeyboardInterrupt, typer.Abort):
+            code = EXIT_INTERRUPTED
+        except ArgumentError as exc:
+            code = fail(str(exc), EXIT_USAGE)
+        except PacelineError as exc:
+            code = fail(str(exc), EXIT_ERROR)
+        except Exception as exc:
+            # Usage errors; their class is public in no version of typer.
+            if not hasattr(exc, "format_message"):
+                raise
+            code = fail(_usage_message(exc), getattr(exc, "exit_code", EXIT_USAGE))
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(message: str, code: int) -> int:
+    """Prints an error as one line and returns the exit code."""
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    return code
+
+
+def _usage_message(exc: Any) -> str:
+    message = str(exc.format_message()).rstrip(".")
+    context = getattr(exc, "ctx", None)
+    return f"{message}; see {context.command_path} --help" if context else message

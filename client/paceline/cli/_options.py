@@ -1,0 +1,174 @@
+"""Options that several commands share, each written once.
+
+A group of options is a dataclass; `expand` turns a parameter of that class into one option a field.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Annotated, Any, cast, get_type_hints
+
+import typer
+
+from paceline._types import AcceptanceRule
+from paceline.errors import ArgumentError
+
+SPECULATION = "Speculation"
+SAMPLING = "Sampling"
+
+Address = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PACELINE_ADDRESS",
+        metavar="HOST:PORT",
+        help="The gateway; localhost:7070 unless given.",
+    ),
+]
+Model = Annotated[
+    str | None, typer.Option(metavar="NAME", help="A name that `paceline models` lists.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")]
+Color = Annotated[
+    bool | None,
+    typer.Option(
+        "--color/--no-color",
+        help="Colour tokens by how they came; by default on a terminal only.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+    """What `Client.generate` takes beside the prompt."""
+
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Most tokens; the model's limit unless given.")
+    ] = None
+    temperature: Annotated[
+        float, typer.Option(help="0 is greedy, above 0 samples.", rich_help_panel=SAMPLING)
+    ] = 0.0
+    top_k: Annotated[
+        int, typer.Option(help="Keep the K likeliest; 0: all.", rich_help_panel=SAMPLING)
+    ] = 0
+    top_p: Annotated[
+        float, typer.Option(help="Keep this much probability.", rich_help_panel=SAMPLING)
+    ] = 1.0
+    min_p: Annotated[
+        float,
+        typer.Option(help="Drop below this part of the likeliest.", rich_help_panel=SAMPLING),
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1 discourages repeats.", rich_help_panel=SAMPLING)
+    ] = 1.0
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID=BIAS", help="Add to a logit; repeatable.", rich_help_panel=SAMPLING
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The same seed, the same text.", rich_help_panel=SAMPLING),
+    ] = None
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this; repeatable.")
+    ] = None
+    stop_token_ids: Annotated[
+        str | None, typer.Option(metavar="ID,ID,…", help="End after any of these ids.")
+    ] = None
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on past the model's end token.")
+    ] = False
+    method: Annotated[
+        str, typer.Option(help="auto, plain, draft, …", rich_help_panel=SPECULATION)
+    ] = "auto"
+    draft_tokens: Annotated[
+        int, typer.Option(help="Most draft tokens a round; 0: auto.", rich_help_panel=SPECULATION)
+    ] = 0
+    acceptance: Annotated[
+        str, typer.Option(help="coupled, rejection or typical.", rich_help_panel=SPECULATION)
+    ] = "coupled"
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="One hour unless given.")
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the keyword arguments for `Client.generate`."""
+        return {
+            **asdict(self),
+            "logit_bias": dict(parse_bias(item) for item in self.logit_bias or ()),
+            "stop_token_ids": parse_ids("--stop-token-ids", self.stop_token_ids or ""),
+            "acceptance": cast(AcceptanceRule, self.acceptance),
+        }
+
+
+def expand(command: Callable[..., None]) -> Callable[..., None]:
+    """Replaces the parameter `options` of a command by the fields of `GenerationOptions`."""
+    hints = get_type_hints(GenerationOptions, include_extras=True)
+    added = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(GenerationOptions)
+    ]
+
+    def expanded(**values: Any) -> None:
+        chosen = {parameter.name: values.pop(parameter.name) for parameter in added}
+        command(options=GenerationOptions(**chosen), **values)
+
+    signature = inspect.signature(command, eval_str=True)
+    kept = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.name != "options"
+    ]
+    expanded.__name__, expanded.__doc__ = command.__name__, command.__doc__
+    expanded.__signature__ = signature.replace(parameters=kept + added)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {p.name: p.annotation for p in kept + added}
+    return expanded
+
+
+def parse_ids(option: str, text: str) -> list[int]:
+    """Reads ids separated by commas or blanks.
+
+    Raises:
+        ArgumentError: A part is not a number.
+    """
+    parts = text.replace(",", " ").split()
+    try:
+        return [int(part) for part in parts]
+    except ValueError:
+        raise ArgumentError(option, f"must be ids as in 1,2,3, got {text!r}") from None
+
+
+def parse_bias(text: str) -> tuple[int, float]:
+    """Reads `ID=BIAS`.
+
+    Raises:
+        ArgumentError: It is not of that form.
+    """
+    token_id, _, bias = text.partition("=")
+    try:
+        return int(token_id), float(bias)
+    except ValueError:
+        raise ArgumentError(
+            "--logit-bias", f"must be ID=BIAS as in 42=-1.5, got {text!r}"
+        ) from None
+
+
+def read_text(text: str) -> str:
+    """Returns the text, or what stands on standard input where it is `-`."""
+    return sys.stdin.read() if text == "-" else text
+
+
+def use_color(color: bool | None) -> bool:
+    """Decides on colour: as asked, else on a terminal unless NO_COLOR (no-color.org) is set."""
+    if color is not None:
+        return color
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")

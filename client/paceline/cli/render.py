@@ -1,0 +1,71 @@
+"""Generated text on a terminal, coloured by how its tokens came.
+
+Needs nothing but the standard library, so that other commands can use it too.
+"""
+
+from typing import TextIO
+
+from paceline._types import Chunk, Result, TokenSource
+
+RESET = "\x1b[0m"
+COLORS: dict[TokenSource, str] = {
+    "accepted": "\x1b[32m",  # green
+    "recovered": "\x1b[33m",  # yellow
+    "bonus": "\x1b[36m",  # cyan
+}
+
+
+class ChunkPrinter:
+    """Writes chunks as they come.
+
+    Args:
+        out: Where to.
+        color: Whether to colour each chunk by the source of its last token.
+    """
+
+    def __init__(self, out: TextIO, *, color: bool) -> None:
+        self._out = out
+        self._color = color
+        self._source: TokenSource = "unspecified"
+
+    def print(self, chunk: Chunk) -> None:
+        """Writes the chunk's text at once."""
+        # Text that was held back comes without ids: it belongs to the token before.
+        if chunk.sources:
+            self._source = chunk.sources[-1]
+        if chunk.text:
+            self._out.write(paint(chunk.text, self._source) if self._color else chunk.text)
+            self._out.flush()
+
+
+def paint(text: str, source: TokenSource) -> str:
+    """Colours text; leaves it as it is where the source has no colour."""
+    color = COLORS.get(source)
+    return f"{color}{text}{RESET}" if color else text
+
+
+def legend() -> str:
+    """Explains the colours."""
+    return " ".join(paint(source, source) for source in COLORS)
+
+
+def stats_line(result: Result, seconds: float) -> str:
+    """Sums up a generation in one line.
+
+    Args:
+        result: The generation.
+        seconds: Time from the request to the end.
+    """
+    usage, ran = result.usage, result.speculation
+    rate = usage.completion_tokens / seconds if seconds > 0 else 0.0
+    parts = [
+        f"{usage.completion_tokens} tokens in {seconds:.2f} s",
+        f"{rate:.1f} tokens/s",
+        f"method {ran.method}",
+        f"mean accepted length {ran.mean_accepted_length:.2f}",
+    ]
+    if ran.drafted_tokens:
+        parts.append(f"acceptance rate {ran.acceptance_rate:.0%} ({ran.acceptance})")
+    if ran.lossy:
+        parts.append("lossy")
+    return " · ".join([*parts, f"seed {result.seed}"])

@@ -1,0 +1,232 @@
+"""The sync client against a real server."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import paceline
+import pytest
+from paceline import errors
+from paceline._conversion import CLASS_OF_CODE
+
+from tests.rpc.scripted_gateway import ScriptedGateway, scripted_gateway
+
+WAIT_S = 10
+
+
+@pytest.fixture
+def gateway() -> Iterator[ScriptedGateway]:
+    with scripted_gateway() as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def client(gateway: ScriptedGateway) -> Iterator[paceline.Client]:
+    with paceline.Client(gateway.address) as client:
+        yield client
+
+
+def test_chunks_come_in_order_with_ids_and_sources(client: paceline.Client) -> None:
+    chunks = list(client.generate("go"))
+    assert [chunk.text for chunk in chunks] == ["Once ", "upon ", "", "a time"]
+    assert [chunk.token_ids for chunk in chunks] == [(11,), (12, 13), (14,), ()]
+    assert chunks[1].sources == ("accepted", "accepted")
+
+
+def test_the_result_has_every_field(client: paceline.Client) -> None:
+    assert client.generate("go").result() == paceline.Result(
+        text="Once upon a time",
+        token_ids=(11, 12, 13, 14),
+        finish_reason="length",
+        stop=None,
+        usage=paceline.Usage(prompt_tokens=3, completion_tokens=4, cached_tokens=1),
+        speculation=paceline.Speculation(
+            method="draft",
+            acceptance="coupled",
+            rounds=2,
+            drafted_tokens=4,
+            accepted_tokens=2,
+            accepted_per_position=(1, 1),
+            acceptance_rate=0.5,
+            mean_accepted_length=2.0,
+            lossy=False,
+        ),
+        seed=7,
+        request_id="r-1",
+        model="tiny",
+    )
+
+
+def test_the_result_holds_what_was_iterated_over_too(client: paceline.Client) -> None:
+    generation = client.generate("go")
+    chunks = iter(generation)
+    assert next(chunks).text == "Once "
+    assert generation.result().text == "Once upon a time"
+    assert generation.result().text == "Once upon a time"
+
+
+def test_options_reach_the_server(client: paceline.Client, gateway: ScriptedGateway) -> None:
+    client.generate(
+        messages=[{"role": "user", "content": "hi"}],
+        model="tiny",
+        max_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        logit_bias={3: -1.5},
+        seed=2**64 - 1,
+        stop="\n",
+        stop_token_ids=[9],
+        ignore_eos=True,
+        method="draft",
+        draft_tokens=4,
+        acceptance="typical",
+        session_id="s",
+    ).result()
+    request = gateway.requests[0]
+    assert request.chat.messages[0].content == "hi"
+    assert (request.model, request.max_tokens, request.session_id) == ("tiny", 5, "s")
+    assert (request.sampling.temperature, request.sampling.top_p) == (0.5, 0.9)
+    assert (dict(request.sampling.logit_bias), request.sampling.seed) == ({3: -1.5}, 2**64 - 1)
+    assert (list(request.stop), list(request.stop_token_ids)) == (["\n"], [9])
+    assert request.ignore_eos
+    assert (request.speculation.method, request.speculation.draft_tokens) == ("draft", 4)
+    assert request.speculation.acceptance == 3
+
+
+def test_the_other_calls(client: paceline.Client) -> None:
+    assert [model.methods for model in client.models()] == [("plain", "draft")]
+    assert client.tokenize("ab") == [97, 98]
+    assert client.detokenize([97, 98]) == "ab"
+
+
+@pytest.mark.parametrize("code", CLASS_OF_CODE, ids=lambda code: code.name)
+def test_every_code_is_its_exception(client: paceline.Client, code: grpc.StatusCode) -> None:
+    with pytest.raises(CLASS_OF_CODE[code], match=f"told to fail with {code.name}") as stream:
+        client.generate(f"fail:{code.name}").result()
+    assert isinstance(stream.value.__cause__, grpc.RpcError)
+    with pytest.raises(CLASS_OF_CODE[code]) as unary:
+        client.tokenize(f"fail:{code.name}")
+    assert isinstance(unary.value.__cause__, grpc.RpcError)
+
+
+def test_a_failed_generation_keeps_failing(client: paceline.Client) -> None:
+    generation = client.generate("fail:NOT_FOUND")
+    for _ in range(2):
+        with pytest.raises(errors.NotFoundError):
+            generation.result()
+
+
+def test_a_stream_without_an_end_is_an_error(client: paceline.Client) -> None:
+    with pytest.raises(errors.InternalError, match="before the generation was complete"):
+        client.generate("cut").result()
+
+
+def test_nobody_listening_names_the_address_and_the_remedy() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        with (
+            paceline.Client(address) as client,
+            pytest.raises(errors.UnavailableError, match=rf"{address} .*refused.*paceline up"),
+        ):
+            client.models()
+
+
+def test_a_deadline_ends_the_call_on_both_sides(
+    client: paceline.Client, gateway: ScriptedGateway
+) -> None:
+    with pytest.raises(errors.DeadlineExceededError, match="timeout"):
+        client.generate("hang", timeout=0.3).result()
+    assert gateway.cancelled.wait(WAIT_S)
+
+
+def test_cancel_reaches_the_server(client: paceline.Client, gateway: ScriptedGateway) -> None:
+    generation = client.generate("hang")
+    chunks = iter(generation)
+    next(chunks)
+    generation.cancel()
+    assert gateway.cancelled.wait(WAIT_S)
+    with pytest.raises(errors.CancelledError):
+        next(chunks)
+
+
+def test_cancel_from_another_thread_wakes_the_reader(
+    client: paceline.Client, gateway: ScriptedGateway
+) -> None:
+    generation = client.generate("hang")
+
+    def cancel() -> None:
+        gateway.hanging.wait(WAIT_S)
+        generation.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(errors.CancelledError):
+        generation.result()
+    thread.join()
+
+
+def test_leaving_the_loop_cancels(client: paceline.Client, gateway: ScriptedGateway) -> None:
+    generation = client.generate("hang")
+    for _ in generation:
+        break
+    assert gateway.cancelled.wait(WAIT_S)
+
+
+def test_dropping_a_generation_cancels(client: paceline.Client, gateway: ScriptedGateway) -> None:
+    generation = client.generate("hang")
+    assert gateway.hanging.wait(WAIT_S)
+    del generation
+    gc.collect()
+    assert gateway.cancelled.wait(WAIT_S)
+
+
+def test_leaving_the_context_cancels(client: paceline.Client, gateway: ScriptedGateway) -> None:
+    with client.generate("hang"):
+        assert gateway.hanging.wait(WAIT_S)
+    assert gateway.cancelled.wait(WAIT_S)
+
+
+def test_cancelling_after_the_end_does_nothing(client: paceline.Client) -> None:
+    generation = client.generate("go")
+    generation.result()
+    generation.cancel()
+    assert generation.result().text == "Once upon a time"
+
+
+def test_closing_the_client_cancels_what_runs(gateway: ScriptedGateway) -> None:
+    with paceline.Client(gateway.address) as client:
+        generation = client.generate("hang")
+        assert gateway.hanging.wait(WAIT_S)
+    assert gateway.cancelled.wait(WAIT_S)
+    with pytest.raises(errors.CancelledError):
+        generation.result()
+    with pytest.raises(paceline.ClientClosedError, match="closed"):
+        client.generate("go")
+    with pytest.raises(paceline.ClientClosedError):
+        client.models()
+
+
+def test_one_client_serves_many_threads(client: paceline.Client) -> None:
+    texts: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: texts.append(client.generate("go").result().text))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == ["Once upon a time"] * 8
+
+
+def test_generate_does_not_wait_for_the_server(client: paceline.Client) -> None:
+    started = time.monotonic()
+    generation = client.generate("hang")
+    assert time.monotonic() - started < 1
+    generation.cancel()

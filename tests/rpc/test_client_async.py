@@ -1,0 +1,156 @@
+"""The asyncio client against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import grpc
+import paceline
+import pytest
+from paceline import errors
+from paceline._conversion import CLASS_OF_CODE
+
+from tests.rpc.scripted_gateway import ScriptedGateway, scripted_gateway
+
+WAIT_S = 10
+
+
+@pytest.fixture
+def gateway() -> Iterator[ScriptedGateway]:
+    with scripted_gateway() as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def client(gateway: ScriptedGateway) -> AsyncIterator[paceline.AsyncClient]:
+    async with paceline.AsyncClient(gateway.address) as client:
+        yield client
+
+
+async def happens(event: threading.Event) -> bool:
+    return await asyncio.to_thread(event.wait, WAIT_S)
+
+
+async def test_it_answers_as_the_sync_client_does(
+    client: paceline.AsyncClient, gateway: ScriptedGateway
+) -> None:
+    def sync() -> tuple[list[paceline.Chunk], paceline.Result]:
+        with paceline.Client(gateway.address) as other:
+            generation = other.generate("go")
+            return list(generation), generation.result()
+
+    generation = client.generate("go")
+    chunks = [chunk async for chunk in generation]
+    assert (chunks, await generation.result()) == await asyncio.to_thread(sync)
+
+
+async def test_the_other_calls(client: paceline.AsyncClient) -> None:
+    assert [model.name for model in await client.models()] == ["tiny"]
+    assert await client.tokenize("ab") == [97, 98]
+    assert await client.detokenize([97, 98]) == "ab"
+
+
+@pytest.mark.parametrize("code", CLASS_OF_CODE, ids=lambda code: code.name)
+async def test_every_code_is_its_exception(
+    client: paceline.AsyncClient, code: grpc.StatusCode
+) -> None:
+    with pytest.raises(CLASS_OF_CODE[code], match=f"told to fail with {code.name}") as stream:
+        await client.generate(f"fail:{code.name}").result()
+    assert isinstance(stream.value.__cause__, grpc.RpcError)
+    with pytest.raises(CLASS_OF_CODE[code]):
+        await client.tokenize(f"fail:{code.name}")
+
+
+async def test_a_failed_generation_keeps_failing(client: paceline.AsyncClient) -> None:
+    generation = client.generate("fail:NOT_FOUND")
+    for _ in range(2):
+        with pytest.raises(errors.NotFoundError):
+            await generation.result()
+
+
+async def test_a_stream_without_an_end_is_an_error(client: paceline.AsyncClient) -> None:
+    with pytest.raises(errors.InternalError):
+        await client.generate("cut").result()
+
+
+async def test_a_deadline_is_its_own_error(client: paceline.AsyncClient) -> None:
+    with pytest.raises(errors.DeadlineExceededError):
+        await client.generate("hang", timeout=0.3).result()
+
+
+async def test_cancel_is_our_error_and_not_the_tasks(
+    client: paceline.AsyncClient, gateway: ScriptedGateway
+) -> None:
+    generation = client.generate("hang")
+    reader = asyncio.create_task(generation.result())
+    assert await happens(gateway.hanging)
+    generation.cancel()
+    with pytest.raises(errors.CancelledError):
+        await reader
+    assert await happens(gateway.cancelled)
+
+
+async def test_cancelling_the_task_cancels_the_generation(
+    client: paceline.AsyncClient, gateway: ScriptedGateway
+) -> None:
+    reader = asyncio.create_task(client.generate("hang").result())
+    assert await happens(gateway.hanging)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert await happens(gateway.cancelled)
+
+
+async def test_leaving_the_loop_cancels(
+    client: paceline.AsyncClient, gateway: ScriptedGateway
+) -> None:
+    generation = client.generate("hang")
+    async for _ in generation:
+        break
+    assert await happens(gateway.cancelled)
+
+
+async def test_dropping_a_generation_cancels(
+    client: paceline.AsyncClient, gateway: ScriptedGateway
+) -> None:
+    generation = client.generate("hang")
+    assert await happens(gateway.hanging)
+    del generation
+    gc.collect()
+    assert await happens(gateway.cancelled)
+
+
+async def test_leaving_the_context_cancels(
+    client: paceline.AsyncClient, gateway: ScriptedGateway
+) -> None:
+    async with client.generate("hang"):
+        assert await happens(gateway.hanging)
+    assert await happens(gateway.cancelled)
+
+
+async def test_closing_the_client_cancels_what_runs(gateway: ScriptedGateway) -> None:
+    async with paceline.AsyncClient(gateway.address) as client:
+        generation = client.generate("hang")
+        assert await happens(gateway.hanging)
+    assert await happens(gateway.cancelled)
+    with pytest.raises(errors.CancelledError):
+        await generation.result()
+    with pytest.raises(paceline.ClientClosedError):
+        await client.models()
+
+
+def test_a_client_may_be_made_before_its_loop(gateway: ScriptedGateway) -> None:
+    client = paceline.AsyncClient(gateway.address)
+
+    async def use() -> str:
+        async with client:
+            return (await client.generate("go").result()).text
+
+    assert asyncio.run(use()) == "Once upon a time"
+
+
+async def test_closing_an_unused_client_is_fine() -> None:
+    await paceline.AsyncClient("localhost:1").close()

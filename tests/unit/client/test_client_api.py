@@ -1,0 +1,82 @@
+"""What the distribution shows to the world: names, signatures, weight."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import paceline
+import pytest
+from paceline import errors
+from paceline.v1 import inference_pb2
+
+PUBLIC = {
+    "AcceptanceRule",
+    "ArgumentError",
+    "AsyncClient",
+    "AsyncGeneration",
+    "Chunk",
+    "Client",
+    "ClientClosedError",
+    "FinishReason",
+    "Generation",
+    "Model",
+    "PacelineError",
+    "Result",
+    "RpcError",
+    "Speculation",
+    "TokenSource",
+    "Usage",
+    "__version__",
+}
+PAIRS = [
+    (paceline.Client, paceline.AsyncClient),
+    (paceline.Generation, paceline.AsyncGeneration),
+]
+TWINS = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}
+
+
+def methods(cls: type) -> dict[str, inspect.Signature]:
+    return {
+        TWINS.get(name, name): inspect.signature(member)
+        for name, member in inspect.getmembers(cls, inspect.isfunction)
+        if not name.startswith("_") or name in TWINS or name in TWINS.values()
+    }
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(paceline.__all__) == PUBLIC
+    assert all(hasattr(paceline, name) for name in PUBLIC)
+
+
+@pytest.mark.parametrize(("sync", "asynchronous"), PAIRS)
+def test_both_kinds_have_the_same_methods(sync: type, asynchronous: type) -> None:
+    ours, theirs = methods(sync), methods(asynchronous)
+    assert set(ours) == set(theirs)
+    for name in ours:
+        assert ours[name].parameters == theirs[name].parameters, name
+
+
+def test_every_rpc_has_a_method() -> None:
+    rpcs = {m.name for m in inference_pb2.DESCRIPTOR.services_by_name["Inference"].methods}
+    assert rpcs == {"Generate", "ListModels", "Tokenize", "Detokenize"}
+    assert {"generate", "models", "tokenize", "detokenize"} <= set(methods(paceline.Client))
+
+
+def test_the_tree_drawn_is_the_tree() -> None:
+    tree = {
+        name
+        for name, member in vars(errors).items()
+        if inspect.isclass(member) and issubclass(member, errors.PacelineError)
+    }
+    drawn = {word for word in (errors.__doc__ or "").split() if word.endswith("Error")}
+    assert drawn == tree
+
+
+@pytest.mark.parametrize("module", ["paceline", "paceline.cli"])
+def test_the_import_is_light(module: str) -> None:
+    heavy = {"torch", "transformers", "numpy", "rich", "typer", "common"}
+    code = f"import sys, {module}; print(*({heavy!r} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []

@@ -1,0 +1,188 @@
+"""The command line: arguments, help, lazy commands, exit codes. No server."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, EntryPoints
+from types import ModuleType
+from typing import Any
+
+import paceline
+import pytest
+from paceline.cli import _options, _server_commands
+from paceline.cli._app import app
+from typer.testing import CliRunner
+
+SDK_PARAMETERS = inspect.signature(paceline.Client.generate).parameters
+NOWHERE = {"PACELINE_ADDRESS": "127.0.0.1:1", "COLUMNS": "120", "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Keeps what would have been sent, and fails like a full deployment."""
+    calls: list[dict[str, Any]] = []
+
+    def generate(self: Any, prompt: str | None = None, **arguments: Any) -> Any:
+        calls.append({"prompt": prompt, **arguments})
+        raise paceline.errors.ResourceExhaustedError("the deployment is\nfull")
+
+    monkeypatch.setattr(paceline.Client, "generate", generate)
+    return calls
+
+
+@pytest.fixture
+def server_commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Installs a distribution with the commands `up` and `train`, and one that lacks an extra."""
+    module = ModuleType("paceline_fake_commands")
+
+    def up(port: int = 7070) -> None:
+        """Start everything here."""
+        print(f"up on {port}")
+
+    module.up = up  # type: ignore[attr-defined]
+    points = EntryPoints(
+        EntryPoint(name, value, _server_commands.GROUP)
+        for name, value in [
+            ("up", "paceline_fake_commands:up"),
+            ("train", "paceline_fake_commands:up"),
+            ("bench", "no_such_module:bench"),
+        ]
+    )
+    monkeypatch.setattr(_server_commands, "entry_points", points.select)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    _server_commands.summaries.cache_clear()
+    yield module
+    _server_commands.summaries.cache_clear()
+
+
+def run(*args: str, stdin: str | None = None) -> Any:
+    return CliRunner().invoke(app, list(args), input=stdin, env=NOWHERE)
+
+
+def test_every_option_of_the_sdk_is_an_option_of_the_command() -> None:
+    options = set(inspect.signature(_options.GenerationOptions).parameters)
+    by_command = {"self", "prompt", "token_ids", "messages", "model", "session_id"}
+    assert options == set(SDK_PARAMETERS) - by_command
+
+
+def test_options_reach_the_sdk(sent: list[dict[str, Any]]) -> None:
+    run(
+        *("generate", "--token-ids", "1,2, 3", "--max-tokens", "4", "--temperature", "0.5"),
+        *("--top-k", "5", "--top-p", "0.9", "--min-p", "0.1", "--repetition-penalty", "1.1"),
+        *("--logit-bias", "7=-1.5", "--logit-bias", "8=2", "--seed", "9", "--stop", "a"),
+        *("--stop", "b", "--stop-token-ids", "6", "--ignore-eos", "--method", "draft"),
+        *("--draft-tokens", "3", "--acceptance", "typical", "--timeout", "2.5"),
+        *("--model", "m", "--session-id", "s"),
+    )
+    assert sent == [
+        {
+            "prompt": None,
+            "token_ids": [1, 2, 3],
+            "model": "m",
+            "session_id": "s",
+            "max_tokens": 4,
+            "temperature": 0.5,
+            "top_k": 5,
+            "top_p": 0.9,
+            "min_p": 0.1,
+            "repetition_penalty": 1.1,
+            "logit_bias": {7: -1.5, 8: 2.0},
+            "seed": 9,
+            "stop": ["a", "b"],
+            "stop_token_ids": [6],
+            "ignore_eos": True,
+            "method": "draft",
+            "draft_tokens": 3,
+            "acceptance": "typical",
+            "timeout": 2.5,
+        }
+    ]
+
+
+def test_defaults_of_the_command_are_those_of_the_sdk(sent: list[dict[str, Any]]) -> None:
+    run("generate", "-", stdin="from a pipe")
+    defaults = {
+        name: parameter.default
+        for name, parameter in SDK_PARAMETERS.items()
+        if name not in ("self", "prompt", "messages")
+    }
+    empty = {"logit_bias": {}, "stop_token_ids": []}
+    assert sent == [{**defaults, **empty, "prompt": "from a pipe"}]
+
+
+def test_an_error_is_one_line_and_exit_code_1(sent: list[dict[str, Any]]) -> None:
+    result = run("generate", "hello")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "error: the deployment is full\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate"], "give exactly one of prompt, token_ids and messages, got none"),
+        (["generate", "a", "--token-ids", "1"], "exactly one"),
+        (["generate", "a", "--seed", "-1"], "seed: must be from 0 to"),
+        (["generate", "--token-ids", "1,x"], "--token-ids: must be ids as in 1,2,3, got '1,x'"),
+        (["generate", "a", "--logit-bias", "5"], "--logit-bias: must be ID=BIAS as in 42=-1.5"),
+        (["generate", "a", "--acceptance", "magic"], "must be one of coupled, rejection, typical"),
+        (["generate", "a", "--address", "http://x"], "address: must be host:port"),
+        (["generate", "a", "--max-tokens", "many"], "see paceline generate --help"),
+        (["generate", "a", "--no-such-option"], "see paceline generate --help"),
+        (["tokenize"], "see paceline tokenize --help"),
+        (["nonsense"], "No such command 'nonsense'; see paceline --help"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, arguments, env=NOWHERE, prog_name="paceline")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "models", "tokenize", "detokenize"])
+def test_every_help_has_an_example(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: paceline {command}" in result.stdout
+
+
+def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def models(self: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(paceline.Client, "models", models)
+    assert run("models").exit_code == 130
+
+
+def test_help_and_version_need_no_command() -> None:
+    assert run("--version").stdout == f"paceline {paceline.__version__}\n"
+    result = run()
+    assert result.exit_code == 0
+    assert "detokenize" in result.stdout
+
+
+def test_help_lists_server_commands_without_importing_them(server_commands: ModuleType) -> None:
+    del sys.modules[server_commands.__name__]
+    result = run("--help")
+    assert result.exit_code == 0
+    assert "Start a gateway, a verifier and a drafter" in result.stdout
+    assert "train" in result.stdout
+
+
+def test_a_server_command_runs_with_its_own_options(server_commands: ModuleType) -> None:
+    assert run("up", "--port", "8").stdout == "up on 8\n"
+    assert "Start everything here" in run("up", "--help").stdout
+
+
+@pytest.mark.parametrize("name", ["demo", "bench"])
+def test_a_server_command_that_is_not_installed_says_what_to_install(
+    server_commands: ModuleType, name: str
+) -> None:
+    result = run(name)
+    assert result.exit_code == 1
+    needs = f'error: `paceline {name}` needs the server distribution: pip install "paceline-server'
+    assert result.stderr.startswith(needs)
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,73 @@
+"""Chunks on a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import paceline
+from paceline.cli.render import COLORS, RESET, ChunkPrinter, legend, stats_line
+
+GREEN, YELLOW, CYAN = (COLORS[source] for source in ("accepted", "recovered", "bonus"))
+RESULT = paceline.Result(
+    text="",
+    token_ids=(),
+    finish_reason="stop",
+    stop=None,
+    usage=paceline.Usage(prompt_tokens=3, completion_tokens=40, cached_tokens=0),
+    speculation=paceline.Speculation(
+        method="draft",
+        acceptance="coupled",
+        rounds=10,
+        drafted_tokens=40,
+        accepted_tokens=30,
+        accepted_per_position=(10, 10, 10, 0),
+        acceptance_rate=0.75,
+        mean_accepted_length=4.0,
+        lossy=False,
+    ),
+    seed=7,
+    request_id="r",
+    model="m",
+)
+
+
+def rendered(chunks: list[paceline.Chunk], color: bool) -> str:
+    out = io.StringIO()
+    printer = ChunkPrinter(out, color=color)
+    for chunk in chunks:
+        printer.print(chunk)
+    return out.getvalue()
+
+
+def test_colours_say_how_tokens_came_and_held_back_text_keeps_its_own() -> None:
+    chunks = [
+        paceline.Chunk("a", (1,), ("recovered",)),
+        paceline.Chunk("b", (2, 3), ("accepted", "accepted")),
+        paceline.Chunk("", (4,), ("bonus",)),
+        paceline.Chunk("c", (), ()),
+    ]
+    assert rendered(chunks, color=True) == f"{YELLOW}a{RESET}{GREEN}b{RESET}{CYAN}c{RESET}"
+    assert rendered(chunks, color=False) == "abc"
+
+
+def test_an_unknown_source_has_no_colour() -> None:
+    assert rendered([paceline.Chunk("a", (1,), ("unspecified",))], color=True) == "a"
+
+
+def test_the_legend_names_every_colour() -> None:
+    assert all(f"{color}{source}{RESET}" in legend() for source, color in COLORS.items())
+
+
+def test_the_statistics_fit_one_line() -> None:
+    assert stats_line(RESULT, 0.5) == (
+        "40 tokens in 0.50 s · 80.0 tokens/s · method draft · mean accepted length 4.00 · "
+        "acceptance rate 75% (coupled) · seed 7"
+    )
+
+
+def test_plain_decoding_has_no_acceptance_rate_and_lossy_says_so() -> None:
+    ran = dataclasses.replace(RESULT.speculation, drafted_tokens=0, lossy=True)
+    line = stats_line(dataclasses.replace(RESULT, speculation=ran), 0.0)
+    assert "acceptance rate" not in line
+    assert "lossy" in line
