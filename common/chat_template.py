@@ -1,0 +1,75 @@
+"""Chat templates: conversations rendered the way `transformers` renders them.
+
+Templates come with models, so they are programs by strangers: they run in Jinja's sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from common.errors import InvalidArgument
+
+_FIELD = "chat.messages"
+
+
+class ChatTemplate:
+    """A compiled template.
+
+    Args:
+        source: The template in Jinja.
+        special_tokens: Names the template may use: bos_token, eos_token, pad_token.
+
+    Raises:
+        InvalidArgument: The source is not Jinja.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = _strftime_now
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise InvalidArgument(_FIELD, str(error)) from error
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Renders a conversation up to the point where the assistant answers.
+
+        Raises:
+            InvalidArgument: The template refuses the messages, for example the order of roles.
+        """
+        try:
+            return self._template.render(
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=True,
+                **self._special_tokens,
+            )
+        except Exception as error:  # the template is a program: anything can go wrong in it
+            problem = f"refused by the model's chat template: {error}"
+            raise InvalidArgument(_FIELD, problem) from error
+
+
+def _refuse(message: str) -> NoReturn:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    # Jinja's own filter escapes HTML; models were trained on plain JSON.
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _strftime_now(form: str) -> str:
+    # Wall-clock time of the machine, as in transformers.
+    return datetime.now().astimezone().strftime(form)

@@ -1,0 +1,92 @@
+"""The errors Paceline's services raise, and the gRPC status each one becomes.
+
+    PacelineError                 INTERNAL
+    ├── InvalidArgument           INVALID_ARGUMENT      mend the request; says which field and how
+    ├── NotFound                  NOT_FOUND             no such model or session
+    ├── FailedPrecondition        FAILED_PRECONDITION   this deployment cannot do that
+    ├── ResourceExhausted         RESOURCE_EXHAUSTED    overloaded: retry later, elsewhere
+    ├── Unavailable               UNAVAILABLE           a part is down or draining: retry
+    ├── DeadlineExceeded          DEADLINE_EXCEEDED     out of time
+    ├── Cancelled                 CANCELLED             the caller went away
+    └── StartupError              FAILED_PRECONDITION   a command or service cannot start
+        ├── ConfigError           unknown key, wrong type
+        └── ModelError            missing, corrupt or unsupported model directory
+
+Codes are gRPC's names as text, so that engines can raise these without importing grpc;
+`common.rpc` maps them both ways.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PacelineError(Exception):
+    """Root of the tree: a bug or a broken invariant unless a subclass says otherwise."""
+
+    code: ClassVar[str] = "INTERNAL"
+
+
+class InvalidArgument(PacelineError):
+    """The caller must change the request.
+
+    Args:
+        field: Name of the field as it stands in the request.
+        problem: What is wrong with it and what is allowed.
+    """
+
+    code: ClassVar[str] = "INVALID_ARGUMENT"
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+
+
+class NotFound(PacelineError):
+    """What the request names is not here."""
+
+    code: ClassVar[str] = "NOT_FOUND"
+
+
+class FailedPrecondition(PacelineError):
+    """The request is sound, but this deployment cannot serve it."""
+
+    code: ClassVar[str] = "FAILED_PRECONDITION"
+
+
+class ResourceExhausted(PacelineError):
+    """No room now; retry later or elsewhere."""
+
+    code: ClassVar[str] = "RESOURCE_EXHAUSTED"
+
+
+class Unavailable(PacelineError):
+    """A needed part is down or draining; retry."""
+
+    code: ClassVar[str] = "UNAVAILABLE"
+
+
+class DeadlineExceeded(PacelineError):
+    """The caller's time is up."""
+
+    code: ClassVar[str] = "DEADLINE_EXCEEDED"
+
+
+class Cancelled(PacelineError):
+    """The caller went away."""
+
+    code: ClassVar[str] = "CANCELLED"
+
+
+class StartupError(PacelineError):
+    """A command or service cannot start; shown without a traceback."""
+
+    code: ClassVar[str] = "FAILED_PRECONDITION"
+
+
+class ConfigError(StartupError):
+    """A configuration key or value is wrong."""
+
+
+class ModelError(StartupError):
+    """A model directory is missing, corrupt, or of an architecture we cannot run."""

@@ -1,0 +1,51 @@
+"""Structured logs: one JSON object a line on stderr.
+
+A message is the event's name; everything else travels in `extra`:
+`log.info("verifier lost", extra={"address": address})`. Prompt and output text never go in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+LEVELS = ("debug", "info", "warning", "error")
+
+# What every LogRecord carries; anything beyond it came in through `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Renders a record as {"ts", "level", "service", "event", extras…}."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the record as one line of JSON."""
+        line: dict[str, Any] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "event": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def configure(service: str, level: str) -> None:
+    """Sends all logging of the process to stderr as JSON lines.
+
+    Args:
+        service: Name of the service: "gateway".
+        level: One of `LEVELS`.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(service))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,0 +1,181 @@
+"""A model directory's tokenizer: text to ids, ids to text, chat template, fingerprint.
+
+Needs `tokenizers` and `jinja2` only (no torch, no transformers); `fingerprint` needs just the
+standard library, so that workers can name their tokenizer without loading it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common.chat_template import ChatTemplate
+from common.errors import InvalidArgument, ModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+_DEFINITION = "tokenizer.json"
+
+
+def fingerprint(directory: Path) -> str:
+    """Hashes what decides a tokenizer's ids.
+
+    Truncation and padding are left out: they are settings of whoever saved the file. The order
+    of keys and the file's layout do not matter either.
+
+    Returns:
+        SHA-256 in hexadecimal, or "" where the directory has no tokenizer.json.
+
+    Raises:
+        ModelError: The file is not JSON.
+    """
+    definition = _read_json(directory / _DEFINITION)
+    if not definition:
+        return ""
+    kept = {key: definition[key] for key in definition.keys() - {"truncation", "padding"}}
+    canonical = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Tokenizer:
+    """A loaded tokenizer. Make one with `Tokenizer.load`.
+
+    Attributes:
+        fingerprint: As `fingerprint` says.
+        eos_token_ids: Ids that end a generation, in ascending order.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        fingerprint: str,
+        eos_token_ids: Sequence[int],
+        template: ChatTemplate | None,
+    ) -> None:
+        self.fingerprint = fingerprint
+        self.eos_token_ids = tuple(eos_token_ids)
+        self._backend = backend
+        self._template = template
+
+    @classmethod
+    def load(cls, directory: Path) -> Tokenizer | None:
+        """Loads a model directory's tokenizer.
+
+        Returns:
+            The tokenizer, or None where the directory has no tokenizer.json.
+
+        Raises:
+            ModelError: The directory is missing or a file in it is corrupt.
+        """
+        if not directory.is_dir():
+            raise ModelError(f"{directory}: no such model directory")
+        if not (directory / _DEFINITION).is_file():
+            return None
+        backend = _load_backend(directory / _DEFINITION)
+        settings = _read_json(directory / "tokenizer_config.json")
+        return cls(
+            backend,
+            fingerprint=fingerprint(directory),
+            eos_token_ids=_eos_token_ids(directory, settings, backend),
+            template=_load_template(directory, settings),
+        )
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `apply_chat_template` can be called."""
+        return self._template is not None
+
+    @cached_property
+    def silent_ids(self) -> frozenset[int]:
+        """Ids of special tokens, which `decode` leaves out."""
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(id_ for id_, token in added.items() if token.special)
+
+    def encode(self, text: str) -> list[int]:
+        """Turns text into ids, with the special tokens the model expects around it."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=True).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Turns ids into text, special tokens left out; incomplete characters become U+FFFD."""
+        text: str = self._backend.decode(ids, skip_special_tokens=True)
+        return text
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Renders a conversation up to the point where the assistant answers.
+
+        Args:
+            messages: Turns, oldest first, with "role" and "content".
+
+        Returns:
+            The ids; the template itself writes the special tokens.
+
+        Raises:
+            InvalidArgument: The template refuses the messages.
+        """
+        assert self._template is not None, "check has_chat_template first"
+        text = self._template.render(messages)
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _load_backend(path: Path) -> Backend:
+    from tokenizers import Tokenizer as Backend  # lazily: see the module's docstring
+
+    try:
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ModelError(f"{path}: not a tokenizer: {error}") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _load_template(directory: Path, settings: Mapping[str, Any]) -> ChatTemplate | None:
+    file = directory / "chat_template.jinja"
+    source = file.read_text(encoding="utf-8") if file.is_file() else settings.get("chat_template")
+    if isinstance(source, list):  # named templates: [{"name": …, "template": …}]
+        source = {each["name"]: each["template"] for each in source}.get("default")
+    if not source:
+        return None
+    tokens = {key: _content(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
+    try:
+        return ChatTemplate(source, {key: text for key, text in tokens.items() if text})
+    except InvalidArgument as error:
+        raise ModelError(f"{directory}: the chat template is broken: {error}") from error
+
+
+def _content(token: Any) -> str | None:
+    """A special token is given as text or as {"content": text, …}."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _eos_token_ids(
+    directory: Path, settings: Mapping[str, Any], backend: Backend
+) -> tuple[int, ...]:
+    for name in ("generation_config.json", "config.json"):
+        found = _read_json(directory / name).get("eos_token_id")
+        if found is not None:
+            return tuple(sorted(found if isinstance(found, list) else [found]))
+    token = _content(settings.get("eos_token"))
+    id_ = backend.token_to_id(token) if token else None
+    return () if id_ is None else (id_,)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Returns the object in a file, or an empty one where there is no file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{path}: must hold a JSON object")
+    return found
