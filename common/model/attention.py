@@ -1,0 +1,232 @@
+"""Attention over the paged cache, for every model that goes through `AttentionInterface`.
+
+`transformers` calls `paged_attention` with the new rows' queries, keys and values. It writes
+keys and values to their slots, gathers what each tile of queries may see (see
+`common.model.batch`) and attends. Position is the only mask there is: ancestors of tree nodes
+are gathered in canonical order, so "column <= position" and, with a sliding window, "column >
+position - window" say everything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from common.model.batch import QUERY_ROWS, Batch, Group
+from common.model.kv_cache import KvPool, LayerShape
+
+NAME = "paceline"
+"""The attention implementation's name in `transformers`' registry."""
+
+_CONTEXT = "paceline_context"
+
+
+class AttentionContext:
+    """What the attention layers of one model share: its cache and the batch now running."""
+
+    def __init__(self) -> None:
+        self.pool: KvPool | None = None
+        """None while shapes are being learnt."""
+        self.shapes: dict[int, LayerShape] = {}
+        """By layer, filled by the first pass."""
+        self._batch: Batch | None = None
+        self._masks: dict[tuple[int, int, int | None], Tensor] = {}
+        self._rotation: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def batch(self) -> Batch:
+        """The batch now running."""
+        assert self._batch is not None, "no forward pass is running"
+        return self._batch
+
+    def begin(self, batch: Batch) -> None:
+        """Sets the batch of the next forward pass."""
+        self._batch = batch
+        self._masks.clear()
+        self._rotation = None
+
+    def mask(self, group: Group, repeat: int, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Additive mask of a group, `[T, 1, repeat * QUERY_ROWS, W]`; made once a pass."""
+        key = (group.first, repeat, window)
+        if key not in self._masks:
+            columns = torch.arange(group.index.shape[1], device=group.index.device)
+            rows = group.positions[:, None, :, None]  # [T, 1, R, 1]
+            seen = columns <= rows
+            if window is not None:
+                seen &= columns > rows - window
+            bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+            bias.masked_fill_(~seen, float("-inf"))
+            self._masks[key] = bias.repeat(1, 1, repeat, 1)
+        return self._masks[key]
+
+    def rotation(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotary angles `[1, N, D]` as `[N, 1, D]`, sines ready for the rolled halves.
+
+        Turning by half the size and changing the sign of the first half of the sines is
+        `rotate_half`; made once a pass, for all layers.
+        """
+        if self._rotation is None:
+            first, second = sin[0].chunk(2, dim=-1)
+            self._rotation = cos[0][:, None], torch.cat((-first, second), dim=-1)[:, None]
+        return self._rotation
+
+
+def register() -> None:
+    """Makes `attn_implementation=NAME` known to `transformers`."""
+    AttentionInterface.register(NAME, paged_attention)
+    AttentionMaskInterface.register(NAME, _no_mask)
+
+
+def attach(model: nn.Module, context: AttentionContext) -> int:
+    """Gives every attention layer of `model` the context; returns how many there are."""
+    layers = [
+        module
+        for module in model.modules()
+        if hasattr(module, "layer_idx") and "attention" in type(module).__name__.lower()
+    ]
+    for module in layers:
+        setattr(module, _CONTEXT, context)
+    return len(layers)
+
+
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attends new rows to the cache; the signature is `transformers`'.
+
+    Args:
+        module: The layer; carries `layer_idx` and our context.
+        query: `[1, H, N, D]`.
+        key: `[1, Hkv, N, D]`.
+        value: `[1, Hkv, N, Dv]`.
+        attention_mask: Not used: positions say everything.
+        scaling: Factor on the scores; D ** -0.5 where None.
+        dropout: Not used: we never train through this.
+        sliding_window: Keys a row sees, itself included; all where None.
+        softcap: Scores become softcap * tanh(score / softcap).
+        s_aux: Attention sink of each head, `[H]`.
+
+    Returns:
+        `[1, N, H, Dv]`, and None for the weights.
+    """
+    context: AttentionContext = getattr(module, _CONTEXT)
+    out = attend(
+        context,
+        int(module.layer_idx),  # type: ignore[arg-type]
+        query[0].transpose(0, 1),
+        torch.cat((key[0], value[0]), dim=-1).transpose(0, 1),
+        scale=query.shape[3] ** -0.5 if scaling is None else scaling,
+        window=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    return out[None], None
+
+
+def attend(
+    context: AttentionContext,
+    layer: int,
+    query: Tensor,
+    key_value: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Writes new rows to the cache and attends to it.
+
+    Args:
+        context: The model's cache and batch.
+        layer: Which layer's cache.
+        query: `[N, H, D]`.
+        key_value: Each key followed by its value, `[N, Hkv, D + Dv]`.
+        scale: Factor on the scores.
+        window: Keys a row sees, itself included; all where None.
+        softcap: Scores become softcap * tanh(score / softcap).
+        sinks: Attention sink of each head, `[H]`.
+
+    Returns:
+        `[N, H, Dv]`.
+    """
+    (rows, heads, size), kv_heads = query.shape, key_value.shape[1]
+    value_size, repeat = key_value.shape[2] - size, heads // kv_heads
+    if context.pool is None:
+        context.shapes[layer] = LayerShape(kv_heads, size, value_size)
+        return query.new_zeros(rows, heads, value_size)
+    batch, cache = context.batch, context.pool.layers[layer]
+    cache.index_copy_(0, batch.slots, key_value)
+    tiles = (
+        query.index_select(0, batch.query_rows)
+        .view(-1, QUERY_ROWS, kv_heads, repeat, size)
+        .permute(0, 2, 3, 1, 4)
+        .reshape(-1, kv_heads, repeat * QUERY_ROWS, size)
+    )
+    plain = softcap is None and sinks is None and value_size == size
+    outs = []
+    for group in batch.groups:
+        part = tiles[group.first : group.first + group.tiles]
+        mask = context.mask(group, repeat, window, query.dtype)
+        seen = _gather(cache, group)
+        keys, values = seen[..., :size], seen[..., size:]
+        if plain:
+            out = F.scaled_dot_product_attention(part, keys, values, attn_mask=mask, scale=scale)
+        else:
+            out = _explicit(part, keys, values, mask, scale, softcap, sinks)
+        outs.append(out)
+    return (
+        (outs[0] if len(outs) == 1 else torch.cat(outs))
+        .view(-1, kv_heads, repeat, QUERY_ROWS, value_size)
+        .permute(0, 3, 1, 2, 4)
+        .reshape(-1, heads, value_size)
+        .index_select(0, batch.row_queries)
+    )
+
+
+def _gather(cache: Tensor, group: Group) -> Tensor:
+    """Keys and values of a group, `[T, Hkv, W, D + Dv]`."""
+    shared, width = group.index.shape
+    taken = cache.index_select(0, group.index.view(-1)).view(shared, width, *cache.shape[1:])
+    return taken.transpose(1, 2).expand(group.tiles, -1, -1, -1)
+
+
+def _explicit(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention step by step, for what the fused kernel does not know."""
+    scores = torch.matmul(query, key.transpose(2, 3)) * scale  # [T, Hkv, repeat * R, W]
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores + mask
+    if sinks is not None:
+        column = sinks.view(1, key.shape[1], -1, 1).repeat_interleave(QUERY_ROWS, dim=2)
+        scores = torch.cat([scores, column.expand(len(scores), -1, -1, -1).to(scores.dtype)], dim=3)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    if sinks is not None:
+        weights = weights[..., :-1]
+    return torch.matmul(weights, value)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """Masks are ours; `transformers` need not build any."""
+    return None

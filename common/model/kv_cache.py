@@ -1,0 +1,170 @@
+"""The key/value cache of one model, and each sequence's share of it.
+
+`KvPool` owns the tensors: for each layer `[slots, kv heads, key size + value size]`, each key
+beside its value, where slot = block * block_tokens + offset. `KvLease` is one sequence's list
+of blocks: it says which slot holds which absolute position. Two slots of an extra first block
+serve padding: one is always zero (keys that are masked must still be finite), one takes writes
+that nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.model.blocks import BlockManager, chain_hash
+
+ZERO_SLOT = 0
+"""Read for columns past the end of a sequence; never written."""
+
+TRASH_SLOT = 1
+"""Written by padding rows; never read."""
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Heads of one attention layer."""
+
+    kv_heads: int
+    """Key/value heads."""
+    key_size: int
+    """Size of a key."""
+    value_size: int
+    """Size of a value."""
+
+
+class KvPool:
+    """The cache tensors of one model and the blocks they are cut into.
+
+    Args:
+        layers: Shape of each attention layer.
+        blocks: Blocks to make room for.
+        block_tokens: Positions in a block; at least 2.
+        dtype: Of keys and values.
+        device: Where they live.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerShape],
+        *,
+        blocks: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        slots = (blocks + 1) * block_tokens  # the first block is padding
+        self.layers = [
+            torch.zeros(slots, s.kv_heads, s.key_size + s.value_size, dtype=dtype, device=device)
+            for s in layers
+        ]
+        self.blocks = BlockManager(blocks, block_tokens)
+
+    @staticmethod
+    def block_bytes(layers: Sequence[LayerShape], block_tokens: int, dtype: torch.dtype) -> int:
+        """Bytes one block takes over all layers."""
+        elements = sum(s.kv_heads * (s.key_size + s.value_size) for s in layers)
+        return elements * block_tokens * dtype.itemsize
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copies keys and values from slots `[n]` to slots `[n]`, in all layers."""
+        for cache in self.layers:
+            cache.index_copy_(0, targets, cache.index_select(0, sources))
+
+
+class KvLease:
+    """The blocks of one sequence.
+
+    Args:
+        manager: Whose blocks.
+        salt: Separates prefixes that must not be shared, for example tenants; up to 64 bytes.
+    """
+
+    def __init__(self, manager: BlockManager, salt: bytes = b"") -> None:
+        self._manager = manager
+        self._salt = salt
+        self._blocks: list[int] = []
+        self._hashes: list[bytes] = []  # of full blocks already hashed
+        self._published = 0
+        self._slots = np.empty(0, dtype=np.int64)
+
+    @property
+    def capacity(self) -> int:
+        """Positions there is room for."""
+        return len(self._blocks) * self._manager.block_tokens
+
+    @property
+    def slots(self) -> np.ndarray:
+        """Slot of each absolute position, `[capacity]`."""
+        return self._slots
+
+    def reuse_prefix(self, ids: Sequence[int]) -> int:
+        """Takes published blocks for the beginning of `ids`; the lease must be empty.
+
+        The last token is never reused: its logits are wanted.
+
+        Returns:
+            Tokens found.
+        """
+        assert not self._blocks, "prefix reuse comes first"
+        hashes = self._extend_hashes(ids, (len(ids) - 1) // self._manager.block_tokens)
+        self._append(self._manager.match(hashes))
+        self._published = len(self._blocks)
+        return self.capacity
+
+    def reserve(self, tokens: int) -> bool:
+        """Grows to at least `tokens` positions; False (and no change) where blocks ran out."""
+        missing = -(-tokens // self._manager.block_tokens) - len(self._blocks)
+        if missing <= 0:
+            return True
+        blocks = self._manager.allocate(missing)
+        if blocks is None:
+            return False
+        self._append(blocks)
+        return True
+
+    def publish(self, ids: Sequence[int], computed: int) -> None:
+        """Offers full blocks of committed tokens to later sequences.
+
+        Args:
+            ids: Committed ids.
+            computed: How many of them have keys and values in the cache.
+        """
+        full = computed // self._manager.block_tokens
+        if full > self._published:
+            self._extend_hashes(ids, full)
+            for index in range(self._published, full):
+                self._manager.publish(self._blocks[index], self._hashes[index])
+            self._published = full
+
+    def trim(self, tokens: int) -> None:
+        """Gives back blocks past the first `tokens` positions."""
+        keep = -(-tokens // self._manager.block_tokens)
+        if keep < len(self._blocks):
+            self._manager.release(self._blocks[keep:])
+            del self._blocks[keep:]
+            self._slots = self._slots[: self.capacity]
+
+    def release(self) -> None:
+        """Gives all blocks back; the lease can be used again."""
+        self._manager.release(self._blocks)
+        self._blocks, self._hashes, self._published = [], [], 0
+        self._slots = np.empty(0, dtype=np.int64)
+
+    def _append(self, blocks: list[int]) -> None:
+        size = self._manager.block_tokens
+        first = (np.asarray(blocks, dtype=np.int64) + 1) * size
+        self._slots = np.concatenate([self._slots, (first[:, None] + np.arange(size)).reshape(-1)])
+        self._blocks.extend(blocks)
+
+    def _extend_hashes(self, ids: Sequence[int], full: int) -> list[bytes]:
+        size = self._manager.block_tokens
+        while len(self._hashes) < full:
+            start = len(self._hashes) * size
+            parent = self._hashes[-1] if self._hashes else self._salt
+            self._hashes.append(chain_hash(parent, ids[start : start + size]))
+        return self._hashes

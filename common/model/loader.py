@@ -1,0 +1,253 @@
+"""Loads a causal language model from `transformers` and makes it fit the engine.
+
+What comes out computes every row of a batch independently of the others (`linear`), attends
+through our paged cache (`attention`), and looks rotary embeddings up in a table. A model that
+cannot be run that way is refused here, by name and reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from transformers.utils import logging as hf_logging
+
+from common.errors import ModelError
+from common.model import attention
+from common.model.fused import FusedModel, can_fuse
+from common.model.linear import packing_works, replace_linears, tiled_experts
+from common.model.rotary import replace_rotary
+
+Dtype = Literal["auto", "bfloat16", "float32", "float16"]
+
+_STATIC_ROPE = {"default", "linear", "llama3", "yarn", "proportional"}
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+"""Layer kinds whose mask is a matter of position alone."""
+
+
+Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model ready for `Runner`."""
+
+    forward: Forward
+    """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]`."""
+    context: attention.AttentionContext
+    """Shared by its attention layers."""
+    name: str
+    """Directory's or repository's last part."""
+    vocab_size: int
+    """Rows of the output layer."""
+    max_len: int
+    """Positions the model was made for."""
+    eos_token_ids: tuple[int, ...]
+    """Ids that end a text."""
+    device: torch.device
+    """Where it runs."""
+    dtype: torch.dtype
+    """Of its weights."""
+    fingerprint: str
+    """Hash of what decides the bits of its logits, but for row padding."""
+
+
+def load(path: str, *, dtype: Dtype = "auto", device: str = "auto") -> LoadedModel:
+    """Loads a model.
+
+    Args:
+        path: A directory in Hugging Face form, or a repository of the hub.
+        dtype: Of the weights; "auto" takes what the files say.
+        device: "cpu", "cuda", "cuda:1", …; "auto" takes CUDA where it is there.
+
+    Raises:
+        ModelError: Missing, corrupt or unsupported; says which file or what.
+    """
+    where = torch.device(_device(device))
+    config = _config(path)
+    _check_architecture(config)
+    model = _weights(path, config, dtype, where)
+    context = attention.AttentionContext()
+    layers = attention.attach(model, context)
+    text = config.get_text_config()
+    if layers != text.num_hidden_layers:
+        raise ModelError(
+            f"{_kind(config)} cannot be served: {text.num_hidden_layers} layers, but {layers} of "
+            "them are attention; recurrent and convolutional state cannot be rolled back"
+        )
+    weight_type = next(model.parameters()).dtype
+    max_len = _max_len(text)
+    model.eval().requires_grad_(False)
+    replace_rotary(model, max_len)
+    forward: Forward
+    if where.type == "cpu" and packing_works(weight_type) and can_fuse(model):
+        forward, kernels = FusedModel(model, context), "fused"
+    else:
+        kernels = replace_linears(model, where, weight_type)
+        forward = _Adapter(model)
+    return LoadedModel(
+        forward=forward,
+        context=context,
+        name=Path(path).name,
+        vocab_size=text.vocab_size,
+        max_len=max_len,
+        eos_token_ids=_eos(model, text),
+        device=where,
+        dtype=weight_type,
+        fingerprint=_fingerprint(path, config, weight_type, where, kernels),
+    )
+
+
+class _Adapter:
+    """Calls a `transformers` model the way the engine does."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        # Four dimensions tell transformers that the mask is made; it then looks no further.
+        self._ready_mask = torch.zeros(1, 1, 1, 1)
+
+    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
+        out = self._model(
+            input_ids=ids[None],
+            position_ids=positions[None],
+            attention_mask=self._ready_mask.to(ids.device),
+            use_cache=False,
+            logits_to_keep=wanted,
+        )
+        logits: Tensor = out.logits[0]
+        return logits
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError(f"device {name}: no CUDA device here; use cpu or auto")
+    return name
+
+
+def _config(path: str) -> Any:
+    local = Path(path)
+    if local.exists() and not (local / "config.json").is_file():
+        raise ModelError(
+            f"{path}: no config.json there; a model directory in Hugging Face form holds one"
+        )
+    if not local.exists() and (local.is_absolute() or path.startswith(".") or path.count("/") != 1):
+        raise ModelError(f"{path}: no such directory")
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{path}: config.json cannot be used: {_first_line(error)}") from error
+
+
+def _check_architecture(config: Any) -> None:
+    """Refuses what the engine cannot compute exactly."""
+    kind = _kind(config)
+    cls = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if cls is None or config.is_encoder_decoder:
+        raise ModelError(f"{kind} cannot be served: not a causal language model")
+    if isinstance(cls, tuple):
+        cls = cls[0]
+    if getattr(cls, "_is_stateful", False):
+        raise ModelError(
+            f"{kind} cannot be served: it keeps recurrent state, which cannot be rolled back"
+        )
+    if "ALL_ATTENTION_FUNCTIONS" not in inspect.getsource(inspect.getmodule(cls) or cls):
+        raise ModelError(
+            f"{kind} cannot be served: its attention does not go through AttentionInterface"
+        )
+    text = config.get_text_config()
+    odd = set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES
+    if odd:
+        raise ModelError(f"{kind} cannot be served: it has layers of type {', '.join(sorted(odd))}")
+
+
+def _weights(path: str, config: Any, dtype: Dtype, device: torch.device) -> nn.Module:
+    hf_logging.disable_progress_bar()  # a service's stderr is one JSON object a line
+    attention.register()
+    ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
+    parallel = torch.distributed.is_available() and torch.distributed.is_initialized()
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=config,
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            attn_implementation=attention.NAME,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **({"tp_plan": "auto"} if parallel else {}),
+        )
+    except Exception as error:  # transformers raises many kinds; all mean the same to the operator
+        raise ModelError(f"{path}: weights cannot be loaded: {_first_line(error)}") from error
+    for problem in ("missing_keys", "mismatched_keys"):
+        if report[problem]:
+            key = sorted(map(str, report[problem]))[0]
+            raise ModelError(f"{path}: {problem.replace('_', ' ')}: {key}")
+    for module in model.modules():
+        if hasattr(module, "is_transposed") and hasattr(module, "config"):  # experts
+            module.config._experts_implementation = attention.NAME
+    loaded: nn.Module = model if parallel else model.to(device)
+    return loaded
+
+
+def _max_len(text: Any) -> int:
+    limit = int(text.max_position_embeddings)
+    rope = getattr(text, "rope_parameters", None) or {}
+    nested = [rope] if "rope_type" in rope else [r for r in rope.values() if isinstance(r, dict)]
+    for one in nested:
+        if one.get("rope_type", "default") not in _STATIC_ROPE:
+            # These change their frequencies with the longest sequence of a batch; up to the
+            # original length they do not.
+            original = one.get("original_max_position_embeddings") or limit
+            limit = min(limit, int(original))
+    return limit
+
+
+def _eos(model: Any, text: Any) -> tuple[int, ...]:
+    for source in (getattr(model, "generation_config", None), text):
+        eos = getattr(source, "eos_token_id", None)
+        if eos is not None:
+            return tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),)
+    return ()
+
+
+def _fingerprint(
+    path: str, config: Any, dtype: torch.dtype, device: torch.device, kernels: str
+) -> str:
+    digest = hashlib.sha256()
+    facts = {
+        "config": config.to_diff_dict(),
+        "dtype": str(dtype),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "kernels": kernels,
+    }
+    digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
+    for file in sorted(Path(path).glob("*.safetensors")):
+        with file.open("rb") as stream:
+            digest.update(stream.read(1 << 20))
+        digest.update(str(file.stat().st_size).encode())
+    return digest.hexdigest()
+
+
+def _kind(config: Any) -> str:
+    names = getattr(config, "architectures", None) or [type(config).__name__]
+    return f"{names[0]} ({config.model_type})"
+
+
+def _first_line(error: BaseException) -> str:
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )

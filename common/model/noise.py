@@ -1,0 +1,140 @@
+"""Keyed Gumbel noise: a pure function of (seed, position, token id).
+
+Counter-based (Philox4x32-10), so any value can be computed alone, in any order, on any
+device, and is the same. What the noise is added to is `common.model.sampling`'s business.
+
+One Philox block holds four 32-bit words and serves four neighbouring token ids:
+
+    key      seed low, seed high
+    counter  id // 4, position low, position high, 0
+    word     id % 4
+
+Philox: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+_LANES = 4
+
+Array: TypeAlias = NDArray[np.int64]
+Words: TypeAlias = Any
+"""32-bit words in int64, as a numpy array or as a torch tensor: the same operators."""
+
+
+def gumbel(seeds: Sequence[int], positions: Sequence[int], ids: Tensor) -> Tensor:
+    """Noise of chosen token ids; few, so computed on the CPU wherever they are.
+
+    Args:
+        seeds: One 64-bit seed a row.
+        positions: Absolute position of the token being chosen, one a row.
+        ids: Token ids, int64. # [G, M]
+
+    Returns:
+        Standard Gumbel noise, float64, on the device of ids. # [G, M]
+    """
+    assert ids.ndim == 2
+    assert len(seeds) == len(positions) == ids.shape[0]
+    tokens = ids.cpu().numpy()
+    even, odd = philox(*_counters(seeds, positions, tokens >> 2))
+    words = np.choose(tokens & 3, (even[0], odd[0], even[1], odd[1]))
+    return _to_gumbel(torch.from_numpy(words)).to(ids.device)
+
+
+def gumbel_rows(
+    seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device | str
+) -> Tensor:
+    """Noise of every token id: the values of `gumbel`, at a quarter of its work.
+
+    Args:
+        seeds: One 64-bit seed a row.
+        positions: Absolute position of the token being chosen, one a row.
+        vocab_size: Number of token ids.
+        device: Where to compute.
+
+    Returns:
+        Standard Gumbel noise, float64. # [G, V]
+    """
+    blocks = np.arange(-(-vocab_size // _LANES))[None].repeat(len(seeds), axis=0)
+    counters = _counters(seeds, positions, blocks)
+    if torch.device(device).type == "cpu":
+        # numpy's overhead an operation is half of torch's, and the arrays are small.
+        even, odd = map(torch.from_numpy, philox(*counters))
+    else:
+        even, odd = philox(*(torch.from_numpy(words).to(device) for words in counters))
+    words = torch.stack((even[0], odd[0], even[1], odd[1]), dim=-1)  # [G, blocks, 4]
+    return _to_gumbel(words.flatten(1)[:, :vocab_size])
+
+
+def philox(even: Words, odd: Words, key: Words) -> tuple[Words, Words]:
+    """Philox4x32-10 on many counters at once.
+
+    A counter's words 0 and 2 meet the multipliers, 1 and 3 are xored in, so the two pairs
+    are kept apart and each operation serves both words of a pair. int64 products wrap
+    modulo 2^64, which leaves all 64 bits of a 32 x 32 product right whatever the sign.
+
+    Args:
+        even: Counter words 0 and 2. # [2, G, M]
+        odd: Counter words 1 and 3, broadcast to even. # [2, G, 1 or M]
+        key: Key words 0 and 1, broadcast to even. # [2, G, 1]
+
+    Returns:
+        Output words 0 and 2, output words 1 and 3. # [2, G, M] each
+    """
+    multipliers, schedule = _constants(key.device if isinstance(key, Tensor) else None)
+    for round_key in (key + schedule) & _MASK:
+        product = _swap(even * multipliers)
+        even = product >> 32
+        even ^= odd
+        even ^= round_key
+        even &= _MASK
+        odd = product  # only its low half counts: the masks above drop the high one
+    return even, odd & _MASK
+
+
+def _counters(
+    seeds: Sequence[int], positions: Sequence[int], blocks: Array
+) -> tuple[Array, Array, Array]:
+    """What `philox` takes, for blocks of ids. # [G, M] -> [2, G, M], [2, G, 1], [2, G, 1]"""
+    rows = [
+        (at >> 32, at & _MASK, 0, seed & _MASK, seed >> 32)
+        for seed, at in zip(seeds, positions, strict=True)
+    ]
+    words = np.array(rows, dtype=np.int64).reshape(-1, 5).T[..., None]  # [5, G, 1]
+    even = np.empty((2, *blocks.shape), dtype=np.int64)
+    even[0] = blocks
+    even[1] = words[0]
+    return even, words[1:3], words[3:]
+
+
+@cache
+def _constants(device: torch.device | None) -> tuple[Words, Words]:
+    """Multipliers [2, 1, 1] and key increments [10, 2, 1, 1]; numpy's where device is None."""
+    multipliers = np.array(_MULTIPLIERS, dtype=np.int64)[:, None, None]
+    steps = np.arange(_ROUNDS, dtype=np.int64)[:, None] * np.array(_WEYL, dtype=np.int64)
+    schedule = (steps & _MASK)[..., None, None]
+    if device is None:
+        return multipliers, schedule
+    return torch.from_numpy(multipliers).to(device), torch.from_numpy(schedule).to(device)
+
+
+def _swap(pair: Words) -> Words:
+    return pair.flip(0) if isinstance(pair, Tensor) else pair[::-1]
+
+
+def _to_gumbel(words: Tensor) -> Tensor:
+    """Maps words to the midpoints of 2^32 cells of (0, 1), exactly, and those to Gumbel."""
+    uniform = words.double().add_(0.5).mul_(2.0**-32)
+    return uniform.log_().neg_().log_().neg_()

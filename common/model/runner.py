@@ -1,0 +1,135 @@
+"""Runs ragged batches through a loaded model and its paged cache."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.errors import ModelError
+from common.model.batch import Segment, build_batch
+from common.model.kv_cache import KvLease, KvPool
+from common.model.linear import CUDA_TILE_ROWS
+from common.model.loader import LoadedModel
+
+_CHECK_ROWS = (1, 2, 3, 5, 7, 8, 13, 33)
+
+
+class Runner:
+    """One model with its cache; not thread-safe: one thread owns it.
+
+    Args:
+        loaded: The model.
+        kv_bytes: Most memory the key/value cache may take.
+        block_tokens: Positions in a block of the cache.
+        max_len: Positions a sequence may have; the model's own limit where None.
+
+    Raises:
+        ModelError: The cache does not hold one block, or rows influence each other.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        kv_bytes: int,
+        block_tokens: int = 16,
+        max_len: int | None = None,
+    ) -> None:
+        self.loaded = loaded
+        self._row_multiple = 1 if loaded.device.type == "cpu" else CUDA_TILE_ROWS
+        context = loaded.context
+        self._learn_shapes()
+        shapes = [context.shapes[layer] for layer in sorted(context.shapes)]
+        block = KvPool.block_bytes(shapes, block_tokens, loaded.dtype)
+        blocks = kv_bytes // block - 1  # one block of padding
+        if blocks < 1:
+            raise ModelError(
+                f"a cache of {kv_bytes} bytes holds no block; two take {2 * block} bytes"
+            )
+        self.pool = KvPool(
+            shapes,
+            blocks=blocks,
+            block_tokens=block_tokens,
+            dtype=loaded.dtype,
+            device=loaded.device,
+        )
+        context.pool = self.pool
+        self.max_len = min(max_len or loaded.max_len, loaded.max_len, blocks * block_tokens)
+        self._settle_row_multiple()
+
+    @property
+    def fingerprint(self) -> str:
+        """What decides the bits of the logits."""
+        return f"{self.loaded.fingerprint}-{self._row_multiple}"
+
+    @torch.inference_mode()
+    def forward(self, segments: Sequence[Segment]) -> Tensor:
+        """One pass: writes the rows' keys and values, and returns the wanted logits.
+
+        Args:
+            segments: At least one; their slots are reserved and distinct.
+
+        Returns:
+            `[M, V]`: wanted rows in order, segment after segment. With none wanted, one row
+            of no meaning.
+        """
+        batch = build_batch(segments, row_multiple=self._row_multiple, device=self.loaded.device)
+        self.loaded.context.begin(batch)
+        wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
+        logits = self.loaded.forward(batch.ids, batch.positions, wanted)
+        assert logits.shape[0] == wanted.shape[0]
+        return logits
+
+    @torch.inference_mode()
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Copies keys and values between slots, given as (from, to); all are read first."""
+        pairs = torch.tensor(moves, dtype=torch.int64, device=self.loaded.device)
+        self.pool.move(pairs[:, 0], pairs[:, 1])
+
+    @torch.inference_mode()
+    def _learn_shapes(self) -> None:
+        zero = torch.zeros(1, dtype=torch.int64, device=self.loaded.device)
+        self.loaded.context.pool = None
+        self.loaded.forward(zero, zero, zero)
+
+    def _settle_row_multiple(self) -> None:
+        """Finds the least padding that keeps rows independent, by trying.
+
+        Layers that are not ours to replace (routers of experts, say) may use kernels that
+        change with the row count; padded to a multiple of 16 rows none known does.
+        """
+        for multiple in (1, 16, 64):
+            self._row_multiple = max(multiple, self._row_multiple)
+            if self._rows_independent():
+                return
+        raise ModelError(
+            f"{self.loaded.name} cannot be served: its logits change with the size of the batch"
+        )
+
+    def _rows_independent(self) -> bool:
+        """Whether logits and cache bits of a probe text come out alike however it is split."""
+        generator = np.random.default_rng(0)
+        limit = min(self.max_len - 1, sum(_CHECK_ROWS))
+        ids = generator.integers(0, self.loaded.vocab_size, limit).tolist()
+        single = self._probe(ids, itertools.repeat(1))
+        split = self._probe(ids, iter(_CHECK_ROWS))
+        return all(torch.equal(a, b) for a, b in zip(single, split, strict=True))
+
+    def _probe(self, ids: list[int], sizes: Iterator[int]) -> list[Tensor]:
+        """Logits of all rows, and the cache they leave, with the text cut into these sizes."""
+        lease = KvLease(self.pool.blocks)
+        assert lease.reserve(len(ids))
+        start, logits = 0, []
+        while start < len(ids):
+            rows = ids[start : start + next(sizes)]
+            segment = Segment(rows, start, lease.slots, wanted=range(len(rows)))
+            logits.append(self.forward([segment]))
+            start += len(rows)
+        slots = torch.from_numpy(lease.slots[: len(ids)]).to(self.loaded.device)
+        cache = [layer[slots] for layer in self.pool.layers]
+        lease.release()
+        return [torch.cat(logits), *cache]

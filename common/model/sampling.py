@@ -1,0 +1,265 @@
+"""From logits to a token id: Hugging Face's warpers, in its order, then keyed noise.
+
+    logit bias → repetition penalty → temperature → top-k → top-p → min-p → argmax(· + Gumbel)
+
+The id of a row is a pure function of that row, bit for bit, whatever rows stand beside it
+and whichever path computes it. That holds by construction: every floating-point operation
+is elementwise (their bits do not depend on the place in a tensor), every reduction is a
+maximum or a sum of integers. Probabilities are summed as 40-bit fixed point for that reason.
+
+The noise is `common.model.noise`'s; what is done with the ids is the acceptance rule's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.model.noise import gumbel, gumbel_rows
+from common.sampling_params import SamplingParams
+
+# The likeliest token weighs 2^40: 2^22 of those still sum within an int64.
+_WEIGHT_BITS = 40
+# Dividing by less would overflow float32; far below it sampling is greedy anyway.
+_LEAST_TEMPERATURE = 1e-30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What decides the token at one place of one sequence, beside its logits."""
+
+    params: SamplingParams
+    """The request's sampling."""
+
+    position: int
+    """Absolute position of the token being chosen."""
+
+    seen: Tensor | None = None
+    """Ids of prompt and committed tokens, bool [V]; needed for a repetition penalty only."""
+
+    path: tuple[int, ...] = ()
+    """Ids after the committed ones: a tree node's ancestors and itself; seen as well."""
+
+
+def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Chooses one token id a row.
+
+    Args:
+        logits: Any floating-point type. # [N, V]
+        rows: What each row's choice depends on, one a row.
+
+    Returns:
+        Ids, int64, on the device of logits; the lowest id on a tie. # [N]
+    """
+    assert logits.ndim == 2
+    assert logits.shape[0] == len(rows)
+    adjusted = _adjust(logits, rows)
+    greedy = [i for i, row in enumerate(rows) if row.params.greedy]
+    if len(greedy) == len(rows):
+        return _greedy(adjusted, rows)
+    cut = [i for i, row in enumerate(rows) if _cuts(row.params, logits.shape[1])]
+    whole = sorted(set(range(len(rows))).difference(greedy, cut))
+    chosen = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+    for group, choose in ((greedy, _greedy), (cut, _among_survivors), (whole, _among_all)):
+        if len(group) == len(rows):
+            return choose(adjusted, rows)
+        if group:
+            picked = torch.tensor(group, device=logits.device)
+            chosen[picked] = choose(adjusted[picked], [rows[i] for i in group])
+    return chosen
+
+
+def warp(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    """The logits each row is sampled from: the plain form of what `sample` does.
+
+    Greedy rows come out with bias and penalty only.
+
+    Args:
+        logits: Any floating-point type. # [N, V]
+        rows: What each row's choice depends on, one a row.
+
+    Returns:
+        Warped logits, -inf where cut; float32. # [N, V]
+    """
+    assert logits.ndim == 2
+    assert logits.shape[0] == len(rows)
+    adjusted = _adjust(logits, rows)
+    warped = [
+        line if row.params.greedy else _warp_row(line, row)
+        for line, row in zip(adjusted, rows, strict=True)
+    ]
+    return torch.stack(warped) if warped else adjusted
+
+
+def _warp_row(adjusted: Tensor, row: Row) -> Tensor:
+    """Warps one sampled row. # [V]"""
+    scaled = _top_k(_scale(adjusted[None], [row]), [row])[0]
+    top = scaled.max()
+    weights = _weights(scaled, top)
+    kept = _nucleus(scaled.cpu().numpy(), weights.cpu().numpy(), int(weights.sum()), row.params)
+    survives = torch.zeros_like(scaled, dtype=torch.bool)
+    survives[torch.from_numpy(kept).to(scaled.device)] = True
+    survives &= scaled >= scaled.new_tensor(_min_p_floor(top.item(), row.params))
+    return scaled.where(survives, -math.inf)
+
+
+def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
+    return adjusted.argmax(-1)
+
+
+def _among_all(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Samples rows that no warper cuts: noise for the whole vocabulary."""
+    seeds, positions = _keys(rows)
+    noise = gumbel_rows(seeds, positions, adjusted.shape[1], adjusted.device)
+    return noise.add_(_scale(adjusted, rows)).argmax(-1)
+
+
+def _among_survivors(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Samples rows that some warper cuts: sorting and noise for few tokens only.
+
+    What the whole vocabulary needs is done on the device, the few candidates on the CPU.
+    """
+    scaled = _top_k(_scale(adjusted, rows), rows)
+    top = scaled.amax(-1, keepdim=True)
+    weights = _weights(scaled, top)
+    totals = weights.sum(-1).tolist()
+    lines, ids = (scaled >= _floors(scaled, top, totals, rows)).nonzero(as_tuple=True)
+    columns = [column.cpu().numpy() for column in (ids, scaled[lines, ids], weights[lines, ids])]
+    ends = np.searchsorted(lines.cpu().numpy(), np.arange(1, len(rows) + 1)).tolist()
+
+    survivors = []
+    for row, total, start, end in zip(rows, totals, [0, *ends], ends, strict=False):
+        tokens, values, mass = (column[start:end] for column in columns)
+        kept = _nucleus(values, mass, total, row.params)
+        survivors.append((tokens[kept], values[kept]))
+    return torch.from_numpy(_draw(survivors, rows)).to(adjusted.device)
+
+
+def _draw(
+    survivors: Sequence[tuple[NDArray[np.int64], NDArray[np.float32]]], rows: Sequence[Row]
+) -> NDArray[np.int64]:
+    """Adds noise to each row's survivors, ids (rising) and logits, and takes the best id."""
+    padded = np.zeros((len(rows), max(len(tokens) for tokens, _ in survivors)), dtype=np.int64)
+    for line, (tokens, _) in zip(padded, survivors, strict=True):
+        line[: len(tokens)] = tokens
+    noise = gumbel(*_keys(rows), torch.from_numpy(padded)).numpy()
+    best = [
+        tokens[(values + line[: len(tokens)]).argmax()]
+        for line, (tokens, values) in zip(noise, survivors, strict=True)
+    ]
+    return np.array(best, dtype=np.int64)
+
+
+def _floors(scaled: Tensor, top: Tensor, totals: list[int], rows: Sequence[Row]) -> Tensor:
+    """Logits under which no token of a row survives. # [G, 1]
+
+    For top-p: tokens under (1 - top_p) / 2V of the probability hold less than 1 - top_p
+    together, so those before them hold top_p and they are cut. (1 - top_p) / V would do; the
+    half keeps rounding out of it. Min-p's floor is applied as it stands.
+    """
+    lowest = torch.finfo(scaled.dtype).min  # above what top-k has cut
+    unit = 2.0**_WEIGHT_BITS * 2 * scaled.shape[1]
+    floors = [
+        max(
+            lowest,
+            _min_p_floor(high, row.params),
+            high + _log((1 - row.params.top_p) * total / unit),
+        )
+        for high, total, row in zip(top[:, 0].tolist(), totals, rows, strict=True)
+    ]
+    return _column(floors, scaled)
+
+
+def _adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Logit bias, then repetition penalty. # [N, V] -> float32 [N, V]"""
+    if not any(row.params.adjusts for row in rows):
+        return logits.float()
+    adjusted = logits.to(torch.float32, copy=True)
+    for line, row in zip(adjusted, rows, strict=True):
+        bias, penalty = row.params.logit_bias, row.params.repetition_penalty
+        if bias:
+            biased = torch.tensor(list(bias), device=line.device)
+            line[biased] += line.new_tensor(list(bias.values()))
+        if penalty != 1:
+            assert row.seen is not None, "a repetition penalty needs the tokens seen"
+            seen = row.seen.clone()
+            seen[list(row.path)] = True
+            factor = line.new_tensor(penalty)
+            line.copy_(line.where(~seen, torch.where(line < 0, line * factor, line / factor)))
+    return adjusted
+
+
+def _scale(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Temperature; NaN and infinities become finite, so that a broken row harms no other."""
+    temperatures = [max(row.params.temperature, _LEAST_TEMPERATURE) for row in rows]
+    # A tensor on the device: CUDA would multiply by a scalar's reciprocal.
+    scaled = adjusted / _column(temperatures, adjusted)
+    return scaled.nan_to_num_(nan=torch.finfo(scaled.dtype).min)
+
+
+def _top_k(scaled: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Cuts what is below the k-th value; like Hugging Face, keeps all that equal it."""
+    vocab_size = scaled.shape[1]
+    ks = [min(row.params.top_k or vocab_size, vocab_size) for row in rows]
+    most = max((k for k in ks if k < vocab_size), default=0)
+    if not most:
+        return scaled
+    last = torch.tensor([[min(k, most) - 1] for k in ks], device=scaled.device)
+    free = torch.tensor([[k == vocab_size] for k in ks], device=scaled.device)
+    kth = scaled.topk(most).values.gather(1, last).masked_fill_(free, -math.inf)
+    return scaled.where(scaled >= kth, -math.inf)
+
+
+def _nucleus(
+    logits: NDArray[np.float32], weights: NDArray[np.int64], total: int, params: SamplingParams
+) -> NDArray[np.int64]:
+    """Top-p: keeps the tokens before which less than top_p of the total weight stands.
+
+    Args:
+        logits: The row, or all of it from some value upwards, by rising id. # [M]
+        weights: Of the same tokens. # [M]
+        total: Weight of the whole row.
+        params: For top_p.
+
+    Returns:
+        Indices of the survivors, rising; of equal logits the lowest ids survive first.
+    """
+    if params.top_p >= 1:
+        return np.arange(len(logits))
+    order = np.argsort(-logits, kind="stable")
+    upto = weights[order].cumsum()
+    count = 1 + np.searchsorted(upto, math.ceil(params.top_p * total))
+    kept: NDArray[np.int64] = np.sort(order[:count])
+    return kept
+
+
+def _weights(scaled: Tensor, top: Tensor) -> Tensor:
+    """Probabilities relative to the likeliest token's, fixed point. # int64 [G, M]"""
+    return (scaled - top).exp_().mul_(2.0**_WEIGHT_BITS).to(torch.int64)
+
+
+def _min_p_floor(top: float, params: SamplingParams) -> float:
+    return top + _log(params.min_p)
+
+
+def _cuts(params: SamplingParams, vocab_size: int) -> bool:
+    cut = 0 < params.top_k < vocab_size or params.top_p < 1 or params.min_p > 0
+    return cut and not params.greedy
+
+
+def _keys(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
+    return [row.params.seed for row in rows], [row.position for row in rows]
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _column(values: list[float], like: Tensor) -> Tensor:
+    return like.new_tensor(values)[:, None]

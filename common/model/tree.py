@@ -1,0 +1,115 @@
+"""Token trees: what every speculation method proposes and one forward pass scores.
+
+Node 0 is the last committed token; every other node continues its parent. Siblings have
+different ids, so that a tree is a trie and a walk is never ambiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class TokenTree:
+    """A trie of draft tokens below the last committed one.
+
+    Args:
+        root: Id of the last committed token.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.ids: list[int] = [root]
+        """Token id of each node, `[nodes]`; parents stand before their children."""
+        self.parents: list[int] = [-1]
+        """Index of each node's parent, `[nodes]`; -1 for the root."""
+        self.depths: list[int] = [0]
+        """Steps from the root, `[nodes]`."""
+        self._children: list[dict[int, int]] = [{}]
+
+    @classmethod
+    def chain(cls, root: int, ids: Iterable[int]) -> TokenTree:
+        """A tree of one path."""
+        tree = cls(root)
+        tree.add_path(ids)
+        return tree
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def draft_tokens(self) -> int:
+        """Nodes beside the root."""
+        return len(self.ids) - 1
+
+    def add(self, parent: int, token: int) -> int:
+        """Adds a child, or finds the one that is there.
+
+        Args:
+            parent: Index of an existing node.
+            token: Id of the child.
+
+        Returns:
+            Index of the child.
+        """
+        known = self._children[parent].get(token)
+        if known is not None:
+            return known
+        node = len(self.ids)
+        self.ids.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        self._children.append({})
+        self._children[parent][token] = node
+        return node
+
+    def add_path(self, ids: Iterable[int], parent: int = 0) -> int:
+        """Adds a chain below `parent`, sharing what is there; returns its last node."""
+        for token in ids:
+            parent = self.add(parent, token)
+        return parent
+
+    def merge(self, other: TokenTree) -> None:
+        """Adds every path of a tree with the same root."""
+        assert other.ids[0] == self.ids[0], "trees of different committed tokens"
+        mine = [0]
+        for node in range(1, len(other)):
+            mine.append(self.add(mine[other.parents[node]], other.ids[node]))
+
+    def child(self, node: int, token: int) -> int | None:
+        """The child of `node` with this id, if there is one."""
+        return self._children[node].get(token)
+
+    def children(self, node: int) -> Sequence[int]:
+        """Children of `node` in the order they were added."""
+        return list(self._children[node].values())
+
+    def path(self, node: int) -> list[int]:
+        """Nodes from the root's child down to `node`; empty for the root."""
+        nodes = []
+        while node > 0:
+            nodes.append(node)
+            node = self.parents[node]
+        return nodes[::-1]
+
+    def path_cover(self) -> list[list[int]]:
+        """Splits the nodes into downward runs, so that each node stands in exactly one.
+
+        A run starts at a node whose parent lies in an earlier run and follows first children.
+        Every run lies on one root-to-leaf path, so its rows can share one list of keys.
+
+        Returns:
+            Runs of node indices; the first starts at the root.
+        """
+        runs = []
+        starts = [0]
+        while starts:
+            node = starts.pop()
+            run = []
+            while True:
+                run.append(node)
+                below = list(self._children[node].values())
+                if not below:
+                    break
+                starts.extend(reversed(below[1:]))
+                node = below[0]
+            runs.append(run)
+        return runs

@@ -1,0 +1,122 @@
+"""Tiny random-weight models of every architecture the engine promises to serve.
+
+Weights are drawn wider than usual so that greedy text does not settle into one token, and
+sliding windows are short so that prompts of a few hundred tokens cross them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+VOCAB = 199
+MAX_LEN = 512
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": MAX_LEN,
+    "initializer_range": 0.25,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+_GPT: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "n_embd": 48,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": MAX_LEN,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_MOE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": _COMMON,
+    "mistral": {**_COMMON, "sliding_window": 40},
+    "qwen2": {
+        **_COMMON,
+        "use_sliding_window": True,
+        "sliding_window": 40,
+        "max_window_layers": 1,
+        "layer_types": ["full_attention", "sliding_attention"],
+    },
+    "qwen3": {**_COMMON, "head_dim": 16},
+    "gemma2": {
+        **_COMMON,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 16,
+        "sliding_window": 40,
+        "attn_logit_softcapping": 20.0,
+        "final_logit_softcapping": 30.0,
+    },
+    "gemma3_text": {
+        **_COMMON,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 16,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "phi": {**_COMMON, "partial_rotary_factor": 0.5},
+    "phi3": {**_COMMON, "sliding_window": 40},
+    "gpt2": _GPT,
+    "gpt_neox": _COMMON,
+    "opt": {**_COMMON, "ffn_dim": 96, "word_embed_proj_dim": 48, "init_std": 0.25},
+    "olmo2": _COMMON,
+    "granite": {**_COMMON, "attention_multiplier": 0.25, "logits_scaling": 2.0},
+    "starcoder2": {**_COMMON, "sliding_window": 40},
+    "mixtral": {**_COMMON, **_MOE},
+    "qwen3_moe": {
+        **_COMMON,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "head_dim": 16,
+    },
+    "gpt_bigcode": _GPT,
+    "stablelm": {**_COMMON, "partial_rotary_factor": 0.5},
+    "cohere": {**_COMMON, "logit_scale": 1.0},
+    "smollm3": {**_COMMON, "no_rope_layers": [1, 0]},
+    "deepseek_v3": {
+        **_COMMON,
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": 16,
+        "q_lora_rank": 24,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+    },
+    "gpt_oss": {
+        **_COMMON,
+        **_MOE,
+        "head_dim": 16,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+}
+
+
+def save(kind: str, directory: Path, *, seed: int = 0, **changes: Any) -> Path:
+    """Writes a random float32 model of architecture `kind` and returns its directory."""
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(kind, **{**ARCHITECTURES[kind], **changes})
+    model = AutoModelForCausalLM.from_config(config)
+    model.generation_config.eos_token_id = config.eos_token_id
+    model.save_pretrained(directory)
+    return directory

@@ -1,0 +1,137 @@
+"""Greedy text equals `transformers` generate, token for token, for every architecture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from common.errors import ModelError
+from common.model.loader import load
+from common.model.runner import Runner
+from tests import tiny_models
+from tests.inprocess import Pair, runner
+from tests.tiny_models import ARCHITECTURES, VOCAB
+
+PROMPT_LENGTHS = (1, 15, 63, 150, 300)
+NEW_TOKENS = 20
+
+
+def _prompt(length: int) -> list[int]:
+    generator = torch.Generator().manual_seed(length)
+    return torch.randint(3, VOCAB, (length,), generator=generator).tolist()
+
+
+def _reference(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+    out = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """A drafter that knows nothing about the targets."""
+    return runner(tiny_models.save("llama", tmp_path_factory.mktemp("stranger"), seed=9))
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_greedy_text_equals_transformers(kind: str, tmp_path: Path, stranger: Runner) -> None:
+    directory = tiny_models.save(kind, tmp_path)
+    reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    target, twin = runner(directory), runner(directory)
+    plain, helped, misled = Pair.make(target), Pair.make(target, twin), Pair.make(target, stranger)
+    for length in PROMPT_LENGTHS:
+        prompt = _prompt(length)
+        expected = _reference(reference, prompt)
+        assert plain.generate(prompt, NEW_TOKENS) == expected
+        assert helped.generate(prompt, NEW_TOKENS, draft_tokens=4) == expected
+        assert misled.generate(prompt, NEW_TOKENS, draft_tokens=3) == expected
+    target.pool.blocks.check()
+    assert target.pool.blocks.held == 0
+
+
+def test_weights_matter(tmp_path: Path) -> None:
+    """The comparison above would notice another model: its texts are not all alike."""
+    texts = {
+        tuple(
+            Pair.make(runner(tiny_models.save("llama", tmp_path / str(s), seed=s))).generate(
+                _prompt(20), NEW_TOKENS
+            )
+        )
+        for s in range(3)
+    }
+    assert len(texts) == 3
+    assert all(len(set(text)) > 3 for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("bloom", "AttentionInterface"),
+        ("falcon", "AttentionInterface"),
+        ("gptj", "AttentionInterface"),
+        ("mamba", "recurrent state"),
+        ("t5", "not a causal language model"),
+    ],
+)
+def test_unsupported_architectures_are_refused_by_name(
+    kind: str, reason: str, tmp_path: Path
+) -> None:
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=reason) as caught:
+        load(str(tmp_path), device="cpu")
+    assert kind in str(caught.value)
+
+
+class TestBadDirectories:
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelError, match="no such directory"):
+            load(str(tmp_path / "nowhere"))
+
+    def test_no_config(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelError, match=r"no config\.json"):
+            load(str(tmp_path))
+
+    def test_corrupt_config(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text("{")
+        with pytest.raises(ModelError, match=r"config\.json cannot be used"):
+            load(str(tmp_path))
+
+    def test_no_weights(self, tmp_path: Path) -> None:
+        tiny_models.save("llama", tmp_path)
+        (tmp_path / "model.safetensors").unlink()
+        with pytest.raises(ModelError, match="weights cannot be loaded"):
+            load(str(tmp_path))
+
+    def test_truncated_weights(self, tmp_path: Path) -> None:
+        tiny_models.save("llama", tmp_path)
+        file = tmp_path / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:1000])
+        with pytest.raises(ModelError, match="weights cannot be loaded"):
+            load(str(tmp_path))
+
+    def test_weights_of_another_model(self, tmp_path: Path) -> None:
+        tiny_models.save("llama", tmp_path / "a", num_hidden_layers=1)
+        tiny_models.save("llama", tmp_path / "b")
+        (tmp_path / "a" / "model.safetensors").rename(tmp_path / "b" / "model.safetensors")
+        with pytest.raises(ModelError, match=r"missing keys: model\.layers\.1"):
+            load(str(tmp_path / "b"))
+
+    def test_pickled_weights_are_not_opened(self, tmp_path: Path) -> None:
+        tiny_models.save("llama", tmp_path)
+        (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+        with pytest.raises(ModelError, match="weights cannot be loaded"):
+            load(str(tmp_path))
+
+
+def test_cache_too_small_for_a_block_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="holds no block"):
+        runner(tiny_models.save("llama", tmp_path), kv_bytes=1000)

@@ -1,0 +1,266 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+from transformers.generation import logits_process as hf
+
+from common.model import sampling
+from common.model.noise import gumbel_rows
+from common.model.sampling import Row, sample, warp
+from common.sampling_params import SamplingParams
+
+VOCAB = 160
+
+params_strategy = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 1e-40, 0.3, 0.8, 1.0, 2.5]),
+    top_k=st.sampled_from([0, 0, 1, 5, 40, VOCAB, 10 * VOCAB]),
+    top_p=st.sampled_from([1.0, 1.0, 0.999999, 0.95, 0.6, 1e-6]),
+    min_p=st.sampled_from([0.0, 0.0, 0.02, 0.3, 1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.3, 0.7]),
+    logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-9, 9), max_size=3),
+    seed=st.integers(0, 2**64 - 1),
+)
+rows_strategy = st.builds(
+    Row,
+    params=params_strategy,
+    position=st.integers(0, 2**33),
+    seen=st.sets(st.integers(0, VOCAB - 1), max_size=9).map(
+        lambda ids: torch.zeros(VOCAB, dtype=torch.bool).index_fill(
+            0, torch.tensor(list(ids), dtype=torch.int64), True
+        )
+    ),
+    path=st.lists(st.integers(0, VOCAB - 1), max_size=4).map(tuple),
+)
+
+
+def random_logits(rows: int, vocab_size: int, seed: int, dtype: torch.dtype) -> Tensor:
+    """Spread differs from row to row: from nearly flat to one token taking all."""
+    draw = torch.Generator().manual_seed(seed)
+    spread = torch.rand(rows, 1, generator=draw) * 8 + 0.1
+    return (torch.randn(rows, vocab_size, generator=draw) * spread).to(dtype)
+
+
+def hugging_face(logits: Tensor, row: Row) -> Tensor:
+    """The real processors, in the order of `_get_logits_processor`."""
+    params, vocab_size = row.params, logits.shape[0]
+    assert row.seen is not None
+    ids = torch.tensor([row.seen.nonzero().flatten().tolist() + list(row.path)], dtype=torch.int64)
+    steps: list[hf.LogitsProcessor] = []
+    if params.logit_bias:
+        bias = {(token,): float(value) for token, value in params.logit_bias.items()}
+        steps.append(hf.SequenceBiasLogitsProcessor(bias))
+    if params.repetition_penalty != 1:
+        steps.append(hf.RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
+    if params.temperature != 1:
+        steps.append(hf.TemperatureLogitsWarper(params.temperature))
+    if params.top_k:
+        steps.append(hf.TopKLogitsWarper(params.top_k))
+    if params.top_p < 1:
+        steps.append(hf.TopPLogitsWarper(params.top_p))
+    if params.min_p:
+        steps.append(hf.MinPLogitsWarper(params.min_p))
+    scores = logits.float()[None]
+    for step in steps:
+        scores = step(ids, scores)
+    assert scores.shape == (1, vocab_size)
+    return scores[0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows_strategy, st.integers(0, 2**31))
+def test_warp_equals_hugging_face(row, seed):
+    assume(row.params.temperature > 1e-3)
+    assume(row.params.top_p in (1.0, 0.95, 0.6))  # beyond, float32 sums decide
+    logits = random_logits(1, VOCAB, seed, torch.float32)
+    assume(not near_boundary(logits, row))
+    ours, theirs = warp(logits, [row])[0], hugging_face(logits[0], row)
+    assert torch.equal(ours.isinf(), theirs.isinf())
+    kept = ~ours.isinf()
+    torch.testing.assert_close(ours[kept], theirs[kept], rtol=1e-6, atol=1e-6)
+
+
+def near_boundary(logits: Tensor, row: Row) -> bool:
+    """Whether top-p or min-p hangs on the last bits of a sum or a quotient."""
+    scores = hugging_face(logits[0], replace(row, params=replace(row.params, top_p=1.0, min_p=0.0)))
+    probs = scores.double().softmax(-1).sort(descending=True).values
+    before = probs.cumsum(-1) - probs
+    nucleus = (before - row.params.top_p).abs().min() < 1e-5
+    quotient = (probs / probs[0] - row.params.min_p).abs().min() < 1e-5
+    return bool(nucleus) or (0 < row.params.min_p < 1 and bool(quotient))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(rows_strategy, min_size=1, max_size=16),
+    st.integers(0, 2**31),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+    st.data(),
+)
+def test_a_row_alone_equals_the_row_in_any_batch(rows, seed, dtype, data):
+    logits = random_logits(len(rows), VOCAB, seed, dtype)
+    before = logits.clone()
+    together = sample(logits, rows)
+    assert torch.equal(logits, before)
+    for i, row in enumerate(rows):
+        assert sample(logits[i : i + 1], [row]).item() == together[i].item()
+        assert torch.equal(warp(logits[i : i + 1], [row])[0], warp(logits, rows)[i])
+    order = data.draw(st.permutations(range(len(rows))))
+    assert torch.equal(sample(logits[order], [rows[i] for i in order]), together[order])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(rows_strategy, min_size=1, max_size=6),
+    st.integers(0, 2**31),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_sample_is_argmax_of_warped_logits_and_noise(rows, seed, dtype):
+    """The few-candidates path and the plain form over the whole vocabulary agree."""
+    logits = random_logits(len(rows), VOCAB, seed, dtype)
+    score = warp(logits, rows).double()
+    noise = gumbel_rows([r.params.seed for r in rows], [r.position for r in rows], VOCAB, "cpu")
+    greedy = torch.tensor([row.params.greedy for row in rows])
+    score += noise.masked_fill(greedy[:, None], 0.0)
+    assert torch.equal(sample(logits, rows), score.argmax(-1))
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_number_of_candidates_changes_nothing(monkeypatch, few):
+    """No candidate beyond the survivors, or every token: the same ids."""
+    logits = random_logits(12, 2000, 3, torch.float32)
+    shared = SamplingParams(temperature=0.9, top_p=0.9, min_p=0.001, seed=8)
+    rows = [Row(params=replace(shared, top_k=i % 3 * 50), position=i) for i in range(12)]
+    expected = sample(logits, rows)
+    warped = warp(logits, rows)
+    least = warped.where(warped > -math.inf, math.inf).amin(-1, keepdim=True)
+    lowest = torch.full_like(least, torch.finfo(torch.float32).min)
+    min_p = (logits / 0.9).amax(-1, keepdim=True) + math.log(0.001)
+    forced = least if few else torch.maximum(lowest, min_p)
+    monkeypatch.setattr(sampling, "_floors", lambda *_: forced)
+    assert torch.equal(sample(logits, rows), expected)
+
+
+@pytest.mark.parametrize("count", [1, 3, 17, 4096, 150_001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_greedy_takes_the_lowest_id_on_a_tie(count, dtype):
+    draw = torch.Generator().manual_seed(count)
+    logits = torch.randint(0, 4, (4, count), generator=draw).to(dtype)
+    expected = [line.index(max(line)) for line in logits.tolist()]
+    assert sample(logits, [Row(params=SamplingParams(), position=0)] * 4).tolist() == expected
+
+
+def test_ties_top_k_keeps_all_and_top_p_keeps_the_lowest_ids():
+    logits = torch.tensor([[1.0, 2.0, 2.0, 0.0, 2.0]])
+
+    def kept(**fields):
+        row = Row(params=SamplingParams(temperature=1.0, **fields), position=0)
+        return (warp(logits, [row])[0] > -math.inf).nonzero().flatten().tolist()
+
+    assert kept(top_k=1) == [1, 2, 4]
+    assert kept(top_k=1, top_p=0.5) == [1, 2]
+    assert kept(top_p=0.01) == [1]
+    assert kept(min_p=1.0) == [1, 2, 4]
+
+
+def test_penalty_counts_a_token_once_wherever_it_was_seen():
+    seen = torch.tensor([True, True, False, False])
+    params = SamplingParams(repetition_penalty=2.0, logit_bias={1: 1.0})
+    logits = torch.tensor([[-1.0, 3.0, 6.0, 5.0]])
+    warped = warp(logits, [Row(params=params, position=0, seen=seen, path=(0, 2, 2))])
+    assert warped.tolist() == [[-2.0, 2.0, 3.0, 5.0]]
+    assert seen.tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"top_k": 8}, {"top_p": 0.85}, {"min_p": 0.1}, {"top_k": 12, "top_p": 0.9, "min_p": 0.05}],
+)
+@pytest.mark.parametrize("axis", ["positions", "seeds"])
+def test_sampled_distribution_is_the_warped_softmax(fields, axis):
+    """Chi-square over 20 000 draws; wrong alarm 1 in 1 000 a case, the draws are fixed."""
+    draws = 20_000
+    logits = random_logits(1, 24, 11, torch.float32) / 2
+    shared = SamplingParams(temperature=0.8, seed=42, **fields)
+    if axis == "positions":
+        rows = [Row(params=shared, position=i) for i in range(draws)]
+    else:
+        rows = [Row(params=replace(shared, seed=i << 30), position=5) for i in range(draws)]
+    counts = np.bincount(sample(logits.expand(draws, -1), rows).numpy(), minlength=24)
+    expected = warp(logits, rows[:1])[0].double().softmax(-1).numpy() * draws
+    assert not counts[expected == 0].any()
+    rare = expected < 5  # too few for the approximation: one cell together
+    observed = np.append(counts[~rare], counts[rare].sum())
+    cells = np.append(expected[~rare], expected[rare].sum())
+    full = cells > 0
+    assert stats.chisquare(observed[full], cells[full]).pvalue > 1e-3
+
+
+def test_different_seeds_differ_and_the_same_seed_repeats():
+    logits = random_logits(1, 500, 1, torch.float32).mul(0.2).expand(64, -1)
+    shared = SamplingParams(temperature=1.0, top_p=0.99)
+
+    def text(seed):
+        params = replace(shared, seed=seed)
+        return sample(logits, [Row(params=params, position=i) for i in range(64)]).tolist()
+
+    assert text(1) == text(1)
+    assert len({tuple(text(seed)) for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("noise_level", [0.05, 0.3, 1.0])
+def test_coupled_samples_of_close_distributions_agree(noise_level):
+    """Agreement is at least (1 - TV) / (1 + TV), less 4 standard errors (1 in 30 000)."""
+    draws = 4000
+    target = random_logits(1, 50, 21, torch.float32) / 2
+    draft = target + noise_level * torch.randn(1, 50, generator=torch.Generator().manual_seed(4))
+    rows = [Row(params=SamplingParams(temperature=1.0, seed=9), position=i) for i in range(draws)]
+    agree = sample(target.expand(draws, -1), rows) == sample(draft.expand(draws, -1), rows)
+    variation = 0.5 * (target.softmax(-1) - draft.softmax(-1)).abs().sum().item()
+    bound = (1 - variation) / (1 + variation)
+    error = math.sqrt(bound * (1 - bound) / draws)
+    assert agree.double().mean().item() > bound - 4 * error
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("fields", [{}, {"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.5}])
+def test_a_broken_row_harms_no_other(broken, fields):
+    params = SamplingParams(temperature=0.7, seed=3, **fields)
+    logits = random_logits(3, 40, 5, torch.float32)
+    expected = sample(logits, [Row(params=params, position=i) for i in range(3)])
+    logits[1] = broken
+    got = sample(logits, [Row(params=params, position=i) for i in range(3)])
+    assert got[[0, 2]].tolist() == expected[[0, 2]].tolist()
+    assert 0 <= got[1] < 40
+
+
+def test_no_rows():
+    assert sample(torch.empty(0, 9), []).shape == (0,)
+    assert warp(torch.empty(0, 9), []).shape == (0, 9)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_elementwise_bits_do_not_depend_on_the_place(threads):
+    """What purity rests on: exp and log give a value the same bits anywhere in a tensor.
+
+    True of these two, not of every function: vector bodies and scalar tails can differ.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        values = torch.rand(70_000, generator=torch.Generator().manual_seed(2))
+        for function, given in ((torch.exp, values * -30), (torch.log, values.double())):
+            whole = function(given)
+            for start in range(0, 40, 3):
+                for length in (1, 2, 3, 7, 8, 15, 17, 31, 33, 63, 1001):
+                    part = function(given[start : start + length].clone())
+                    assert torch.equal(part, whole[start : start + length])
+            assert torch.equal(function(given[::3]), whole[::3])
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,77 @@
+"""Token trees: tries whose nodes, paths and covers agree."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.model.batch import tree_positions, tree_slots
+from common.model.tree import TokenTree
+from verifier.acceptance import walk
+
+paths = st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=8)
+
+
+def _tree(lists: list[list[int]]) -> TokenTree:
+    tree = TokenTree(9)
+    for path in lists:
+        tree.add_path(path)
+    return tree
+
+
+@given(paths)
+def test_a_tree_is_the_trie_of_its_paths(lists: list[list[int]]) -> None:
+    tree = _tree(lists)
+    prefixes = {tuple(path[:n]) for path in lists for n in range(len(path) + 1)} | {()}
+    spelt = {tuple(tree.ids[n] for n in tree.path(node)) for node in range(len(tree))}
+    assert spelt == prefixes
+    assert len(tree) == len(prefixes)
+    assert all(tree.parents[node] < node for node in range(1, len(tree)))
+    assert all(tree.depths[node] == len(tree.path(node)) for node in range(len(tree)))
+
+
+@given(paths, paths)
+def test_merging_is_the_union(left: list[list[int]], right: list[list[int]]) -> None:
+    merged = _tree(left)
+    merged.merge(_tree(right))
+    both = _tree(left + right)
+    assert {tuple(merged.ids[n] for n in merged.path(i)) for i in range(len(merged))} == {
+        tuple(both.ids[n] for n in both.path(i)) for i in range(len(both))
+    }
+
+
+@given(paths)
+def test_the_cover_holds_every_node_once_on_downward_runs(lists: list[list[int]]) -> None:
+    tree = _tree(lists)
+    runs = tree.path_cover()
+    assert sorted(node for run in runs for node in run) == list(range(len(tree)))
+    assert runs[0][0] == 0
+    for run in runs:
+        assert all(tree.parents[b] == a for a, b in itertools.pairwise(run))
+
+
+@given(paths, st.integers(0, 50))
+def test_slots_are_distinct_and_reserved(lists: list[list[int]], start: int) -> None:
+    tree = _tree(lists)
+    reserved = start + tree_positions(tree)
+    slots = tree_slots(tree, tree.path_cover(), start, np.arange(reserved))
+    assert len(set(slots.tolist())) == len(tree)
+    assert slots.min() == start
+    assert slots.max() < reserved
+
+
+@given(paths, st.data())
+def test_the_walk_follows_the_samples(lists: list[list[int]], data: st.DataObject) -> None:
+    tree = _tree(lists)
+    samples = data.draw(st.lists(st.integers(0, 3), min_size=len(tree), max_size=len(tree)))
+    accepted, bonus = walk(tree, samples)
+    node = 0
+    for step in accepted:
+        assert tree.parents[step] == node
+        assert tree.ids[step] == samples[node]
+        node = step
+    assert bonus == samples[node]
+    assert tree.child(node, bonus) is None
