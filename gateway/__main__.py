@@ -1,0 +1,92 @@
+"""`python -m gateway`: configuration, tokenizers, fleet, serve."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import uvloop
+
+from common import config, logs
+from common.errors import StartupError
+from common.rpc.health import Health
+from common.rpc.server import announce, serve
+from common.store.sessions import open_sessions
+from common.tokenizer import Tokenizer
+from gateway.admission import Admission
+from gateway.config import GatewayConfig
+from gateway.fleet import Fleet
+from gateway.generation import Generations
+from gateway.service import InferenceService
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a gateway until it is told to stop; returns the exit status."""
+    try:
+        settings = config.load(
+            GatewayConfig,
+            sys.argv[1:] if argv is None else argv,
+            prog="gateway",
+            description="Paceline's public service: text in, text out. Needs no GPU.",
+        )
+        logs.configure("gateway", settings.log_level)
+        tokenizers = load_tokenizers(settings.models)
+        uvloop.run(run(settings, tokenizers))
+    except StartupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def load_tokenizers(directories: Sequence[Path]) -> dict[str, Tokenizer]:
+    """Loads the tokenizers of model directories, by fingerprint.
+
+    Raises:
+        ModelError: A directory is missing or its tokenizer is corrupt.
+    """
+    loaded = {}
+    for directory in directories:
+        tokenizer = Tokenizer.load(directory)
+        if tokenizer is None:
+            log.warning("model directory has no tokenizer", extra={"directory": str(directory)})
+        else:
+            loaded[tokenizer.fingerprint] = tokenizer
+    return loaded
+
+
+async def run(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> None:
+    """Serves until SIGTERM or SIGINT."""
+    health = Health(serving=False)
+    async with AsyncExitStack() as stack:
+        sessions = open_sessions(settings.store_url, settings.session_ttl_s)
+        stack.push_async_callback(sessions.close)
+        fleet = await stack.enter_async_context(
+            Fleet(
+                settings.verifiers,
+                settings.drafters,
+                tokenizers,
+                interval_ms=settings.status_interval_ms,
+                on_change=health.set_serving,
+            )
+        )
+        service = InferenceService(
+            fleet, Generations(fleet, sessions), Admission(settings.max_concurrent)
+        )
+        await serve(
+            register=service.register,
+            host=settings.host,
+            port=settings.port,
+            grace_s=settings.grace_s,
+            health=health,
+            on_ready=partial(announce, "gateway"),
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

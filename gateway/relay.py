@@ -1,0 +1,95 @@
+"""One generation on a verifier: the gateway's side of `Verifier.Generate`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import grpc.aio
+from paceline.v1 import types_pb2, verifier_pb2
+
+from common.errors import Cancelled, DeadlineExceeded, Unavailable
+from common.rpc.convert import acceptance_from_proto, acceptance_to_proto, sampling_to_proto
+from common.rpc.errors import from_rpc_error
+from gateway.request import Committed, Complete, Order, Speculation, Usage
+from gateway.workers import WorkerHandle
+
+# The verifier's deadline comes this much before the client's, so that the client gets our
+# status instead of its own timer's.
+_MARGIN_S = 0.05
+
+
+async def relay(
+    verifier: WorkerHandle, order: Order, timeout_s: float | None
+) -> AsyncGenerator[Committed | Complete, None]:
+    """Runs an order on a verifier; closing the iterator cancels it there.
+
+    Args:
+        verifier: Where it runs.
+        order: What to generate.
+        timeout_s: What is left of the client's time; None where it set no deadline.
+
+    Yields:
+        Committed tokens, at last how it ended.
+
+    Raises:
+        PacelineError: What the verifier answered; Unavailable, naming the address, where it
+            could not be reached or went away.
+    """
+    if timeout_s is not None:
+        timeout_s -= _MARGIN_S
+        if timeout_s <= 0:
+            raise DeadlineExceeded("the deadline passed before the verifier was called")
+    peer = f"verifier {verifier.address}"
+    call = verifier.verifier.Generate(_request(order), timeout=timeout_s)
+    try:
+        async for message in call:
+            if message.HasField("complete"):
+                yield _complete(message.complete)
+                return
+            yield Committed(message.tokens.ids, message.tokens.sources)
+    except grpc.aio.AioRpcError as error:
+        mapped = from_rpc_error(error, peer)
+        if isinstance(mapped, Cancelled):  # not by us: we would have left this loop
+            mapped = Unavailable(f"{peer}: the connection was lost")
+        raise mapped from error
+    finally:
+        call.cancel()
+    raise Unavailable(f"{peer}: the stream ended before the generation did")
+
+
+def _request(order: Order) -> verifier_pb2.VerifierGenerateRequest:
+    return verifier_pb2.VerifierGenerateRequest(
+        request_id=order.request_id,
+        prompt_ids=order.prompt_ids,
+        max_tokens=order.max_tokens,
+        sampling=sampling_to_proto(order.sampling),
+        speculation=types_pb2.SpeculationOptions(
+            method=order.method,
+            draft_tokens=order.draft_tokens,
+            acceptance=acceptance_to_proto(order.acceptance),
+        ),
+        stop_token_ids=order.stop_token_ids,
+        ignore_eos=order.ignore_eos,
+        drafters=[verifier_pb2.DrafterEndpoint(address=each) for each in order.drafters],
+    )
+
+
+def _complete(message: verifier_pb2.VerifierComplete) -> Complete:
+    usage, stats = message.usage, message.speculation
+    return Complete(
+        finish_reason=message.finish_reason,
+        usage=Usage(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+        ),
+        speculation=Speculation(
+            method=stats.method,
+            acceptance=acceptance_from_proto(stats.acceptance),
+            rounds=stats.rounds,
+            drafted_tokens=stats.drafted_tokens,
+            accepted_tokens=stats.accepted_tokens,
+            accepted_per_position=tuple(stats.accepted_per_position),
+            lossy=stats.lossy,
+        ),
+    )

@@ -1,0 +1,161 @@
+"""A generation as the gateway sees it, free of protobuf: what is asked and what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from common.sampling_params import SamplingParams
+
+
+class TokenSource(IntEnum):
+    """How a token came to be; the numbers are those of the wire."""
+
+    UNSPECIFIED = 0
+    ACCEPTED = 1
+    RECOVERED = 2
+    BONUS = 3
+
+
+class FinishReason(IntEnum):
+    """Why a generation ended; the numbers are those of the wire."""
+
+    UNSPECIFIED = 0
+    STOP = 1
+    LENGTH = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A prompt in one of its three forms; exactly one is set.
+
+    Attributes:
+        text: Plain text.
+        token_ids: Ids as they are.
+        messages: Turns of a conversation, each with role and content.
+    """
+
+    text: str | None = None
+    token_ids: Sequence[int] | None = None
+    messages: Sequence[Mapping[str, str]] | None = None
+
+    @property
+    def field(self) -> str:
+        """The request's field that holds it, for error messages."""
+        if self.text is not None:
+            return "text"
+        return "token_ids" if self.token_ids is not None else "chat.messages"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A client's request, the seed drawn if it gave none.
+
+    Attributes are those of `GenerateRequest`; `max_tokens` None means the room that is left,
+    and `method` is "auto" where the client said nothing.
+    """
+
+    request_id: str
+    model: str
+    prompt: Prompt
+    max_tokens: int | None
+    sampling: SamplingParams
+    method: str
+    draft_tokens: int
+    acceptance: str
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    ignore_eos: bool
+    session_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a verifier is asked for: a checked request in ids."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    max_tokens: int
+    sampling: SamplingParams
+    method: str
+    draft_tokens: int
+    acceptance: str
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    drafters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Tokens a verifier committed, and the `TokenSource` of each."""
+
+    ids: Sequence[int]
+    sources: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """The request was admitted."""
+
+    request_id: str
+    model: str
+    seed: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """More of the text; all ids came the same way.
+
+    Attributes:
+        text: Text that is now certain.
+        ids: Ids committed since the last chunk.
+        source: `TokenSource` of every one of them.
+    """
+
+    text: str
+    ids: Sequence[int]
+    source: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Tokens counted."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """What speculation did; fields as in `SpeculationStats`."""
+
+    method: str
+    acceptance: str
+    rounds: int
+    drafted_tokens: int
+    accepted_tokens: int
+    accepted_per_position: tuple[int, ...]
+    lossy: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complete:
+    """The end of a generation.
+
+    Attributes:
+        finish_reason: A `FinishReason`.
+        usage: Tokens counted.
+        speculation: What speculation did.
+        stop: The stop string that ended it, or "".
+    """
+
+    finish_reason: int
+    usage: Usage
+    speculation: Speculation
+    stop: str = ""
+
+
+Event = Started | Chunk | Complete

@@ -1,0 +1,78 @@
+"""The public service `Inference`: here protobuf stops."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+from paceline.v1 import inference_pb2, inference_pb2_grpc
+
+from gateway.admission import Admission
+from gateway.fleet import Fleet
+from gateway.generation import Generations
+from gateway.tokenizing import prompt_ids, text_of
+from gateway.validation import check_ids, check_prompt, require_tokenizer
+from gateway.wire import ask_from_proto, event_to_proto, models_to_proto, prompt_from_proto
+
+SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class InferenceService(inference_pb2_grpc.InferenceServicer):
+    """Serves generations, models and tokenisation.
+
+    Args:
+        fleet: The workers.
+        generations: Runs them on the fleet.
+        admission: Bounds how many run.
+    """
+
+    def __init__(self, fleet: Fleet, generations: Generations, admission: Admission) -> None:
+        self._fleet = fleet
+        self._generations = generations
+        self._admission = admission
+
+    def register(self, server: grpc.aio.Server) -> list[str]:
+        """Adds the service to a server and returns its name."""
+        inference_pb2_grpc.add_InferenceServicer_to_server(self, server)
+        return [SERVICE]
+
+    async def Generate(  # noqa: N802
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> None:
+        """Streams one generation."""
+        with self._admission.slot():
+            ask = ask_from_proto(request)
+            # Written, not yielded: a cancelled call then unwinds from here, at once.
+            async with aclosing(self._generations.run(ask, context.time_remaining())) as events:
+                async for event in events:
+                    await context.write(event_to_proto(event))
+
+    async def ListModels(  # noqa: N802
+        self, request: inference_pb2.ListModelsRequest, context: Context
+    ) -> inference_pb2.ListModelsResponse:
+        """Names the models."""
+        return models_to_proto(self._fleet.models())
+
+    async def Tokenize(  # noqa: N802
+        self, request: inference_pb2.TokenizeRequest, context: Context
+    ) -> inference_pb2.TokenizeResponse:
+        """Turns text or chat messages into ids."""
+        model = self._fleet.resolve(request.model)
+        prompt = prompt_from_proto(request)
+        check_prompt(prompt, model)
+        ids = await prompt_ids(prompt, model.tokenizer)
+        return inference_pb2.TokenizeResponse(token_ids=ids)
+
+    async def Detokenize(  # noqa: N802
+        self, request: inference_pb2.DetokenizeRequest, context: Context
+    ) -> inference_pb2.DetokenizeResponse:
+        """Turns ids into text."""
+        model = self._fleet.resolve(request.model)
+        require_tokenizer(model, "token_ids")
+        check_ids("token_ids", request.token_ids, model.vocab_size)
+        assert model.tokenizer is not None
+        text = await text_of(request.token_ids, model.tokenizer)
+        return inference_pb2.DetokenizeResponse(text=text)

@@ -1,0 +1,129 @@
+"""Is a request sound, and can this deployment serve it? Messages name the field and the rule.
+
+Checks come in two halves: `check` needs only the request, `room` needs the prompt's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common.errors import FailedPrecondition, InvalidArgument
+from gateway.fleet import Model
+from gateway.request import Ask, Prompt
+
+# Methods that propose drafts; several may be joined with "+".
+PROPOSERS = ("draft", "medusa", "lookahead", "eagle", "ngram")
+METHODS = ("auto", "plain", *PROPOSERS)
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+MAX_NAME_CHARS = 256
+
+
+def check(ask: Ask, model: Model) -> None:
+    """Checks everything but lengths.
+
+    Raises:
+        InvalidArgument: A field is wrong.
+        FailedPrecondition: The model has no tokenizer, or no chat template, and needs one.
+    """
+    _check_name("request_id", ask.request_id)
+    _check_name("session_id", ask.session_id)
+    check_method(ask.method)
+    ask.sampling.validate(model.vocab_size)
+    check_ids("stop_token_ids", ask.stop_token_ids, model.vocab_size)
+    _check_stops(ask.stop, model)
+    check_prompt(ask.prompt, model)
+    if ask.max_tokens == 0:
+        raise InvalidArgument("max_tokens", "must be at least 1, got 0")
+
+
+def room(ask: Ask, prompt_tokens: int, model: Model) -> int:
+    """Returns how many tokens may be generated.
+
+    Args:
+        ask: The request; `max_tokens` None asks for all that fits.
+        prompt_tokens: Length of its prompt.
+        model: The model, whose limit counts prompt and output together.
+
+    Raises:
+        InvalidArgument: The prompt is empty or too long, alone or with `max_tokens`.
+    """
+    left = model.max_model_len - prompt_tokens
+    if prompt_tokens == 0:
+        raise InvalidArgument(ask.prompt.field, "must not be empty")
+    if left < 1:
+        raise InvalidArgument(
+            ask.prompt.field,
+            f"must have at most {model.max_model_len - 1} tokens, got {prompt_tokens}",
+        )
+    if ask.max_tokens is not None and ask.max_tokens > left:
+        raise InvalidArgument(
+            "max_tokens",
+            f"must be at most {left} after a prompt of {prompt_tokens} tokens (the model's limit "
+            f"is {model.max_model_len} together), got {ask.max_tokens}",
+        )
+    return left if ask.max_tokens is None else ask.max_tokens
+
+
+def check_prompt(prompt: Prompt, model: Model) -> None:
+    """Checks a prompt before it is encoded.
+
+    Raises:
+        InvalidArgument: It is empty or has ids that the model does not.
+        FailedPrecondition: It is of a form that the model does not take.
+    """
+    if prompt.token_ids is not None:
+        check_ids(prompt.field, prompt.token_ids, model.vocab_size)
+        return
+    if prompt.text is None and prompt.messages is None:
+        raise InvalidArgument("input", "one of text, token_ids and chat must be set")
+    require_tokenizer(model, prompt.field)
+    if prompt.messages is not None and not model.has_chat_template:
+        raise FailedPrecondition(f"chat: model {model.name} has no chat template; send text")
+    if not prompt.text and not prompt.messages:
+        raise InvalidArgument(prompt.field, "must not be empty")
+
+
+def require_tokenizer(model: Model, field: str) -> None:
+    """Raises FailedPrecondition where a model takes token ids only."""
+    if model.tokenizer is None:
+        raise FailedPrecondition(
+            f"{field}: model {model.name} has no tokenizer here; send token_ids"
+        )
+
+
+def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Raises InvalidArgument where an id is not in the model's vocabulary."""
+    highest = max(ids, default=0)
+    if highest >= vocab_size:
+        raise InvalidArgument(field, f"ids must be in [0, {vocab_size - 1}], got {highest}")
+
+
+def check_method(method: str) -> None:
+    """Raises InvalidArgument where a method is none that Paceline knows."""
+    parts = method.split("+")
+    joined = len(set(parts)) == len(parts) and all(part in PROPOSERS for part in parts)
+    if method not in METHODS and not joined:
+        names = ", ".join(METHODS)
+        problem = f"must be one of {names} (drafting ones also joined with +), got {method!r}"
+        raise InvalidArgument("speculation.method", problem)
+
+
+def _check_stops(stops: Sequence[str], model: Model) -> None:
+    if len(stops) > MAX_STOPS:
+        raise InvalidArgument("stop", f"must be at most {MAX_STOPS} strings, got {len(stops)}")
+    for stop in stops:
+        if not 1 <= len(stop) <= MAX_STOP_CHARS:
+            problem = f"each must have 1 to {MAX_STOP_CHARS} characters, got {len(stop)}"
+            raise InvalidArgument("stop", problem)
+    if stops and model.tokenizer is None:
+        raise FailedPrecondition(
+            f"stop: model {model.name} has no tokenizer here; use stop_token_ids"
+        )
+
+
+def _check_name(field: str, name: str) -> None:
+    if len(name) > MAX_NAME_CHARS:
+        problem = f"must have at most {MAX_NAME_CHARS} characters, got {len(name)}"
+        raise InvalidArgument(field, problem)

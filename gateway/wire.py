@@ -1,0 +1,132 @@
+"""The public protobuf messages to the gateway's own dataclasses and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import uuid
+from collections.abc import Sequence
+
+from paceline.v1 import inference_pb2, types_pb2
+
+from common.rpc.convert import acceptance_from_proto, acceptance_to_proto, sampling_from_proto
+from common.sampling_params import SamplingParams
+from gateway.fleet import Model
+from gateway.request import Ask, Chunk, Complete, Event, Prompt, Speculation, Started, Usage
+
+
+def ask_from_proto(message: inference_pb2.GenerateRequest) -> Ask:
+    """Reads a request; draws the seed and the request id where the client gave none.
+
+    Raises:
+        InvalidArgument: The acceptance rule is unknown.
+    """
+    return Ask(
+        request_id=message.request_id or uuid.uuid4().hex,
+        model=message.model,
+        prompt=prompt_from_proto(message),
+        max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
+        sampling=_sampling(message.sampling),
+        method=message.speculation.method or "auto",
+        draft_tokens=message.speculation.draft_tokens,
+        acceptance=acceptance_from_proto(message.speculation.acceptance),
+        stop=tuple(message.stop),
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+        session_id=message.session_id,
+    )
+
+
+def prompt_from_proto(
+    message: inference_pb2.GenerateRequest | inference_pb2.TokenizeRequest,
+) -> Prompt:
+    """Reads whichever form of input is set; none leaves the prompt without a form."""
+    form = message.WhichOneof("input")
+    if form == "text":
+        return Prompt(text=message.text)
+    if form == "chat":
+        turns = message.chat.messages
+        return Prompt(messages=[{"role": turn.role, "content": turn.content} for turn in turns])
+    if isinstance(message, inference_pb2.GenerateRequest) and form == "token_ids":
+        return Prompt(token_ids=message.token_ids.ids)
+    return Prompt()
+
+
+def event_to_proto(event: Event) -> inference_pb2.GenerateResponse:
+    """Writes one message of a generation."""
+    if isinstance(event, Chunk):
+        return _chunk(event)
+    if isinstance(event, Started):
+        return inference_pb2.GenerateResponse(started=_started(event))
+    return inference_pb2.GenerateResponse(complete=_complete(event))
+
+
+def models_to_proto(models: Sequence[Model]) -> inference_pb2.ListModelsResponse:
+    """Writes the list of models."""
+    return inference_pb2.ListModelsResponse(models=[_model(model) for model in models])
+
+
+def _sampling(message: types_pb2.SamplingParams) -> SamplingParams:
+    params = sampling_from_proto(message)
+    if message.HasField("seed"):
+        return params
+    return dataclasses.replace(params, seed=secrets.randbits(64))
+
+
+def _chunk(event: Chunk) -> inference_pb2.GenerateResponse:
+    response = inference_pb2.GenerateResponse()  # filled in place: this runs for every token
+    chunk = response.chunk
+    chunk.text = event.text
+    chunk.token_ids.extend(event.ids)
+    chunk.sources.extend([event.source] * len(event.ids))  # type: ignore[list-item]
+    return response
+
+
+def _started(event: Started) -> inference_pb2.GenerationStarted:
+    return inference_pb2.GenerationStarted(
+        request_id=event.request_id,
+        model=event.model,
+        seed=event.seed,
+        prompt_tokens=event.prompt_tokens,
+    )
+
+
+def _complete(event: Complete) -> inference_pb2.GenerationComplete:
+    return inference_pb2.GenerationComplete(
+        finish_reason=event.finish_reason,  # type: ignore[arg-type]
+        usage=_usage(event.usage),
+        speculation=_speculation(event.speculation),
+        stop=event.stop,
+    )
+
+
+def _usage(usage: Usage) -> types_pb2.Usage:
+    return types_pb2.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+    )
+
+
+def _speculation(stats: Speculation) -> types_pb2.SpeculationStats:
+    return types_pb2.SpeculationStats(
+        method=stats.method,
+        acceptance=acceptance_to_proto(stats.acceptance),
+        rounds=stats.rounds,
+        drafted_tokens=stats.drafted_tokens,
+        accepted_tokens=stats.accepted_tokens,
+        accepted_per_position=stats.accepted_per_position,
+        lossy=stats.lossy,
+    )
+
+
+def _model(model: Model) -> inference_pb2.ModelInfo:
+    return inference_pb2.ModelInfo(
+        name=model.name,
+        max_model_len=model.max_model_len,
+        vocab_size=model.vocab_size,
+        methods=model.methods,
+        has_tokenizer=model.tokenizer is not None,
+        has_chat_template=model.has_chat_template,
+        eos_token_ids=model.eos_token_ids,
+    )

@@ -1,0 +1,176 @@
+"""One worker of the static list: what it is, how busy it is, whether it is there.
+
+A handle follows its worker for as long as the gateway lives. A broken status stream is how the
+loss of a worker shows; requests in flight find out by themselves, on their own calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import grpc
+import grpc.aio
+from paceline.v1 import verifier_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+from common.rpc.channel import open_channel
+from common.rpc.errors import from_rpc_error
+from gateway.placement import Candidate, Description, Load
+
+log = logging.getLogger(__name__)
+
+_DESCRIBE_TIMEOUT_S = 5.0
+_FIRST_RETRY_S = 0.1
+_LAST_RETRY_S = 0.5
+
+# A worker that says nothing for this long is lost, though its connection may still stand. Well
+# above a stalled event loop on a busy machine.
+_SILENCE_S = 10.0
+
+_TIERS = {"verifier": worker_pb2.TIER_VERIFIER, "drafter": worker_pb2.TIER_DRAFTER}
+
+
+class WorkerHandle:
+    """A worker at a fixed address.
+
+    Args:
+        address: host:port.
+        tier: "verifier" or "drafter".
+        interval_ms: Time between two load reports.
+        on_change: Awaited when the worker comes or goes.
+
+    Attributes:
+        verifier: Stub for generation; of use where the worker is a verifier.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        tier: str,
+        *,
+        interval_ms: int,
+        on_change: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.address = address
+        self._tier = tier
+        self._interval_ms = interval_ms
+        self._on_change = on_change
+        self._channel = open_channel(address)
+        self._worker = worker_pb2_grpc.WorkerStub(self._channel)
+        self.verifier = verifier_pb2_grpc.VerifierStub(self._channel)
+        self._description: Description | None = None
+        self._load: Load | None = None
+        self._in_flight = 0
+        self._reported_lost = False
+
+    @property
+    def present(self) -> bool:
+        """Whether the worker is there."""
+        return self._load is not None
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The worker as placement sees it; None while it has never been reached."""
+        if self._description is None:
+            return None
+        return Candidate(
+            address=self.address,
+            description=self._description,
+            load=self._load,
+            in_flight=self._in_flight,
+        )
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """Counts a request that is sent to the worker."""
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+
+    async def follow(self) -> None:
+        """Keeps description and load up to date, for ever."""
+        retry_s = _FIRST_RETRY_S
+        while True:
+            try:
+                await self._follow_once()
+                reason = "its status stream ended"
+            except grpc.aio.AioRpcError as error:
+                reason = str(from_rpc_error(error))
+            except TimeoutError:
+                reason = f"silent for {_SILENCE_S:g} s"
+            except _UnusableError as error:
+                reason = str(error)
+            retry_s = _FIRST_RETRY_S if self.present else min(2 * retry_s, _LAST_RETRY_S)
+            await self._lost(reason)
+            await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
+
+    async def close(self) -> None:
+        """Closes the channel, and with it what still runs on it."""
+        await self._channel.close()
+
+    async def _follow_once(self) -> None:
+        answer = await self._worker.Describe(
+            worker_pb2.DescribeRequest(), timeout=_DESCRIBE_TIMEOUT_S
+        )
+        if answer.tier != _TIERS[self._tier]:
+            raise _UnusableError(f"it is no {self._tier}")
+        self._description = _description(answer)
+        request = worker_pb2.WatchStatusRequest(interval_ms=self._interval_ms)
+        call = self._worker.WatchStatus(request)
+        try:
+            while True:
+                async with asyncio.timeout(_SILENCE_S):
+                    status = await call.read()
+                if status is grpc.aio.EOF:
+                    return
+                if not (status.accepting or status.running or status.waiting):
+                    # Our stream is all that still keeps it from stopping.
+                    raise _UnusableError("it has drained")
+                await self._seen(status)
+        finally:
+            call.cancel()
+
+    async def _seen(self, status: worker_pb2.WatchStatusResponse) -> None:
+        came = self._load is None
+        self._load = Load(
+            accepting=status.accepting,
+            running=status.running,
+            waiting=status.waiting,
+            step_ms=status.step_ms,
+        )
+        if came:
+            assert self._description is not None
+            extra = {"address": self.address, "model": self._description.model}
+            log.info(f"{self._tier} ready", extra=extra)
+            self._reported_lost = False
+            await self._on_change()
+
+    async def _lost(self, reason: str) -> None:
+        self._load = None
+        if not self._reported_lost:
+            extra = {"address": self.address, "reason": reason}
+            known = self._description is not None
+            log.warning(f"{self._tier} {'lost' if known else 'not reachable yet'}", extra=extra)
+            self._reported_lost = True
+            await self._on_change()
+
+
+class _UnusableError(Exception):
+    """The worker answers, but cannot be used; the message says why."""
+
+
+def _description(answer: worker_pb2.DescribeResponse) -> Description:
+    return Description(
+        incarnation=answer.incarnation,
+        model=answer.model,
+        tokenizer_fingerprint=answer.tokenizer_fingerprint,
+        vocab_size=answer.vocab_size,
+        max_model_len=answer.max_model_len,
+        methods=tuple(answer.methods),
+        eos_token_ids=tuple(answer.eos_token_ids),
+    )

@@ -1,0 +1,119 @@
+"""Who serves a request: least expected wait, fitting drafters only, methods resolved."""
+
+import pytest
+
+from common.errors import FailedPrecondition, ResourceExhausted, Unavailable
+from gateway.admission import Admission
+from gateway.placement import Candidate, Description, Load, misfit, offered_methods, place
+
+
+def worker(address: str, *, lost: bool = False, accepting: bool = True, **options) -> Candidate:
+    busy = {name: options.pop(name, 0) for name in ("running", "waiting")}
+    load = Load(accepting=accepting, step_ms=options.pop("step_ms", 10.0), **busy)
+    in_flight = options.pop("in_flight", 0)
+    description = {
+        "incarnation": 1,
+        "model": "m",
+        "tokenizer_fingerprint": "f",
+        "vocab_size": 100,
+        "max_model_len": 64,
+        "methods": ("plain", "draft"),
+        "eos_token_ids": (2,),
+    } | options
+    return Candidate(
+        address=address,
+        description=Description(**description),
+        load=None if lost else load,
+        in_flight=in_flight,
+    )
+
+
+def test_least_expected_wait_wins() -> None:
+    slow_but_idle = worker("a", running=1, waiting=0, step_ms=30)
+    fast_but_busy = worker("b", running=3, waiting=2, step_ms=5)
+    assert place("plain", [slow_but_idle, fast_but_busy], []).verifier == "b"
+    busier = worker("b", running=3, waiting=5, step_ms=5)
+    assert place("plain", [slow_but_idle, busier], []).verifier == "a"
+
+
+def test_own_requests_count_before_the_load_report_shows_them() -> None:
+    assert place("plain", [worker("a", in_flight=2), worker("b")], []).verifier == "b"
+    assert (
+        place("plain", [worker("a", step_ms=0, in_flight=1), worker("b", step_ms=0)], []).verifier
+        == "b"
+    )
+
+
+def test_the_owner_of_the_session_is_preferred_while_it_can() -> None:
+    busy, idle = worker("a", running=9), worker("b")
+    assert place("plain", [busy, idle], [], owner="a").verifier == "a"
+    lost = worker("a", lost=True)
+    assert place("plain", [lost, idle], [], owner="a").verifier == "b"
+
+
+@pytest.mark.parametrize("gone", [{"lost": True}, {"accepting": False}])
+def test_no_verifier_is_unavailable_and_named(gone) -> None:
+    with pytest.raises(Unavailable, match="no verifier is reachable: h:1"):
+        place("auto", [worker("h:1", **gone)], [])
+
+
+def test_auto_drafts_where_a_fitting_drafter_is_there() -> None:
+    fitting, idle = worker("d1", running=4), worker("d2")
+    foreign = worker("d3", tokenizer_fingerprint="other")
+    placed = place("auto", [worker("v")], [fitting, foreign, idle])
+    assert (placed.method, placed.drafters) == ("draft", ("d2", "d1"))
+    assert place("auto", [worker("v")], [foreign]).method == "plain"
+    assert place("auto", [worker("v")], [worker("d", lost=True)]).method == "plain"
+    assert place("auto", [worker("v", methods=("plain",))], [fitting]).method == "plain"
+
+
+def test_plain_gets_no_drafters() -> None:
+    assert place("plain", [worker("v")], [worker("d")]).drafters == ()
+
+
+def test_a_method_goes_to_the_verifier_that_has_it() -> None:
+    able = worker("b", methods=("plain", "medusa"), running=9)
+    assert place("medusa", [worker("a"), able], []).verifier == "b"
+    assert place("medusa+draft", [worker("c", methods=("draft", "medusa"))], [worker("d")])
+
+
+@pytest.mark.parametrize(
+    ("method", "drafters", "message"),
+    [
+        ("medusa", [], "this deployment has auto, plain; it cannot run medusa"),
+        ("draft", [], "it cannot run draft: no drafter is configured"),
+        ("draft", [worker("d", lost=True)], "drafter d is not reachable"),
+        (
+            "draft",
+            [worker("d", tokenizer_fingerprint="g")],
+            "drafter d does not fit: its tokenizer differs from the target's",
+        ),
+    ],
+)
+def test_a_method_this_deployment_lacks(method, drafters, message) -> None:
+    with pytest.raises(FailedPrecondition) as caught:
+        place(method, [worker("v")], drafters)
+    assert message in str(caught.value)
+
+
+def test_same_size_but_another_tokenizer_is_a_misfit() -> None:
+    target = worker("v").description
+    assert misfit(target, worker("d").description) is None
+    other = misfit(target, worker("d", tokenizer_fingerprint="g").description)
+    assert other == "its tokenizer differs from the target's"
+    assert "50 ids" in str(misfit(target, worker("d", vocab_size=50).description))
+
+
+def test_draft_is_offered_only_with_a_drafter() -> None:
+    assert offered_methods([worker("v")], []) == ("plain",)
+    assert offered_methods([worker("v")], [worker("d")]) == ("plain", "draft")
+
+
+def test_admission_refuses_at_once_and_frees_after_errors() -> None:
+    admission = Admission(1)
+    with admission.slot(), pytest.raises(ResourceExhausted, match="limit"):
+        admission.slot().__enter__()
+    with pytest.raises(KeyError), admission.slot():
+        raise KeyError
+    with admission.slot():
+        assert (admission.running, admission.refused) == (1, 1)

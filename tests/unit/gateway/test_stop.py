@@ -1,0 +1,57 @@
+"""Stop strings: chunked scanning equals a search of the whole text."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.stop import StopScanner
+
+LETTERS = "ab€😀"
+texts = st.text(LETTERS, max_size=40)
+stop_sets = st.lists(st.text(LETTERS, min_size=1, max_size=5), max_size=4)
+
+
+def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """The first end of any stop string; of several that end there, the longest."""
+    for end in range(1, len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            longest = max(ending, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@given(texts, stop_sets, st.data())
+def test_random_pieces_equal_a_search_of_the_whole(text, stops, data) -> None:
+    scanner, out, at = StopScanner(stops), "", 0
+    while at < len(text) and scanner.hit is None:
+        size = data.draw(st.integers(0, 6))
+        out += scanner.push(text[at : at + size])
+        at += size
+    if scanner.hit is None:
+        out += scanner.flush()
+    assert (out, scanner.hit) == naive(text, stops)
+
+
+@given(texts, stop_sets)
+def test_no_more_is_held_back_than_may_become_a_stop_string(text, stops) -> None:
+    scanner, out = StopScanner(stops), ""
+    for index, letter in enumerate(text):
+        out += scanner.push(letter)
+        if scanner.hit is not None:
+            return
+        held = text[len(out) : index + 1]
+        assert text[: index + 1] == out + held
+        assert not held or any(stop.startswith(held) for stop in stops)
+
+
+def test_a_stop_string_over_three_pieces() -> None:
+    scanner = StopScanner(["\n\nUser:"])
+    assert scanner.push("Hi!\n") == "Hi!"
+    assert scanner.push("\nUs") == ""
+    assert scanner.push("er: more") == ""
+    assert scanner.hit == "\n\nUser:"
+
+
+def test_a_false_alarm_is_handed_out() -> None:
+    scanner = StopScanner(["END"])
+    assert [scanner.push(piece) for piece in ("EN", "EN", "x")] == ["", "EN", "ENx"]

@@ -1,0 +1,112 @@
+"""Bad input: the code, the field and the rule."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from common.errors import FailedPrecondition, InvalidArgument, PacelineError
+from common.sampling_params import SamplingParams
+from gateway.fleet import Model
+from gateway.request import Ask, Prompt
+from gateway.validation import check, check_method, room
+
+BARE = Model(
+    name="m", vocab_size=100, max_model_len=64, methods=(), eos_token_ids=(), tokenizer=None
+)
+TEXT = dataclasses.replace(BARE, tokenizer=SimpleNamespace(has_chat_template=False))
+CHAT = dataclasses.replace(BARE, tokenizer=SimpleNamespace(has_chat_template=True))
+
+
+def ask(**changes) -> Ask:
+    base = Ask(
+        request_id="r",
+        model="",
+        prompt=Prompt(token_ids=[1, 2]),
+        max_tokens=None,
+        sampling=SamplingParams(),
+        method="auto",
+        draft_tokens=0,
+        acceptance="coupled",
+        stop=(),
+        stop_token_ids=(),
+        ignore_eos=False,
+        session_id="",
+    )
+    return dataclasses.replace(base, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "error", "message"),
+    [
+        ({"prompt": Prompt()}, CHAT, InvalidArgument, "input: one of text, token_ids and chat"),
+        ({"prompt": Prompt(text="")}, CHAT, InvalidArgument, "text: must not be empty"),
+        (
+            {"prompt": Prompt(messages=[])},
+            CHAT,
+            InvalidArgument,
+            "chat.messages: must not be empty",
+        ),
+        (
+            {"prompt": Prompt(token_ids=[100])},
+            BARE,
+            InvalidArgument,
+            "token_ids: ids must be in [0, 99], got 100",
+        ),
+        ({"prompt": Prompt(text="x")}, BARE, FailedPrecondition, "send token_ids"),
+        ({"prompt": Prompt(messages=[{}])}, TEXT, FailedPrecondition, "no chat template"),
+        ({"stop": ("x",)}, BARE, FailedPrecondition, "use stop_token_ids"),
+        ({"stop": ("",)}, TEXT, InvalidArgument, "stop: each must have 1 to 256 characters, got 0"),
+        ({"stop": ("x" * 257,)}, TEXT, InvalidArgument, "got 257"),
+        ({"stop": ("x",) * 17}, TEXT, InvalidArgument, "stop: must be at most 16 strings, got 17"),
+        ({"stop_token_ids": (100,)}, BARE, InvalidArgument, "stop_token_ids: ids must be"),
+        ({"max_tokens": 0}, BARE, InvalidArgument, "max_tokens: must be at least 1, got 0"),
+        (
+            {"sampling": SamplingParams(top_p=1.5)},
+            BARE,
+            InvalidArgument,
+            "sampling.top_p: must be in (0, 1]",
+        ),
+        (
+            {"sampling": SamplingParams(temperature=-1)},
+            BARE,
+            InvalidArgument,
+            "sampling.temperature",
+        ),
+        (
+            {"method": "magic"},
+            BARE,
+            InvalidArgument,
+            "speculation.method: must be one of auto, plain, draft",
+        ),
+        ({"session_id": "x" * 300}, BARE, InvalidArgument, "session_id: must have at most 256"),
+    ],
+)
+def test_bad_input_is_named(
+    changes: dict, model: Model, error: type[PacelineError], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        check(ask(**changes), model)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["auto", "plain", "draft", "medusa", "draft+lookahead"])
+def test_known_methods(method: str) -> None:
+    check_method(method)
+
+
+@pytest.mark.parametrize("method", ["", "Draft", "auto+draft", "plain+draft", "draft+draft", "+"])
+def test_unknown_methods(method: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"must be one of auto, plain, draft"):
+        check_method(method)
+
+
+def test_room_is_what_the_model_has_left() -> None:
+    assert room(ask(), 60, BARE) == 4
+    assert room(ask(max_tokens=3), 60, BARE) == 3
+    with pytest.raises(InvalidArgument, match="max_tokens: must be at most 4 after a prompt of 60"):
+        room(ask(max_tokens=5), 60, BARE)
+    with pytest.raises(InvalidArgument, match="token_ids: must have at most 63 tokens, got 64"):
+        room(ask(), 64, BARE)
+    with pytest.raises(InvalidArgument, match="token_ids: must not be empty"):
+        room(ask(), 0, BARE)
