@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,14 +23,21 @@ LENGTH = 150
 KINDS = ("llama", "gemma2", "qwen3_moe", "gpt2")
 
 
-@pytest.fixture(scope="module", params=["demo-bfloat16", "demo-float32", *KINDS])
+@pytest.fixture(
+    scope="module", params=["bfloat16", "float32", "bfloat16-threads", "float32-threads", *KINDS]
+)
 def target(
     request: pytest.FixtureRequest, demo_target: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Runner:
-    name: str = request.param
-    if name.startswith("demo-"):
-        return runner(demo_target, name.removeprefix("demo-"))  # type: ignore[arg-type]
-    return runner(tiny_models.save(name, tmp_path_factory.mktemp(name)))
+) -> Iterator[Runner]:
+    """The demo target in a type, on one thread or two, or a tiny model of a kind."""
+    name, _, threads = request.param.partition("-")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2 if threads else 1)
+    if name in KINDS:
+        yield runner(tiny_models.save(name, tmp_path_factory.mktemp(name)))
+    else:
+        yield runner(demo_target, name)
+    torch.set_num_threads(before)
 
 
 def _text(target: Runner, seed: int, length: int = LENGTH) -> list[int]:

@@ -82,15 +82,6 @@ def test_more_than_there_is_changes_nothing() -> None:
     assert lease.capacity == 0
 
 
-def test_trim_gives_back_whole_blocks() -> None:
-    manager = BlockManager(4, SIZE)
-    lease = KvLease(manager)
-    lease.reserve(3 * SIZE)
-    lease.trim(SIZE + 1)
-    assert lease.capacity == 2 * SIZE
-    assert manager.held == 2
-
-
 def test_releasing_twice_is_noticed() -> None:
     manager = BlockManager(2, SIZE)
     blocks = manager.allocate(1)

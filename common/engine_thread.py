@@ -1,0 +1,60 @@
+"""The one thread that owns a model: it steps the engine, and sleeps where nothing is to be done."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+_log = logging.getLogger(__name__)
+
+
+class Steppable(Protocol):
+    """An engine, as its thread sees it."""
+
+    def step(self) -> bool:
+        """Runs one batch; False where nothing was ready."""
+
+    def wait(self, most_s: float = ...) -> None:
+        """Sleeps until something may be ready."""
+
+    def wake(self) -> None:
+        """Ends the sleep."""
+
+
+class EngineThread(threading.Thread):
+    """Steps an engine until `stop`.
+
+    Args:
+        engine: Nobody else may step it.
+        name: Of the thread.
+        on_death: Called on the thread where the engine raised; it is not stepped again.
+    """
+
+    def __init__(self, engine: Steppable, name: str, on_death: Callable[[], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._engine = engine
+        self._on_death = on_death
+        self._stopping = threading.Event()
+        self.failed = False
+        """Whether the engine raised."""
+
+    def run(self) -> None:
+        """The thread's body."""
+        try:
+            while not self._stopping.is_set():
+                if not self._engine.step():
+                    self._engine.wait()
+        except Exception:
+            # Engines survive a bad batch by themselves: what comes here is a bug, and a worker
+            # that looks well but computes nothing is worse than one that is gone.
+            _log.exception("engine died")
+            self.failed = True
+            self._on_death()
+
+    def stop(self) -> None:
+        """Ends the thread after the step it is in, and waits for that."""
+        self._stopping.set()
+        self._engine.wake()
+        self.join()

@@ -1,0 +1,47 @@
+"""Channels between Paceline's processes, and the options both ends must agree on."""
+
+from __future__ import annotations
+
+import grpc.aio
+
+MAX_MESSAGE_BYTES = 64 << 20
+CLIENT_KEEPALIVE_MS = 30_000
+
+# A server kills connections that ping more often than this. It has to stay below the client's
+# interval; gRPC's own default of five minutes would end every idle stream with "too many pings".
+SERVER_MIN_PING_MS = 10_000
+
+_SIZES = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+)
+
+CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
+    *_SIZES,
+    ("grpc.keepalive_time_ms", CLIENT_KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A worker that came back is found within about a second instead of two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Workers are neighbours: an http_proxy in the environment is not meant for them.
+    ("grpc.enable_http_proxy", 0),
+)
+
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    *_SIZES,
+    ("grpc.http2.min_ping_interval_without_data_ms", SERVER_MIN_PING_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Without this a second server on a port in use would silently share its connections.
+    ("grpc.so_reuseport", 0),
+)
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """Opens a plaintext channel to a Paceline service; connecting happens on first use.
+
+    Args:
+        address: gRPC target: "127.0.0.1:7071".
+    """
+    return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)

@@ -1,0 +1,57 @@
+"""Protobuf to dataclasses and back, for messages that more than one service handles."""
+
+from __future__ import annotations
+
+from paceline.v1 import types_pb2
+
+from common.errors import InvalidArgument
+from common.sampling_params import SamplingParams
+
+_ACCEPTANCES = {
+    types_pb2.ACCEPTANCE_UNSPECIFIED: "coupled",
+    types_pb2.ACCEPTANCE_COUPLED: "coupled",
+    types_pb2.ACCEPTANCE_REJECTION: "rejection",
+    types_pb2.ACCEPTANCE_TYPICAL: "typical",
+}
+_ACCEPTANCE_VALUES = {name: value for value, name in _ACCEPTANCES.items()}
+
+
+def sampling_from_proto(message: types_pb2.SamplingParams) -> SamplingParams:
+    """Reads sampling parameters; unset optional fields get their neutral values, seed 0."""
+    return SamplingParams(
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p if message.HasField("top_p") else 1.0,
+        min_p=message.min_p,
+        repetition_penalty=(
+            message.repetition_penalty if message.HasField("repetition_penalty") else 1.0
+        ),
+        logit_bias=dict(message.logit_bias),
+        seed=message.seed,
+    )
+
+
+def sampling_to_proto(params: SamplingParams) -> types_pb2.SamplingParams:
+    """Writes sampling parameters with every field set."""
+    return types_pb2.SamplingParams(
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        logit_bias=dict(params.logit_bias),
+        seed=params.seed,
+    )
+
+
+def acceptance_from_proto(value: types_pb2.Acceptance) -> str:
+    """Returns the rule's name: "coupled" (also where unset), "rejection" or "typical"."""
+    if value not in _ACCEPTANCES:
+        problem = f"must be one of coupled, rejection, typical, got enum value {value}"
+        raise InvalidArgument("speculation.acceptance", problem)
+    return _ACCEPTANCES[value]
+
+
+def acceptance_to_proto(name: str) -> types_pb2.Acceptance:
+    """Returns the enum value of a rule's name."""
+    return _ACCEPTANCE_VALUES[name]

@@ -1,0 +1,212 @@
+"""A service's gRPC server from start to drain, the same for every service.
+
+Owns options, the error interceptor, health, reflection, binding and signals; what is served
+belongs to the service itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import grpc.aio
+from grpc_reflection.v1alpha import reflection
+
+from common.errors import StartupError
+from common.rpc.channel import SERVER_OPTIONS
+from common.rpc.errors import ErrorInterceptor
+from common.rpc.health import SERVICE as HEALTH_SERVICE
+from common.rpc.health import Health
+
+log = logging.getLogger(__name__)
+
+Register = Callable[[grpc.aio.Server], Sequence[str]]
+
+
+class Retirement:
+    """Lets a service begin its own drain; the first word counts.
+
+    Attributes:
+        grace_s: Seconds that running calls get; None for the service's default.
+    """
+
+    def __init__(self) -> None:
+        self.grace_s: float | None = None
+        self._begun = asyncio.Event()
+
+    def begin(self, grace_s: float | None = None) -> None:
+        """Begins the drain, with `grace_s` for running calls or the service's default."""
+        if not self._begun.is_set():
+            self.grace_s = grace_s
+            self._begun.set()
+
+    async def begun(self) -> None:
+        """Returns when the drain begins."""
+        await self._begun.wait()
+
+
+class RunningServer:
+    """A server that accepts calls.
+
+    Attributes:
+        port: The port it is bound to.
+        health: What its health service answers.
+    """
+
+    def __init__(self, server: grpc.aio.Server, port: int, health: Health) -> None:
+        self.port = port
+        self.health = health
+        self._server = server
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Refuses new calls, gives running ones `grace_s` seconds, then ends them."""
+        await self._server.stop(grace_s)
+
+
+async def start(
+    *, register: Register, host: str, port: int, health: Health | None = None
+) -> RunningServer:
+    """Starts a server.
+
+    Args:
+        register: Adds the servicers and returns the full names of their services.
+        host: Address to bind.
+        port: Port to bind; 0 lets the system choose.
+        health: The health to answer; by default SERVING.
+
+    Returns:
+        The running server.
+
+    Raises:
+        StartupError: The address cannot be bound.
+    """
+    server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+    services = list(register(server))
+    health = health or Health()
+    await health.attach(server, services)
+    reflection.enable_server_reflection(
+        (*services, HEALTH_SERVICE, reflection.SERVICE_NAME), server
+    )
+    bound = _bind(server, host, port)
+    await server.start()
+    return RunningServer(server, bound, health)
+
+
+async def serve(
+    *,
+    register: Register,
+    host: str,
+    port: int,
+    grace_s: float,
+    health: Health | None = None,
+    on_ready: Callable[[int], None] | None = None,
+    on_drain: Callable[[], Awaitable[None]] | None = None,
+    retirement: Retirement | None = None,
+) -> None:
+    """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
+
+    Args:
+        register: Adds the servicers and returns the full names of their services.
+        host: Address to bind.
+        port: Port to bind; 0 lets the system choose.
+        grace_s: Seconds that running calls get from the signal on, `on_drain` included.
+        health: The health to answer; by default SERVING.
+        on_ready: Called with the bound port once calls are accepted.
+        on_drain: Awaited between NOT_SERVING and the refusal of new calls.
+        retirement: Begins the drain without a signal, and may say another grace period.
+
+    Raises:
+        StartupError: The address cannot be bound.
+    """
+    retirement = retirement or Retirement()
+    with _signals(retirement) as second:
+        server = await start(register=register, host=host, port=port, health=health)
+        if on_ready is not None:
+            on_ready(server.port)
+        await retirement.begun()
+        if retirement.grace_s is not None:
+            grace_s = retirement.grace_s
+        log.info("draining", extra={"grace_s": grace_s})
+        draining = asyncio.ensure_future(_drain(server, grace_s, on_drain))
+        hurry = asyncio.ensure_future(second.wait())
+        await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not draining.done():
+            log.warning("second signal: stopping at once")
+            draining.cancel()
+            await server.stop()
+    with contextlib.suppress(asyncio.CancelledError):
+        await draining
+    log.info("stopped")
+
+
+def announce(service: str, port: int) -> None:
+    """Prints the one line on stdout by which a parent process learns the port."""
+    print(json.dumps({"event": "serving", "service": service, "port": port}), flush=True)
+
+
+async def _drain(
+    server: RunningServer, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None
+) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + grace_s
+    await server.health.drain()
+    if on_drain is not None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await on_drain()
+    await server.stop(max(0.0, deadline - loop.time()))
+
+
+@contextlib.contextmanager
+def _signals(retirement: Retirement) -> Iterator[asyncio.Event]:
+    """The first signal begins the drain, or joins one; the second sets the event."""
+    first, second = asyncio.Event(), asyncio.Event()
+
+    def arrived() -> None:
+        (second if first.is_set() else first).set()
+        retirement.begin()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, arrived)
+    try:
+        yield second
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    check_port(host, port)
+    name = f"[{host}]" if ":" in host else host
+    try:
+        return server.add_insecure_port(f"{name}:{port}")
+    except RuntimeError as error:
+        raise StartupError(f"cannot listen on {name}:{port}: {error}") from error
+
+
+def check_port(host: str, port: int) -> None:
+    """Tries an address before anything slow is done: gRPC's own error does not say why it failed.
+
+    Raises:
+        StartupError: It cannot be bound; says why.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(
+                f"port {port} on {host} is already in use; stop its owner or choose another "
+                "with --port"
+            ) from None
+        raise StartupError(f"cannot listen on port {port} of {host}: {error.strerror}") from None

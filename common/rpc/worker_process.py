@@ -1,0 +1,124 @@
+"""What the processes of verifiers and drafters share: loading the model, serving, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Protocol
+
+import grpc.aio
+import torch
+from paceline.v1 import worker_pb2, worker_pb2_grpc
+
+from common.engine_thread import EngineThread, Steppable
+from common.errors import PacelineError
+from common.model.loader import load
+from common.model.runner import Runner
+from common.rpc import server, worker
+from common.worker_config import WorkerConfig
+
+_POLL_S = 0.02
+
+
+class WorkerEngine(Steppable, Protocol):
+    """An engine, as the process sees it."""
+
+    @property
+    def live(self) -> int:
+        """Sequences inside."""
+
+    def stop_accepting(self) -> None:
+        """Refuses sequences from now on; those inside go on."""
+
+
+def load_runner(
+    config: WorkerConfig, *, kv_bytes: int, block_tokens: int, max_len: int | None = None
+) -> Runner:
+    """Loads the model, once it is sure that the port is free.
+
+    Args:
+        config: Names the model and says how to run it.
+        kv_bytes: Most memory the key/value cache may take.
+        block_tokens: Positions in a block of the cache.
+        max_len: Positions a sequence may have; the model's own limit where None.
+
+    Raises:
+        StartupError: The port is taken, or the model cannot be run.
+    """
+    server.check_port(config.host, config.port)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    loaded = load(config.model, dtype=config.dtype, device=config.device)
+    runner = Runner(loaded, kv_bytes=kv_bytes, block_tokens=block_tokens, max_len=max_len)
+    # What is there now stays: a full collection need not walk half a million objects of torch and
+    # transformers while requests wait.
+    gc.collect()
+    gc.freeze()
+    return runner
+
+
+async def serve(
+    config: WorkerConfig,
+    engine: WorkerEngine,
+    *,
+    service: str,
+    description: worker_pb2.DescribeResponse,
+    status: Callable[[], worker_pb2.WatchStatusResponse],
+    register: server.Register,
+    on_idle: Callable[[], None] | None = None,
+) -> None:
+    """Runs the engine and serves it, beside the `Worker` service, until told to stop.
+
+    Args:
+        config: Address and grace period.
+        engine: The engine; gets its thread here.
+        service: The service's name.
+        description: What `Describe` answers.
+        status: What `WatchStatus` answers.
+        register: Adds the service's own servicer.
+        on_idle: Called in the drain when the last sequence has left.
+
+    Raises:
+        StartupError: The address cannot be bound.
+        PacelineError: The engine died.
+    """
+    retirement, loop = server.Retirement(), asyncio.get_running_loop()
+
+    def drain(grace_s: float | None) -> int:
+        engine.stop_accepting()
+        retirement.begin(grace_s)
+        return engine.live
+
+    async def finish() -> None:
+        engine.stop_accepting()
+        while engine.live:  # noqa: ASYNC110  (the engine knows nothing of event loops)
+            await asyncio.sleep(_POLL_S)
+        workers.end()
+        if on_idle is not None:
+            on_idle()
+
+    def register_all(target: grpc.aio.Server) -> list[str]:
+        worker_pb2_grpc.add_WorkerServicer_to_server(workers, target)
+        return [*register(target), worker.SERVICE]
+
+    def die() -> None:
+        loop.call_soon_threadsafe(retirement.begin, 0.0)
+
+    workers = worker.WorkerService(description, status, drain)
+    thread = EngineThread(engine, f"{service}-engine", die)
+    thread.start()
+    try:
+        await server.serve(
+            register=register_all,
+            host=config.host,
+            port=config.port,
+            grace_s=config.grace_s,
+            on_ready=lambda port: server.announce(service, port),
+            on_drain=finish,
+            retirement=retirement,
+        )
+    finally:
+        thread.stop()
+    if thread.failed:
+        raise PacelineError(f"the {service}'s engine died")

@@ -1,0 +1,226 @@
+"""The server helper: errors both ways, health, drain, ports, keepalive."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from paceline.v1 import drafter_pb2, drafter_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+from common import errors
+from common.rpc import channel, server
+from common.rpc.errors import from_rpc_error
+from common.rpc.health import Health
+
+SERVICE = "paceline.v1.Worker"
+
+
+class Scripted(worker_pb2_grpc.WorkerServicer):
+    """Raises what it is told to; streams until it is told to stop."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.release = asyncio.Event()
+
+    async def Describe(self, request, context):
+        if self.error:
+            raise self.error
+        return worker_pb2.DescribeResponse(model="m")
+
+    async def WatchStatus(self, request, context):
+        yield worker_pb2.WatchStatusResponse(running=1)
+        if self.error:
+            raise self.error
+        await self.release.wait()
+        yield worker_pb2.WatchStatusResponse(running=2)
+
+    def register(self, target: grpc.aio.Server) -> list[str]:
+        worker_pb2_grpc.add_WorkerServicer_to_server(self, target)
+        return [SERVICE]
+
+
+@asynccontextmanager
+async def running(servicer: Scripted) -> AsyncIterator[SimpleNamespace]:
+    started = await server.start(register=servicer.register, host="127.0.0.1", port=0)
+    async with channel.open_channel(f"127.0.0.1:{started.port}") as opened:
+        yield SimpleNamespace(
+            server=started,
+            worker=worker_pb2_grpc.WorkerStub(opened),
+            health=health_pb2_grpc.HealthStub(opened),
+        )
+    await started.stop()
+
+
+EVERY_ERROR = [
+    errors.InvalidArgument("sampling.top_p", "must be in (0, 1], got 1.5"),
+    errors.NotFound("no such model"),
+    errors.FailedPrecondition("not here"),
+    errors.ResourceExhausted("full"),
+    errors.Unavailable("down"),
+    errors.DeadlineExceeded("late"),
+    errors.Cancelled("gone"),
+    errors.PacelineError("broken invariant"),
+]
+
+
+@pytest.mark.parametrize("error", EVERY_ERROR, ids=lambda error: type(error).__name__)
+async def test_errors_map_both_ways(error: errors.PacelineError) -> None:
+    async with running(Scripted(error)) as target:
+        with pytest.raises(grpc.aio.AioRpcError) as unary:
+            await target.worker.Describe(worker_pb2.DescribeRequest())
+        with pytest.raises(grpc.aio.AioRpcError) as stream:
+            async for _ in target.worker.WatchStatus(worker_pb2.WatchStatusRequest()):
+                pass
+    for caught in (unary.value, stream.value):
+        assert caught.code() is grpc.StatusCode[error.code]
+        again = from_rpc_error(caught)
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+
+
+async def test_the_unexpected_is_internal_and_says_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(Scripted(RuntimeError("secret prompt"))) as target:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.worker.Describe(worker_pb2.DescribeRequest())
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert caught.value.details() == "internal error"
+    assert [record.message for record in caplog.records] == ["handler failed"]
+
+
+def test_unavailable_names_the_peer_and_a_nameless_field_survives() -> None:
+    def failed(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+        return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+    lost = from_rpc_error(failed(grpc.StatusCode.UNAVAILABLE, "refused"), peer="verifier h:1")
+    assert str(lost) == "verifier h:1: refused"
+    nameless = from_rpc_error(failed(grpc.StatusCode.INVALID_ARGUMENT, "bad request"))
+    assert isinstance(nameless, errors.InvalidArgument)
+    assert str(nameless) == "bad request"
+
+
+async def test_health_and_a_port_in_use() -> None:
+    async with running(Scripted()) as target:
+        for name in ("", SERVICE):
+            answer = await target.health.Check(health_pb2.HealthCheckRequest(service=name))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        port = target.server.port
+        with pytest.raises(
+            errors.StartupError, match=f"port {port} on 127.0.0.1 is already in use"
+        ):
+            await server.start(register=Scripted().register, host="127.0.0.1", port=port)
+    with pytest.raises(errors.StartupError, match=r"cannot listen on port 0 of 203\.0\.113\.1"):
+        await server.start(register=Scripted().register, host="203.0.113.1", port=0)
+
+
+async def test_health_can_begin_not_serving() -> None:
+    health = Health(serving=False)
+    started = await server.start(
+        register=Scripted().register, host="127.0.0.1", port=0, health=health
+    )
+    async with channel.open_channel(f"127.0.0.1:{started.port}") as opened:
+        stub = health_pb2_grpc.HealthStub(opened)
+        before = await stub.Check(health_pb2.HealthCheckRequest())
+        await health.set_serving(True)
+        after = await stub.Check(health_pb2.HealthCheckRequest())
+    await started.stop()
+    assert before.status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert after.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_stopping_server_is_no_bug_of_the_handler(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Echo(drafter_pb2_grpc.DrafterServicer):
+        async def Draft(self, requests, context):
+            async for _ in requests:
+                yield drafter_pb2.DraftResponse()
+
+    def register(target: grpc.aio.Server) -> list[str]:
+        drafter_pb2_grpc.add_DrafterServicer_to_server(Echo(), target)
+        return ["paceline.v1.Drafter"]
+
+    started = await server.start(register=register, host="127.0.0.1", port=0)
+    async with channel.open_channel(f"127.0.0.1:{started.port}") as opened:
+        call = drafter_pb2_grpc.DrafterStub(opened).Draft()
+        await call.write(drafter_pb2.DraftRequest())
+        await call.read()
+        await started.stop()
+        await asyncio.sleep(0.1)
+    assert "handler failed" not in [record.message for record in caplog.records]
+
+
+async def begin(servicer: Scripted, grace_s: float, **options) -> tuple[asyncio.Task, int]:
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(
+        server.serve(
+            register=servicer.register,
+            host="127.0.0.1",
+            port=0,
+            grace_s=grace_s,
+            on_ready=port.set_result,
+            **options,
+        )
+    )
+    return task, await port
+
+
+async def test_a_signal_drains_and_running_calls_finish() -> None:
+    servicer, drained = Scripted(), asyncio.Event()
+
+    async def on_drain() -> None:
+        drained.set()
+
+    task, port = await begin(servicer, 10, on_drain=on_drain)
+    async with channel.open_channel(f"127.0.0.1:{port}") as opened:
+        call = worker_pb2_grpc.WorkerStub(opened).WatchStatus(worker_pb2.WatchStatusRequest())
+        assert (await call.read()).running == 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        await drained.wait()
+        servicer.release.set()
+        assert (await call.read()).running == 2
+        assert await call.read() is grpc.aio.EOF
+    await asyncio.wait_for(task, 5)
+
+
+async def test_a_second_signal_stops_at_once() -> None:
+    retirement = server.Retirement()
+    task, port = await begin(Scripted(), 60, retirement=retirement)
+    async with channel.open_channel(f"127.0.0.1:{port}") as opened:
+        call = worker_pb2_grpc.WorkerStub(opened).WatchStatus(worker_pb2.WatchStatusRequest())
+        await call.read()
+        retirement.begin()
+        os.kill(os.getpid(), signal.SIGTERM)  # only joins the drain that is under way
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.wait_for(task, 5)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+    assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+async def test_a_service_may_retire_with_a_grace_of_its_own() -> None:
+    retirement = server.Retirement()
+    task, port = await begin(Scripted(), 60, retirement=retirement)
+    async with channel.open_channel(f"127.0.0.1:{port}") as opened:
+        call = worker_pb2_grpc.WorkerStub(opened).WatchStatus(worker_pb2.WatchStatusRequest())
+        await call.read()
+        retirement.begin(0.05)
+        retirement.begin(60.0)
+        await asyncio.wait_for(task, 5)
+
+
+def test_keepalive_options_match() -> None:
+    client, host = dict(channel.CLIENT_OPTIONS), dict(channel.SERVER_OPTIONS)
+    allowed = host["grpc.http2.min_ping_interval_without_data_ms"]
+    assert client["grpc.keepalive_time_ms"] > allowed
+    for size in ("grpc.max_send_message_length", "grpc.max_receive_message_length"):
+        assert client[size] == host[size]
