@@ -20,23 +20,26 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 _DEFINITION = "tokenizer.json"
+_OLDER = ("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "vocab.txt")
 
 
 def fingerprint(directory: Path) -> str:
     """Hashes what decides a tokenizer's ids.
 
     Truncation and padding are left out: they are settings of whoever saved the file. The order
-    of keys and the file's layout do not matter either.
+    of keys and the file's layout do not matter either. Of a model that has no tokenizer.json but
+    a tokenizer in an older form, that form's files count.
 
     Returns:
-        SHA-256 in hexadecimal, or "" where the directory has no tokenizer.json.
+        SHA-256 in hexadecimal, or "" where the directory has no tokenizer at all.
 
     Raises:
         ModelError: The file is not JSON.
     """
     definition = _read_json(directory / _DEFINITION)
     if not definition:
-        return ""
+        older = [file for file in (directory / name for name in _OLDER) if file.is_file()]
+        return hashlib.sha256(b"".join(f.read_bytes() for f in older)).hexdigest() if older else ""
     kept = {key: definition[key] for key in definition.keys() - {"truncation", "padding"}}
     canonical = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()

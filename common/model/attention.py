@@ -35,7 +35,6 @@ class AttentionContext:
         """By layer, filled by the first pass."""
         self._batch: Batch | None = None
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
-        self._rotation: tuple[Tensor, Tensor] | None = None
 
     @property
     def batch(self) -> Batch:
@@ -47,7 +46,6 @@ class AttentionContext:
         """Sets the batch of the next forward pass."""
         self._batch = batch
         self._masks.clear()
-        self._rotation = None
 
     def mask(self, group: Group, repeat: int, window: int | None, dtype: torch.dtype) -> Tensor:
         """Additive mask of a group, `[T, 1, repeat * QUERY_ROWS, W]`; made once a pass."""
@@ -62,17 +60,6 @@ class AttentionContext:
             bias.masked_fill_(~seen, float("-inf"))
             self._masks[key] = bias.repeat(1, 1, repeat, 1)
         return self._masks[key]
-
-    def rotation(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotary angles `[1, N, D]` as `[N, 1, D]`, sines ready for the rolled halves.
-
-        Turning by half the size and changing the sign of the first half of the sines is
-        `rotate_half`; made once a pass, for all layers.
-        """
-        if self._rotation is None:
-            first, second = sin[0].chunk(2, dim=-1)
-            self._rotation = cos[0][:, None], torch.cat((-first, second), dim=-1)[:, None]
-        return self._rotation
 
 
 def register() -> None:

@@ -155,12 +155,12 @@ class _Tile:
     table: np.ndarray  # slots by position
 
 
-def build_batch(segments: Sequence[Segment], *, row_multiple: int, device: torch.device) -> Batch:
+def build_batch(segments: Sequence[Segment], *, rows: int, device: torch.device) -> Batch:
     """Lays out one forward pass.
 
     Args:
         segments: What each sequence runs.
-        row_multiple: Rows are padded to a multiple of this.
+        rows: Rows to pad to; at least as many as the segments have.
         device: Where the tensors go.
     """
     ids = np.concatenate([np.asarray(s.ids, dtype=np.int64) for s in segments])
@@ -191,7 +191,7 @@ def build_batch(segments: Sequence[Segment], *, row_multiple: int, device: torch
                 index[t, : len(seen)] = seen
         groups.append(Group(_to(index, device), _to(queries, device), len(tiles), first))
         first += len(tiles)
-    pad = -len(ids) % row_multiple
+    pad = rows - len(ids)
     if pad:
         ids, positions, row_queries = (np.pad(a, (0, pad)) for a in (ids, positions, row_queries))
         slots = np.pad(slots, (0, pad), constant_values=TRASH_SLOT)

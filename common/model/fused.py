@@ -47,7 +47,7 @@ class _Product:
         return out
 
 
-class FusedLayer(nn.Module):
+class FusedLayer:
     """One decoder layer.
 
     Args:
@@ -56,7 +56,6 @@ class FusedLayer(nn.Module):
     """
 
     def __init__(self, original: Any, context: AttentionContext) -> None:
-        super().__init__()
         attention, mlp = original.self_attn, original.mlp
         self._context, self._layer = context, attention.layer_idx
         self._size, self._scale = attention.head_dim, attention.scaling
@@ -77,18 +76,19 @@ class FusedLayer(nn.Module):
             weights += [attention.k_norm.weight.data] * self._kv_heads
             self._qk_norm = torch.stack(weights), attention.q_norm.variance_epsilon
 
-    def forward(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Maps hidden states `[N, hidden]` to the next layer's.
 
         Args:
             x: Hidden states.
-            angles: Rotary cosines and sines of the rows, `[1, N, D]` each.
+            cos: Rotary cosines of the rows, `[N, 1, D]`.
+            sin: Rotary sines, `[N, 1, D]`, the sign of their first half changed: with the halves
+                of a head rolled past each other that is `rotate_half`.
         """
         qkv = self._qkv(_rms_norm(x, *self._norms[0])).view(len(x), -1, self._size)
         turning = qkv[:, : self._heads + self._kv_heads]  # [N, H + Hkv, D]
         if self._qk_norm is not None:
             turning = _rms_norm(turning, *self._qk_norm)
-        cos, sin = self._context.rotation(*angles)
         half = turning.roll(self._size // 2, dims=-1)
         turned = torch.addcmul(turning * cos, half, sin)
         attended = attend(
@@ -105,28 +105,31 @@ class FusedLayer(nn.Module):
         return self._down.with_other(y, x, "add")
 
 
-class FusedModel(nn.Module):
+class FusedModel:
     """A causal language model of such layers.
 
     Args:
         original: The model it stands in for; see `can_fuse`.
         context: The model's cache and batch.
+        max_len: Positions to be ready for.
     """
 
-    def __init__(self, original: Any, context: AttentionContext) -> None:
-        super().__init__()
+    def __init__(self, original: Any, context: AttentionContext, max_len: int) -> None:
         inner = original.model
-        self._embed, self._rotary = inner.embed_tokens, inner.rotary_emb
+        self._embeddings = inner.embed_tokens.weight.data  # [V, hidden]
+        angles = inner.rotary_emb(self._embeddings, torch.arange(max_len)[None])
+        cos, (first, second) = angles[0][0], angles[1][0].chunk(2, dim=-1)
+        self._cos, self._sin = cos[:, None], torch.cat((-first, second), dim=-1)[:, None]
         self._layers = [FusedLayer(layer, context) for layer in inner.layers]
         self._norm = (inner.norm.weight.data, inner.norm.variance_epsilon)
         self._head = _Product(original.lm_head)
 
-    def forward(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
+    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
         """Logits `[M, V]` of the wanted rows `[M]` of a batch `[N]`."""
-        x = self._embed(ids)
-        angles = self._rotary(x[None], positions[None])
+        x = self._embeddings.index_select(0, ids)
+        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
         for layer in self._layers:
-            x = layer(x, angles)
+            x = layer(x, cos, sin)
         return self._head(_rms_norm(x.index_select(0, wanted), *self._norm))
 
 

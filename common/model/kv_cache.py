@@ -141,18 +141,10 @@ class KvLease:
                 self._manager.publish(self._blocks[index], self._hashes[index])
             self._published = full
 
-    def trim(self, tokens: int) -> None:
-        """Gives back blocks past the first `tokens` positions."""
-        keep = -(-tokens // self._manager.block_tokens)
-        if keep < len(self._blocks):
-            self._manager.release(self._blocks[keep:])
-            del self._blocks[keep:]
-            self._slots = self._slots[: self.capacity]
-
     def release(self) -> None:
-        """Gives all blocks back; the lease can be used again."""
+        """Gives all blocks back; the lease can be used again, for the same text or a longer one."""
         self._manager.release(self._blocks)
-        self._blocks, self._hashes, self._published = [], [], 0
+        self._blocks, self._published = [], 0
         self._slots = np.empty(0, dtype=np.int64)
 
     def _append(self, blocks: list[int]) -> None:

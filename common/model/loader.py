@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed
+import transformers
+from huggingface_hub import snapshot_download
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -24,6 +26,7 @@ from transformers.utils import logging as hf_logging
 
 from common.errors import ModelError
 from common.model import attention
+from common.model.batch import QUERY_ROWS
 from common.model.fused import FusedModel, can_fuse
 from common.model.linear import packing_works, replace_linears, tiled_experts
 from common.model.rotary import replace_rotary
@@ -31,6 +34,12 @@ from common.model.rotary import replace_rotary
 Dtype = Literal["auto", "bfloat16", "float32", "float16"]
 
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn", "proportional"}
+_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+"""What is fetched of a repository."""
+
+_SAMPLES = 256
+"""Places of a weight file that its fingerprint looks at."""
+
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 """Layer kinds whose mask is a matter of position alone."""
 
@@ -46,6 +55,8 @@ class LoadedModel:
     """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]`."""
     context: attention.AttentionContext
     """Shared by its attention layers."""
+    path: Path
+    """The directory the model was loaded from."""
     name: str
     """Directory's or repository's last part."""
     vocab_size: int
@@ -73,10 +84,11 @@ def load(path: str, *, dtype: Dtype = "auto", device: str = "auto") -> LoadedMod
     Raises:
         ModelError: Missing, corrupt or unsupported; says which file or what.
     """
+    directory = _resolve(path)
     where = torch.device(_device(device))
-    config = _config(path)
+    config = _config(directory)
     _check_architecture(config)
-    model = _weights(path, config, dtype, where)
+    model = _weights(directory, config, dtype, where)
     context = attention.AttentionContext()
     layers = attention.attach(model, context)
     text = config.get_text_config()
@@ -88,23 +100,24 @@ def load(path: str, *, dtype: Dtype = "auto", device: str = "auto") -> LoadedMod
     weight_type = next(model.parameters()).dtype
     max_len = _max_len(text)
     model.eval().requires_grad_(False)
-    replace_rotary(model, max_len)
     forward: Forward
     if where.type == "cpu" and packing_works(weight_type) and can_fuse(model):
-        forward, kernels = FusedModel(model, context), "fused"
+        forward, kernels = FusedModel(model, context, max_len), "fused"
     else:
+        replace_rotary(model, max_len)
         kernels = replace_linears(model, where, weight_type)
         forward = _Adapter(model)
     return LoadedModel(
         forward=forward,
         context=context,
+        path=directory,
         name=Path(path).name,
         vocab_size=text.vocab_size,
         max_len=max_len,
         eos_token_ids=_eos(model, text),
         device=where,
         dtype=weight_type,
-        fingerprint=_fingerprint(path, config, weight_type, where, kernels),
+        fingerprint=_fingerprint(directory, config, weight_type, where, kernels),
     )
 
 
@@ -136,14 +149,25 @@ def _device(name: str) -> str:
     return name
 
 
-def _config(path: str) -> Any:
+def _resolve(path: str) -> Path:
+    """The directory of a model; fetches a repository of the hub into its cache."""
     local = Path(path)
-    if local.exists() and not (local / "config.json").is_file():
+    if local.is_dir():
+        return local
+    if local.is_absolute() or path.startswith(".") or path.count("/") != 1:
+        raise ModelError(f"{path}: no such directory")
+    try:
+        return Path(snapshot_download(path, allow_patterns=_FILES))
+    except Exception as error:  # network, authorisation, name: all mean the same to the operator
+        problem = f"neither a directory nor to be had from the hub: {_first_line(error)}"
+        raise ModelError(f"{path}: {problem}") from error
+
+
+def _config(path: Path) -> Any:
+    if not (path / "config.json").is_file():
         raise ModelError(
             f"{path}: no config.json there; a model directory in Hugging Face form holds one"
         )
-    if not local.exists() and (local.is_absolute() or path.startswith(".") or path.count("/") != 1):
-        raise ModelError(f"{path}: no such directory")
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -172,7 +196,7 @@ def _check_architecture(config: Any) -> None:
         raise ModelError(f"{kind} cannot be served: it has layers of type {', '.join(sorted(odd))}")
 
 
-def _weights(path: str, config: Any, dtype: Dtype, device: torch.device) -> nn.Module:
+def _weights(path: Path, config: Any, dtype: Dtype, device: torch.device) -> nn.Module:
     hf_logging.disable_progress_bar()  # a service's stderr is one JSON object a line
     attention.register()
     ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
@@ -223,23 +247,38 @@ def _eos(model: Any, text: Any) -> tuple[int, ...]:
 
 
 def _fingerprint(
-    path: str, config: Any, dtype: torch.dtype, device: torch.device, kernels: str
+    path: Path, config: Any, dtype: torch.dtype, device: torch.device, kernels: str
 ) -> str:
-    digest = hashlib.sha256()
+    """Hash of what decides the bits of the logits.
+
+    Weight files are hashed by their headers and by samples spread over their whole length, so
+    that a fine-tuned copy differs and a large model does not take minutes.
+    """
+    cuda = device.type == "cuda"
     facts = {
         "config": config.to_diff_dict(),
         "dtype": str(dtype),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device) if cuda else _processor(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "transformers": transformers.__version__,
         "kernels": kernels,
+        "query_rows": QUERY_ROWS,
     }
-    digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
-    for file in sorted(Path(path).glob("*.safetensors")):
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
+    for file in sorted(path.glob("*.safetensors")):
+        size = file.stat().st_size
         with file.open("rb") as stream:
+            digest.update(size.to_bytes(8))
             digest.update(stream.read(1 << 20))
-        digest.update(str(file.stat().st_size).encode())
+            for sample in range(_SAMPLES):
+                stream.seek(size * sample // _SAMPLES)
+                digest.update(stream.read(4096))
     return digest.hexdigest()
+
+
+def _processor() -> str:
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _kind(config: Any) -> str:

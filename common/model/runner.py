@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,7 +16,13 @@ from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
 
-_CHECK_ROWS = (1, 2, 3, 5, 7, 8, 13, 33)
+_log = logging.getLogger(__name__)
+
+_CHECK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 33)
+"""Pieces the probe text is cut into; decoding and drafts of usual length meet warm kernels."""
+
+_ROW_STEPS = ((8, 1), (32, 4), (128, 16), (1 << 30, 64))
+"""Up to so many rows, round up to a multiple of this."""
 
 
 class Runner:
@@ -59,6 +66,9 @@ class Runner:
         )
         context.pool = self.pool
         self.max_len = min(max_len or loaded.max_len, loaded.max_len, blocks * block_tokens)
+        if blocks * block_tokens < loaded.max_len:
+            facts = {"kv_bytes": kv_bytes, "tokens": blocks * block_tokens, "model": loaded.max_len}
+            _log.warning("the cache holds less than the model's length", extra=facts)
         self._settle_row_multiple()
 
     @property
@@ -77,7 +87,8 @@ class Runner:
             `[M, V]`: wanted rows in order, segment after segment. With none wanted, one row
             of no meaning.
         """
-        batch = build_batch(segments, row_multiple=self._row_multiple, device=self.loaded.device)
+        rows = self._padded(sum(len(segment.ids) for segment in segments))
+        batch = build_batch(segments, rows=rows, device=self.loaded.device)
         self.loaded.context.begin(batch)
         wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
         logits = self.loaded.forward(batch.ids, batch.positions, wanted)
@@ -95,6 +106,15 @@ class Runner:
         zero = torch.zeros(1, dtype=torch.int64, device=self.loaded.device)
         self.loaded.context.pool = None
         self.loaded.forward(zero, zero, zero)
+
+    def _padded(self, rows: int) -> int:
+        """Rows to run for so many wanted.
+
+        oneDNN sets a kernel up for each new row count, which costs as much as a pass; beyond a
+        few rows they are rounded up to one of few counts.
+        """
+        step = next(step for most, step in _ROW_STEPS if rows <= most)
+        return -(-rows // max(step, self._row_multiple)) * max(step, self._row_multiple)
 
     def _settle_row_multiple(self) -> None:
         """Finds the least padding that keeps rows independent, by trying.
