@@ -1,0 +1,66 @@
+"""`python -m drafter`: config, logs, model, engine, serve."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+
+import uvloop
+from paceline.v1 import drafter_pb2, worker_pb2
+
+from common.model.runner import Runner
+from common.rpc import process, worker, worker_process
+from drafter.config import DrafterConfig
+from drafter.engine import DraftEngine
+from drafter.service import DrafterService, status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a drafter until it is told to stop; returns the exit status."""
+    return process.run(
+        DrafterConfig,
+        run,
+        argv,
+        prog="drafter",
+        description="Drafts tokens for verifiers with a small model.",
+    )
+
+
+def run(settings: DrafterConfig) -> None:
+    """Loads the model and serves it."""
+    runner = worker_process.load_runner(
+        settings,
+        kv_bytes=settings.engine.kv_bytes,
+        block_tokens=settings.engine.block_tokens,
+    )
+    uvloop.run(serve(settings, runner))
+
+
+async def serve(settings: DrafterConfig, runner: Runner) -> None:
+    """Serves until SIGTERM, SIGINT or `Worker.Drain`."""
+    description = worker.describe(
+        runner,
+        tier=worker_pb2.TIER_DRAFTER,
+        name=settings.name,
+        incarnation=secrets.randbits(63),
+    )
+    hello = drafter_pb2.Hello(
+        tokenizer_fingerprint=description.tokenizer_fingerprint,
+        vocab_size=description.vocab_size,
+    )
+    engine = DraftEngine(runner, settings.engine)
+    drafting = DrafterService(engine, hello)
+    await worker_process.serve(
+        settings,
+        engine,
+        service="drafter",
+        description=description,
+        status=lambda: status(engine),
+        register=drafting.register,
+        on_idle=drafting.end,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

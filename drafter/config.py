@@ -1,0 +1,39 @@
+"""Configuration of the drafter process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from common.worker_config import WorkerConfig, at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Sizes of the engine."""
+
+    kv_bytes: int = 128 << 20
+    """Most memory the key/value cache may take, in bytes."""
+    block_tokens: int = 16
+    """Positions in one cache block, in tokens."""
+    max_batch_tokens: int = 256
+    """Most rows of one engine step, in tokens."""
+    max_sessions: int = 256
+    """Most sessions mirrored; beyond, the least recently used one is dropped."""
+    max_draft_tokens: int = 64
+    """Longest branch drafted, in tokens; a verifier that asks for more gets this many."""
+
+    def __post_init__(self) -> None:
+        at_least(self, "engine.", block_tokens=2, max_batch_tokens=1, max_sessions=1)
+        at_least(self, "engine.", max_draft_tokens=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterConfig(WorkerConfig):
+    """What `python -m drafter` takes."""
+
+    port: int = 7072
+    """Port to listen on; 0 takes a free one."""
+    grace_s: float = 5.0
+    """Time sessions get to end when the process is told to stop, in seconds."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    """Sizes of the engine."""

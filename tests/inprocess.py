@@ -1,0 +1,173 @@
+"""Engines wired together in one process and one thread: fast, and the same every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.model.loader import Dtype, load
+from common.model.runner import Runner
+from common.sampling_params import SamplingParams
+from drafter.config import EngineConfig as DraftConfig
+from drafter.engine import DraftEngine, Reply
+from drafter.mirror import Round
+from verifier.config import EngineConfig
+from verifier.engine import Engine
+from verifier.methods.clock import DraftClock
+from verifier.methods.draft import Arrival, DraftProposer, RoundKey
+from verifier.sequence import Event, Request
+
+ADDRESS = "in-process"
+
+
+def runner(directory: Path, dtype: Dtype = "float32", *, kv_bytes: int = 16 << 20) -> Runner:
+    """A CPU runner for a model directory."""
+    return Runner(load(str(directory), dtype=dtype, device="cpu"), kv_bytes=kv_bytes)
+
+
+class LocalLink:
+    """A `DraftLink` that runs the drafter whenever the verifier flushes.
+
+    Args:
+        drafter: Its engine.
+        fault: Sees every reply and says what arrives instead; for tests of a bad wire.
+    """
+
+    def __init__(
+        self, drafter: DraftEngine, fault: Callable[[Reply], Iterable[Reply]] | None = None
+    ) -> None:
+        self.clock = DraftClock()
+        self.alive = True
+        self.proposer: DraftProposer | None = None
+        self.drafter = drafter
+        self._fault = fault or (lambda reply: [reply])
+        self._pending = False
+
+    def open(
+        self, session: int, incarnation: int, ids: Sequence[int], sampling: SamplingParams
+    ) -> None:
+        self.drafter.open(self._receive, session, incarnation, list(ids), sampling)
+        self._pending = True
+
+    def commit(
+        self, session: int, incarnation: int, key: RoundKey, ids: Sequence[int], draft_tokens: int
+    ) -> None:
+        ended = Round(
+            base=key.base,
+            path_hash=key.path_hash,
+            accepted=key.accepted,
+            ids=tuple(ids),
+            draft_tokens=draft_tokens,
+        )
+        self.drafter.commit(self._receive, session, incarnation, ended)
+        self._pending = True
+
+    def close(self, session: int, incarnation: int) -> None:
+        self.drafter.close(self._receive, session)
+
+    def flush(self) -> None:
+        if self._pending and self.alive:
+            self._pending = False
+            while self.drafter.step():
+                pass
+
+    def _receive(self, replies: list[Reply]) -> None:
+        assert self.proposer is not None
+        for sent in replies:
+            for reply in self._fault(sent):
+                if reply.round is not None:
+                    self.proposer.arrived(
+                        Arrival(
+                            session=reply.session,
+                            incarnation=reply.incarnation,
+                            key=RoundKey(
+                                base=reply.round.base,
+                                path_hash=reply.round.path_hash,
+                                accepted=reply.round.accepted,
+                                bonus=reply.round.ids[-1],
+                            ),
+                            ids=reply.ids,
+                        )
+                    )
+                elif reply.warm is not None:
+                    self.proposer.warmed(reply.session, reply.incarnation)
+                elif reply.dropped is not None:
+                    self.proposer.dropped(reply.session, reply.incarnation)
+
+
+@dataclass
+class Collected:
+    """What one request's listener heard."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for event in self.events for token in event.ids]
+
+    @property
+    def done(self) -> bool:
+        return bool(self.events) and (
+            self.events[-1].finish is not None or self.events[-1].error is not None
+        )
+
+
+@dataclass
+class Pair:
+    """A verifier engine and, where given, its drafter."""
+
+    engine: Engine
+    link: LocalLink | None = None
+
+    @classmethod
+    def make(
+        cls,
+        target: Runner,
+        draft: Runner | None = None,
+        config: EngineConfig | None = None,
+        fault: Callable[[Reply], Iterable[Reply]] | None = None,
+    ) -> Pair:
+        config = config or EngineConfig()
+        if draft is None:
+            return cls(Engine(target, config))
+        link = LocalLink(DraftEngine(draft, DraftConfig()), fault)
+        engine = Engine(target, config, lambda address: link)
+        proposer = engine.proposers["draft"]
+        assert isinstance(proposer, DraftProposer)
+        link.proposer = proposer
+        return cls(engine, link)
+
+    def submit(self, prompt: Sequence[int], max_tokens: int, **options: object) -> Collected:
+        """Starts a request; with a drafter the method is "draft" unless said otherwise."""
+        heard = Collected()
+        drafters = (ADDRESS,) if self.link else ()
+        options.setdefault("method", "draft" if self.link else "plain")
+        request = Request(
+            request_id="test",
+            prompt_ids=tuple(prompt),
+            max_tokens=max_tokens,
+            drafters=drafters,
+            **options,  # type: ignore[arg-type]
+        )
+        self.engine.submit(request, heard)
+        return heard
+
+    def run(self, most_steps: int = 100_000) -> None:
+        """Steps until every request has ended."""
+        for _ in range(most_steps):
+            if not self.engine.live:
+                self.engine.step()  # takes the note of what was cancelled last
+                return
+            if not self.engine.step():
+                self.engine.wait(0.01)
+        raise AssertionError("the engine does not come to an end")
+
+    def generate(self, prompt: Sequence[int], max_tokens: int, **options: object) -> list[int]:
+        """One request from start to end."""
+        heard = self.submit(prompt, max_tokens, **options)
+        self.run()
+        return heard.ids

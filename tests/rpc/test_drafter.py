@@ -1,0 +1,369 @@
+"""The drafter over the wire, asked by a verifier that may be anything."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from paceline.v1 import drafter_pb2, drafter_pb2_grpc, types_pb2, worker_pb2, worker_pb2_grpc
+
+from common.model.runner import Runner
+from common.rpc.channel import open_channel
+from common.sampling_params import SamplingParams
+from drafter.config import EngineConfig
+from tests.inprocess import Pair
+from tests.rpc.services import RunningDrafter, drafting, refusal, until
+from tests.tiny_models import MAX_LEN, VOCAB
+
+CODE = grpc.StatusCode
+HELLO = drafter_pb2.Hello(vocab_size=VOCAB)
+SAMPLING = types_pb2.SamplingParams(temperature=0.8, seed=7)
+MANY = 40
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(twin: Runner) -> Iterator[None]:
+    yield
+    twin.pool.blocks.check()
+    assert twin.pool.blocks.held == 0
+
+
+@pytest.fixture(scope="module")
+def prompt() -> list[int]:
+    draw = random.Random(3)
+    return [draw.randrange(3, VOCAB) for _ in range(30)]
+
+
+@pytest.fixture(scope="module")
+def text(twin: Runner, prompt: list[int]) -> list[int]:
+    """What the drafter's own model says after the prompt, with the session's noise."""
+    return Pair.make(twin).generate(prompt, MANY, sampling=SamplingParams(temperature=0.8, seed=7))
+
+
+class Stream:
+    """The verifier's end of a `Draft` stream."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+
+    async def send(self, **parts: Any) -> None:
+        await self.call.write(drafter_pb2.DraftRequest(**parts))
+
+    async def branch(self) -> tuple[drafter_pb2.Branches, drafter_pb2.Branch]:
+        """The next branch; what else comes is skipped."""
+        while True:
+            response = await self._read()
+            if response.branches:
+                (branches,) = response.branches
+                (branch,) = branches.branches
+                return branches, branch
+
+    async def drop(self) -> drafter_pb2.Dropped:
+        """The next session given up; what else comes is skipped."""
+        while not (response := await self._read()).drops:
+            pass
+        found: drafter_pb2.Dropped = response.drops[0]
+        return found
+
+    async def _read(self) -> drafter_pb2.DraftResponse:
+        async with asyncio.timeout(10):
+            response = await self.call.read()
+        assert response is not grpc.aio.EOF, "the drafter ended the stream"
+        return response
+
+
+@asynccontextmanager
+async def conversing(drafter: RunningDrafter) -> AsyncIterator[Stream]:
+    """Opens a stream for the length of a block."""
+    async with open_channel(drafter.address) as channel:
+        call = drafter_pb2_grpc.DrafterStub(channel).Draft()
+        await call.write(drafter_pb2.DraftRequest(hello=HELLO))
+        yield Stream(call)
+        call.cancel()
+
+
+def opening(
+    ids: Sequence[int], session: int = 1, incarnation: int = 1, **fields: Any
+) -> drafter_pb2.Open:
+    fields.setdefault("sampling", SAMPLING)
+    return drafter_pb2.Open(session=session, incarnation=incarnation, ids=ids, **fields)
+
+
+def round_of(
+    base: int, ids: Sequence[int], session: int = 1, incarnation: int = 1, draft_tokens: int = 4
+) -> drafter_pb2.Commit:
+    return drafter_pb2.Commit(
+        session=session,
+        incarnation=incarnation,
+        base=base,
+        path_hash=base * 31,
+        accepted=max(len(ids) - 1, 0),
+        ids=ids,
+        draft_tokens=draft_tokens,
+    )
+
+
+async def test_branches_follow_the_rounds(twin: Runner, prompt: list[int], text: list[int]) -> None:
+    async with drafting(twin) as drafter, conversing(drafter) as stream:
+        await stream.send(opens=[opening(prompt)])
+        done, lengths = 0, (1, 3, 5, 2)
+        for taken, length in zip(lengths, (*lengths[1:], 4), strict=True):
+            base, ids = len(prompt) + done, text[done : done + taken]
+            await stream.send(commits=[round_of(base, ids, draft_tokens=length)])
+            done += taken
+            branches, branch = await stream.branch()
+            assert (branches.session, branches.incarnation) == (1, 1)
+            assert (branches.base, branches.path_hash) == (base, base * 31), "the round's own key"
+            assert (branch.accepted, branch.bonus) == (taken - 1, ids[-1])
+            assert list(branch.ids) == text[done : done + length]
+        await stream.send(closes=[drafter_pb2.Close(session=1, incarnation=1)])
+        await drafter.empty()
+        assert drafter.engine.load().stale == 0
+
+
+async def test_what_comes_with_the_hello_counts(
+    twin: Runner, prompt: list[int], text: list[int]
+) -> None:
+    async with drafting(twin) as drafter, open_channel(drafter.address) as channel:
+        call = drafter_pb2_grpc.DrafterStub(channel).Draft()
+        commits = [round_of(len(prompt), text[:1])]
+        await call.write(
+            drafter_pb2.DraftRequest(hello=HELLO, opens=[opening(prompt)], commits=commits)
+        )
+        _, branch = await Stream(call).branch()
+        assert list(branch.ids) == text[1:5]
+        call.cancel()
+        await drafter.empty()
+
+
+async def test_a_stream_that_ends_frees_its_sessions_and_no_others(
+    twin: Runner, prompt: list[int], text: list[int]
+) -> None:
+    async with drafting(twin) as drafter, conversing(drafter) as staying:
+        await staying.send(opens=[opening(prompt)])
+        async with conversing(drafter) as leaving:
+            await leaving.send(opens=[opening(prompt, session) for session in range(1, 6)])
+            await until(lambda: drafter.engine.live == 6)
+        await until(lambda: drafter.engine.live == 1)
+        await staying.send(commits=[round_of(len(prompt), text[:1])])
+        _, branch = await staying.branch()
+        assert list(branch.ids) == text[1:5]
+        await staying.call.done_writing()
+        assert await staying.call.read() is grpc.aio.EOF
+        await drafter.empty()
+
+
+@pytest.mark.parametrize(
+    ("first", "code", "words"),
+    [
+        (drafter_pb2.DraftRequest(), CODE.INVALID_ARGUMENT, "hello: must come with the first"),
+        (
+            drafter_pb2.DraftRequest(opens=[opening([5])]),
+            CODE.INVALID_ARGUMENT,
+            "hello: must come with the first",
+        ),
+        (
+            drafter_pb2.DraftRequest(
+                hello=drafter_pb2.Hello(vocab_size=VOCAB, tokenizer_fingerprint="b" * 64)
+            ),
+            CODE.FAILED_PRECONDITION,
+            "tokenizers differ: the verifier's is bbbbbbbbbbbb, this drafter's none",
+        ),
+        (
+            drafter_pb2.DraftRequest(hello=drafter_pb2.Hello(vocab_size=VOCAB + 1)),
+            CODE.FAILED_PRECONDITION,
+            f"vocabularies differ: the verifier's model has {VOCAB + 1} ids, this drafter's",
+        ),
+    ],
+)
+async def test_strangers_are_refused(
+    first: drafter_pb2.DraftRequest, code: grpc.StatusCode, words: str, twin: Runner
+) -> None:
+    async with drafting(twin) as drafter, open_channel(drafter.address) as channel:
+        error = await refusal(drafter_pb2_grpc.DrafterStub(channel).Draft(iter([first])))
+        assert error.code() is code
+        assert words in error.details()
+        assert drafter.engine.live == 0
+
+
+@pytest.mark.parametrize(
+    ("opened", "reason"),
+    [
+        (opening([]), "its ids do not fit"),
+        (opening([VOCAB]), "its ids do not fit"),
+        (opening([5] * MAX_LEN), "its ids do not fit"),
+        (opening([5], sampling=types_pb2.SamplingParams(top_p=2.0)), "sampling.top_p"),
+        (opening([5], sampling=types_pb2.SamplingParams(logit_bias={VOCAB: 1.0})), "logit_bias"),
+    ],
+)
+async def test_a_session_that_cannot_be_mirrored_is_dropped_alone(
+    opened: drafter_pb2.Open, reason: str, twin: Runner, prompt: list[int], text: list[int]
+) -> None:
+    async with drafting(twin) as drafter, conversing(drafter) as stream:
+        await stream.send(opens=[opened, opening(prompt, session=2)])
+        dropped = await stream.drop()
+        assert (dropped.session, dropped.incarnation) == (1, 1)
+        assert reason in dropped.reason
+        await stream.send(commits=[round_of(len(prompt), text[:1], session=2)])
+        _, branch = await stream.branch()
+        assert list(branch.ids) == text[1:5]
+
+
+async def test_commits_of_another_fence(twin: Runner, prompt: list[int], text: list[int]) -> None:
+    base = len(prompt)
+    async with drafting(twin) as drafter, conversing(drafter) as stream:
+        await stream.send(opens=[opening(prompt), opening(prompt, session=2)])
+        await stream.send(
+            commits=[
+                round_of(base, text[:1], session=9),
+                round_of(base, text[:1], incarnation=2),
+                round_of(base, text[:1]),
+            ]
+        )
+        branches, branch = await stream.branch()
+        assert branches.session == 1
+        assert list(branch.ids) == text[1:5]
+        assert drafter.engine.load().stale == 2
+        for bad in (round_of(base + 1, text[:1], 2), round_of(base, [], 2)):
+            await stream.send(commits=[bad])
+            assert (await stream.drop()).reason == "out of step with its verifier"
+            await stream.send(opens=[opening(prompt, session=2)])
+
+
+async def test_a_branch_is_never_longer_than_the_drafter_allows(twin: Runner) -> None:
+    long = [5 + i % 100 for i in range(MAX_LEN - 4)]
+    async with drafting(twin, EngineConfig(max_draft_tokens=6)) as drafter:
+        async with conversing(drafter) as stream:
+            await stream.send(opens=[opening(long[:20])])
+            await stream.send(commits=[round_of(20, [9], draft_tokens=2**32 - 1)])
+            assert len((await stream.branch())[1].ids) == 6
+            await stream.send(opens=[opening(long, incarnation=2)])
+            await stream.send(commits=[round_of(len(long), [9], incarnation=2, draft_tokens=6)])
+            assert len((await stream.branch())[1].ids) == 3, "the model's length ends there"
+            await stream.send(commits=[round_of(len(long) + 1, [9, 9, 9, 9], incarnation=2)])
+            assert (await stream.drop()).reason == "longer than this model allows"
+        await drafter.empty()
+
+
+async def test_the_least_recently_used_session_makes_room(
+    twin: Runner, prompt: list[int], text: list[int]
+) -> None:
+    async with drafting(twin, EngineConfig(max_sessions=2)) as drafter:
+        async with conversing(drafter) as stream:
+            await stream.send(opens=[opening(prompt, 1), opening(prompt, 2)])
+            await stream.send(commits=[round_of(len(prompt), text[:1], 1)])
+            await stream.branch()
+            await stream.send(opens=[opening(prompt, 3)])
+            dropped = await stream.drop()
+            assert (dropped.session, dropped.reason) == (2, "too many sessions")
+        await drafter.empty()
+
+
+async def test_draining_keeps_sessions_and_takes_no_more(
+    twin: Runner, prompt: list[int], text: list[int]
+) -> None:
+    async with drafting(twin) as drafter, conversing(drafter) as stream:
+        await stream.send(opens=[opening(prompt)])
+        await until(lambda: drafter.engine.live == 1)
+        drafter.engine.stop_accepting()
+        await stream.send(opens=[opening(prompt, session=2)])
+        dropped = await stream.drop()
+        assert (dropped.session, dropped.reason) == (2, "draining")
+        await stream.send(commits=[round_of(len(prompt), text[:1])])
+        assert list((await stream.branch())[1].ids) == text[1:5]
+        async with open_channel(drafter.address) as channel:
+            first = drafter_pb2.DraftRequest(hello=HELLO)
+            error = await refusal(drafter_pb2_grpc.DrafterStub(channel).Draft(iter([first])))
+            assert error.code() is CODE.UNAVAILABLE
+            assert "draining" in error.details()
+            watch = worker_pb2_grpc.WorkerStub(channel).WatchStatus(worker_pb2.WatchStatusRequest())
+            assert not (await watch.read()).accepting
+            watch.cancel()
+        drafter.service.end()
+        assert await stream.call.read() is grpc.aio.EOF
+        await drafter.empty()
+
+
+some_ids = st.lists(st.integers(0, VOCAB - 1) | st.sampled_from([VOCAB, 2**32 - 1]), max_size=6)
+sessions = {"session": st.integers(1, 3), "incarnation": st.integers(0, 2)}
+odd = st.sampled_from([0.0, -1.0, 0.7, 1e-300, 1e300, float("nan"), float("inf")])
+samplings = st.builds(
+    types_pb2.SamplingParams,
+    temperature=odd,
+    top_k=st.sampled_from([0, 3, 2**32 - 1]),
+    top_p=st.none() | odd,
+    min_p=odd,
+    repetition_penalty=st.none() | odd,
+    logit_bias=st.dictionaries(st.sampled_from([0, 5, VOCAB, 2**32 - 1]), odd, max_size=2),
+)
+opens = st.builds(
+    drafter_pb2.Open,
+    **sessions,
+    ids=some_ids | st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
+    sampling=st.none() | st.just(SAMPLING) | samplings,
+)
+commits = st.builds(
+    drafter_pb2.Commit,
+    **sessions,
+    base=st.integers(0, 45) | st.just(2**32 - 1),
+    path_hash=st.integers(0, 2**64 - 1),
+    accepted=st.sampled_from([0, 1, 2**32 - 1]),
+    ids=some_ids,
+    draft_tokens=st.sampled_from([0, 1, 5, 70, 2**32 - 1]),
+    verifying=st.integers(0, 3),
+    fanout=st.integers(0, 3),
+)
+messages = st.builds(
+    drafter_pb2.DraftRequest,
+    hello=st.none() | st.just(HELLO) | st.builds(drafter_pb2.Hello, vocab_size=st.integers(0, 5)),
+    opens=st.lists(opens, max_size=3),
+    commits=st.lists(commits, max_size=4),
+    closes=st.lists(st.builds(drafter_pb2.Close, **sessions), max_size=2),
+)
+
+
+async def said(call: Any, talk: Sequence[drafter_pb2.DraftRequest]) -> grpc.StatusCode:
+    """Says it all, the rest only if the beginning was accepted; the code of the stream's end."""
+    for message in talk[:1]:
+        await call.write(message)
+    if not talk:
+        await call.done_writing()
+    await call.initial_metadata()
+    if not call.done():
+        for message in talk[1:]:
+            await call.write(message)
+        await call.done_writing()
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    code: grpc.StatusCode = await call.code()
+    return code
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(talk=st.lists(messages, max_size=6), greets=st.booleans())
+async def test_no_verifier_brings_the_drafter_down(
+    talk: list[drafter_pb2.DraftRequest],
+    greets: bool,
+    twin: Runner,
+    prompt: list[int],
+    text: list[int],
+) -> None:
+    async with drafting(twin) as drafter, conversing(drafter) as honest:
+        await honest.send(opens=[opening(prompt)])
+        async with open_channel(drafter.address) as channel:
+            first = [drafter_pb2.DraftRequest(hello=HELLO)] if greets else []
+            allowed = {CODE.OK, CODE.INVALID_ARGUMENT, CODE.FAILED_PRECONDITION}
+            async with asyncio.timeout(20):
+                call = drafter_pb2_grpc.DrafterStub(channel).Draft()
+                assert await said(call, [*first, *talk]) in allowed
+        await honest.send(commits=[round_of(len(prompt), text[:1])])
+        assert list((await honest.branch())[1].ids) == text[1:5]
+        honest.call.cancel()
+        await drafter.empty()

@@ -1,0 +1,435 @@
+"""The gateway over real servers: what clients see, what verifiers get."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from paceline.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+
+from common import errors
+from common.rpc.channel import open_channel
+from common.rpc.health import Health
+from common.rpc.server import RunningServer, start
+from common.store.sessions import MemorySessions
+from common.tokenizer import Tokenizer
+from gateway.admission import Admission
+from gateway.fleet import Fleet
+from gateway.generation import Generations
+from gateway.service import InferenceService
+from tests.scripted_workers import ScriptedWorker, serving
+
+A, R, B = (
+    types_pb2.TOKEN_SOURCE_ACCEPTED,
+    types_pb2.TOKEN_SOURCE_RECOVERED,
+    types_pb2.TOKEN_SOURCE_BONUS,
+)
+
+
+@dataclass(frozen=True)
+class Gateway:
+    stub: inference_pb2_grpc.InferenceStub
+    health: health_pb2_grpc.HealthStub
+    fleet: Fleet
+    admission: Admission
+    server: RunningServer
+
+    async def generate(self, deadline_s: float | None = 20, **request) -> "Answer":
+        call = self.stub.Generate(inference_pb2.GenerateRequest(**request), timeout=deadline_s)
+        return Answer([message async for message in call])
+
+    async def serving(self) -> bool:
+        answer = await self.health.Check(health_pb2.HealthCheckRequest())
+        return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+class Answer:
+    """A generation as the client saw it."""
+
+    def __init__(self, messages: list[inference_pb2.GenerateResponse]) -> None:
+        self.started = messages[0].started
+        self.chunks = [message.chunk for message in messages[1:-1]]
+        self.complete = messages[-1].complete
+        self.text = "".join(chunk.text for chunk in self.chunks)
+        self.ids = [id_ for chunk in self.chunks for id_ in chunk.token_ids]
+
+
+@asynccontextmanager
+async def gateway(
+    *verifiers: str,
+    drafters: tuple[str, ...] = (),
+    tokenizer: Tokenizer | None = None,
+    max_concurrent: int = 8,
+    ready: bool = True,
+) -> AsyncIterator[Gateway]:
+    health = Health(serving=False)
+    loaded = {tokenizer.fingerprint: tokenizer} if tokenizer else {}
+    async with AsyncExitStack() as stack:
+        fleet = await stack.enter_async_context(
+            Fleet(verifiers, drafters, loaded, interval_ms=50, on_change=health.set_serving)
+        )
+        admission = Admission(max_concurrent)
+        service = InferenceService(fleet, Generations(fleet, MemorySessions(60)), admission)
+        server = await start(register=service.register, host="127.0.0.1", port=0, health=health)
+        stack.push_async_callback(server.stop)
+        channel = await stack.enter_async_context(open_channel(f"127.0.0.1:{server.port}"))
+        running = Gateway(
+            stub=inference_pb2_grpc.InferenceStub(channel),
+            health=health_pb2_grpc.HealthStub(channel),
+            fleet=fleet,
+            admission=admission,
+            server=server,
+        )
+        if ready:
+            handles = [*fleet._verifiers.values(), *fleet._drafters.values()]
+            await until(lambda: all(handle.present for handle in handles))
+        yield running
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition is another task's state
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    loaded = Tokenizer.load(Path(__file__).parents[2] / "models" / "demo" / "target")
+    assert loaded is not None
+    return loaded
+
+
+def ids_of(*ids: int) -> inference_pb2.TokenIds:
+    return inference_pb2.TokenIds(ids=ids)
+
+
+def verifier_for(tokenizer: Tokenizer, **description) -> ScriptedWorker:
+    return ScriptedWorker(tokenizer_fingerprint=tokenizer.fingerprint, **description)
+
+
+async def test_ids_come_back_with_their_sources_and_the_verifiers_numbers() -> None:
+    verifier = ScriptedWorker()
+    verifier.messages = [([5], [R]), ([6, 7, 8], [A, A, B]), ([9], [R])]
+    async with serving(verifier), gateway(verifier.address) as target:
+        answer = await target.generate(
+            request_id="r1",
+            token_ids=ids_of(1, 2, 3),
+            max_tokens=5,
+            sampling=types_pb2.SamplingParams(temperature=0.5, seed=2**64 - 1),
+            stop_token_ids=[77],
+            ignore_eos=True,
+        )
+    assert answer.started == inference_pb2.GenerationStarted(
+        request_id="r1", model="demo", seed=2**64 - 1, prompt_tokens=3
+    )
+    assert [list(chunk.token_ids) for chunk in answer.chunks] == [[5], [6, 7, 8], [9]]
+    assert [list(chunk.sources) for chunk in answer.chunks] == [[R], [A, A, B], [R]]
+    assert answer.text == ""
+    assert answer.complete.finish_reason == types_pb2.FINISH_REASON_LENGTH
+    assert answer.complete.usage.cached_tokens == 3
+    assert list(answer.complete.speculation.accepted_per_position) == [3, 2]
+    (request,) = verifier.requests
+    assert list(request.prompt_ids) == [1, 2, 3]
+    assert (request.max_tokens, request.ignore_eos) == (5, True)
+    assert list(request.stop_token_ids) == [77]
+    assert request.sampling.seed == 2**64 - 1
+    assert request.sampling.temperature == 0.5
+    assert request.speculation.method == "plain"
+
+
+async def test_text_in_text_out_and_a_seed_is_drawn(tokenizer: Tokenizer) -> None:
+    text = "Grüße 😀 and more"
+    verifier = verifier_for(tokenizer)
+    verifier.messages = [([id_], [R]) for id_ in tokenizer.encode(text)]
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        answers = [await target.generate(text="Hello") for _ in range(2)]
+    assert [answer.text for answer in answers] == [text, text]
+    assert not any("\ufffd" in chunk.text for chunk in answers[0].chunks)
+    assert answers[0].started.seed != answers[1].started.seed
+    assert [r.sampling.seed for r in verifier.requests] == [a.started.seed for a in answers]
+    prompt = tokenizer.encode("Hello")
+    assert list(verifier.requests[0].prompt_ids) == prompt
+    assert verifier.requests[0].max_tokens == 256 - len(prompt)
+    assert re.fullmatch("[0-9a-f]{32}", answers[0].started.request_id)
+
+
+async def test_a_stop_string_cuts_text_and_ids_and_cancels_the_verifier(
+    tokenizer: Tokenizer,
+) -> None:
+    ids = tokenizer.encode("first line\nSTOP here and never here")
+    verifier = verifier_for(tokenizer)
+    verifier.messages = [(ids[:1], [R]), (ids[1:], [A] * (len(ids) - 2) + [B])]
+    verifier.hold = asyncio.Event()
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        answer = await target.generate(text="x", stop=["STOP", "absent"])
+        await asyncio.wait_for(verifier.cancelled.wait(), 5)
+    assert answer.text == "first line\n"
+    assert tokenizer.decode(answer.ids).endswith("STOP")
+    assert answer.ids == ids[: len(answer.ids)]
+    assert answer.complete.stop == "STOP"
+    assert answer.complete.finish_reason == types_pb2.FINISH_REASON_STOP
+    assert answer.complete.usage.completion_tokens == len(answer.ids)
+    assert answer.complete.usage.prompt_tokens == len(tokenizer.encode("x"))
+    stats = answer.complete.speculation
+    assert (stats.rounds, stats.accepted_tokens) == (2, len(answer.ids) - 1)
+
+
+async def test_chat_uses_the_template_and_names_what_it_refuses(tokenizer: Tokenizer) -> None:
+    turns = [inference_pb2.ChatMessage(role="user", content="hi")]
+    verifier = verifier_for(tokenizer)
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        await target.generate(chat=inference_pb2.ChatMessages(messages=turns))
+    expected = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}])
+    assert list(verifier.requests[0].prompt_ids) == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "message"),
+    [
+        ({"token_ids": ids_of(9999)}, "INVALID_ARGUMENT", "token_ids: ids must be in [0, 4095]"),
+        ({"token_ids": ids_of()}, "INVALID_ARGUMENT", "token_ids: must not be empty"),
+        ({}, "INVALID_ARGUMENT", "input: one of text, token_ids and chat must be set"),
+        ({"text": "x"}, "FAILED_PRECONDITION", "send token_ids"),
+        ({"token_ids": ids_of(1), "max_tokens": 256}, "INVALID_ARGUMENT", "must be at most 255"),
+        ({"token_ids": ids_of(1), "model": "other"}, "NOT_FOUND", "served: demo"),
+        (
+            {"token_ids": ids_of(1), "sampling": types_pb2.SamplingParams(top_p=1.5)},
+            "INVALID_ARGUMENT",
+            "sampling.top_p: must be in (0, 1], got 1.5",
+        ),
+        (
+            {"token_ids": ids_of(1), "speculation": types_pb2.SpeculationOptions(method="magic")},
+            "INVALID_ARGUMENT",
+            "speculation.method: must be one of auto, plain, draft",
+        ),
+        (
+            {"token_ids": ids_of(1), "speculation": types_pb2.SpeculationOptions(method="draft")},
+            "FAILED_PRECONDITION",
+            "this deployment has auto, plain; it cannot run draft: no drafter is configured",
+        ),
+    ],
+)
+async def test_bad_input(request_: dict, code: str, message: str) -> None:
+    verifier = ScriptedWorker()
+    async with serving(verifier), gateway(verifier.address) as target:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.generate(**request_)
+    assert caught.value.code().name == code
+    assert message in caught.value.details()
+    assert verifier.requests == []
+
+
+async def test_the_verifiers_refusals_pass_through() -> None:
+    verifier = ScriptedWorker()
+    refusal = errors.FailedPrecondition("speculation.acceptance: only coupled is offered")
+    async with serving(verifier), gateway(verifier.address) as target:
+        for verifier.error in (refusal, errors.ResourceExhausted("no blocks are free")):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await target.generate(
+                    token_ids=ids_of(1),
+                    speculation=types_pb2.SpeculationOptions(
+                        acceptance=types_pb2.ACCEPTANCE_TYPICAL
+                    ),
+                )
+            assert caught.value.code().name == verifier.error.code
+            assert caught.value.details() == str(verifier.error)
+    assert verifier.requests[0].speculation.acceptance == types_pb2.ACCEPTANCE_TYPICAL
+
+
+async def test_drafters_are_offered_only_where_they_fit(caplog: pytest.LogCaptureFixture) -> None:
+    verifier = ScriptedWorker(tokenizer_fingerprint="f")
+    good = ScriptedWorker(tier="drafter", tokenizer_fingerprint="f")
+    foreign = ScriptedWorker(tier="drafter", tokenizer_fingerprint="g")
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(verifier, good, foreign))
+        addresses = (foreign.address, good.address)
+        target = await stack.enter_async_context(gateway(verifier.address, drafters=addresses))
+        await target.generate(token_ids=ids_of(1))
+        plain = types_pb2.SpeculationOptions(method="plain")
+        await target.generate(token_ids=ids_of(1), speculation=plain)
+        await good.stop()
+        handle = target.fleet._drafters[good.address]
+        await until(lambda: not handle.present)
+        await target.generate(token_ids=ids_of(1))
+        assert target.fleet.misfits[verifier.address, foreign.address] == 1
+    drafting, without, after = verifier.requests
+    assert drafting.speculation.method == "draft"
+    assert [each.address for each in drafting.drafters] == [good.address]
+    assert (without.speculation.method, list(without.drafters)) == ("plain", [])
+    assert (after.speculation.method, list(after.drafters)) == ("plain", [])
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert told.count("drafter does not fit") == 1
+    assert told.count("drafter lost") == 1
+
+
+async def test_not_serving_until_a_verifier_is_there_and_it_may_come_back() -> None:
+    verifier = ScriptedWorker()
+    await verifier.start()
+    port = int(verifier.address.rpartition(":")[2])
+    await verifier.stop()
+    async with gateway(verifier.address, ready=False) as target:
+        assert not await target.serving()
+        for call in (
+            target.generate(token_ids=ids_of(1)),
+            target.stub.ListModels(inference_pb2.ListModelsRequest()),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert verifier.address in caught.value.details()
+
+        handle = target.fleet.verifier(verifier.address)
+        await verifier.start(port)
+        await until(lambda: handle.present)
+        assert await target.serving()
+        assert (await target.generate(token_ids=ids_of(1))).started.model == "demo"
+
+        await verifier.stop()
+        await until(lambda: not handle.present)
+        assert not await target.serving()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.generate(token_ids=ids_of(1))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert verifier.address in caught.value.details()
+
+
+async def test_a_verifier_lost_half_way_is_unavailable_and_named() -> None:
+    verifier = ScriptedWorker()
+    verifier.messages, verifier.hold = [([5], [R])], asyncio.Event()
+    async with serving(verifier), gateway(verifier.address) as target:
+        call = target.stub.Generate(inference_pb2.GenerateRequest(token_ids=ids_of(1)))
+        await call.read()
+        assert list((await call.read()).chunk.token_ids) == [5]
+        await verifier.stop()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert verifier.address in caught.value.details()
+
+
+async def test_cancelling_frees_the_verifier_and_the_slot() -> None:
+    verifier = ScriptedWorker()
+    verifier.messages, verifier.hold = [([5], [R])], asyncio.Event()
+    async with serving(verifier), gateway(verifier.address) as target:
+        call = target.stub.Generate(inference_pb2.GenerateRequest(token_ids=ids_of(1)))
+        await call.read()
+        await call.read()
+        call.cancel()
+        await asyncio.wait_for(verifier.cancelled.wait(), 5)
+        await until(lambda: target.admission.running == 0)
+
+
+async def test_the_deadline_passes_on_with_a_margin() -> None:
+    verifier = ScriptedWorker()
+    verifier.hold = asyncio.Event()
+    async with serving(verifier), gateway(verifier.address) as target:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.generate(token_ids=ids_of(1), deadline_s=0.5)
+        await asyncio.wait_for(verifier.cancelled.wait(), 5)
+        verifier.hold.set()
+        await target.generate(token_ids=ids_of(1), deadline_s=None)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    short, none = verifier.remaining_s
+    assert short is not None
+    assert 0 < short < 0.46
+    assert none is None
+
+
+async def test_overload_is_refused_at_once_and_others_go_on() -> None:
+    verifier = ScriptedWorker()
+    verifier.messages, verifier.hold = [([5], [R])], asyncio.Event()
+    async with serving(verifier), gateway(verifier.address, max_concurrent=2) as target:
+        running = [asyncio.create_task(target.generate(token_ids=ids_of(1))) for _ in range(2)]
+        await until(lambda: len(verifier.requests) == 2)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.generate(token_ids=ids_of(1))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        verifier.hold.set()
+        assert [answer.ids for answer in await asyncio.gather(*running)] == [[5], [5]]
+
+
+async def test_a_session_returns_to_its_verifier() -> None:
+    first, second = ScriptedWorker(), ScriptedWorker()
+    async with serving(first, second), gateway(first.address, second.address) as target:
+        await target.generate(token_ids=ids_of(1), session_id="s")
+        served, other = (first, second) if first.requests else (second, first)
+        served.status.running = 5
+        handle = target.fleet.verifier(served.address)
+        await until(lambda: handle.candidate.load.running == 5)
+        await target.generate(token_ids=ids_of(1), session_id="s")
+        await target.generate(token_ids=ids_of(1), session_id="new")
+    assert (len(served.requests), len(other.requests)) == (2, 1)
+
+
+async def test_models_are_listed_with_what_they_can_do(tokenizer: Tokenizer) -> None:
+    spoken, bare = verifier_for(tokenizer), ScriptedWorker(model="bare", max_model_len=32)
+    async with (
+        serving(spoken, bare),
+        gateway(spoken.address, bare.address, tokenizer=tokenizer) as target,
+    ):
+        listed = await target.stub.ListModels(inference_pb2.ListModelsRequest())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.generate(token_ids=ids_of(1))
+        await target.generate(token_ids=ids_of(1), model="bare")
+    assert caught.value.details() == "model: must name one of bare, demo"
+    assert [model.name for model in listed.models] == ["bare", "demo"]
+    assert [model.has_tokenizer for model in listed.models] == [False, True]
+    assert [model.has_chat_template for model in listed.models] == [False, True]
+    assert [list(model.methods) for model in listed.models] == [["plain"], ["plain"]]
+    assert [model.max_model_len for model in listed.models] == [32, 256]
+    assert len(bare.requests) == 1
+
+
+async def test_tokenize_and_detokenize(tokenizer: Tokenizer) -> None:
+    verifier = verifier_for(tokenizer)
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        encoded = await target.stub.Tokenize(inference_pb2.TokenizeRequest(text="Grüße 😀"))
+        decoded = await target.stub.Detokenize(
+            inference_pb2.DetokenizeRequest(token_ids=[*encoded.token_ids, 2])
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.stub.Detokenize(inference_pb2.DetokenizeRequest(token_ids=[4096]))
+    assert decoded.text == "Grüße 😀"
+    assert caught.value.details() == "token_ids: ids must be in [0, 4095], got 4096"
+
+
+async def test_running_generations_finish_while_the_server_stops() -> None:
+    verifier = ScriptedWorker()
+    verifier.messages, verifier.hold = [([5], [R])], asyncio.Event()
+    async with serving(verifier), gateway(verifier.address) as target:
+        running = asyncio.create_task(target.generate(token_ids=ids_of(1)))
+        await until(lambda: len(verifier.requests) == 1)
+        stopping = asyncio.create_task(target.server.stop(10))
+        await asyncio.sleep(0.05)
+        verifier.hold.set()
+        assert (await running).ids == [5]
+        await stopping
+
+
+async def test_a_drained_verifier_is_let_go() -> None:
+    verifier = ScriptedWorker()
+    async with serving(verifier), gateway(verifier.address) as target:
+        handle = target.fleet.verifier(verifier.address)
+        verifier.status.accepting, verifier.status.running = False, 1
+        await until(lambda: not handle.candidate.available)
+        assert handle.present
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.generate(token_ids=ids_of(1))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        verifier.status.running = 0
+        await until(lambda: not handle.present)
+
+
+async def test_a_drafter_in_the_list_of_verifiers_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    drafter = ScriptedWorker(tier="drafter")
+    async with serving(drafter), gateway(drafter.address, ready=False):
+        await until(lambda: any("not reachable" in record.message for record in caplog.records))
+    assert any(getattr(record, "reason", "") == "it is no verifier" for record in caplog.records)

@@ -1,0 +1,546 @@
+"""The verifier over the wire, with real drafters and with drafters that fail it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Iterator, Sequence
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from paceline.v1 import drafter_pb2, types_pb2, verifier_pb2, worker_pb2
+
+from common.model.runner import Runner
+from common.sampling_params import SamplingParams
+from tests.inprocess import Pair
+from tests.rpc.services import (
+    DRAFT_TOKENS,
+    RunningDrafter,
+    RunningVerifier,
+    ScriptedDrafter,
+    Text,
+    ask,
+    braked,
+    drafting,
+    ending,
+    refusal,
+    until,
+    verifying,
+)
+from tests.tiny_models import MAX_LEN, VOCAB
+from verifier.config import EngineConfig
+
+TOKENS = 120
+SAMPLING = SamplingParams(temperature=0.8, seed=7)
+CODE = grpc.StatusCode
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(target: Runner, twin: Runner, stranger: Runner) -> Iterator[None]:
+    yield
+    for one in (target, twin, stranger):
+        one.pool.blocks.check()
+        assert one.pool.blocks.held == 0
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    draw = random.Random(1)
+    return [[draw.randrange(3, VOCAB) for _ in range(length)] for length in (1, 20, 70, 33, 48, 5)]
+
+
+@pytest.fixture(scope="module")
+def plain(target: Runner, prompts: list[list[int]]) -> list[list[int]]:
+    """Each prompt's text as the engine gives it without wire and without drafter."""
+    pair = Pair.make(target)
+    return [pair.generate(prompt, TOKENS, sampling=SAMPLING) for prompt in prompts]
+
+
+async def paired(verifier: RunningVerifier, prompt: Sequence[int], *drafters: str) -> None:
+    """Generates until the drafter helps: the first request only causes the connection."""
+    async with asyncio.timeout(10):
+        while True:
+            text = await verifier.generate(ask(prompt, 30, *drafters))
+            if text.speculation.drafted_tokens:
+                return
+            await asyncio.sleep(0.02)
+
+
+def check_counts(text: Text, prompt: Sequence[int]) -> None:
+    """What a text's usage and statistics must have in common."""
+    assert text.complete is not None
+    usage, stats = text.complete.usage, text.speculation
+    assert usage.prompt_tokens == len(prompt)
+    assert usage.completion_tokens == len(text.ids)
+    assert usage.cached_tokens < len(prompt)
+    accepted = text.sources.count(types_pb2.TOKEN_SOURCE_ACCEPTED)
+    assert stats.accepted_tokens == accepted == sum(stats.accepted_per_position)
+    assert stats.accepted_tokens <= stats.drafted_tokens <= DRAFT_TOKENS * stats.rounds
+    assert stats.rounds <= len(text.ids) <= stats.rounds + accepted
+    assert list(stats.accepted_per_position) == sorted(stats.accepted_per_position, reverse=True)
+    assert stats.acceptance == types_pb2.ACCEPTANCE_COUPLED
+    assert not stats.lossy
+
+
+async def test_ids_over_the_wire_are_those_of_the_engine(
+    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with verifying(target) as verifier, drafting(twin) as drafter:
+        await paired(verifier, prompts[0], drafter.address)
+        alone = await asyncio.gather(*(verifier.generate(ask(p, TOKENS)) for p in prompts))
+        helped = await asyncio.gather(
+            *(verifier.generate(ask(p, TOKENS, drafter.address)) for p in prompts)
+        )
+        await verifier.empty()
+        await drafter.empty()
+        assert verifier.proposer.stale == 0
+    assert [text.ids for text in alone] == plain
+    assert [text.ids for text in helped] == plain
+    for prompt, text in zip(prompts * 2, alone + helped, strict=True):
+        check_counts(text, prompt)
+        assert text.complete is not None
+        assert text.complete.finish_reason == types_pb2.FINISH_REASON_LENGTH
+    assert {text.speculation.method for text in alone} == {"plain"}
+    assert {text.speculation.rounds for text in alone} == {TOKENS}
+    assert {text.speculation.method for text in helped} == {"draft"}
+    assert max(text.speculation.rounds for text in helped) < TOKENS / 2, "a twin drafts well"
+
+
+async def test_stop_tokens_and_the_end_of_sequence(
+    target: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with verifying(target) as verifier:
+        stop = plain[1][9]
+        stopped = await verifier.generate(ask(prompts[1], TOKENS, stop_token_ids=[stop]))
+        biased = types_pb2.SamplingParams(logit_bias={2: 1000.0})
+        ended = ask(prompts[1], 5, sampling=biased)
+        ended.ignore_eos = False
+        text = await verifier.generate(ended)
+        await verifier.empty()
+    assert stopped.ids == plain[1][: plain[1].index(stop) + 1]
+    assert text.ids == [2]
+    for one in (stopped, text):
+        assert one.complete is not None
+        assert one.complete.finish_reason == types_pb2.FINISH_REASON_STOP
+
+
+async def test_a_cancelled_call_frees_both_tiers(
+    target: Runner, twin: Runner, prompts: list[list[int]]
+) -> None:
+    async with verifying(target) as verifier, drafting(twin) as drafter:
+        await paired(verifier, prompts[0], drafter.address)
+        with braked(target) as brake:
+            call = verifier.stub.Generate(ask(prompts[2], 400, drafter.address))
+            brake.let(12)
+            while not (await call.read()).tokens.ids:
+                pass
+            await until(lambda: drafter.engine.live == 1)
+            call.cancel()
+            await until(lambda: not verifier.engine.live)
+            brake.open()
+            await verifier.empty()
+            await drafter.empty()
+
+
+async def test_a_deadline_frees_the_sequence(target: Runner, prompts: list[list[int]]) -> None:
+    async with verifying(target) as verifier:
+        with braked(target) as brake:
+            error = await refusal(verifier.stub.Generate(ask(prompts[2], 400), timeout=0.3))
+            await until(lambda: not verifier.engine.live)
+            brake.open()
+        assert error.code() is CODE.DEADLINE_EXCEEDED
+        await verifier.empty()
+
+
+async def lose(drafter: RunningDrafter, verifier: RunningVerifier, request: object) -> Text:
+    """Generates, with the drafter gone after its first help; the rest waits for that."""
+    text = Text()
+    with braked(verifier.runner) as brake:
+        call = verifier.stub.Generate(request, timeout=30)
+        while types_pb2.TOKEN_SOURCE_ACCEPTED not in text.sources:
+            brake.let(1)
+            text.take(await call.read())
+        await drafter.stop()
+        brake.open()
+        await text.rest(call)
+    return text
+
+
+async def test_a_drafter_lost_half_way_and_back_again(
+    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with verifying(target) as verifier, drafting(twin) as drafter:
+        await paired(verifier, prompts[0], drafter.address)
+        text = await lose(drafter, verifier, ask(prompts[3], TOKENS, drafter.address))
+        assert text.ids == plain[3]
+        assert 0 < text.speculation.accepted_tokens < TOKENS * 0.8, "helped, but not to the end"
+        await verifier.empty()
+        await drafter.start()
+        await paired(verifier, prompts[0], drafter.address)
+        again = await verifier.generate(ask(prompts[4], TOKENS, drafter.address))
+        assert again.ids == plain[4]
+        assert again.speculation.rounds < TOKENS / 2
+        await verifier.empty()
+        await drafter.empty()
+
+
+async def test_a_running_request_pairs_with_a_drafter_that_comes_back(
+    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with verifying(target) as verifier, drafting(twin) as drafter:
+        await paired(verifier, prompts[0], drafter.address)
+        await drafter.stop()
+        with braked(target) as brake:
+            call = verifier.stub.Generate(ask(prompts[3], TOKENS, drafter.address), timeout=30)
+            await drafter.start()
+            text = Text()
+            while drafter.engine.live == 0:
+                assert len(text.ids) < TOKENS
+                brake.let(1)
+                text.take(await call.read())
+                await asyncio.sleep(0.05)
+            brake.open()
+            await text.rest(call)
+        assert text.ids == plain[3]
+        assert text.speculation.accepted_tokens > 0
+        await drafter.empty()
+
+
+async def test_the_second_drafter_serves_where_the_first_is_dead(
+    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with verifying(target) as verifier, drafting(twin) as dead, drafting(twin) as alive:
+        await dead.stop()
+        addresses = (dead.address, alive.address)
+        await paired(verifier, prompts[0], *addresses)
+        text = await verifier.generate(ask(prompts[1], TOKENS, *addresses))
+        assert text.ids == plain[1]
+        assert text.speculation.rounds < TOKENS / 2
+        await alive.empty()
+
+
+async def test_the_second_drafter_takes_over_half_way(
+    target: Runner, twin: Runner, stranger: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with (
+        verifying(target) as verifier,
+        drafting(stranger) as first,
+        drafting(twin) as second,
+    ):
+        await paired(verifier, prompts[0], first.address)
+        await paired(verifier, prompts[0], second.address)
+        text = await lose(first, verifier, ask(prompts[5], TOKENS, first.address, second.address))
+        assert text.ids == plain[5]
+        assert text.speculation.rounds < TOKENS / 2, "the second one is a twin"
+        await second.empty()
+
+
+async def test_a_drafter_that_hangs_costs_a_few_waits(
+    target: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with ScriptedDrafter().serving() as drafter, verifying(target) as verifier:
+        await verifier.generate(ask(prompts[0], 30, drafter.address))
+        await until(lambda: verifier.proposer.links(drafter.address).alive)
+        text = await verifier.generate(ask(prompts[1], TOKENS, drafter.address))
+        assert text.ids == plain[1]
+        assert text.speculation.drafted_tokens == 0
+        asked = [commit for commit in drafter.commits if commit.draft_tokens]
+        told = [commit for commit in drafter.commits if not commit.draft_tokens]
+        assert 2 <= len(asked) <= 8, "a second of silence, then ever longer pauses"
+        assert len(told) > TOKENS / 2, "meanwhile the mirror is kept up to date"
+        await verifier.empty()
+
+
+def garbage(request: drafter_pb2.DraftRequest) -> Iterable[drafter_pb2.DraftResponse]:
+    """Everything a drafter can get wrong, for each round."""
+    for commit in request.commits:
+        ids, bonus = [5] * max(commit.draft_tokens, 1), commit.ids[-1]
+        key = {
+            "session": commit.session,
+            "incarnation": commit.incarnation,
+            "base": commit.base,
+            "path_hash": commit.path_hash,
+        }
+        outcome = {"accepted": commit.accepted, "bonus": bonus}
+        wrong = [
+            ({"path_hash": commit.path_hash ^ 1}, outcome, ids),
+            ({"incarnation": commit.incarnation + 1}, outcome, ids),
+            ({"session": commit.session + 1000}, outcome, ids),
+            ({"base": commit.base + 1}, outcome, ids),
+            ({}, {"accepted": commit.accepted + 1, "bonus": bonus}, ids),
+            ({}, {"accepted": commit.accepted, "bonus": (bonus + 1) % VOCAB}, ids),
+            ({}, outcome, [VOCAB]),
+            ({}, outcome, [2**32 - 1]),
+            ({}, outcome, [5] * 2_000),
+            ({}, outcome, [6] * 2_000),
+            ({}, outcome, []),
+        ]
+        response = drafter_pb2.DraftResponse()
+        for changed, given_outcome, drafted in wrong:
+            branches = response.branches.add(**(key | changed))
+            branches.branches.add(**given_outcome, ids=drafted)
+        response.readies.add(session=commit.session + 7, incarnation=99, length=1 << 31)
+        response.drops.add(session=commit.session + 1000, incarnation=1, reason="x")
+        response.drops.add(session=commit.session, incarnation=commit.incarnation + 1)
+        yield response
+
+
+async def test_garbage_changes_nothing_and_harms_nobody(
+    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with (
+        ScriptedDrafter(garbage).serving() as liar,
+        drafting(twin) as honest,
+        verifying(target) as verifier,
+    ):
+        await paired(verifier, prompts[0], honest.address)
+        await paired(verifier, prompts[0], liar.address)
+        drafters = [liar.address, honest.address] * 3
+        texts = await asyncio.gather(
+            *(
+                verifier.generate(ask(prompt, TOKENS, address))
+                for prompt, address in zip(prompts, drafters, strict=True)
+            )
+        )
+        assert [text.ids for text in texts] == plain
+        for prompt, text in zip(prompts, texts, strict=True):
+            check_counts(text, prompt)
+        assert all(text.speculation.accepted_tokens > 0 for text in texts[1::2])
+        status = await status_of(verifier)
+        assert status.stale_drafts >= 9 * 3 * 20
+        await verifier.empty()
+        await honest.empty()
+
+
+async def status_of(verifier: RunningVerifier) -> worker_pb2.WatchStatusResponse:
+    call = verifier.worker.WatchStatus(worker_pb2.WatchStatusRequest())
+    status: worker_pb2.WatchStatusResponse = await call.read()
+    call.cancel()
+    return status
+
+
+async def test_a_drafter_that_drops_every_session(
+    target: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    def drop(request: drafter_pb2.DraftRequest) -> Iterable[drafter_pb2.DraftResponse]:
+        for item in request.opens:
+            dropped = drafter_pb2.Dropped(session=item.session, incarnation=item.incarnation)
+            yield drafter_pb2.DraftResponse(drops=[dropped])
+
+    async with ScriptedDrafter(drop).serving() as drafter, verifying(target) as verifier:
+        await verifier.generate(ask(prompts[0], 30, drafter.address))
+        await until(lambda: verifier.proposer.links(drafter.address).alive)
+        text = await verifier.generate(ask(prompts[1], TOKENS, drafter.address))
+        assert text.ids == plain[1]
+        opened = [item.session for request in drafter.requests for item in request.opens]
+        assert len(opened) == len(set(opened)), "who gave a session up is not asked again"
+        await verifier.empty()
+
+
+async def test_another_tokenizer_with_as_many_ids_is_refused(
+    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with (
+        verifying(target, fingerprint="a" * 64) as verifier,
+        drafting(twin, fingerprint="b" * 64) as drafter,
+    ):
+        for index in (1, 2):
+            text = await verifier.generate(ask(prompts[index], TOKENS, drafter.address))
+            assert text.ids == plain[index]
+            assert text.speculation.drafted_tokens == 0
+            await asyncio.sleep(0.1)
+        assert not verifier.proposer.links(drafter.address).alive
+        assert drafter.engine.load().steps == 0
+
+
+async def test_overload_is_refused_at_once(target: Runner, prompts: list[list[int]]) -> None:
+    config = EngineConfig(max_running=2, max_waiting=1)
+    async with verifying(target, config) as verifier:
+        with braked(target) as brake:
+            running = [asyncio.create_task(verifier.generate(ask(p, 8))) for p in prompts[:3]]
+            await until(lambda: verifier.engine.live == 3)
+            error = await refusal(verifier.stub.Generate(ask(prompts[3], 8), timeout=5))
+            assert error.code() is CODE.RESOURCE_EXHAUSTED
+            assert "retry later" in error.details()
+            brake.open()
+            assert [len(text.ids) for text in await asyncio.gather(*running)] == [8, 8, 8]
+        await verifier.generate(ask(prompts[3], 8))
+        await verifier.empty()
+
+
+SPECULATION = types_pb2.SpeculationOptions
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "words"),
+    [
+        (ask([], 4), CODE.INVALID_ARGUMENT, "prompt_ids: is empty"),
+        (ask([VOCAB], 4), CODE.INVALID_ARGUMENT, f"prompt_ids: ids must be below {VOCAB}"),
+        (ask([5], 0), CODE.INVALID_ARGUMENT, "max_tokens: must be at least 1"),
+        (ask([5], MAX_LEN), CODE.INVALID_ARGUMENT, f"max_tokens: .*at most {MAX_LEN}"),
+        (
+            ask([5], 4, speculation=SPECULATION(draft_tokens=99)),
+            CODE.INVALID_ARGUMENT,
+            "speculation.draft_tokens: must be 0 to 16, got 99",
+        ),
+        (
+            ask([5], 4, speculation=SPECULATION(method="medusa")),
+            CODE.FAILED_PRECONDITION,
+            "speculation.method: this verifier has plain, draft, not medusa",
+        ),
+        (
+            ask([5], 4, speculation=SPECULATION(acceptance=types_pb2.ACCEPTANCE_TYPICAL)),
+            CODE.FAILED_PRECONDITION,
+            "speculation.acceptance: this verifier has coupled, not typical",
+        ),
+        (
+            ask([5], 4, sampling=types_pb2.SamplingParams(top_p=1.5)),
+            CODE.INVALID_ARGUMENT,
+            r"sampling.top_p: must be in \(0, 1\], got 1.5",
+        ),
+        (
+            ask([5], 4, sampling=types_pb2.SamplingParams(logit_bias={VOCAB: 1.0})),
+            CODE.INVALID_ARGUMENT,
+            "sampling.logit_bias: token ids must be in",
+        ),
+    ],
+)
+async def test_bad_requests_name_the_field(
+    request_: verifier_pb2.VerifierGenerateRequest,
+    code: grpc.StatusCode,
+    words: str,
+    target: Runner,
+) -> None:
+    async with verifying(target) as verifier:
+        error = await refusal(verifier.stub.Generate(request_, timeout=10))
+        assert error.code() is code
+        with pytest.raises(AssertionError, match=words):
+            raise AssertionError(error.details())
+        assert verifier.engine.live == 0
+
+
+async def test_draining_finishes_what_runs_and_refuses_the_rest(
+    target: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with verifying(target) as verifier:
+        with braked(target) as brake:
+            running = asyncio.create_task(verifier.generate(ask(prompts[1], TOKENS)))
+            await until(lambda: verifier.engine.live == 1)
+            assert (await status_of(verifier)).accepting
+            answer = await verifier.worker.Drain(worker_pb2.DrainRequest(grace_s=7))
+            assert answer.remaining == 1
+            await verifier.worker.Drain(worker_pb2.DrainRequest())
+            assert verifier.drained == [7, None]
+            error = await refusal(verifier.stub.Generate(ask(prompts[0], 4), timeout=5))
+            assert error.code() is CODE.UNAVAILABLE
+            assert "draining" in error.details()
+            assert not (await status_of(verifier)).accepting
+            brake.open()
+            assert (await running).ids == plain[1]
+
+
+async def test_health_serves_then_does_not(target: Runner) -> None:
+    serving = health_pb2.HealthCheckResponse
+    async with verifying(target) as verifier:
+        stub = health_pb2_grpc.HealthStub(verifier.channel)
+        for service in ("", "paceline.v1.Verifier", "paceline.v1.Worker"):
+            request = health_pb2.HealthCheckRequest(service=service)
+            assert (await stub.Check(request)).status == serving.SERVING
+        await verifier.server.health.drain()
+        answer = await stub.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == serving.NOT_SERVING
+
+
+async def test_status_is_told_at_once_and_at_every_interval(
+    target: Runner, prompts: list[list[int]]
+) -> None:
+    async with verifying(target) as verifier:
+        for interval_ms in (1, 49):
+            request = worker_pb2.WatchStatusRequest(interval_ms=interval_ms)
+            error = await refusal(verifier.worker.WatchStatus(request))
+            assert error.code() is CODE.INVALID_ARGUMENT
+            assert error.details() == f"interval_ms: must be 0 or at least 50, got {interval_ms}"
+        call = verifier.worker.WatchStatus(worker_pb2.WatchStatusRequest(interval_ms=50))
+        first = await call.read()
+        await verifier.generate(ask(prompts[0], 9))
+        await verifier.empty()
+        while (last := await call.read()).tokens < 9:
+            pass
+        call.cancel()
+    blocks = target.pool.blocks.count
+    assert (first.kv_blocks_total, first.kv_blocks_free) == (blocks, blocks)
+    assert (first.steps, first.tokens) == (0, 0)
+    assert (last.steps, last.tokens, last.running, last.waiting) == (9, 9, 0, 0)
+    assert last.step_ms > 0
+    assert last.kv_blocks_free == blocks
+
+
+numbers = st.one_of(
+    st.sampled_from([0, 0.0, 1.0, -1.0, 1e-300, 1e300, float("nan"), float("inf")]),
+    st.floats(0, 2),
+)
+ids = st.one_of(st.integers(0, VOCAB - 1), st.sampled_from([VOCAB, 2**31, 2**32 - 1]))
+samplings = st.builds(
+    types_pb2.SamplingParams,
+    temperature=numbers,
+    top_k=st.sampled_from([0, 1, 5, VOCAB, 2**32 - 1]),
+    top_p=st.none() | numbers,
+    min_p=numbers,
+    repetition_penalty=st.none() | numbers,
+    logit_bias=st.dictionaries(ids, numbers, max_size=3),
+    seed=st.none() | st.integers(0, 2**64 - 1),
+)
+sensible_samplings = st.builds(
+    types_pb2.SamplingParams,
+    temperature=st.sampled_from([0.0, 1e-300, 1e-30, 0.7, 1e300]),
+    top_k=st.sampled_from([0, 1, 2**32 - 1]),
+    top_p=st.sampled_from([None, 1e-300, 0.5, 1.0]),
+    min_p=st.sampled_from([0.0, 1e-300, 1.0]),
+    repetition_penalty=st.sampled_from([None, 1e-300, 1.3, 1e300]),
+    logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.sampled_from([-1e300, 0.5, 1e300])),
+)
+requests = st.builds(
+    verifier_pb2.VerifierGenerateRequest,
+    request_id=st.text(max_size=5),
+    prompt_ids=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
+    | st.lists(ids, max_size=4),
+    max_tokens=st.sampled_from([1, 2, 6]) | st.sampled_from([0, MAX_LEN, 2**32 - 1]),
+    sampling=st.none() | sensible_samplings | samplings,
+    speculation=st.none()
+    | st.builds(
+        types_pb2.SpeculationOptions,
+        method=st.sampled_from(["", "auto", "plain", "draft", "eagle", "\0"]),
+        draft_tokens=st.sampled_from([0, 1, 16, 17, 2**32 - 1]),
+        acceptance=st.sampled_from([0, 1, 2, 3, 77]),
+    ),
+    stop_token_ids=st.lists(ids, max_size=3),
+    ignore_eos=st.booleans(),
+    drafters=st.lists(
+        st.builds(
+            verifier_pb2.DrafterEndpoint,
+            address=st.sampled_from(["", ":", "127.0.0.1:1", "no such host", "\0", "dns:///"]),
+        ),
+        max_size=2,
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(messages=st.lists(requests, min_size=1, max_size=4))
+async def test_no_request_brings_the_verifier_down(
+    messages: list[verifier_pb2.VerifierGenerateRequest],
+    target: Runner,
+    prompts: list[list[int]],
+    plain: list[list[int]],
+) -> None:
+    allowed = {CODE.INVALID_ARGUMENT, CODE.FAILED_PRECONDITION, CODE.RESOURCE_EXHAUSTED}
+    async with verifying(target) as verifier:
+        calls = [verifier.stub.Generate(message, timeout=30) for message in messages]
+        codes = await asyncio.gather(*map(ending, calls))
+        assert set(codes) <= allowed | {CODE.OK}
+        text = await verifier.generate(ask(prompts[1], 10))
+        assert text.ids == plain[1][:10]
+        await verifier.empty()

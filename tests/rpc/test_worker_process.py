@@ -1,0 +1,192 @@
+"""`python -m verifier` and `python -m drafter` as processes: starting, refusing, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from paceline.v1 import verifier_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+import drafter.__main__
+import verifier.__main__
+from common import logs
+from common.rpc.channel import open_channel
+from tests.rpc.services import Text, ask, refusal
+
+ROOT = Path(__file__).parents[2]
+BOTH = pytest.mark.parametrize("service", [verifier.__main__, drafter.__main__])
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves the test process's own logging alone."""
+    monkeypatch.setattr(logs, "configure", lambda service, level: None)
+
+
+def _no_config(tmp: Path) -> list[str]:
+    return ["--model", str(tmp)]
+
+
+def _corrupt_config(tmp: Path) -> list[str]:
+    (tmp / "config.json").write_text("{")
+    return ["--model", str(tmp)]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda tmp: ["--model", "m", "--prot", "1"], "unknown flag --prot; the nearest known"),
+        (lambda tmp: [], "model: required; give --model"),
+        (lambda tmp: ["--model", "m", "--port", "x"], "--port: must be integer, got 'x'"),
+        (lambda tmp: ["--model", "m", "--port", "99999"], "port: must be in [0, 65535]"),
+        (lambda tmp: ["--model", "m", "--threads", "-1"], "threads: must be at least 0"),
+        (lambda tmp: ["--model", "m", "--grace-s", "nan"], "grace_s: must be at least 0"),
+        (
+            lambda tmp: ["--model", "m", "--engine.max-batch-tokens", "0"],
+            "engine.max_batch_tokens: must be at least 1, got 0",
+        ),
+        (lambda tmp: ["--model", "/nowhere", "--port", "0"], "/nowhere: no such directory"),
+        (lambda tmp: [*_no_config(tmp), "--port", "0"], "no config.json there"),
+        (lambda tmp: [*_corrupt_config(tmp), "--port", "0"], "config.json cannot be used"),
+    ],
+)
+@pytest.mark.usefixtures("quiet")
+def test_what_cannot_start_says_why_in_one_line(
+    service: ModuleType,
+    arguments: Callable[[Path], list[str]],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert service.main(arguments(tmp_path)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+
+
+@BOTH
+@pytest.mark.usefixtures("quiet")
+def test_a_port_in_use_is_found_before_the_model_is_loaded(
+    service: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert service.main(["--model", "/nowhere", "--port", str(port)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: port {port} on 127.0.0.1 is already in use")
+
+
+async def launch(service: str, *argv: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", service, *argv),
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+@asynccontextmanager
+async def running(
+    service: str, model: Path, *argv: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """Runs a service on a free port; yields the process and its address."""
+    flags = ("--model", str(model), "--dtype", "float32", "--threads", "1", "--port", "0")
+    process = await launch(service, *flags, *argv)
+    try:
+        assert process.stdout is not None
+        line = json.loads(await process.stdout.readline() or b"{}")
+        assert (line["event"], line["service"]) == ("serving", service)
+        yield process, f"127.0.0.1:{line['port']}"
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ended(process: asyncio.subprocess.Process, within_s: float) -> list[str]:
+    """Waits for a clean end; the events it logged."""
+    async with asyncio.timeout(within_s):
+        _, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    lines = [line for line in err.decode().splitlines() if line.startswith("{")]
+    return [json.loads(line)["event"] for line in lines]
+
+
+async def until_not_serving(health: health_pb2_grpc.HealthStub) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            answer = await health.Check(health_pb2.HealthCheckRequest())
+            if answer.status == health_pb2.HealthCheckResponse.NOT_SERVING:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_pair_drains_without_breaking_a_request(tiny_directory: Path) -> None:
+    async with (
+        running("drafter", tiny_directory, "--grace-s", "60") as (drafting, drafter_address),
+        running("verifier", tiny_directory, "--grace-s", "60") as (verifying, address),
+        open_channel(drafter_address) as drafter_channel,
+        open_channel(address) as channel,
+    ):
+        workers = worker_pb2_grpc.WorkerStub(channel)
+        about = await workers.Describe(worker_pb2.DescribeRequest())
+        assert (about.tier, list(about.methods)) == (worker_pb2.TIER_VERIFIER, ["plain", "draft"])
+        assert (about.dtype, about.device, about.incarnation > 0) == ("float32", "cpu", True)
+        watch = workers.WatchStatus(worker_pb2.WatchStatusRequest(interval_ms=60_000))
+        assert (await watch.read()).accepting
+        stub = verifier_pb2_grpc.VerifierStub(channel)
+        call, text = stub.Generate(ask([5, 6, 7], 450, drafter_address), timeout=60), Text()
+        text.take(await call.read())
+        verifying.send_signal(signal.SIGTERM)
+        health = health_pb2_grpc.HealthStub(channel)
+        await until_not_serving(health)
+        error = await refusal(stub.Generate(ask([5], 4), timeout=10))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        await text.rest(call)
+        assert len(text.ids) == 450
+        events = await ended(verifying, 10)
+        assert events[-1] == "stopped"
+        assert "drafter joined" in events
+        retiring = worker_pb2_grpc.WorkerStub(drafter_channel)
+        await retiring.Drain(worker_pb2.DrainRequest())
+        assert (await ended(drafting, 10))[-2:] == ["draining", "stopped"]
+
+
+async def test_grace_ends_and_a_second_signal_ends_it_sooner(tiny_directory: Path) -> None:
+    async with (
+        running("verifier", tiny_directory, "--grace-s", "60") as (hurried, first),
+        running("verifier", tiny_directory, "--grace-s", "60") as (drained, second),
+        open_channel(first) as first_channel,
+        open_channel(second) as second_channel,
+    ):
+        calls = []
+        for channel in (first_channel, second_channel):
+            stub = verifier_pb2_grpc.VerifierStub(channel)
+            many = [stub.Generate(ask([5 + i], 500), timeout=60) for i in range(32)]
+            await asyncio.gather(*(call.read() for call in many))
+            calls.append(many[0])
+        await worker_pb2_grpc.WorkerStub(second_channel).Drain(worker_pb2.DrainRequest(grace_s=1))
+        hurried.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        hurried.send_signal(signal.SIGTERM)
+        assert "second signal: stopping at once" in await ended(hurried, 10)
+        assert "draining" in await ended(drained, 10)
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await Text().rest(call)
+            assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)

@@ -1,0 +1,50 @@
+"""Waiting for drafters: bounded, and given up for a while where it does not pay."""
+
+from __future__ import annotations
+
+from verifier.methods.clock import DraftClock
+
+
+def test_patience_follows_the_round_trip_within_bounds() -> None:
+    clock = DraftClock()
+    first = clock.patience_s
+    clock.answered(4, 0.05)
+    assert clock.patience_s == 0.2
+    for _ in range(100):
+        clock.answered(4, 1e-4)
+    assert clock.patience_s == 0.02
+    for _ in range(100):
+        clock.answered(4, 30.0)
+    assert clock.patience_s == first == 0.5
+
+
+def test_a_drafter_that_hangs_costs_ever_less() -> None:
+    clock, now, waited = DraftClock(), 0.0, 0.0
+    while now < 300:
+        if clock.worth_asking(now):
+            asked = now
+            now += clock.patience_s
+            waited += clock.patience_s
+            clock.missed(asked, now)
+        else:
+            now += 0.05
+    assert waited < 0.1 * now
+
+
+def test_late_branches_alone_do_not_pause_a_drafter() -> None:
+    clock = DraftClock()
+    for at in range(100):
+        clock.answered(4, 0.01)
+        for _ in range(8):  # eight sessions wait for one hiccup
+            clock.missed(at, at + 0.04)
+        assert clock.worth_asking(at + 0.04)
+
+
+def test_one_answer_restores_trust() -> None:
+    clock = DraftClock()
+    for at in range(4):
+        clock.missed(at, at + 0.5)
+    assert not clock.worth_asking(3.6)
+    clock.answered(4, 0.01)
+    clock.missed(100.0, 100.1)
+    assert clock.worth_asking(100.2)

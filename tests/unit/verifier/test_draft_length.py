@@ -1,0 +1,83 @@
+"""The draft length follows acceptance and cost, down to nothing and back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verifier.methods.draft_length import CostLine, DraftLength
+
+
+def _train(length: DraftLength, acceptance: float, rounds: int = 200, drafted: int = 5) -> None:
+    draw = random.Random(0)
+    for _ in range(rounds):
+        accepted = 0
+        while accepted < drafted and draw.random() < acceptance:
+            accepted += 1
+        length.observe(drafted, accepted)
+
+
+@pytest.mark.parametrize("acceptance", [0.1, 0.5, 0.9])
+def test_acceptance_is_estimated_without_bias(acceptance: float) -> None:
+    length = DraftLength()
+    _train(length, acceptance)
+    assert length.acceptance == pytest.approx(acceptance, abs=0.12)
+
+
+@given(
+    acceptance=st.floats(0.05, 0.98),
+    verify_ms=st.floats(0.5, 50),
+    way_ms=st.floats(0, 50),
+    token_ms=st.floats(0.05, 10),
+)
+def test_the_choice_has_the_best_expected_rate(
+    acceptance: float, verify_ms: float, way_ms: float, token_ms: float
+) -> None:
+    length = DraftLength()
+    _train(length, acceptance)
+    alpha = length.acceptance
+
+    def draft_s(tokens: int) -> float:
+        return (way_ms + token_ms * tokens) / 1e3
+
+    def rate(tokens: int) -> float:
+        expected = sum(alpha**k for k in range(tokens + 1))
+        return expected / (verify_ms / 1e3 + (draft_s(tokens) if tokens else 0))
+
+    chosen = length.choose(8, verify_ms / 1e3, draft_s)
+    assert rate(chosen) == pytest.approx(max(map(rate, range(9))))
+
+
+def test_good_drafts_grow_and_hopeless_ones_rest() -> None:
+    good, bad = DraftLength(), DraftLength()
+    _train(good, 0.95)
+    _train(bad, 0.02)
+
+    def draft_s(tokens: int) -> float:
+        return 0.001 + 0.0006 * tokens
+
+    assert good.choose(8, 0.004, draft_s) >= 6
+    asked = [bad.choose(8, 0.004, draft_s) for _ in range(1000)]
+    assert sum(1 for one in asked if one) <= 8, "it looks again now and then, ever more seldom"
+    assert any(asked)
+
+
+def test_a_line_is_fitted_and_follows_a_change() -> None:
+    line = CostLine()
+    for tokens in [2, 4, 6] * 20:
+        line.add(tokens, 0.001 + 0.002 * tokens)
+    assert line.at(5) == pytest.approx(0.011, rel=0.01)
+    for tokens in [2, 4, 6] * 40:
+        line.add(tokens, 0.020 + 0.001 * tokens)
+    assert line.at(5) == pytest.approx(0.025, rel=0.05)
+
+
+def test_one_length_alone_still_tells_short_from_long() -> None:
+    line = CostLine()
+    for _ in range(10):
+        line.add(4, 0.005)
+    assert line.at(4) == pytest.approx(0.005)
+    assert line.at(2) < 0.005 < line.at(6)

@@ -1,0 +1,187 @@
+"""The verifier's end of drafting: which branch counts, whom to ask, when to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from common.model.blocks import BlockManager
+from common.model.kv_cache import KvLease
+from common.model.tree import TokenTree
+from common.sampling_params import SamplingParams
+from verifier.methods import draft
+from verifier.methods.clock import DraftClock
+from verifier.methods.draft import Arrival, DraftProposer, RoundKey
+from verifier.sequence import Request, Sequence
+
+
+@dataclass(eq=False)
+class Link:
+    """A drafter that writes down what it is told."""
+
+    alive: bool = True
+    clock: DraftClock = field(default_factory=DraftClock)
+    opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
+    asked: list[tuple[RoundKey, int]] = field(default_factory=list)
+    closed: int = 0
+
+    def open(self, session: int, incarnation: int, ids: Ids[int], sampling: SamplingParams) -> None:
+        self.opened.append((session, incarnation, list(ids)))
+
+    def commit(
+        self, session: int, incarnation: int, key: RoundKey, ids: Ids[int], draft_tokens: int
+    ) -> None:
+        self.asked.append((key, draft_tokens))
+
+    def close(self, session: int, incarnation: int) -> None:
+        self.closed += 1
+
+    def flush(self) -> None:
+        pass
+
+
+class Clock:
+    """Time by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(draft, "time", clock)
+    return clock
+
+
+class Table:
+    """One session with its proposer and drafters."""
+
+    def __init__(self, *links: Link, draft_tokens: int = 3) -> None:
+        self.links = {f"d{index}": link for index, link in enumerate(links)}
+        self.proposer = DraftProposer(self.links.get, draft_tokens=8)
+        request = Request(
+            request_id="r",
+            prompt_ids=(5, 6, 7),
+            max_tokens=200,
+            draft_tokens=draft_tokens,
+            drafters=tuple(self.links),
+        )
+        lease = KvLease(BlockManager(4, 16))
+        self.sequence = Sequence(request, lambda event: None, lease, ticket=1)
+        self.proposer.open(self.sequence)
+
+    def round(self, token: int, tree: TokenTree | None = None) -> None:
+        """Ends a round in which nothing was accepted."""
+        tree = tree or TokenTree(self.sequence.ids[-1])
+        self.sequence.commit([token])
+        self.proposer.observe(self.sequence, tree, [], [token])
+
+    def warm(self, incarnation: int = 1) -> None:
+        self.proposer.warmed(1, incarnation)
+
+    def answer(self, link: Link, ids: tuple[int, ...] = (1, 2, 3)) -> Arrival:
+        arrival = Arrival(session=1, incarnation=1, key=link.asked[-1][0], ids=ids)
+        self.proposer.arrived(arrival)
+        return arrival
+
+
+def test_a_cold_mirror_is_told_but_not_asked(clock: Clock) -> None:
+    link = Link()
+    table = Table(link)
+    table.round(8)
+    assert link.asked[-1][1] == 0
+    assert table.proposer.ready(table.sequence, clock.now)
+    table.warm()
+    table.round(9)
+    assert link.asked[-1][1] == 3
+    assert not table.proposer.ready(table.sequence, clock.now)
+
+
+def test_a_branch_is_used_once(clock: Clock) -> None:
+    link = Link()
+    table = Table(link)
+    table.warm()
+    table.round(8)
+    table.answer(link)
+    assert table.proposer.ready(table.sequence, clock.now)
+    assert table.proposer.propose(table.sequence, 10).ids == [8, 1, 2, 3]
+    assert table.proposer.propose(table.sequence, 10).ids == [8]
+
+
+@pytest.mark.parametrize("change", ["base", "path_hash", "accepted", "bonus", "incarnation"])
+def test_any_other_key_is_stale(change: str, clock: Clock) -> None:
+    link = Link()
+    table = Table(link)
+    table.warm()
+    table.round(8)
+    arrival = Arrival(session=1, incarnation=1, key=link.asked[-1][0], ids=(1,))
+    if change == "incarnation":
+        arrival = replace(arrival, incarnation=2)
+    else:
+        other = getattr(arrival.key, change) + 1
+        arrival = replace(arrival, key=replace(arrival.key, **{change: other}))
+    table.proposer.arrived(arrival)
+    assert table.proposer.stale == 1
+    assert not table.proposer.ready(table.sequence, clock.now)
+
+
+def test_late_branches_teach_patience(clock: Clock) -> None:
+    """The way grows from 4 to 60 ms: branches are late at first, then waited for again."""
+    link = Link()
+    table = Table(link)
+    table.warm()
+    in_time = []
+    for turn in range(80):
+        way_s = 0.004 if turn < 20 else 0.060
+        table.round(8)
+        asked, arrived = clock.now, False
+        while not table.proposer.ready(table.sequence, clock.now):
+            clock.now += 0.001
+            if clock.now - asked >= way_s and not arrived:
+                table.answer(link)
+                arrived = True
+        in_time.append(arrived)
+        table.round(9, table.proposer.propose(table.sequence, 10))
+        if not arrived:
+            clock.now = asked + way_s
+            late = Arrival(session=1, incarnation=1, key=link.asked[-2][0], ids=(1,))
+            table.proposer.arrived(late)
+    assert all(in_time[:20])
+    assert not in_time[20]
+    assert all(in_time[-20:])
+
+
+def test_drafters_that_refuse_are_left_alone_for_a_while(clock: Clock) -> None:
+    first, second = Link(), Link()
+    table = Table(first, second)
+    for turn in range(1, 30):
+        table.proposer.dropped(1, turn)
+        table.round(8)
+        clock.now += 0.01
+    assert (len(first.opened), len(second.opened)) == (1, 1)
+    clock.now += 60
+    table.round(9)
+    assert len(first.opened) == 2
+    assert first.opened[-1][2] == table.sequence.ids, (
+        "a new mirror starts from all that is committed"
+    )
+
+
+def test_a_lost_drafter_is_followed_by_the_next(clock: Clock) -> None:
+    first, second = Link(), Link()
+    table = Table(first, second)
+    table.warm()
+    table.round(8)
+    first.alive = False
+    assert table.proposer.ready(table.sequence, clock.now)
+    table.proposer.lost(first)
+    table.round(9)
+    assert second.opened == [(1, 2, [5, 6, 7, 8, 9])]
+    table.proposer.close(table.sequence)
+    assert (first.closed, second.closed) == (0, 1)

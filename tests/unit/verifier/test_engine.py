@@ -1,0 +1,306 @@
+"""The engine's housekeeping: cache accounting, admission, cancelling, failing, refusing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    PacelineError,
+    ResourceExhausted,
+    Unavailable,
+)
+from common.model.batch import Segment
+from common.model.runner import Runner
+from common.sampling_params import SamplingParams
+from tests import tiny_models
+from tests.inprocess import Collected, Pair, runner
+from tests.tiny_models import MAX_LEN, VOCAB
+from verifier.config import EngineConfig
+from verifier.sequence import FinishReason, Source
+
+SMALL = EngineConfig(max_running=4, max_waiting=4, max_batch_tokens=48)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.save("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def roomy(directory: Path) -> Runner:
+    return runner(directory)
+
+
+@pytest.fixture(scope="module")
+def tight(directory: Path) -> Runner:
+    """A cache of 20 blocks, 320 positions: a few sequences fill it."""
+    return runner(directory, kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 4)
+
+
+@pytest.fixture(scope="module")
+def twin(directory: Path) -> Runner:
+    return runner(directory)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(roomy: Runner, tight: Runner) -> Iterator[None]:
+    yield
+    for one in (roomy, tight):
+        one.pool.blocks.check()
+        assert one.pool.blocks.held == 0
+
+
+def _prompt(length: int, seed: int = 0) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(3, VOCAB) for _ in range(length)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_blocks_add_up_after_any_mix(seed: int, tight: Runner, twin: Runner) -> None:
+    """Requests come, end, are cancelled, fail and are preempted, in any order."""
+    draw = random.Random(seed)
+    pair = Pair.make(tight, draw.choice([None, twin]), EngineConfig(max_batch_tokens=48))
+    tickets = []
+    for _ in range(40):
+        match draw.choice(["submit", "submit", "step", "step", "step", "cancel", "fail"]):
+            case "submit":
+                method = draw.choice(["plain", "draft"]) if pair.link else "plain"
+                before = set(pair.engine._admitted)
+                prompt = _prompt(draw.randint(1, 120), draw.randrange(3))
+                pair.submit(prompt, draw.randint(1, 60), method=method)
+                tickets.extend(set(pair.engine._admitted) - before)
+            case "step":
+                pair.engine.step()
+            case "cancel" if tickets:
+                pair.engine.cancel(draw.choice(tickets))
+            case "fail":
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(tight, "forward", _broken)
+                    pair.engine.step()
+        tight.pool.blocks.check()
+        held = {
+            int(slot) // 16 - 1
+            for sequence in pair.engine._scheduler.running
+            for slot in sequence.lease.slots
+        }
+        assert tight.pool.blocks.held == len(held)
+    pair.run()
+
+
+def _broken(segments: object) -> None:
+    raise RuntimeError("boom")
+
+
+def test_one_failing_step_ends_its_requests_only(roomy: Runner) -> None:
+    pair = Pair.make(roomy)
+    doomed = pair.submit(_prompt(10), 20)
+    pair.engine.step()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roomy, "forward", _broken)
+        pair.engine.step()
+    assert isinstance(doomed.events[-1].error, PacelineError)
+    assert "boom" not in str(doomed.events[-1].error), "inner details stay inside"
+    assert len(pair.generate(_prompt(10), 20)) == 20
+
+
+def test_a_sequence_that_breaks_a_pass_does_not_take_others_along(roomy: Runner) -> None:
+    pair = Pair.make(roomy)
+    poison = 77
+    forward = roomy.forward
+
+    def picky(segments: list[Segment]) -> object:
+        if any(poison in segment.ids for segment in segments):
+            raise RuntimeError("boom")
+        return forward(segments)
+
+    expected = pair.generate(_prompt(10, seed=3), 12, stop_ids=frozenset({poison}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roomy, "forward", picky)
+        well = pair.submit(_prompt(10, seed=3), 12, stop_ids=frozenset({poison}))
+        ill = pair.submit([poison, 5, 6], 12)
+        pair.run()
+    assert well.ids == expected
+    assert isinstance(ill.events[-1].error, PacelineError)
+
+
+def test_a_failing_note_is_logged_and_forgotten(roomy: Runner) -> None:
+    pair = Pair.make(roomy)
+    pair.engine.post(lambda: _broken(None))
+    assert len(pair.generate(_prompt(10), 5)) == 5
+
+
+def test_admission_takes_what_it_promises(tight: Runner) -> None:
+    """Six prompts that fit two at a time: nobody is let in to be thrown out again."""
+    pair = Pair.make(tight, None, EngineConfig(max_batch_tokens=64))
+    rows = 0
+    forward = tight.forward
+
+    def counting(segments: list[Segment]) -> object:
+        nonlocal rows
+        rows += sum(len(segment.ids) for segment in segments)
+        return forward(segments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tight, "forward", counting)
+        heard = [pair.submit(_prompt(130, 500 + seed), 10) for seed in range(6)]
+        pair.run()
+    assert all(len(one.ids) == 10 for one in heard)
+    assert rows == 6 * (130 + 9)
+
+
+def test_drafts_leave_room_for_prefill(roomy: Runner, twin: Runner) -> None:
+    """Long drafts of many sequences under a small budget: a newcomer's prompt still gets on."""
+    pair = Pair.make(roomy, twin, EngineConfig(max_batch_tokens=24, max_running=16))
+    for seed in range(12):
+        pair.submit(_prompt(4, seed), 200, draft_tokens=16)
+    for _ in range(40):
+        pair.engine.step()
+    newcomer = pair.submit(_prompt(60, 99), 1)
+    for _ in range(30):
+        pair.engine.step()
+    assert newcomer.done
+    pair.run()
+
+
+def test_cancelled_requests_say_nothing_more(roomy: Runner) -> None:
+    pair = Pair.make(roomy)
+    heard = pair.submit(_prompt(10), 20)
+    (ticket,) = pair.engine._admitted
+    for _ in range(3):
+        pair.engine.step()
+    events = len(heard.events)
+    pair.engine.cancel(ticket)
+    pair.engine.cancel(ticket)
+    pair.run()
+    pair.engine.step()
+    assert len(heard.events) == events
+    assert roomy.pool.blocks.held == 0
+
+
+def test_overload_is_refused_at_once(roomy: Runner) -> None:
+    pair = Pair.make(roomy, None, SMALL)
+    heard = [pair.submit(_prompt(5), 4) for _ in range(8)]
+    with pytest.raises(ResourceExhausted, match="retry later"):
+        pair.submit(_prompt(5), 4)
+    pair.run()
+    assert all(len(one.ids) == 4 for one in heard)
+    pair.generate(_prompt(5), 4)
+
+
+def test_draining_finishes_what_is_inside(roomy: Runner) -> None:
+    pair = Pair.make(roomy)
+    heard = pair.submit(_prompt(5), 8)
+    pair.engine.stop_accepting()
+    with pytest.raises(Unavailable, match="draining"):
+        pair.submit(_prompt(5), 8)
+    pair.run()
+    assert len(heard.ids) == 8
+
+
+def test_the_cache_never_exceeds_its_size(tight: Runner) -> None:
+    pool = tight.pool
+    configured = 21 * 16 * 2 * 2 * 2 * 12 * 4
+    assert sum(t.nbytes for t in pool.layers) <= configured
+    pair = Pair.make(tight)
+    heard = [pair.submit(_prompt(100, seed), 60) for seed in range(6)]
+    pair.run()
+    assert all(len(one.ids) == 60 for one in heard)
+
+
+def test_a_prefix_is_reused(roomy: Runner) -> None:
+    pair = Pair.make(roomy)
+    prompt = _prompt(100, seed=77)
+    first, second = pair.submit(prompt, 5), None
+    pair.run()
+    second = pair.submit([*prompt, *first.ids, 9], 5)
+    pair.run()
+    assert _counts(first).cached_tokens == 0
+    assert _counts(second).cached_tokens == 96
+
+
+def test_a_whole_prompt_in_the_cache_still_yields_logits(roomy: Runner) -> None:
+    pair = Pair.make(roomy)
+    prompt = _prompt(64, seed=78)
+    expected = pair.generate(prompt, 5)
+    again = pair.submit(prompt, 5)
+    pair.run()
+    assert again.ids == expected
+    assert _counts(again).cached_tokens == 48
+
+
+def _counts(heard: Collected) -> object:
+    counts = heard.events[-1].counts
+    assert counts is not None
+    return counts
+
+
+def test_stop_tokens_end_the_text_inside_a_draft(roomy: Runner, twin: Runner) -> None:
+    """The twin drafts perfectly; whatever the place of the stop token, nothing follows it."""
+    prompt = _prompt(12, seed=5)
+    text = Pair.make(roomy).generate(prompt, 24)
+    for stop in set(text):
+        heard = Pair.make(roomy, twin)
+        one = heard.submit(prompt, 24, stop_ids=frozenset({stop}), draft_tokens=7)
+        heard.run()
+        assert one.ids == text[: text.index(stop) + 1]
+        assert one.events[-1].finish is FinishReason.STOP
+
+
+@pytest.mark.parametrize("limit", range(1, 12))
+def test_max_tokens_is_never_overshot(limit: int, roomy: Runner, twin: Runner) -> None:
+    pair = Pair.make(roomy, twin)
+    heard = pair.submit(_prompt(12, seed=5), limit, draft_tokens=8)
+    pair.run()
+    assert len(heard.ids) == limit
+    assert heard.events[-1].finish is FinishReason.LENGTH
+    counts = heard.events[-1].counts
+    assert counts is not None
+    assert counts.accepted_tokens == sum(
+        source is Source.ACCEPTED for event in heard.events for source in event.sources
+    )
+
+
+def test_a_perfect_drafter_is_accepted_whole(roomy: Runner, twin: Runner) -> None:
+    pair = Pair.make(roomy, twin)
+    sampling = SamplingParams(temperature=0.8, seed=3)
+    heard = pair.submit(_prompt(12), 41, draft_tokens=4, sampling=sampling)
+    pair.run()
+    counts = heard.events[-1].counts
+    assert counts is not None
+    assert counts.accepted_tokens == counts.drafted_tokens
+    assert counts.rounds == 9  # the prefill's token, then eight rounds of five
+    kinds = [source for event in heard.events[1:] for source in event.sources]
+    assert kinds == ([Source.ACCEPTED] * 4 + [Source.BONUS]) * 8
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"prompt": []}, InvalidArgument, "prompt_ids: is empty"),
+        ({"prompt": [VOCAB]}, InvalidArgument, f"below {VOCAB}, got {VOCAB}"),
+        ({"max_tokens": 0}, InvalidArgument, "max_tokens: must be at least 1"),
+        ({"max_tokens": MAX_LEN}, InvalidArgument, f"at most {MAX_LEN}"),
+        ({"draft_tokens": 99}, InvalidArgument, "0 to 16, got 99"),
+        ({"method": "medusa"}, FailedPrecondition, "has plain, draft, not medusa"),
+        ({"acceptance": "typical"}, FailedPrecondition, "has coupled, not typical"),
+        ({"sampling": SamplingParams(top_p=1.5)}, InvalidArgument, "top_p"),
+        ({"sampling": SamplingParams(temperature=-1.0)}, InvalidArgument, "temperature"),
+    ],
+)
+def test_bad_requests_are_refused(
+    options: dict[str, object], error: type[PacelineError], words: str, roomy: Runner
+) -> None:
+    pair = Pair.make(roomy)
+    arguments: dict[str, object] = {"prompt": [5, 6], "max_tokens": 4, **options}
+    with pytest.raises(error, match=words):
+        pair.submit(**arguments)  # type: ignore[arg-type]
+    assert pair.engine.live == 0

@@ -1,0 +1,81 @@
+"""Protobuf to the engine's dataclasses and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.v1 import types_pb2, verifier_pb2
+
+from common.rpc.convert import acceptance_from_proto, acceptance_to_proto, sampling_from_proto
+from verifier.sequence import Counts, Event, FinishReason, Request, Source
+
+_SOURCES = {
+    Source.ACCEPTED: types_pb2.TOKEN_SOURCE_ACCEPTED,
+    Source.RECOVERED: types_pb2.TOKEN_SOURCE_RECOVERED,
+    Source.BONUS: types_pb2.TOKEN_SOURCE_BONUS,
+}
+_FINISHES = {
+    FinishReason.STOP: types_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
+}
+
+
+def request_from_proto(
+    message: verifier_pb2.VerifierGenerateRequest, eos: Sequence[int]
+) -> Request:
+    """Reads a request.
+
+    Args:
+        message: As it came.
+        eos: Ids that end the model's texts.
+    """
+    drafters = tuple(drafter.address for drafter in message.drafters)
+    method = message.speculation.method or "auto"
+    if method == "auto":
+        method = "draft" if drafters else "plain"
+    stops = frozenset(message.stop_token_ids)
+    return Request(
+        request_id=message.request_id,
+        prompt_ids=tuple(message.prompt_ids),
+        max_tokens=message.max_tokens,
+        sampling=sampling_from_proto(message.sampling),
+        method=method,
+        acceptance=acceptance_from_proto(message.speculation.acceptance),
+        draft_tokens=message.speculation.draft_tokens,
+        stop_ids=stops if message.ignore_eos else stops.union(eos),
+        drafters=drafters,
+    )
+
+
+def tokens_to_proto(events: Sequence[Event]) -> verifier_pb2.VerifierGenerateResponse:
+    """Writes the tokens of consecutive events as one message."""
+    return verifier_pb2.VerifierGenerateResponse(
+        tokens=verifier_pb2.CommittedTokens(
+            ids=[token for event in events for token in event.ids],
+            sources=[_SOURCES[source] for event in events for source in event.sources],
+        )
+    )
+
+
+def complete_to_proto(
+    request: Request, finish: FinishReason, counts: Counts, output_tokens: int
+) -> verifier_pb2.VerifierGenerateResponse:
+    """Writes the end of a generation."""
+    return verifier_pb2.VerifierGenerateResponse(
+        complete=verifier_pb2.VerifierComplete(
+            finish_reason=_FINISHES[finish],
+            usage=types_pb2.Usage(
+                prompt_tokens=len(request.prompt_ids),
+                completion_tokens=output_tokens,
+                cached_tokens=counts.cached_tokens,
+            ),
+            speculation=types_pb2.SpeculationStats(
+                method=request.method,
+                acceptance=acceptance_to_proto(request.acceptance),
+                rounds=counts.rounds,
+                drafted_tokens=counts.drafted_tokens,
+                accepted_tokens=counts.accepted_tokens,
+                accepted_per_position=counts.accepted_per_position,
+            ),
+        )
+    )

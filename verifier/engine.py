@@ -1,0 +1,326 @@
+"""The verifier's engine: one step is schedule, run, commit.
+
+Owns the sequences, the target model's cache and the sampling. One thread calls `step`; others
+hand it work through `submit`, `cancel` and `post`, which only leave a note in the inbox.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common.errors import PacelineError, ResourceExhausted, Unavailable
+from common.model.batch import Segment, tree_slots
+from common.model.kv_cache import KvLease
+from common.model.runner import Runner
+from common.model.sampling import Row, sample
+from common.model.tree import TokenTree
+from verifier.acceptance import walk
+from verifier.config import EngineConfig
+from verifier.methods import METHODS
+from verifier.methods.base import Proposer
+from verifier.methods.draft import LinkSource
+from verifier.scheduler import Scheduler, Work
+from verifier.sequence import Event, Limits, Listener, Request, Sequence, Source, validate
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy the engine is."""
+
+    running: int
+    """Sequences in the batch."""
+    waiting: int
+    """Sequences waiting for admission."""
+    blocks_total: int
+    """Cache blocks."""
+    blocks_free: int
+    """Blocks free or evictable."""
+    step_ms: float
+    """Moving average of one step, in milliseconds."""
+    steps: int
+    """Steps so far."""
+    tokens: int
+    """Tokens committed so far."""
+
+
+class Engine:
+    """Generates tokens for many requests at once.
+
+    Args:
+        runner: The target model.
+        config: Sizes.
+        links: Finds drafters; the default knows none.
+    """
+
+    def __init__(
+        self, runner: Runner, config: EngineConfig, links: LinkSource | None = None
+    ) -> None:
+        self._runner = runner
+        self._config = config
+        self.proposers: dict[str, Proposer] = {
+            name: make(config, links or (lambda address: None)) for name, make in METHODS.items()
+        }
+        """By method."""
+        self._scheduler = Scheduler(config, self.proposers)
+        self.limits = Limits(
+            vocab_size=runner.loaded.vocab_size,
+            max_len=runner.max_len,
+            max_draft_tokens=config.max_draft_tokens,
+            methods=tuple(METHODS),
+        )
+        """What requests are checked against."""
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Event()
+        self._deadline: float | None = None
+        self._admitted: dict[int, Sequence] = {}
+        self._tickets = itertools.count(1)
+        self._accepting = True
+        self._step_ms, self._steps, self._tokens = 0.0, 0, 0
+
+    # From any thread.
+
+    def submit(self, request: Request, listener: Listener) -> int:
+        """Takes a request on.
+
+        Args:
+            request: What to generate.
+            listener: Told of news, on the engine's thread.
+
+        Returns:
+            A ticket for `cancel`.
+
+        Raises:
+            InvalidArgument: The request cannot be served by anyone.
+            FailedPrecondition: It cannot be served here.
+            ResourceExhausted: Too many wait already.
+            Unavailable: The engine is draining.
+        """
+        validate(request, self.limits)
+        if not self._accepting:
+            raise Unavailable("this verifier is draining; try another")
+        if len(self._admitted) >= self._config.max_running + self._config.max_waiting:
+            raise ResourceExhausted(
+                f"{len(self._admitted)} requests are running or waiting, which is all this "
+                "verifier takes; retry later"
+            )
+        sequence = Sequence(
+            request,
+            listener,
+            KvLease(self._runner.pool.blocks),
+            next(self._tickets),
+        )
+        self._admitted[sequence.ticket] = sequence
+        self.post(lambda: self._start(sequence))
+        return sequence.ticket
+
+    def cancel(self, ticket: int) -> None:
+        """Ends a request without a word; unknown and finished ones are fine."""
+        sequence = self._admitted.pop(ticket, None)
+        if sequence is not None:
+            self.post(lambda: self._leave(sequence))
+
+    def post(self, note: Callable[[], None]) -> None:
+        """Has `note` called on the engine's thread before the next step."""
+        self._inbox.append(note)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Ends a `wait`."""
+        self._wake.set()
+
+    def stop_accepting(self) -> None:
+        """Refuses requests from now on; those inside go on."""
+        self._accepting = False
+
+    @property
+    def accepting(self) -> bool:
+        """Whether requests are taken on."""
+        return self._accepting
+
+    @property
+    def live(self) -> int:
+        """Requests inside."""
+        return len(self._admitted)
+
+    def load(self) -> Load:
+        """How busy the engine is."""
+        blocks = self._runner.pool.blocks
+        running = len(self._scheduler.running)
+        return Load(
+            running,
+            max(self.live - running, 0),
+            blocks.count,
+            blocks.available,
+            self._step_ms,
+            self._steps,
+            self._tokens,
+        )
+
+    # From the engine's thread.
+
+    def step(self) -> bool:
+        """Runs one batch; False where nothing was ready."""
+        self._take_notes()
+        batch = self._scheduler.schedule(time.monotonic())
+        if not batch:
+            return False
+        started = time.perf_counter()
+        self._run_and_commit(batch)
+        self._count(time.perf_counter() - started)
+        return True
+
+    def wait(self, most_s: float = 0.5) -> None:
+        """Sleeps until there is a note, or until a draft is no longer waited for."""
+        if self._deadline is not None:
+            most_s = min(most_s, self._deadline - time.monotonic())
+        if most_s > 0:
+            self._wake.wait(most_s)
+        self._wake.clear()
+
+    def _take_notes(self) -> None:
+        if not self._inbox:
+            return
+        while self._inbox:
+            note = self._inbox.popleft()
+            try:
+                note()
+            except Exception:  # a bug in one note must not end the thread that owns the model
+                _log.exception("a note to the engine failed")
+        self._flush()
+
+    def _run_and_commit(self, batch: list[Work]) -> None:
+        try:
+            samples = self._run(batch)
+        except Exception as error:
+            if len(batch) == 1:
+                self._fail(batch, error)
+                return
+            _log.warning("engine step failed; trying its sequences one by one", exc_info=error)
+            for work in batch:  # nothing was committed, and writing the cache again is harmless
+                self._run_and_commit([work])
+            return
+        try:
+            self._commit(batch, samples)
+        except Exception as error:
+            self._fail(batch, error)
+
+    def _run(self, batch: list[Work]) -> list[list[int]]:
+        """One forward pass and one sample at every node of every tree."""
+        logits = self._runner.forward([_segment(work) for work in batch])
+        rows = [row for work in batch if work.tree for row in _rows(work.sequence, work.tree)]
+        flat = iter(sample(logits[: len(rows)], rows).tolist() if rows else ())
+        return [[next(flat) for _ in work.tree.ids] if work.tree else [] for work in batch]
+
+    def _commit(self, batch: list[Work], samples: list[list[int]]) -> None:
+        """Keeps what was right, frees who is done, tells drafters first and then everyone."""
+        news = []
+        for work, choices in zip(batch, samples, strict=True):
+            if work.tree is None:
+                self._computed(work.sequence, work.rows)
+            else:
+                news.append((work.sequence, self._commit_round(work, work.tree, choices)))
+        self._flush()
+        for sequence, event in news:
+            sequence.listener(event)
+
+    def _commit_round(self, work: Work, tree: TokenTree, choices: list[int]) -> Event:
+        sequence = work.sequence
+        accepted, last = walk(tree, choices)
+        root = len(sequence.ids) - 1
+        taken = sequence.commit([*(tree.ids[node] for node in accepted), last])
+        kept = accepted[:taken]
+        self._keep_path(sequence, tree, root, kept)
+        self._computed(sequence, work.rows + len(kept))
+        sequence.counts.add_round(tree.draft_tokens, len(kept))
+        self._tokens += taken
+        whole = tree.draft_tokens > 0 and not tree.children(accepted[-1] if accepted else 0)
+        sources = [Source.ACCEPTED] * len(kept)
+        if taken > len(kept):
+            sources.append(Source.BONUS if whole else Source.RECOVERED)
+        ids = sequence.ids[-taken:]
+        self._scheduler.proposer(sequence).observe(sequence, tree, kept, ids)
+        if sequence.finished:
+            self._retire(sequence)
+        counts = sequence.counts if sequence.finished else None
+        return Event(ids, sources, sequence.finished, counts)
+
+    def _keep_path(self, sequence: Sequence, tree: TokenTree, root: int, kept: list[int]) -> None:
+        """Moves accepted nodes' keys and values to the slots of their positions."""
+        slots = sequence.lease.slots
+        held = tree_slots(tree, tree.path_cover(), root, slots)
+        moves = [
+            (int(held[node]), int(slots[root + tree.depths[node]]))
+            for node in kept
+            if held[node] != slots[root + tree.depths[node]]
+        ]
+        if moves:
+            self._runner.move(moves)
+
+    def _computed(self, sequence: Sequence, rows: int) -> None:
+        sequence.computed += rows
+        sequence.lease.publish(sequence.ids, sequence.computed)
+
+    def _start(self, sequence: Sequence) -> None:
+        sequence.watch_ids(self.limits.vocab_size, self._runner.loaded.device)
+        self._scheduler.proposer(sequence).open(sequence)
+        self._scheduler.waiting.append(sequence)
+
+    def _retire(self, sequence: Sequence) -> None:
+        self._admitted.pop(sequence.ticket, None)
+        self._leave(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        if not sequence.gone:  # a cancel may cross the end on its way
+            sequence.gone = True
+            self._scheduler.remove(sequence)
+            self._scheduler.proposer(sequence).close(sequence)
+
+    def _fail(self, batch: list[Work], error: Exception) -> None:
+        _log.exception("engine step failed", extra={"sequences": len(batch)})
+        for sequence in (work.sequence for work in batch):
+            self._retire(sequence)
+            sequence.listener(
+                Event(error=PacelineError(f"the engine failed: {type(error).__name__}"))
+            )
+        self._flush()
+
+    def _flush(self) -> None:
+        deadlines = [proposer.flush() for proposer in self.proposers.values()]
+        self._deadline = min((d for d in deadlines if d is not None), default=None)
+
+    def _count(self, seconds: float) -> None:
+        self._steps += 1
+        ms = seconds * 1e3
+        self._step_ms = ms if self._steps == 1 else 0.95 * self._step_ms + 0.05 * ms
+
+
+def _segment(work: Work) -> Segment:
+    sequence, slots = work.sequence, work.sequence.lease.slots
+    if work.tree is not None and len(work.tree) > 1:
+        tree = work.tree
+        return Segment(tree.ids, sequence.computed, slots, tree=tree, wanted=range(len(tree)))
+    rows = sequence.ids[sequence.computed : sequence.computed + work.rows]
+    wanted = [work.rows - 1] if work.tree is not None else []
+    return Segment(rows, sequence.computed, slots, wanted=wanted)
+
+
+def _rows(sequence: Sequence, tree: TokenTree) -> list[Row]:
+    """What sampling needs to know at each node: position, and history where penalties ask."""
+    sampling, seen = sequence.request.sampling, sequence.seen
+    paths: list[tuple[int, ...]] = [()] * len(tree)
+    if seen is not None:
+        for node in range(1, len(tree)):
+            paths[node] = (*paths[tree.parents[node]], tree.ids[node])
+    length = len(sequence.ids)
+    return [
+        Row(params=sampling, position=length + depth, seen=seen, path=path)
+        for depth, path in zip(tree.depths, paths, strict=True)
+    ]

@@ -1,0 +1,231 @@
+"""The verifier's streams to its drafters.
+
+One `Draft` stream for each drafter, opened when a request first names it and again, after a
+pause, when it was lost. The engine's thread writes through `GrpcDraftLink`; what arrives is
+posted to the engine. Nothing here blocks either side: a drafter that is not there is simply
+not alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+import grpc
+import grpc.aio
+from paceline.v1 import drafter_pb2, drafter_pb2_grpc
+
+from common.rpc.channel import open_channel
+from common.rpc.convert import sampling_to_proto
+from common.sampling_params import SamplingParams
+from verifier.engine import Engine
+from verifier.methods.clock import DraftClock
+from verifier.methods.draft import Arrival, DraftProposer, RoundKey
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.25
+_MOST_PAUSE_S = 8.0
+_UNFIT_PAUSE_S = 60.0
+_MOST_UNSENT = 1000
+
+
+class GrpcDraftLink:
+    """The stream to one drafter.
+
+    Args:
+        address: Its gRPC target.
+        hello: What it must match.
+        engine: Gets what arrives.
+        proposer: Of the draft method.
+        loop: Runs the stream.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        hello: drafter_pb2.Hello,
+        engine: Engine,
+        proposer: DraftProposer,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.clock = DraftClock()
+        self._address, self._hello = address, hello
+        self._engine, self._proposer, self._loop = engine, proposer, loop
+        self._message = drafter_pb2.DraftRequest()
+        self._filled = False
+        self._outgoing: asyncio.Queue[drafter_pb2.DraftRequest] = asyncio.Queue()
+        self._alive = False
+        self._connecting = False
+        self._stopped = False
+        self._task: asyncio.Task[None] | None = None
+        self._pause_s = _FIRST_PAUSE_S
+        self._not_before = 0.0
+
+    # From the engine's thread.
+
+    @property
+    def alive(self) -> bool:
+        """Whether the stream is up; where it is not, an attempt to open it is under way."""
+        if not self._alive and not self._connecting and time.monotonic() >= self._not_before:
+            self._connecting = True
+            self._loop.call_soon_threadsafe(self._start)
+        return self._alive
+
+    def open(
+        self, session: int, incarnation: int, ids: Sequence[int], sampling: SamplingParams
+    ) -> None:
+        """Starts a mirror."""
+        self._filled = True
+        self._message.opens.add(
+            session=session, incarnation=incarnation, ids=ids, sampling=sampling_to_proto(sampling)
+        )
+
+    def commit(
+        self, session: int, incarnation: int, key: RoundKey, ids: Sequence[int], draft_tokens: int
+    ) -> None:
+        """Tells how a round ended."""
+        self._filled = True
+        self._message.commits.add(
+            session=session,
+            incarnation=incarnation,
+            base=key.base,
+            path_hash=key.path_hash,
+            accepted=key.accepted,
+            ids=ids,
+            draft_tokens=draft_tokens,
+        )
+
+    def close(self, session: int, incarnation: int) -> None:
+        """Ends a mirror."""
+        self._filled = True
+        self._message.closes.add(session=session, incarnation=incarnation)
+
+    def flush(self) -> None:
+        """Sends what has gathered."""
+        if self._filled:
+            message, self._message = self._message, drafter_pb2.DraftRequest()
+            self._filled = False
+            self._loop.call_soon_threadsafe(self._send, message)
+
+    # On the event loop.
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._run())
+
+    def _send(self, message: drafter_pb2.DraftRequest) -> None:
+        self._outgoing.put_nowait(message)
+        if self._task is not None and self._outgoing.qsize() > _MOST_UNSENT:
+            self._task.cancel("it does not read")
+
+    async def stop(self) -> None:
+        """Ends the stream for good."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel("this verifier stops")
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        """One life of the stream."""
+        self._outgoing = asyncio.Queue()  # what was meant for an earlier stream is void
+        reason = "it closed the stream"
+        try:
+            await self._converse()
+        except grpc.aio.AioRpcError as error:
+            reason = error.details() or error.code().name
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                self._pause_s = _UNFIT_PAUSE_S
+        except asyncio.CancelledError as error:
+            reason = str(error)
+        finally:
+            self._lost(reason)
+
+    async def _converse(self) -> None:
+        """Opens the stream and takes what arrives until it ends."""
+        async with open_channel(self._address) as channel:
+            call = drafter_pb2_grpc.DrafterStub(channel).Draft(self._requests())
+            await call.initial_metadata()  # sent once the drafter has accepted the hello
+            if not call.done():  # a refused call has metadata, too: none
+                self._alive = True
+                _log.info("drafter joined", extra={"drafter": self._address})
+            async for response in call:
+                self._pause_s = _FIRST_PAUSE_S
+                self._receive(response)
+
+    def _lost(self, reason: str) -> None:
+        """Has the engine go on without, and looks again only after a pause."""
+        self._not_before = math.inf if self._stopped else time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+        self._alive = self._connecting = False
+        self._engine.post(partial(self._proposer.lost, self))
+        if not self._stopped:
+            _log.warning("drafter lost", extra={"drafter": self._address, "reason": reason})
+
+    async def _requests(self) -> AsyncIterator[drafter_pb2.DraftRequest]:
+        yield drafter_pb2.DraftRequest(hello=self._hello)
+        while True:
+            yield await self._outgoing.get()
+
+    def _receive(self, response: drafter_pb2.DraftResponse) -> None:
+        for ready in response.readies:
+            self._engine.post(partial(self._proposer.warmed, ready.session, ready.incarnation))
+        for branches in response.branches:
+            for branch in branches.branches:
+                if all(token < self._hello.vocab_size for token in branch.ids):
+                    self._engine.post(partial(self._proposer.arrived, _arrival(branches, branch)))
+                else:
+                    self._engine.post(self._proposer.senseless)
+        for drop in response.drops:
+            _log.info("drafter gave up a session", extra={"reason": drop.reason})
+            self._engine.post(partial(self._proposer.dropped, drop.session, drop.incarnation))
+
+
+def _arrival(branches: drafter_pb2.Branches, branch: drafter_pb2.Branch) -> Arrival:
+    return Arrival(
+        session=branches.session,
+        incarnation=branches.incarnation,
+        key=RoundKey(
+            base=branches.base,
+            path_hash=branches.path_hash,
+            accepted=branch.accepted,
+            bonus=branch.bonus,
+        ),
+        ids=tuple(branch.ids),
+    )
+
+
+class DrafterLinks:
+    """All streams of one verifier, by address; made before the engine, bound to it after.
+
+    Args:
+        hello: What drafters must match.
+        loop: Runs the streams.
+    """
+
+    def __init__(self, hello: drafter_pb2.Hello, loop: asyncio.AbstractEventLoop) -> None:
+        self._hello, self._loop = hello, loop
+        self._links: dict[str, GrpcDraftLink] = {}
+        self._engine: Engine | None = None
+
+    def bind(self, engine: Engine) -> None:
+        """Names the engine that the streams feed."""
+        self._engine = engine
+
+    async def close(self) -> None:
+        """Ends all streams for good."""
+        await asyncio.gather(*(link.stop() for link in self._links.values()))
+
+    def __call__(self, address: str) -> GrpcDraftLink:
+        """The link to a drafter; called on the engine's thread."""
+        if address not in self._links:
+            assert self._engine is not None, "bind comes first"
+            proposer = self._engine.proposers["draft"]
+            assert isinstance(proposer, DraftProposer)
+            self._links[address] = GrpcDraftLink(
+                address, self._hello, self._engine, proposer, self._loop
+            )
+        return self._links[address]

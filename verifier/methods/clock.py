@@ -1,0 +1,65 @@
+"""How long to wait for one drafter, and when to stop asking it for a while."""
+
+from __future__ import annotations
+
+from verifier.methods.draft_length import CostLine
+
+_SMOOTHING = 0.2
+_LEAST_PATIENCE_S = 0.02
+_MOST_PATIENCE_S = 0.5
+_SILENCE_S = 1.0
+_FIRST_PAUSE_S = 0.25
+_MOST_PAUSE_S = 8.0
+
+
+class DraftClock:
+    """Round-trip statistics of one drafter, over all its sessions.
+
+    A drafter that has not answered anyone for a second of asking is left alone for a pause
+    that doubles each time, so that one that hangs costs a bounded share of time. Single late
+    branches, as when it prefills for a newcomer, do not count against it.
+    """
+
+    def __init__(self) -> None:
+        self.round_trip_s: float | None = None
+        """Moving average from commit to branch, in seconds."""
+        self.cost = CostLine()
+        """The same, by tokens drafted."""
+        self._silent_since: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+        self._paused_until = 0.0
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for a branch, in seconds."""
+        if self.round_trip_s is None:
+            return _MOST_PATIENCE_S
+        return min(max(4 * self.round_trip_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
+
+    def worth_asking(self, now: float) -> bool:
+        """Whether to ask this drafter at all, at `now` seconds of the monotonic clock."""
+        return now >= self._paused_until
+
+    def answered(self, tokens: int, seconds: float) -> None:
+        """A branch of so many tokens came in time, so many seconds after it was asked for."""
+        if self.round_trip_s is not None:  # the very first one pays for what is set up once
+            self.cost.add(tokens, seconds)
+        previous = self.round_trip_s
+        self.round_trip_s = (
+            seconds if previous is None else previous + _SMOOTHING * (seconds - previous)
+        )
+        self._silent_since, self._pause_s = None, _FIRST_PAUSE_S
+
+    def missed(self, asked: float, now: float) -> None:
+        """A branch did not come in time.
+
+        Args:
+            asked: When it was asked for, in seconds of the monotonic clock.
+            now: The same clock.
+        """
+        if self._silent_since is None:
+            self._silent_since = asked
+        if now - self._silent_since >= _SILENCE_S:
+            self._paused_until = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+            self._silent_since = self._paused_until - _SILENCE_S / 2

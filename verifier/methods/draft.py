@@ -1,0 +1,278 @@
+"""Drafts from a small model on another machine.
+
+The drafter mirrors each session and sends branches; this side keeps, for each session, the
+key of its last round and the branch that arrived for it. A round's key is (base, path hash,
+outcome): a branch with another key is stale, counted and dropped. Nothing the drafter does or
+fails to do can change the text; a late or lost one costs time, and how much time is bounded
+by `DraftClock`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from common import fence
+from common.model.tree import TokenTree
+from common.sampling_params import SamplingParams
+from verifier.methods.clock import DraftClock
+from verifier.methods.draft_length import DraftLength
+from verifier.sequence import Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundKey:
+    """Which round, and how it ended."""
+
+    base: int
+    """Committed tokens before it."""
+    path_hash: int
+    """Of those tokens and the chain checked on top."""
+    accepted: int
+    """Chain tokens that were right."""
+    bonus: int
+    """The token after them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """A branch as it came from a drafter."""
+
+    session: int
+    """Which session."""
+    incarnation: int
+    """Of its mirror."""
+    key: RoundKey
+    """The outcome it continues."""
+    ids: tuple[int, ...]
+    """Draft tokens."""
+
+
+class DraftLink(Protocol):
+    """The way to one drafter. Calls come from the engine's thread and do not block."""
+
+    clock: DraftClock
+    """How fast this drafter answers."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether messages can be sent."""
+
+    def open(self, session: int, incarnation: int, ids: Ids[int], sampling: SamplingParams) -> None:
+        """Starts a mirror of a session."""
+
+    def commit(
+        self, session: int, incarnation: int, key: RoundKey, ids: Ids[int], draft_tokens: int
+    ) -> None:
+        """Tells how a round ended and how long a branch is wanted; 0 wants none."""
+
+    def close(self, session: int, incarnation: int) -> None:
+        """Ends a mirror."""
+
+    def flush(self) -> None:
+        """Sends what has gathered, as one message."""
+
+
+_SMOOTHING = 0.1
+_REFUSED_S = 5.0
+"""How long a drafter that gave a session up is not asked to mirror it again."""
+
+LinkSource = Callable[[str], DraftLink | None]
+"""The link to a drafter's address; makes it where there is none yet, None where none can be."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    key: RoundKey
+    at: float
+    tokens: int
+
+
+@dataclass
+class _Session:
+    id: int
+    path_hash: int  # of all committed ids
+    incarnation: int = 0
+    length: DraftLength = field(default_factory=DraftLength)
+    link: DraftLink | None = None
+    warm: bool = False  # the mirror has caught up with the prompt
+    refused: dict[DraftLink, float] = field(default_factory=dict)  # not to be asked before
+    key: RoundKey | None = None  # the outcome a branch is wanted for
+    wanted: int = 0  # tokens asked for in that branch
+    sent_at: float = 0.0
+    deadline: float = 0.0
+    branch: tuple[int, ...] | None = None
+    late: _Asked | None = None  # whose branch did not come in time
+    proposed: TokenTree | None = None  # what is being checked
+    proposed_at: float = 0.0
+
+
+@dataclass
+class DraftProposer:
+    """Drafts by way of links.
+
+    Args:
+        links: Finds the link to a drafter.
+        draft_tokens: Longest draft where a request leaves the length open.
+    """
+
+    links: LinkSource
+    draft_tokens: int
+    stale: int = 0
+    """Branches dropped: another round's, sent twice, or of ids that do not exist."""
+    _touched: set[DraftLink] = field(default_factory=set)  # have something to send
+    _sessions: dict[Sequence, _Session] = field(default_factory=dict)
+    _by_id: dict[int, _Session] = field(default_factory=dict)
+    _next_id: int = 0
+    _verify_s: float = 0.0  # moving average of a round, from propose to observe
+
+    def open(self, sequence: Sequence) -> None:
+        """Opens a mirror at the first drafter that can be reached."""
+        self._next_id += 1
+        session = _Session(self._next_id, fence.extend(fence.EMPTY, sequence.ids))
+        self._sessions[sequence] = session
+        self._by_id[session.id] = session
+        self._pair(sequence, session)
+
+    def ready(self, sequence: Sequence, now: float) -> bool:
+        """Whether a branch is there, or none is worth waiting for."""
+        session = self._sessions[sequence]
+        if session.key is None or session.branch is not None or now >= session.deadline:
+            return True
+        return session.link is None or not session.link.alive
+
+    def propose(self, sequence: Sequence, budget: int) -> TokenTree:
+        """The branch that arrived, as a chain; the root alone where there is none."""
+        session = self._sessions[sequence]
+        if session.key is not None and session.branch is None and session.link is not None:
+            session.link.clock.missed(session.sent_at, time.monotonic())
+            session.late = _Asked(session.key, session.sent_at, session.wanted)
+        branch = session.branch or ()
+        session.key, session.branch = None, None
+        session.proposed = TokenTree.chain(sequence.ids[-1], branch[: max(budget, 0)])
+        session.proposed_at = time.monotonic()
+        return session.proposed
+
+    def observe(
+        self, sequence: Sequence, tree: TokenTree, accepted: Ids[int], ids: Ids[int]
+    ) -> None:
+        """Tells the drafter, and asks for the branch after this outcome."""
+        session, now = self._sessions[sequence], time.monotonic()
+        self._learn(session, tree, accepted, now)
+        base = len(sequence.ids) - len(ids)
+        key = RoundKey(
+            base=base,
+            path_hash=fence.extend(session.path_hash, tree.ids[1:]),
+            accepted=len(ids) - 1,
+            bonus=ids[-1],
+        )
+        session.path_hash = fence.extend(session.path_hash, ids)
+        if sequence.finished:
+            return
+        if session.link is None or not session.link.alive:
+            self._pair(sequence, session)
+            return
+        wanted = self._wanted(sequence, session, session.link, now)
+        session.link.commit(session.id, session.incarnation, key, ids, wanted)
+        self._touched.add(session.link)
+        session.branch, session.wanted = None, wanted
+        session.key = key if wanted else None
+        session.sent_at = now
+        session.deadline = now + max(session.link.clock.patience_s, self._verify_s)
+
+    def close(self, sequence: Sequence) -> None:
+        """Ends the mirror."""
+        session = self._sessions.pop(sequence)
+        del self._by_id[session.id]
+        if session.link is not None and session.link.alive:
+            session.link.close(session.id, session.incarnation)
+            self._touched.add(session.link)
+
+    def flush(self) -> float | None:
+        """Sends each drafter its part of the step; returns the next deadline."""
+        for link in self._touched:
+            link.flush()
+        self._touched.clear()
+        waiting = (s for s in self._by_id.values() if s.key is not None and s.branch is None)
+        return min((session.deadline for session in waiting), default=None)
+
+    def arrived(self, arrival: Arrival) -> None:
+        """Takes a branch, if it is the one that is waited for."""
+        session = self._by_id.get(arrival.session)
+        if (
+            session is None
+            or session.incarnation != arrival.incarnation
+            or session.key != arrival.key
+            or session.branch is not None
+            or session.link is None
+        ):
+            self.stale += 1
+            self._learn_late(session, arrival)
+            return
+        session.branch = arrival.ids[: session.wanted]
+        session.link.clock.answered(session.wanted, time.monotonic() - session.sent_at)
+
+    def warmed(self, session_id: int, incarnation: int) -> None:
+        """A mirror has computed its prompt: from now on drafts are asked for."""
+        session = self._by_id.get(session_id)
+        if session is not None and session.incarnation == incarnation:
+            session.warm = True
+
+    def senseless(self) -> None:
+        """A branch had ids that the target does not know."""
+        self.stale += 1
+
+    def dropped(self, session_id: int, incarnation: int) -> None:
+        """The drafter gave a session up: go on with the next drafter, or plainly."""
+        session = self._by_id.get(session_id)
+        if session is not None and session.incarnation == incarnation:
+            if session.link is not None:
+                session.refused[session.link] = time.monotonic() + _REFUSED_S
+            session.link, session.key, session.branch = None, None, None
+
+    def lost(self, link: DraftLink) -> None:
+        """A drafter is gone with all its mirrors; its sessions go on and look for another."""
+        for session in self._by_id.values():
+            if session.link is link:
+                session.link, session.key, session.branch = None, None, None
+
+    def _pair(self, sequence: Sequence, session: _Session) -> None:
+        """Opens a mirror of all committed ids at the first drafter that can be reached."""
+        session.link, session.key, session.branch = None, None, None
+        now = time.monotonic()
+        for link in map(self.links, sequence.request.drafters):
+            if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
+                session.incarnation += 1
+                session.link, session.warm = link, False
+                link.open(session.id, session.incarnation, sequence.ids, sequence.request.sampling)
+                self._touched.add(link)
+                return
+
+    def _learn_late(self, session: _Session | None, arrival: Arrival) -> None:
+        """A branch too late to use still tells how long the way is."""
+        if session is None or session.late is None or session.link is None:
+            return
+        if session.late.key == arrival.key and session.incarnation == arrival.incarnation:
+            seconds = time.monotonic() - session.late.at
+            session.link.clock.answered(session.late.tokens, seconds)
+            session.late = None
+
+    def _learn(self, session: _Session, tree: TokenTree, accepted: Ids[int], now: float) -> None:
+        session.length.observe(tree.draft_tokens, len(accepted))
+        if tree is session.proposed:  # not the end of a prefill
+            seconds = now - session.proposed_at
+            gain = _SMOOTHING if self._verify_s else 1.0
+            self._verify_s += gain * (seconds - self._verify_s)
+
+    def _wanted(self, sequence: Sequence, session: _Session, link: DraftLink, now: float) -> int:
+        """Tokens to ask for: none of a cold mirror, else what the request says or what pays."""
+        if not session.warm or not link.clock.worth_asking(now):
+            return 0
+        room = sequence.room - 1
+        if sequence.request.draft_tokens:
+            return min(sequence.request.draft_tokens, room)
+        most = min(self.draft_tokens, room)
+        return session.length.choose(most, self._verify_s, link.clock.cost.at)

@@ -1,0 +1,100 @@
+"""How many tokens to draft next: as many as pay, for one session, by what was measured.
+
+With acceptance α a draft of K tokens commits E(K) = (1 - α^(K+1)) / (1 - α) tokens a round on
+average, and a round takes verify + draft(K) seconds, both measured. The K with the highest rate
+wins, zero included (Leviathan et al. 2023, with the costs of the critical path in the
+denominator). A session that drafts nothing tries again after a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_FORGET = 0.95
+_FORGET_COST = 0.9
+_PRIOR_ACCEPTANCE = 0.7
+_PRIOR_TOKENS = 3.0
+_FIRST_REST = 16
+_MOST_REST = 256
+_PROBE_TOKENS = 2
+_TRIAL_ROUNDS = 8
+
+
+class CostLine:
+    """Seconds as a straight line over tokens, fitted to what was seen, the latest counting most."""
+
+    def __init__(self) -> None:
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Takes a measurement."""
+        self._n = _FORGET_COST * self._n + 1
+        self._x = _FORGET_COST * self._x + tokens
+        self._y = _FORGET_COST * self._y + seconds
+        self._xx = _FORGET_COST * self._xx + tokens * tokens
+        self._xy = _FORGET_COST * self._xy + tokens * seconds
+
+    def at(self, tokens: int) -> float:
+        """Seconds expected for so many tokens; 0 before the first measurement."""
+        if not self._n:
+            return 0.0
+        x, y = self._x / self._n, self._y / self._n
+        return max(y + self._slope(x, y) * (tokens - x), 0.0)
+
+    def _slope(self, x: float, y: float) -> float:
+        """Seconds a token, around the means."""
+        spread = self._xx / self._n - x * x
+        if spread < 0.25:  # hardly more than one length seen: the way costs as much as one token
+            return y / (x + 1)
+        return max((self._xy / self._n - x * y) / spread, 0.0)
+
+
+class DraftLength:
+    """One session's draft length."""
+
+    def __init__(self) -> None:
+        self._accepted = _PRIOR_ACCEPTANCE * _PRIOR_TOKENS
+        self._tested = _PRIOR_TOKENS
+        self._rounds = 0
+        self._rest = _FIRST_REST
+        self._resting = 0
+
+    @property
+    def acceptance(self) -> float:
+        """Chance that the next draft token is right, given that those before it were."""
+        return self._accepted / self._tested
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learns from a round that checked `drafted` tokens."""
+        if drafted:
+            self._rounds += 1
+            self._accepted = _FORGET * self._accepted + accepted
+            self._tested = _FORGET * self._tested + min(accepted + 1, drafted)
+
+    def choose(self, most: int, verify_s: float, draft_s: Callable[[int], float]) -> int:
+        """The length for the next round.
+
+        Args:
+            most: Longest allowed.
+            verify_s: Seconds one pass of the target takes.
+            draft_s: Seconds from commit to branch, by length.
+
+        Returns:
+            0 to `most`.
+        """
+        if self._resting:
+            self._resting -= 1
+            return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
+        rates = [1 / max(verify_s, 1e-9)]
+        expected = 1.0
+        for length in range(1, most + 1):
+            expected += self.acceptance**length
+            rates.append(expected / max(verify_s + draft_s(length), 1e-9))
+        trial = self._rounds < _TRIAL_ROUNDS and most > 0  # too early to give up
+        best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
+        if best == 0 and most:
+            self._resting = self._rest
+            self._rest = min(2 * self._rest, _MOST_REST)
+        elif best:
+            self._rest = _FIRST_REST
+        return best

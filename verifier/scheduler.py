@@ -1,0 +1,141 @@
+"""Which sequences run in the next step, with how many rows.
+
+Owns the waiting line and the running set. Every step takes, in order of admission, the
+decoding sequences that are ready (one row and a fair share of draft rows), then prefill
+chunks, under one budget of rows, a quarter of which is kept for prefill where there is any. A
+sequence is admitted when its prompt fits into the available blocks, and takes them; when a
+running one cannot grow, the youngest gives its blocks back and waits again, to be computed
+once more later: bit for bit the same, so nobody notices but the clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from common.model.batch import tree_positions
+from common.model.tree import TokenTree
+from verifier.config import EngineConfig
+from verifier.methods.base import Proposer
+from verifier.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class Work:
+    """One sequence's part of a step."""
+
+    sequence: Sequence
+    """Whose."""
+    rows: int
+    """Committed tokens to compute, from `sequence.computed` on."""
+    tree: TokenTree | None
+    """What to check; set where the rows reach the last committed token."""
+
+
+class Scheduler:
+    """Decides each step's batch.
+
+    Args:
+        config: Sizes.
+        proposers: By method.
+    """
+
+    def __init__(self, config: EngineConfig, proposers: dict[str, Proposer]) -> None:
+        self._config = config
+        self._proposers = proposers
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    def proposer(self, sequence: Sequence) -> Proposer:
+        """The proposer that drafts for a sequence."""
+        return self._proposers[sequence.request.method]
+
+    def schedule(self, now: float) -> list[Work]:
+        """Chooses the next batch; empty where nothing is ready.
+
+        Args:
+            now: Seconds, of the monotonic clock.
+        """
+        self._admit()
+        decoding = [
+            sequence
+            for sequence in self.running
+            if sequence.pending == 1 and self.proposer(sequence).ready(sequence, now)
+        ]
+        prefilling = [sequence for sequence in self.running if sequence.pending > 1]
+        batch = self._decode(decoding, quota=self._prefill_quota if prefilling else 0)
+        budget = self._config.max_batch_tokens - sum(_rows(work) for work in batch)
+        for sequence in prefilling:
+            if sequence not in self.running or budget <= 0:
+                continue
+            rows = min(sequence.pending, budget)
+            whole = rows == sequence.pending
+            work = self._fit(sequence, rows, TokenTree(sequence.ids[-1]) if whole else None)
+            if work is not None:
+                batch.append(work)
+                budget -= rows
+        return [work for work in batch if work.sequence in self.running]
+
+    def _decode(self, decoding: list[Sequence], quota: int) -> list[Work]:
+        """One row for everyone who decodes; what is left over, less the quota, goes to drafts."""
+        limit = self._config.max_batch_tokens
+        spare = max(limit - len(decoding) - quota, 0)
+        batch = []
+        for index, sequence in enumerate(decoding[:limit]):
+            if sequence not in self.running:  # preempted for one before it
+                continue
+            share = spare // (len(decoding) - index)
+            tree = self.proposer(sequence).propose(sequence, min(share, sequence.room - 1))
+            work = self._fit(sequence, 1, tree)
+            if work is not None:
+                batch.append(work)
+                spare -= tree.draft_tokens
+        return batch
+
+    @property
+    def _prefill_quota(self) -> int:
+        return self._config.max_batch_tokens // 4
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes a sequence out, wherever it is, and frees its blocks."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+        sequence.lease.release()
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < self._config.max_running:
+            sequence = self.waiting[0]
+            computed = sequence.lease.reuse_prefix(sequence.ids)
+            if not sequence.lease.reserve(len(sequence.ids) + 1):
+                sequence.lease.release()
+                return
+            sequence.computed = computed
+            if sequence.output_len == 0:
+                sequence.counts.cached_tokens = sequence.computed
+            self.running.append(self.waiting.popleft())
+
+    def _fit(self, sequence: Sequence, rows: int, tree: TokenTree | None) -> Work | None:
+        """Reserves cache for a piece of work: without its draft, or at others' cost, if need be."""
+        end = sequence.computed + rows
+        if tree is not None and len(tree) > 1:
+            if sequence.lease.reserve(end - 1 + tree_positions(tree)):
+                return Work(sequence, rows, tree)
+            tree = TokenTree(tree.ids[0])
+        while not sequence.lease.reserve(end):
+            youngest = self.running[-1]
+            self._preempt(youngest)
+            if youngest is sequence:
+                return None
+        return Work(sequence, rows, tree)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        sequence.lease.release()
+        sequence.computed = 0
+        self.waiting.appendleft(sequence)
+
+
+def _rows(work: Work) -> int:
+    return work.rows - 1 + len(work.tree) if work.tree is not None else work.rows

@@ -1,0 +1,235 @@
+"""One request inside the engine: what was asked, the committed tokens, their cache, the counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from common.errors import FailedPrecondition, InvalidArgument, PacelineError
+from common.model.kv_cache import KvLease
+from common.sampling_params import SamplingParams
+
+
+class Source(Enum):
+    """How a committed token came to be."""
+
+    ACCEPTED = "accepted"
+    """Drafted, and confirmed by the target."""
+    RECOVERED = "recovered"
+    """The target's own, where it disagreed with the draft or there was none."""
+    BONUS = "bonus"
+    """The target's own, after a draft that was accepted whole."""
+
+
+class FinishReason(Enum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    """The model's end token or one of the request's stop tokens."""
+    LENGTH = "length"
+    """max_tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to generate."""
+
+    request_id: str
+    """For logs."""
+    prompt_ids: tuple[int, ...]
+    """Never empty."""
+    max_tokens: int
+    """Most tokens to generate; at least 1."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    """How tokens are chosen."""
+    method: str = "plain"
+    """Which proposer drafts."""
+    acceptance: str = "coupled"
+    """Which rule keeps draft tokens."""
+    draft_tokens: int = 0
+    """Most draft tokens of a round; 0 leaves it to the engine."""
+    stop_ids: frozenset[int] = frozenset()
+    """Ids that end the text, the model's own included."""
+    drafters: tuple[str, ...] = ()
+    """Addresses of drafters to pair with, best first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What requests are checked against."""
+
+    vocab_size: int
+    """Ids run below this."""
+    max_len: int
+    """Most tokens of prompt and output together."""
+    max_draft_tokens: int
+    """Longest draft of a round."""
+    methods: tuple[str, ...]
+    """Methods on offer."""
+
+
+def validate(request: Request, limits: Limits) -> None:
+    """Checks a request against the engine.
+
+    Raises:
+        InvalidArgument: Says which field and what is allowed.
+        FailedPrecondition: This verifier lacks what is asked.
+    """
+    if not request.prompt_ids:
+        raise InvalidArgument("prompt_ids", "is empty; at least one token is needed")
+    worst = max(request.prompt_ids)
+    if worst >= limits.vocab_size or min(request.prompt_ids) < 0:
+        raise InvalidArgument("prompt_ids", f"ids must be below {limits.vocab_size}, got {worst}")
+    if request.max_tokens < 1:
+        raise InvalidArgument("max_tokens", f"must be at least 1, got {request.max_tokens}")
+    total = len(request.prompt_ids) + request.max_tokens
+    if total > limits.max_len:
+        raise InvalidArgument(
+            "max_tokens",
+            f"prompt ({len(request.prompt_ids)}) and max_tokens ({request.max_tokens}) make "
+            f"{total} tokens; at most {limits.max_len} are allowed",
+        )
+    if request.draft_tokens > limits.max_draft_tokens:
+        raise InvalidArgument(
+            "speculation.draft_tokens",
+            f"must be 0 to {limits.max_draft_tokens}, got {request.draft_tokens}",
+        )
+    if request.method not in limits.methods:
+        raise FailedPrecondition(
+            f"speculation.method: this verifier has {', '.join(limits.methods)}, "
+            f"not {request.method}"
+        )
+    if request.acceptance != "coupled":
+        raise FailedPrecondition(
+            f"speculation.acceptance: this verifier has coupled, not {request.acceptance}"
+        )
+    request.sampling.validate(limits.vocab_size)
+
+
+@dataclass
+class Counts:
+    """What happened to one request."""
+
+    cached_tokens: int = 0
+    """Prompt tokens found in the cache at first admission."""
+    rounds: int = 0
+    """Target passes that committed tokens."""
+    drafted_tokens: int = 0
+    """Draft tokens checked."""
+    accepted_tokens: int = 0
+    """Draft tokens committed."""
+    accepted_per_position: list[int] = field(default_factory=list)
+    """Rounds in which the draft token at this depth was committed."""
+
+    def add_round(self, drafted: int, accepted: int) -> None:
+        """Counts one target pass."""
+        self.rounds += 1
+        self.drafted_tokens += drafted
+        self.accepted_tokens += accepted
+        missing = accepted - len(self.accepted_per_position)
+        self.accepted_per_position.extend([0] * missing)
+        for depth in range(accepted):
+            self.accepted_per_position[depth] += 1
+
+
+@dataclass(frozen=True)
+class Event:
+    """News of one request; `finish` or `error` end it."""
+
+    ids: Ids[int] = ()
+    """Committed since the last event."""
+    sources: Ids[Source] = ()
+    """How each came."""
+    finish: FinishReason | None = None
+    """Set at the end."""
+    counts: Counts | None = None
+    """Set with `finish`."""
+    error: PacelineError | None = None
+    """Set where the engine had to give up."""
+
+
+Listener = Callable[[Event], None]
+"""Called on the engine's thread; must not block."""
+
+
+class Sequence:
+    """One request inside the engine.
+
+    Args:
+        request: What was asked; valid.
+        listener: Told of news.
+        lease: Its share of the cache, empty.
+        ticket: The engine's number for it.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        listener: Listener,
+        lease: KvLease,
+        ticket: int,
+    ) -> None:
+        self.request = request
+        self.listener = listener
+        self.lease = lease
+        self.ticket = ticket
+        self.gone = False
+        """Set once it has left the engine."""
+        self.ids = list(request.prompt_ids)
+        """Committed ids, the prompt first."""
+        self.computed = 0
+        """How many of them have keys and values in the cache."""
+        self.counts = Counts()
+        self.finished: FinishReason | None = None
+        self.seen: Tensor | None = None
+        """Which ids occur so far, `[V]`; kept where a repetition penalty needs it."""
+
+    def watch_ids(self, vocab_size: int, device: torch.device) -> None:
+        """Prepares `seen`, where the sampling asks for it; on the thread that owns the model."""
+        if self.request.sampling.repetition_penalty != 1.0:
+            self.seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+            self._mark(self.ids)
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens in the prompt."""
+        return len(self.request.prompt_ids)
+
+    @property
+    def output_len(self) -> int:
+        """Tokens generated."""
+        return len(self.ids) - self.prompt_len
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be generated."""
+        return self.request.max_tokens - self.output_len
+
+    @property
+    def pending(self) -> int:
+        """Committed tokens without keys and values; 1 while decoding."""
+        return len(self.ids) - self.computed
+
+    def commit(self, ids: Ids[int]) -> int:
+        """Appends ids up to the first that ends the text; returns how many were taken."""
+        taken = 0
+        for token in ids[: self.room]:
+            self.ids.append(token)
+            taken += 1
+            if token in self.request.stop_ids:
+                self.finished = FinishReason.STOP
+                break
+        if self.finished is None and self.room == 0:
+            self.finished = FinishReason.LENGTH
+        if self.seen is not None:
+            self._mark(ids[:taken])
+        return taken
+
+    def _mark(self, ids: Ids[int]) -> None:
+        assert self.seen is not None
+        self.seen[torch.tensor(ids, dtype=torch.int64, device=self.seen.device)] = True
