@@ -22,7 +22,6 @@ from gateway.request import (
     Order,
     Speculation,
     Started,
-    TokenSource,
     Usage,
 )
 from gateway.tokenizing import prompt_ids
@@ -90,13 +89,12 @@ class Generations:
                     if isinstance(message, Complete):
                         end = message
                         break
-                    for chunk in transcript.feed(message.ids, message.sources):
-                        yield chunk
+                    yield transcript.feed(message.ids, message.sources)
                     if transcript.stop is not None:
                         end = _stopped(transcript, order)
                         break
         if rest := transcript.finish():
-            yield Chunk(rest, (), TokenSource.UNSPECIFIED)
+            yield Chunk(rest, (), (), ())
         if transcript.stop is not None and not end.stop:  # completed by text held to the end
             end = replace(end, finish_reason=FinishReason.STOP, stop=transcript.stop)
         self._remember(ask, model, placement, end)

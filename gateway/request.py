@@ -106,17 +106,19 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """More of the text; all ids came the same way.
+    """More of the text.
 
     Attributes:
         text: Text that is now certain.
         ids: Ids committed since the last chunk.
-        source: `TokenSource` of every one of them.
+        sources: `TokenSource` of each of them.
+        lengths: Characters of `text` that each of them made certain.
     """
 
     text: str
     ids: Sequence[int]
-    source: int
+    sources: Sequence[int]
+    lengths: Sequence[int]
 
 
 @dataclass(frozen=True, kw_only=True)

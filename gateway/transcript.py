@@ -6,7 +6,7 @@ case that a stop string ends the generation before the verifier could report.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gateway.detokenizer import Detokenizer
 from gateway.request import Chunk, TokenSource
@@ -40,18 +40,17 @@ class Tally:
         """Target passes, one cut short by a stop string included."""
         return self._closed_rounds + (self._run > 0)
 
-    def add(self, source: int, count: int) -> None:
-        """Counts `count` tokens of one source."""
-        self.tokens += count
+    def add(self, source: int) -> None:
+        """Counts a token."""
+        self.tokens += 1
         if source != TokenSource.ACCEPTED:
-            self._closed_rounds += count
+            self._closed_rounds += 1
             self._run = 0
             return
-        for position in range(self._run, self._run + count):
-            if position == len(self.accepted_per_position):
-                self.accepted_per_position.append(0)
-            self.accepted_per_position[position] += 1
-        self._run += count
+        if self._run == len(self.accepted_per_position):
+            self.accepted_per_position.append(0)
+        self.accepted_per_position[self._run] += 1
+        self._run += 1
 
 
 class Transcript:
@@ -76,21 +75,16 @@ class Transcript:
         """The stop string that ended the output, if one did."""
         return self._scanner.hit if self._scanner else None
 
-    def feed(self, ids: Sequence[int], sources: Sequence[int]) -> Iterator[Chunk]:
-        """Takes committed tokens and yields a chunk for every run of one source.
-
-        After a stop string nothing more is yielded: the last chunk's ids end with the token
-        that completed it.
-        """
-        start = 0
-        while start < len(ids) and self.stop is None:
-            source, end = sources[start], start + 1
-            while end < len(ids) and sources[end] == source:
-                end += 1
-            chunk = self._chunk(ids[start:end], source)
-            self.tally.add(source, len(chunk.ids))
-            yield chunk
-            start = end
+    def feed(self, ids: Sequence[int], sources: Sequence[int]) -> Chunk:
+        """Takes committed tokens; after a stop string the chunk ends with its last token."""
+        pieces: list[str] = []
+        for id_, source in zip(ids, sources, strict=True):
+            self.tally.add(source)
+            pieces.append(self._piece(id_))
+            if self.stop is not None:
+                break
+        taken = len(pieces)
+        return Chunk("".join(pieces), ids[:taken], sources[:taken], [len(p) for p in pieces])
 
     def finish(self) -> str:
         """Returns the text still held back; it may complete a stop string as well."""
@@ -101,14 +95,9 @@ class Transcript:
             return rest
         return self._scanner.push(rest) + self._scanner.flush()
 
-    def _chunk(self, ids: Sequence[int], source: int) -> Chunk:
+    def _piece(self, id_: int) -> str:
+        """The text that one more token makes certain."""
         if self._detokenizer is None:
-            return Chunk("", ids, source)
-        if self._scanner is None:
-            return Chunk(self._detokenizer.push(ids), ids, source)
-        text = ""
-        for count, id_ in enumerate(ids, start=1):
-            text += self._scanner.push(self._detokenizer.push((id_,)))
-            if self._scanner.hit is not None:
-                return Chunk(text, ids[:count], source)
-        return Chunk(text, ids, source)
+            return ""
+        text = self._detokenizer.push((id_,))
+        return text if self._scanner is None else self._scanner.push(text)

@@ -78,7 +78,8 @@ def _chunk(event: Chunk) -> inference_pb2.GenerateResponse:
     chunk = response.chunk
     chunk.text = event.text
     chunk.token_ids.extend(event.ids)
-    chunk.sources.extend([event.source] * len(event.ids))  # type: ignore[list-item]
+    chunk.sources.extend(event.sources)  # type: ignore[arg-type]
+    chunk.text_lengths.extend(event.lengths)
     return response
 
 

@@ -60,6 +60,7 @@ class Accumulator:
                 cast(TokenSource, _name(types_pb2.TokenSource, "TOKEN_SOURCE_", source))
                 for source in message.sources
             ),
+            text_lengths=tuple(message.text_lengths),
         )
 
 

@@ -1,5 +1,6 @@
 """What the SDK returns: plain frozen values, no protobuf."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,21 @@ class Chunk:
     """Ids committed since the last chunk."""
     sources: tuple[TokenSource, ...]
     """How each of `token_ids` came."""
+    text_lengths: tuple[int, ...] = ()
+    """Characters of `text` that each of `token_ids` made certain."""
+
+    def pieces(self) -> Iterator[tuple[str, TokenSource]]:
+        """Splits the text by token: each piece with how its token came.
+
+        Text that was held back to the end belongs to no token here; its source is
+        "unspecified".
+        """
+        start = 0
+        for length, source in zip(self.text_lengths, self.sources, strict=True):
+            yield self.text[start : start + length], source
+            start += length
+        if self.text[start:]:
+            yield self.text[start:], "unspecified"
 
 
 @dataclass(frozen=True)

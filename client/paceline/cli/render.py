@@ -20,7 +20,7 @@ class ChunkPrinter:
 
     Args:
         out: Where to.
-        color: Whether to colour each chunk by the source of its last token.
+        color: Whether to colour each token's text by how the token came.
     """
 
     def __init__(self, out: TextIO, *, color: bool) -> None:
@@ -30,12 +30,13 @@ class ChunkPrinter:
 
     def print(self, chunk: Chunk) -> None:
         """Writes the chunk's text at once."""
-        # Text that was held back comes without ids: it belongs to the token before.
-        if chunk.sources:
-            self._source = chunk.sources[-1]
-        if chunk.text:
-            self._out.write(paint(chunk.text, self._source) if self._color else chunk.text)
-            self._out.flush()
+        for text, source in chunk.pieces():
+            # Text that was held back comes without a token: it belongs to the one before.
+            if source != "unspecified":
+                self._source = source
+            if text:
+                self._out.write(paint(text, self._source) if self._color else text)
+        self._out.flush()
 
 
 def paint(text: str, source: TokenSource) -> str:

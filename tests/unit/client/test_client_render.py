@@ -42,9 +42,9 @@ def rendered(chunks: list[paceline.Chunk], color: bool) -> str:
 
 def test_colours_say_how_tokens_came_and_held_back_text_keeps_its_own() -> None:
     chunks = [
-        paceline.Chunk("a", (1,), ("recovered",)),
-        paceline.Chunk("b", (2, 3), ("accepted", "accepted")),
-        paceline.Chunk("", (4,), ("bonus",)),
+        paceline.Chunk("ab", (1, 2), ("recovered", "accepted"), (1, 1)),
+        paceline.Chunk("", (3,), ("accepted",), (0,)),
+        paceline.Chunk("", (4,), ("bonus",), (0,)),
         paceline.Chunk("c", (), ()),
     ]
     assert rendered(chunks, color=True) == f"{YELLOW}a{RESET}{GREEN}b{RESET}{CYAN}c{RESET}"
@@ -52,7 +52,7 @@ def test_colours_say_how_tokens_came_and_held_back_text_keeps_its_own() -> None:
 
 
 def test_an_unknown_source_has_no_colour() -> None:
-    assert rendered([paceline.Chunk("a", (1,), ("unspecified",))], color=True) == "a"
+    assert rendered([paceline.Chunk("a", (1,), ("unspecified",), (1,))], color=True) == "a"
 
 
 def test_the_legend_names_every_colour() -> None:

@@ -1,4 +1,4 @@
-"""Committed ids to chunks: one source each, cut at stop strings, honestly counted."""
+"""Committed ids to chunks: source and text of each token, cut at stop strings, honestly counted."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,16 +21,24 @@ def test_numbers_are_those_of_the_wire() -> None:
         assert {prefix + each.name: each.value for each in ours} == dict(wire.items())
 
 
-def test_a_message_is_split_into_runs_of_one_source() -> None:
-    transcript = Transcript(None, ())
-    chunks = list(transcript.feed([5, 6, 7, 8], [A, A, R, A]))
-    assert chunks == [Chunk("", [5, 6], A), Chunk("", [7], R), Chunk("", [8], A)]
+def test_a_message_says_how_each_token_came_and_what_text_it_made_certain() -> None:
+    ids = BYTE_LEVEL.encode("ab é!")
+    sources = ([A] * len(ids))[:-1] + [B]
+    chunk = Transcript(Detokenizer(BYTE_LEVEL), ()).feed(ids, sources)
+    assert (chunk.text, chunk.ids, chunk.sources) == ("ab é!", ids, sources)
+    assert len(chunk.lengths) == len(ids)
+    assert sum(chunk.lengths) == len(chunk.text)
+
+
+def test_without_a_tokenizer_there_are_ids_only() -> None:
+    chunk = Transcript(None, ()).feed([5, 6, 7], [A, A, R])
+    assert chunk == Chunk("", [5, 6, 7], [A, A, R], [0, 0, 0])
 
 
 def test_a_stop_string_ends_ids_with_the_token_that_completed_it() -> None:
     ids = BYTE_LEVEL.encode("one END two")
     transcript = Transcript(Detokenizer(BYTE_LEVEL), ["END"])
-    chunks = [c for id_ in ids for c in transcript.feed([id_], [R])]
+    chunks = [transcript.feed([id_], [R]) for id_ in ids if transcript.stop is None]
     assert "".join(chunk.text for chunk in chunks) == "one "
     assert transcript.stop == "END"
     assert transcript.finish() == ""
@@ -42,8 +50,8 @@ def test_a_stop_string_ends_ids_with_the_token_that_completed_it() -> None:
 def test_a_stop_string_inside_a_run_cuts_the_message() -> None:
     ids = BYTE_LEVEL.encode("xENDyy")
     transcript = Transcript(Detokenizer(BYTE_LEVEL), ["END"])
-    chunks = list(transcript.feed(ids, [A] * 5 + [B]))
-    assert [(chunk.text, list(chunk.ids)) for chunk in chunks] == [("x", ids[:4])]
+    chunk = transcript.feed(ids, [A] * 5 + [B])
+    assert (chunk.text, list(chunk.ids)) == ("x", ids[:4])
     assert (transcript.tally.rounds, transcript.tally.accepted) == (1, 4)
 
 
@@ -51,7 +59,7 @@ def test_a_stop_string_inside_a_run_cuts_the_message() -> None:
 def test_text_is_complete_without_a_hit(text, data) -> None:
     ids = BYTE_LEVEL.encode(text)
     transcript = Transcript(Detokenizer(BYTE_LEVEL), ["END"])
-    out = "".join(chunk.text for id_ in ids for chunk in transcript.feed([id_], [R]))
+    out = "".join(transcript.feed([id_], [R]).text for id_ in ids)
     assert out + transcript.finish() == text
 
 
@@ -59,8 +67,8 @@ def test_text_is_complete_without_a_hit(text, data) -> None:
 def test_the_tally_equals_a_count_by_rounds(rounds) -> None:
     tally = Tally()
     for accepted, last in rounds:
-        tally.add(A, accepted) if accepted else None
-        tally.add(last, 1)
+        for source in [A] * accepted + [last]:
+            tally.add(source)
     assert tally.rounds == len(rounds)
     assert tally.accepted == sum(accepted for accepted, _ in rounds)
     assert tally.tokens == tally.accepted + len(rounds)
@@ -70,6 +78,6 @@ def test_the_tally_equals_a_count_by_rounds(rounds) -> None:
 
 def test_a_round_cut_short_counts() -> None:
     tally = Tally()
-    tally.add(R, 1)
-    tally.add(A, 2)
+    for source in (R, A, A):
+        tally.add(source)
     assert tally.rounds == 2
