@@ -1,0 +1,53 @@
+"""The verifier's engine called directly: what the services around it cost shows against this."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from common.model.loader import load
+from common.model.runner import Runner
+from verifier.config import EngineConfig
+from verifier.engine import Engine
+from verifier.sequence import Event, Request
+
+
+class InProcess:
+    """A contender, see `bench.contender`: plain decoding by the engine, no service in between.
+
+    Args:
+        model: Model directory.
+        dtype: torch dtype of the weights, or auto.
+        threads: CPU threads.
+    """
+
+    def __init__(self, model: str, dtype: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        config = EngineConfig()
+        loaded = load(model, dtype=dtype, device="cpu")  # type: ignore[arg-type]
+        runner = Runner(loaded, kv_bytes=config.kv_bytes, block_tokens=config.block_tokens)
+        self._engine = Engine(runner, config)
+        self._eos = frozenset(loaded.eos_token_ids)
+
+    def generate(self, prompt_ids: list[int], max_tokens: int) -> tuple[list[int], float]:
+        """Decode greedily.
+
+        Returns:
+            The new ids, and the seconds from the first of them to the last.
+        """
+        heard: list[tuple[float, Event]] = []
+        request = Request(
+            request_id="bench",
+            prompt_ids=tuple(prompt_ids),
+            max_tokens=max_tokens,
+            stop_ids=self._eos,
+        )
+        self._engine.submit(request, lambda event: heard.append((time.perf_counter(), event)))
+        while not (heard and (heard[-1][1].finish or heard[-1][1].error)):
+            if not self._engine.step():
+                self._engine.wait()
+        if error := heard[-1][1].error:
+            raise error
+        times = [at_s for at_s, event in heard if event.ids]
+        return [token for _, event in heard for token in event.ids], times[-1] - times[0]

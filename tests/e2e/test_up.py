@@ -1,0 +1,149 @@
+"""`paceline up` and `paceline demo` as a user runs them: real services, real models."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from paceline import Client
+
+PACELINE = [sys.executable, "-m", "paceline"]
+READY_S = 90
+STOP_S = 45
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@contextmanager
+def up(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `paceline up` on a free port; yield it and its address once it serves."""
+    command = [*PACELINE, "up", "--port", "0", *flags]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        yield process, serving_address(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def serving_address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if line.startswith("Serving on "):
+            return line.split()[2].rstrip(".")
+    raise AssertionError("it ended:\n" + "".join(seen))
+
+
+def ran(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PACELINE, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def assert_gone(children: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(children, timeout=10)
+    running = [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    assert running == []
+
+
+def test_it_serves_and_leaves_nothing_behind() -> None:
+    with up() as (process, address):
+        with Client(address) as client:
+            prompt = "Once upon a time"
+            texts = [
+                client.generate(prompt, max_tokens=24, method=method).result()
+                for method in ("plain", "draft")
+            ]
+        assert texts[0].text
+        assert texts[0].token_ids == texts[1].token_ids
+        assert texts[1].speculation.accepted_tokens > 0
+
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) == 4
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=STOP_S)
+        assert process.returncode == 0
+        assert_gone(children)
+    stopped = [line.split()[0] for line in output.splitlines() if "stopped" in line]
+    assert stopped == ["gateway", "verifier", "drafter", "store"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has parent-death signals")
+def test_killed_it_leaves_nothing_behind_either() -> None:
+    with up() as (process, _):
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) == 4
+        process.kill()
+        process.wait(STOP_S)
+        assert_gone(children)
+
+
+def test_models_without_a_tokenizer_serve_ids(
+    tmp_path: Path, demo_target: Path, demo_draft: Path
+) -> None:
+    flags = []
+    for role, source in (("target", demo_target), ("draft", demo_draft)):
+        for name in ("config.json", "generation_config.json", "model.safetensors"):
+            (tmp_path / role).mkdir(exist_ok=True)
+            shutil.copy(source / name, tmp_path / role / name)
+        flags += [f"--{role}", str(tmp_path / role)]
+    with up(*flags) as (_, address), Client(address) as client:
+        (model,) = client.models()
+        assert not model.has_tokenizer
+        result = client.generate(token_ids=[1, 5, 300], max_tokens=8, ignore_eos=True).result()
+        assert len(result.token_ids) == 8
+        assert result.text == ""
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = ran("up", "--port", port)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"error: port {port} on 127.0.0.1")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_model_is_one_line(tmp_path: Path) -> None:
+    result = ran("up", "--port", "0", "--target", str(tmp_path / "nowhere"))
+    assert result.returncode == 1
+    assert result.stderr == f"error: --target: no such directory: {tmp_path / 'nowhere'}\n"
+
+
+def test_a_corrupt_model_is_said_in_the_services_words(tmp_path: Path, demo_target: Path) -> None:
+    shutil.copytree(demo_target, tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    result = ran("up", "--port", "0", "--target", str(tmp_path / "model"))
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: verifier: ")
+    assert "model" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_demo_compares_and_finds_the_same_text() -> None:
+    result = ran("demo", "--json", "--max-tokens", "24", "--repetitions", "1", NO_COLOR="1")
+    assert result.returncode == 0, result.stderr
+    outcome = json.loads(result.stdout)
+    assert outcome["same_text"] is True
+    assert outcome["mean_accepted_length"] > 1
+    assert 0 < outcome["acceptance_rate"] <= 1

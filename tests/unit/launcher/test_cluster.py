@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import redis
+
+from common.errors import StartupError, Unavailable
+from launcher import commandline
+from launcher.cluster import Cluster
+from launcher.service import Service, State, is_serving
+
+FAKE = Path(__file__).with_name("fake_service.py")
+Eventually = Callable[[Callable[[], object]], bool]
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Replaces the services by fakes; they write down when they start and stop."""
+
+    def fake(module: str, flags: dict[str, str]) -> list[str]:
+        parts = [part for key, value in flags.items() for part in (f"--{key}", value)]
+        return [sys.executable, str(FAKE), module, *parts]
+
+    monkeypatch.setattr(commandline, "service_command", fake)
+    monkeypatch.setenv("FAKE_NOTES", str(tmp_path / "notes"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path / "notes"
+
+
+def by_name(cluster: Cluster) -> dict[str, Service]:
+    return {service.name: service for service in cluster.services}
+
+
+def pids(services: Sequence[Service]) -> list[int]:
+    return [service.process.pid for service in services if service.process]
+
+
+def test_services_start_and_stop_in_order(
+    notes: Path, tmp_path: Path, gone: Callable[[int], bool]
+) -> None:
+    with Cluster(target=tmp_path, draft=tmp_path) as cluster:
+        assert is_serving(cluster.address)
+        assert [s.state for s in cluster.services] == [State.SERVING] * 4
+        assert len(list(tmp_path.glob("paceline-*"))) == 1
+        with redis.Redis.from_url(by_name(cluster)["store"].address) as store:
+            assert store.ping()
+        cluster.check()
+        started = pids(cluster.services)
+    assert len(started) == 4
+    assert all(gone(pid) for pid in started)
+    assert list(tmp_path.glob("paceline-*")) == []
+    events = notes.read_text().splitlines()
+    assert sorted(events[:2]) == ["start drafter", "start verifier"]
+    assert events[2:] == ["start gateway", "stop gateway", "stop verifier", "stop drafter"]
+
+
+def test_store_and_drafter_can_be_left_out(notes: Path, tmp_path: Path) -> None:
+    with Cluster(target=tmp_path, draft=None, with_store=False) as cluster:
+        assert list(by_name(cluster)) == ["verifier", "gateway"]
+        assert is_serving(cluster.address)
+
+
+@pytest.mark.parametrize("broken", ["drafter", "verifier", "gateway"])
+def test_one_that_cannot_start_stops_the_others(
+    notes: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gone: Callable[[int], bool],
+    broken: str,
+) -> None:
+    monkeypatch.setenv("FAKE_BROKEN", broken)
+    cluster = Cluster(target=tmp_path, draft=tmp_path)
+    with pytest.raises(StartupError, match=f"^{broken}: no such weights$"), cluster:
+        pass
+    assert all(gone(pid) for pid in pids(cluster.services))
+    assert by_name(cluster)[broken].state is State.FAILED
+    assert by_name(cluster)["store"].state is State.STOPPED
+    assert list(tmp_path.glob("paceline-*")) == []
+
+
+def test_a_port_in_use_is_said_before_anything_starts(notes: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cluster = Cluster(target=tmp_path, draft=tmp_path, port=port)
+        with pytest.raises(StartupError, match=f"port {port} on 127.0.0.1 .*--port"), cluster:
+            pass
+    assert not notes.exists()
+
+
+def test_a_lost_drafter_is_shown_and_tolerated(
+    notes: Path, tmp_path: Path, eventually: Eventually
+) -> None:
+    seen: list[dict[str, State]] = []
+
+    def watch(services: Sequence[Service]) -> None:
+        seen.append({service.name: service.state for service in services})
+
+    with Cluster(target=tmp_path, draft=tmp_path, watch=watch) as cluster:
+        drafter = by_name(cluster)["drafter"]
+        assert drafter.process
+        os.kill(drafter.process.pid, signal.SIGKILL)
+        assert eventually(lambda: drafter.ended)
+        cluster.check()
+        cluster.check()
+        assert drafter.state is State.LOST
+        assert seen[-1]["drafter"] is State.LOST
+        assert is_serving(cluster.address)
+
+
+def test_a_lost_verifier_is_an_error(notes: Path, tmp_path: Path, eventually: Eventually) -> None:
+    with Cluster(target=tmp_path, draft=None) as cluster:
+        verifier = by_name(cluster)["verifier"]
+        assert verifier.process
+        os.kill(verifier.process.pid, signal.SIGKILL)
+        assert eventually(lambda: verifier.ended)
+        with pytest.raises(Unavailable, match=r"verifier died \(killed by SIGKILL\)"):
+            cluster.check()

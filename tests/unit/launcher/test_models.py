@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import ModelError
+from launcher import models
+
+
+def test_the_bundled_pair_is_the_default(demo_target: Path, demo_draft: Path) -> None:
+    assert models.choose(None, None) == (demo_target, demo_draft)
+
+
+def test_a_target_of_ones_own_gets_no_draft_that_does_not_fit(demo_target: Path) -> None:
+    assert models.choose(demo_target, None) == (demo_target, None)
+
+
+def test_a_comparison_needs_a_draft(demo_target: Path, demo_draft: Path) -> None:
+    assert models.choose_pair(None, None) == (demo_target, demo_draft)
+    with pytest.raises(ModelError, match="--draft"):
+        models.choose_pair(demo_target, None)
+
+
+def test_a_draft_of_ones_own_goes_with_the_bundled_target(
+    demo_target: Path, demo_draft: Path
+) -> None:
+    assert models.choose(None, demo_draft) == (demo_target, demo_draft)
+
+
+def test_a_wrong_path_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"--target: no such directory: .*/nowhere"):
+        models.choose(tmp_path / "nowhere", None)
+    with pytest.raises(ModelError, match=r"--draft: no config\.json"):
+        models.choose(None, tmp_path)
+
+
+def test_missing_bundled_models_are_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "BUNDLED", tmp_path)
+    with pytest.raises(ModelError, match="--target"):
+        models.choose(None, None)

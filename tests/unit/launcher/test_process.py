@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.process import Process, announced_port
+
+ANNOUNCE = 'print(\'{"event": "serving", "service": "x", "port": 4242}\', flush=True)'
+WAIT = "import time; time.sleep(60)"
+Eventually = Callable[[Callable[[], object]], bool]
+
+
+def child(tmp_path: Path, code: str, echo: io.StringIO | None = None) -> Process:
+    return Process("x", [sys.executable, "-c", code], log=tmp_path / "x.log", echo=echo)
+
+
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        ('{"event": "serving", "service": "x", "port": 7071}\n', 7071),
+        ('{"event": "loaded", "port": 7071}\n', None),
+        ('{"event": "serving", "port": "7071"}\n', None),
+        ("{not json\n", None),
+        ("serving on 7071\n", None),
+    ],
+)
+def test_only_announcements_are_taken_for_such(line: str, port: int | None) -> None:
+    assert announced_port(line) == port
+
+
+def test_an_announcement_is_heard_among_other_lines(tmp_path: Path, eventually: Eventually) -> None:
+    process = child(tmp_path, f"print('hello'); {ANNOUNCE}; {WAIT}")
+    try:
+        assert eventually(lambda: process.announced_port == 4242)
+        assert process.exit_code() is None
+    finally:
+        process.stop(5)
+    assert process.exit_code() == -signal.SIGTERM
+    assert (tmp_path / "x.log").read_text().startswith("hello\n")
+
+
+def test_its_lines_are_copied_with_its_name(tmp_path: Path, eventually: Eventually) -> None:
+    echo = io.StringIO()
+    process = child(tmp_path, "print('out'); import sys; print('err', file=sys.stderr)", echo)
+    assert eventually(lambda: process.exit_code() == 0)
+    process.stop(1)
+    assert sorted(echo.getvalue().splitlines()) == ["x | err", "x | out"]
+
+
+def test_one_that_fails_is_quoted(tmp_path: Path, eventually: Eventually) -> None:
+    process = child(tmp_path, "import sys; print('noise'); sys.exit('error: no such model: /m')")
+    assert eventually(lambda: process.exit_code() == 1)
+    assert process.obituary() == "x: no such model: /m"
+    process.kill()
+
+
+def test_one_that_crashes_leaves_the_end_of_its_log(tmp_path: Path, eventually: Eventually) -> None:
+    process = child(tmp_path, "raise RuntimeError('broken')")
+    assert eventually(lambda: process.exit_code() is not None)
+    obituary = process.obituary()
+    assert obituary.startswith("x died (exit 1)\n")
+    assert "RuntimeError: broken" in obituary
+    process.kill()
+
+
+def test_one_that_is_killed_names_the_signal(tmp_path: Path, eventually: Eventually) -> None:
+    process = child(tmp_path, WAIT)
+    os.kill(process.pid, signal.SIGKILL)
+    assert eventually(lambda: process.exit_code() is not None)
+    assert process.obituary() == "x died (killed by SIGKILL)"
+    process.kill()
+
+
+def test_one_that_will_not_stop_is_killed(tmp_path: Path, eventually: Eventually) -> None:
+    code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {ANNOUNCE}; {WAIT}"
+    process = child(tmp_path, code)
+    assert eventually(lambda: process.announced_port)
+    start = time.monotonic()
+    process.stop(0.3)
+    assert 0.3 <= time.monotonic() - start < 5
+    assert process.exit_code() == -signal.SIGKILL
+
+
+def test_stopping_twice_is_harmless(tmp_path: Path) -> None:
+    process = child(tmp_path, WAIT)
+    process.stop(5)
+    process.stop(5)
+    process.kill()
+
+
+def test_it_leaves_our_process_group(tmp_path: Path) -> None:
+    """So Ctrl-C at the terminal reaches the launcher alone."""
+    process = child(tmp_path, WAIT)
+    try:
+        assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
+    finally:
+        process.stop(5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has parent-death signals")
+def test_it_dies_when_we_are_killed(tmp_path: Path, gone: Callable[[int], bool]) -> None:
+    launcher = f"""
+import pathlib, sys, time
+from launcher.process import Process
+code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+log = pathlib.Path({str(tmp_path)!r}) / "x.log"
+print(Process("x", [sys.executable, "-c", code], log=log).pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    assert gone(pid)

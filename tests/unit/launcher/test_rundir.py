@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher import rundir
+
+
+def test_a_killed_runs_folder_goes_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    stale = tmp_path / f"paceline-{ended.pid}-abc"
+    alive = tmp_path / f"paceline-{os.getpid()}-abc"
+    other = tmp_path / "paceline-notes-abc"
+    for directory in (stale, alive, other):
+        directory.mkdir()
+
+    created = rundir.create()
+    assert not stale.exists()
+    assert alive.exists()
+    assert other.exists()
+    assert created.stat().st_mode & 0o077 == 0
+
+    rundir.remove(created)
+    rundir.remove(created)
+    assert not created.exists()

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from launcher import store
+from launcher.process import Process
+
+Eventually = Callable[[Callable[[], object]], bool]
+
+
+def test_a_real_server_answers_on_a_private_socket(tmp_path: Path, eventually: Eventually) -> None:
+    assert not store.answers(tmp_path)
+    process = Process("store", store.command(tmp_path), log=tmp_path / "store.log")
+    try:
+        assert eventually(lambda: store.answers(tmp_path))
+        assert store.socket_path(tmp_path).stat().st_mode & 0o077 == 0
+        with redis.Redis.from_url(store.url(tmp_path)) as client:
+            client.set("key", "value", px=60_000)
+            assert client.get("key") == b"value"
+            assert client.config_get("port") == {"port": "0"}
+    finally:
+        process.stop(5)
+    assert process.exit_code() == 0
+    assert not store.answers(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has parent-death signals")
+def test_it_does_not_outlive_a_launcher_that_is_killed(
+    tmp_path: Path, eventually: Eventually, gone: Callable[[int], bool]
+) -> None:
+    launcher = f"""
+import pathlib, time
+from launcher import store
+from launcher.process import Process
+directory = pathlib.Path({str(tmp_path)!r})
+print(Process("store", store.command(directory), log=directory / "store.log").pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        assert eventually(lambda: store.answers(tmp_path))
+        parent.kill()
+    assert gone(pid)
+    assert not store.answers(tmp_path)
