@@ -14,6 +14,9 @@ from common.errors import InvalidArgument
 
 MAX_SEED = 2**64 - 1
 
+# Every row of every step pays for each of them.
+MAX_LOGIT_BIASES = 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
@@ -38,7 +41,7 @@ class SamplingParams:
     """Above 1 discourages tokens of the prompt and the output so far; above 0."""
 
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
-    """Added to the logits of these token ids before anything else."""
+    """Added to the logits of these token ids, at most 1024, before anything else."""
 
     seed: int = 0
     """Key of the sampling noise, 64 bits: one seed, one text."""
@@ -77,6 +80,9 @@ class SamplingParams:
         for name, allowed, rule in checks:
             if not allowed:
                 raise InvalidArgument(f"sampling.{name}", f"{rule}, got {getattr(self, name)}")
+        if len(self.logit_bias) > MAX_LOGIT_BIASES:
+            problem = f"must have at most {MAX_LOGIT_BIASES} entries, got {len(self.logit_bias)}"
+            raise InvalidArgument("sampling.logit_bias", problem)
         for token, bias in self.logit_bias.items():
             if not 0 <= token < vocab_size:
                 problem = f"token ids must be in [0, {vocab_size - 1}], got {token}"

@@ -50,7 +50,7 @@ class Tokenizer:
 
     Attributes:
         fingerprint: As `fingerprint` says.
-        eos_token_ids: Ids that end a generation, in ascending order.
+        longest_token_chars: Most characters that one token can stand for.
     """
 
     def __init__(
@@ -58,11 +58,12 @@ class Tokenizer:
         backend: Backend,
         *,
         fingerprint: str,
-        eos_token_ids: Sequence[int],
         template: ChatTemplate | None,
     ) -> None:
         self.fingerprint = fingerprint
-        self.eos_token_ids = tuple(eos_token_ids)
+        # An entry spells each character of its text with one of its own, or each byte with one.
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.longest_token_chars = max(map(len, vocabulary), default=0)
         self._backend = backend
         self._template = template
 
@@ -85,7 +86,6 @@ class Tokenizer:
         return cls(
             backend,
             fingerprint=fingerprint(directory),
-            eos_token_ids=_eos_token_ids(directory, settings, backend),
             template=_load_template(directory, settings),
         )
 
@@ -157,18 +157,6 @@ def _load_template(directory: Path, settings: Mapping[str, Any]) -> ChatTemplate
 def _content(token: Any) -> str | None:
     """A special token is given as text or as {"content": text, …}."""
     return token.get("content") if isinstance(token, dict) else token
-
-
-def _eos_token_ids(
-    directory: Path, settings: Mapping[str, Any], backend: Backend
-) -> tuple[int, ...]:
-    for name in ("generation_config.json", "config.json"):
-        found = _read_json(directory / name).get("eos_token_id")
-        if found is not None:
-            return tuple(sorted(found if isinstance(found, list) else [found]))
-    token = _content(settings.get("eos_token"))
-    id_ = backend.token_to_id(token) if token else None
-    return () if id_ is None else (id_,)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

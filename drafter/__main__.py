@@ -50,7 +50,7 @@ async def serve(settings: DrafterConfig, runner: Runner) -> None:
         vocab_size=description.vocab_size,
     )
     engine = DraftEngine(runner, settings.engine)
-    drafting = DrafterService(engine, hello)
+    drafting = DrafterService(engine, hello, settings.max_streams)
     await worker_process.serve(
         settings,
         engine,

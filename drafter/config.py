@@ -35,5 +35,11 @@ class DrafterConfig(WorkerConfig):
     """Port to listen on; 0 takes a free one."""
     grace_s: float = 5.0
     """Time sessions get to end when the process is told to stop, in seconds."""
+    max_streams: int = 64
+    """Most verifiers served at once; one more is refused with RESOURCE_EXHAUSTED."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     """Sizes of the engine."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, max_streams=1)

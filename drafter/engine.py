@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from common import fence
 from common.errors import InvalidArgument
 from common.model.batch import Segment
 from common.model.kv_cache import KvLease
@@ -116,6 +117,11 @@ class DraftEngine:
         return self._accepting
 
     @property
+    def backlog(self) -> int:
+        """Notes that wait for the next step."""
+        return len(self._inbox)
+
+    @property
     def live(self) -> int:
         """Mirrors."""
         return len(self._mirrors)
@@ -147,7 +153,7 @@ class DraftEngine:
         sampling: SamplingParams,
     ) -> None:
         """Starts a mirror, or restarts it."""
-        self.close(outbox, session)
+        self._end((outbox, session))
         vocab = self._runner.loaded.vocab_size
         reason = self._unfit(ids, sampling)
         if reason is not None:
@@ -158,6 +164,7 @@ class DraftEngine:
         lease = KvLease(self._runner.pool.blocks)
         mirror = Mirror(session, incarnation, sampling, lease, list(ids), used=next(self._messages))
         mirror.computed = lease.reuse_prefix(mirror.ids)
+        mirror.path_hash = fence.extend(fence.EMPTY, mirror.ids)
         if sampling.repetition_penalty != 1.0:
             mirror.seen = torch.zeros(vocab, dtype=torch.bool, device=self._runner.loaded.device)
             mark(mirror.seen, mirror.ids)
@@ -183,24 +190,24 @@ class DraftEngine:
         if mirror.complete:
             self._answer((outbox, session), mirror)
 
-    def close(self, outbox: Outbox, session: int) -> None:
-        """Ends a mirror; an unknown one is fine."""
-        mirror = self._mirrors.pop((outbox, session), None)
-        if mirror is not None:
-            mirror.lease.release()
+    def close(self, outbox: Outbox, session: int, incarnation: int) -> None:
+        """Ends a mirror; one that is gone, or was opened again since, is fine."""
+        mirror = self._mirrors.get((outbox, session))
+        if mirror is not None and mirror.incarnation == incarnation:
+            self._end((outbox, session))
 
     def forget(self, outbox: Outbox) -> None:
         """Ends all mirrors of a verifier that went away."""
-        for other, session in list(self._mirrors):
-            if other == outbox:
-                self.close(outbox, session)
+        for key in list(self._mirrors):
+            if key[0] == outbox:
+                self._end(key)
         self._replies.pop(outbox, None)
 
     # The loop.
 
     def step(self) -> bool:
         """Computes one batch; False where nothing was to be done."""
-        while self._inbox:
+        for _ in range(len(self._inbox)):  # not those that arrive meanwhile: it could last
             self._inbox.popleft()()
         self._send()  # what was drafted ahead waits for no pass
         batch = self._schedule()
@@ -275,20 +282,21 @@ class DraftEngine:
                 self._tokens += 1
                 if mirror.complete:
                     self._answer(key, mirror)
+                elif (ahead := mirror.next_round()) is not None:
+                    mirror.sent_ahead = True
+                    self._branch(mirror, key[0], ahead, mirror.drafted[len(ahead.ids) :])
 
     def _answer(self, key: Key, mirror: Mirror) -> None:
         """Hands a branch over."""
         assert mirror.round is not None
         mirror.answered = True
-        self._reply(
-            key[0],
-            Reply(
-                session=mirror.session,
-                incarnation=mirror.incarnation,
-                round=mirror.round,
-                ids=tuple(mirror.drafted[: mirror.round.draft_tokens]),
-            ),
+        self._branch(mirror, key[0], mirror.round, mirror.drafted[: mirror.round.draft_tokens])
+
+    def _branch(self, mirror: Mirror, outbox: Outbox, outcome: Round, ids: Ids[int]) -> None:
+        reply = Reply(
+            session=mirror.session, incarnation=mirror.incarnation, round=outcome, ids=tuple(ids)
         )
+        self._reply(outbox, reply)
 
     def _unfit(self, ids: Ids[int], sampling: SamplingParams) -> str | None:
         """Why a session cannot be mirrored; None where it can."""
@@ -317,10 +325,15 @@ class DraftEngine:
         return min(self._mirrors, key=lambda key: self._mirrors[key].used)
 
     def _give_up(self, key: Key, reason: str) -> None:
-        mirror = self._mirrors.get(key)
+        mirror = self._end(key)
         if mirror is not None:
-            self.close(*key)
             self._drop(key[0], key[1], mirror.incarnation, reason)
+
+    def _end(self, key: Key) -> Mirror | None:
+        mirror = self._mirrors.pop(key, None)
+        if mirror is not None:
+            mirror.lease.release()
+        return mirror
 
     def _drop(self, outbox: Outbox, session: int, incarnation: int, reason: str) -> None:
         self._reply(outbox, Reply(session=session, incarnation=incarnation, dropped=reason))

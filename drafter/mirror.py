@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from common import fence
 from common.model.kv_cache import KvLease
 from common.sampling_params import SamplingParams
 
@@ -19,13 +20,15 @@ class Round:
     base: int
     """Committed tokens before it."""
     path_hash: int
-    """Of those tokens and the chain checked on top; echoed, never computed here."""
+    """Of those tokens and the chain checked on top."""
     accepted: int
     """Chain tokens that were right."""
     ids: tuple[int, ...]
     """Tokens committed: the accepted ones and the bonus."""
     draft_tokens: int
     """Tokens wanted in the branch; 0 wants none."""
+    verifying: int = 0
+    """Tokens of the branch that the verifier has already, sent ahead; it wants none then."""
 
 
 @dataclass
@@ -55,6 +58,10 @@ class Mirror:
     """The outcome it continues; None where nothing is to be drafted."""
     answered: bool = False
     """Whether the branch was handed over."""
+    sent_ahead: bool = False
+    """Whether the branch after the likeliest next outcome was handed over, too."""
+    path_hash: int = fence.EMPTY
+    """Of the committed ids."""
     room: int = 0
     """Positions the model has left after the committed ids."""
     warm: bool = False
@@ -85,6 +92,25 @@ class Mirror:
             and len(self.drafted) >= self.round.draft_tokens
         )
 
+    def next_round(self) -> Round | None:
+        """The likeliest next round, once the branch behind it is complete and not sent yet.
+
+        The verifier checks the branch it was given; all of it is right; the bonus is the token
+        drafted behind it.
+        """
+        if self.round is None or self.sent_ahead or not self.answered:
+            return None
+        length = self.round.draft_tokens
+        if len(self.drafted) < 2 * length + 1:
+            return None
+        return Round(
+            base=len(self.ids),
+            path_hash=fence.extend(self.path_hash, self.drafted[:length]),
+            accepted=length,
+            ids=tuple(self.drafted[: length + 1]),
+            draft_tokens=length,
+        )
+
     @property
     def sated(self) -> bool:
         """Whether nothing more is to be drafted, not even ahead.
@@ -108,14 +134,19 @@ class Mirror:
             if mine != theirs:
                 break
             right += 1
-        foreseen = right == len(ended.ids) and ended.draft_tokens > 0
+        wanted = ended.verifying or ended.draft_tokens
+        foreseen = right == len(ended.ids) and wanted > 0
         self.computed = min(
             self.computed, len(self.ids) + (len(self.drafted) if foreseen else right)
         )
         self.ids.extend(ended.ids)
+        self.path_hash = fence.extend(self.path_hash, ended.ids)
         self.drafted = self.drafted[right:] if foreseen else []
-        self.round = ended if ended.draft_tokens else None
-        self.answered, self.room = False, room
+        self.answered = foreseen and self.sent_ahead  # it has what was sent, or will in a moment
+        if self.answered and self.round is not None:
+            wanted = min(wanted, self.round.draft_tokens)
+        self.round = replace(ended, draft_tokens=wanted) if wanted else None
+        self.sent_ahead, self.room = False, room
         if self.seen is not None:
             mark(self.seen, ended.ids)
 

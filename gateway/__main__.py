@@ -11,37 +11,34 @@ from pathlib import Path
 
 import uvloop
 
-from common import config, logs
-from common.errors import StartupError
+from common.rpc import process, server
 from common.rpc.health import Health
-from common.rpc.server import announce, serve
 from common.store.sessions import open_sessions
 from common.tokenizer import Tokenizer
 from gateway.admission import Admission
 from gateway.config import GatewayConfig
 from gateway.fleet import Fleet
 from gateway.generation import Generations
-from gateway.service import InferenceService
+from gateway.service import MAX_REQUEST_BYTES, InferenceService
+from gateway.time_limit import TimeLimit
 
 log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a gateway until it is told to stop; returns the exit status."""
-    try:
-        settings = config.load(
-            GatewayConfig,
-            sys.argv[1:] if argv is None else argv,
-            prog="gateway",
-            description="Paceline's public service: text in, text out. Needs no GPU.",
-        )
-        logs.configure("gateway", settings.log_level)
-        tokenizers = load_tokenizers(settings.models)
-        uvloop.run(run(settings, tokenizers))
-    except StartupError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return process.run(
+        GatewayConfig,
+        run,
+        argv,
+        prog="gateway",
+        description="Paceline's public service: text in, text out. Needs no GPU.",
+    )
+
+
+def run(settings: GatewayConfig) -> None:
+    """Loads the tokenizers and serves."""
+    uvloop.run(serve(settings, load_tokenizers(settings.models)))
 
 
 def load_tokenizers(directories: Sequence[Path]) -> dict[str, Tokenizer]:
@@ -60,7 +57,7 @@ def load_tokenizers(directories: Sequence[Path]) -> dict[str, Tokenizer]:
     return loaded
 
 
-async def run(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> None:
+async def serve(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> None:
     """Serves until SIGTERM or SIGINT."""
     health = Health(serving=False)
     async with AsyncExitStack() as stack:
@@ -76,15 +73,19 @@ async def run(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> None
             )
         )
         service = InferenceService(
-            fleet, Generations(fleet, sessions), Admission(settings.max_concurrent)
+            fleet,
+            Generations(fleet, sessions),
+            Admission(settings.max_concurrent),
+            TimeLimit(settings.max_generation_s),
         )
-        await serve(
+        await server.serve(
             register=service.register,
             host=settings.host,
             port=settings.port,
             grace_s=settings.grace_s,
             health=health,
-            on_ready=partial(announce, "gateway"),
+            max_receive_bytes=MAX_REQUEST_BYTES,
+            on_ready=partial(server.announce, "gateway"),
         )
 
 

@@ -1,4 +1,4 @@
-"""How many generations run at a time: what is over the limit is refused at once, never queued."""
+"""How many requests run at a time: what is over the limit is refused at once, never queued."""
 
 from __future__ import annotations
 
@@ -9,32 +9,29 @@ from common.errors import ResourceExhausted
 
 
 class Admission:
-    """Counts running generations.
+    """Counts running requests.
 
     Args:
         max_concurrent: How many may run.
 
     Attributes:
         running: How many do.
-        refused: How many were refused since the start.
     """
 
     def __init__(self, max_concurrent: int) -> None:
         self.running = 0
-        self.refused = 0
         self._max_concurrent = max_concurrent
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Holds a place while a generation runs.
+        """Holds a place while a request runs.
 
         Raises:
             ResourceExhausted: None is free.
         """
         if self.running >= self._max_concurrent:
-            self.refused += 1
             raise ResourceExhausted(
-                f"{self.running} generations are running, which is this gateway's limit "
+                f"{self.running} requests are running, which is this gateway's limit "
                 "(max_concurrent); retry later"
             )
         self.running += 1

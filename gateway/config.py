@@ -37,7 +37,12 @@ class GatewayConfig:
     """Seconds a session is remembered after its last request."""
 
     max_concurrent: int = 256
-    """Generations at a time; one more is refused with RESOURCE_EXHAUSTED."""
+    """Requests at a time that generate, tokenize or detokenize; one more is refused with
+    RESOURCE_EXHAUSTED."""
+
+    max_generation_s: float = 3600.0
+    """Seconds that a generation may take where its client set no deadline or a longer one; then
+    it ends with DEADLINE_EXCEEDED."""
 
     status_interval_ms: int = 250
     """Milliseconds between two load reports of a worker; at least 50."""
@@ -55,7 +60,13 @@ class GatewayConfig:
             for address in getattr(self, name):
                 if not address.rpartition(":")[2].isdecimal():
                     raise ConfigError(f"{name}: must be host:port, got {address!r}")
-        for name, least in (("max_concurrent", 1), ("status_interval_ms", 50), ("grace_s", 0)):
+        leasts = {
+            "max_concurrent": 1,
+            "max_generation_s": 1,
+            "status_interval_ms": 50,
+            "grace_s": 0,
+        }
+        for name, least in leasts.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.port <= 65535:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,9 +51,6 @@ class Fleet:
         tokenizers: Loaded tokenizers by fingerprint.
         interval_ms: Time between two load reports of a worker.
         on_change: Awaited with whether any verifier is there, when a worker comes or goes.
-
-    Attributes:
-        misfits: How often a drafter was found not to fit a verifier, by pair of addresses.
     """
 
     def __init__(
@@ -70,7 +66,6 @@ class Fleet:
             options: dict[str, Any] = {"interval_ms": interval_ms, "on_change": self._changed}
             return {address: WorkerHandle(address, tier, **options) for address in addresses}
 
-        self.misfits: Counter[tuple[str, str]] = Counter()
         self._verifiers = handles("verifier", verifiers)
         self._drafters = handles("drafter", drafters)
         self._tokenizers = tokenizers
@@ -176,7 +171,6 @@ class Fleet:
         if reason is None or pair in self._reported:
             return
         self._reported.add(pair)
-        self.misfits[verifier.address, drafter.address] += 1
         extra = {"verifier": verifier.address, "drafter": drafter.address, "reason": reason}
         log.warning("drafter does not fit", extra=extra)
 

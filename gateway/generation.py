@@ -20,10 +20,10 @@ from gateway.request import (
     Event,
     FinishReason,
     Order,
-    Speculation,
     Started,
     Usage,
 )
+from gateway.tally import Tally
 from gateway.tokenizing import prompt_ids
 from gateway.transcript import Transcript
 from gateway.validation import check, room
@@ -43,12 +43,12 @@ class Generations:
         self._fleet = fleet
         self._sessions = sessions
 
-    async def run(self, ask: Ask, timeout_s: float | None) -> AsyncGenerator[Event, None]:
+    async def run(self, ask: Ask, timeout_s: float) -> AsyncGenerator[Event, None]:
         """Generates; closing the iterator ends the generation on the verifier.
 
         Args:
             ask: The request.
-            timeout_s: What is left of the client's time; None where it set no deadline.
+            timeout_s: Seconds it may take.
 
         Yields:
             `Started`, any number of `Chunk`, `Complete`.
@@ -57,7 +57,7 @@ class Generations:
             PacelineError: The request is wrong, or cannot be served.
         """
         loop = asyncio.get_running_loop()
-        deadline = None if timeout_s is None else loop.time() + timeout_s
+        deadline = loop.time() + timeout_s
         model = self._fleet.resolve(ask.model)
         check(ask, model)
         ids = await prompt_ids(ask.prompt, model.tokenizer)
@@ -71,17 +71,17 @@ class Generations:
             seed=ask.sampling.seed,
             prompt_tokens=len(ids),
         )
-        left_s = None if deadline is None else deadline - loop.time()
         order = _order(ask, placement, ids, max_tokens)
+        left_s = deadline - loop.time()
         async with aclosing(self._generate(ask, model, placement, order, left_s)) as events:
             async for event in events:
                 yield event
 
     async def _generate(
-        self, ask: Ask, model: Model, placement: Placement, order: Order, timeout_s: float | None
+        self, ask: Ask, model: Model, placement: Placement, order: Order, timeout_s: float
     ) -> AsyncGenerator[Event, None]:
         detokenizer = Detokenizer(model.tokenizer) if model.tokenizer else None
-        transcript = Transcript(detokenizer, ask.stop)
+        transcript, tally = Transcript(detokenizer, ask.stop), Tally()
         verifier = self._fleet.verifier(placement.verifier)
         with verifier.in_flight():
             async with aclosing(relay(verifier, order, timeout_s)) as messages:
@@ -89,15 +89,16 @@ class Generations:
                     if isinstance(message, Complete):
                         end = message
                         break
+                    tally.add(message)
                     yield transcript.feed(message.ids, message.sources)
                     if transcript.stop is not None:
-                        end = _stopped(transcript, order)
+                        end = _stopped(transcript, tally, order)
                         break
         if rest := transcript.finish():
             yield Chunk(rest, (), (), ())
         if transcript.stop is not None and not end.stop:  # completed by text held to the end
             end = replace(end, finish_reason=FinishReason.STOP, stop=transcript.stop)
-        self._remember(ask, model, placement, end)
+        self._remember(ask, model, placement)
         log.info("complete", extra=_results(ask, end))
         yield end
 
@@ -107,10 +108,9 @@ class Generations:
         record = await self._sessions.get(ask.session_id)
         return record.owner if record is not None and record.model == model.name else None
 
-    def _remember(self, ask: Ask, model: Model, placement: Placement, end: Complete) -> None:
+    def _remember(self, ask: Ask, model: Model, placement: Placement) -> None:
         if ask.session_id:
-            length = end.usage.prompt_tokens + end.usage.completion_tokens
-            record = SessionRecord(owner=placement.verifier, length=length, model=model.name)
+            record = SessionRecord(owner=placement.verifier, model=model.name)
             self._sessions.put_soon(ask.session_id, record)
 
 
@@ -129,26 +129,17 @@ def _order(ask: Ask, placement: Placement, ids: Sequence[int], max_tokens: int) 
     )
 
 
-def _stopped(transcript: Transcript, order: Order) -> Complete:
-    """Ends at a stop string, where the verifier's own numbers are lost with its stream.
-
-    Rounds and accepted tokens are counted here. How many draft tokens were checked in vain and
-    how many prompt tokens were cached is not known: `drafted_tokens` is the lower bound,
-    `cached_tokens` 0.
-    """
-    tally = transcript.tally
+def _stopped(transcript: Transcript, tally: Tally, order: Order) -> Complete:
+    """Ends at a stop string, where the verifier's own report is lost with its stream."""
     assert transcript.stop is not None
     return Complete(
         finish_reason=FinishReason.STOP,
-        usage=Usage(prompt_tokens=len(order.prompt_ids), completion_tokens=tally.tokens),
-        speculation=Speculation(
-            method=order.method,
-            acceptance=order.acceptance,
-            rounds=tally.rounds,
-            drafted_tokens=tally.accepted,
-            accepted_tokens=tally.accepted,
-            accepted_per_position=tuple(tally.accepted_per_position),
+        usage=Usage(
+            prompt_tokens=len(order.prompt_ids),
+            completion_tokens=transcript.tokens,
+            cached_tokens=tally.cached_tokens,
         ),
+        speculation=tally.speculation(order),
         stop=transcript.stop,
     )
 

@@ -19,14 +19,14 @@ _MARGIN_S = 0.05
 
 
 async def relay(
-    verifier: WorkerHandle, order: Order, timeout_s: float | None
+    verifier: WorkerHandle, order: Order, timeout_s: float
 ) -> AsyncGenerator[Committed | Complete, None]:
     """Runs an order on a verifier; closing the iterator cancels it there.
 
     Args:
         verifier: Where it runs.
         order: What to generate.
-        timeout_s: What is left of the client's time; None where it set no deadline.
+        timeout_s: What is left of the request's time.
 
     Yields:
         Committed tokens, at last how it ended.
@@ -35,10 +35,9 @@ async def relay(
         PacelineError: What the verifier answered; Unavailable, naming the address, where it
             could not be reached or went away.
     """
-    if timeout_s is not None:
-        timeout_s -= _MARGIN_S
-        if timeout_s <= 0:
-            raise DeadlineExceeded("the deadline passed before the verifier was called")
+    timeout_s -= _MARGIN_S
+    if timeout_s <= 0:
+        raise DeadlineExceeded("the deadline passed before the verifier was called")
     peer = f"verifier {verifier.address}"
     call = verifier.verifier.Generate(_request(order), timeout=timeout_s)
     try:
@@ -46,7 +45,7 @@ async def relay(
             if message.HasField("complete"):
                 yield _complete(message.complete)
                 return
-            yield Committed(message.tokens.ids, message.tokens.sources)
+            yield _committed(message.tokens)
     except grpc.aio.AioRpcError as error:
         mapped = from_rpc_error(error, peer)
         if isinstance(mapped, Cancelled):  # not by us: we would have left this loop
@@ -71,6 +70,16 @@ def _request(order: Order) -> verifier_pb2.VerifierGenerateRequest:
         stop_token_ids=order.stop_token_ids,
         ignore_eos=order.ignore_eos,
         drafters=[verifier_pb2.DrafterEndpoint(address=each) for each in order.drafters],
+    )
+
+
+def _committed(message: verifier_pb2.CommittedTokens) -> Committed:
+    return Committed(
+        message.ids,
+        message.sources,
+        message.rounds,
+        message.drafted_tokens,
+        message.cached_tokens,
     )
 
 

@@ -47,6 +47,13 @@ class Prompt:
             return "text"
         return "token_ids" if self.token_ids is not None else "chat.messages"
 
+    @property
+    def chars(self) -> int:
+        """Characters to be encoded, without what a chat template adds."""
+        if self.messages is not None:
+            return sum(len(part) for turn in self.messages for part in turn.values())
+        return len(self.text or "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
@@ -64,8 +71,8 @@ class Ask:
     method: str
     draft_tokens: int
     acceptance: str
-    stop: tuple[str, ...]
-    stop_token_ids: tuple[int, ...]
+    stop: Sequence[str]
+    stop_token_ids: Sequence[int]
     ignore_eos: bool
     session_id: str
 
@@ -88,15 +95,26 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Tokens a verifier committed, and the `TokenSource` of each."""
+    """Tokens a verifier committed.
+
+    Attributes:
+        ids: Ids committed since the last message.
+        sources: `TokenSource` of each of them.
+        rounds: Target passes so far.
+        drafted_tokens: Draft tokens checked so far.
+        cached_tokens: Prompt tokens that were cached already.
+    """
 
     ids: Sequence[int]
     sources: Sequence[int]
+    rounds: int
+    drafted_tokens: int
+    cached_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The request was admitted."""
+    """The request is sound and has its place."""
 
     request_id: str
     model: str

@@ -11,11 +11,15 @@ from paceline.v1 import inference_pb2, inference_pb2_grpc
 from gateway.admission import Admission
 from gateway.fleet import Fleet
 from gateway.generation import Generations
+from gateway.time_limit import TimeLimit
 from gateway.tokenizing import prompt_ids, text_of
-from gateway.validation import check_ids, check_prompt, require_tokenizer
+from gateway.validation import check_count, check_ids, check_prompt, require_tokenizer
 from gateway.wire import ask_from_proto, event_to_proto, models_to_proto, prompt_from_proto
 
 SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
+
+# 300 MB of memory have to hold many requests, and this is far more than a prompt needs.
+MAX_REQUEST_BYTES = 4 << 20
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -26,53 +30,63 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     Args:
         fleet: The workers.
         generations: Runs them on the fleet.
-        admission: Bounds how many run.
+        admission: Bounds how many requests run.
+        time_limit: Bounds how long a generation runs.
     """
 
-    def __init__(self, fleet: Fleet, generations: Generations, admission: Admission) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        generations: Generations,
+        admission: Admission,
+        time_limit: TimeLimit,
+    ) -> None:
         self._fleet = fleet
         self._generations = generations
         self._admission = admission
+        self._time_limit = time_limit
 
     def register(self, server: grpc.aio.Server) -> list[str]:
         """Adds the service to a server and returns its name."""
         inference_pb2_grpc.add_InferenceServicer_to_server(self, server)
         return [SERVICE]
 
-    async def Generate(  # noqa: N802
-        self, request: inference_pb2.GenerateRequest, context: Context
-    ) -> None:
+    async def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         """Streams one generation."""
         with self._admission.slot():
-            ask = ask_from_proto(request)
-            # Written, not yielded: a cancelled call then unwinds from here, at once.
-            async with aclosing(self._generations.run(ask, context.time_remaining())) as events:
-                async for event in events:
-                    await context.write(event_to_proto(event))
+            async with self._time_limit.enforced(context.time_remaining()) as timeout_s:
+                ask = ask_from_proto(request)
+                # Written, not yielded: a cancelled call then unwinds from here, at once.
+                async with aclosing(self._generations.run(ask, timeout_s)) as events:
+                    async for event in events:
+                        await context.write(event_to_proto(event))
 
-    async def ListModels(  # noqa: N802
+    async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
         """Names the models."""
         return models_to_proto(self._fleet.models())
 
-    async def Tokenize(  # noqa: N802
+    async def Tokenize(
         self, request: inference_pb2.TokenizeRequest, context: Context
     ) -> inference_pb2.TokenizeResponse:
         """Turns text or chat messages into ids."""
-        model = self._fleet.resolve(request.model)
-        prompt = prompt_from_proto(request)
-        check_prompt(prompt, model)
-        ids = await prompt_ids(prompt, model.tokenizer)
+        with self._admission.slot():
+            model = self._fleet.resolve(request.model)
+            prompt = prompt_from_proto(request)
+            check_prompt(prompt, model)
+            ids = await prompt_ids(prompt, model.tokenizer)
         return inference_pb2.TokenizeResponse(token_ids=ids)
 
-    async def Detokenize(  # noqa: N802
+    async def Detokenize(
         self, request: inference_pb2.DetokenizeRequest, context: Context
     ) -> inference_pb2.DetokenizeResponse:
         """Turns ids into text."""
-        model = self._fleet.resolve(request.model)
-        require_tokenizer(model, "token_ids")
-        check_ids("token_ids", request.token_ids, model.vocab_size)
-        assert model.tokenizer is not None
-        text = await text_of(request.token_ids, model.tokenizer)
+        with self._admission.slot():
+            model = self._fleet.resolve(request.model)
+            require_tokenizer(model, "token_ids")
+            check_count("token_ids", request.token_ids, model.max_model_len)
+            check_ids("token_ids", request.token_ids, model.vocab_size)
+            assert model.tokenizer is not None
+            text = await text_of(request.token_ids, model.tokenizer)
         return inference_pb2.DetokenizeResponse(text=text)

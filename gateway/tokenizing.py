@@ -26,10 +26,9 @@ async def prompt_ids(prompt: Prompt, tokenizer: Tokenizer | None) -> Sequence[in
     assert tokenizer is not None, "validation comes first"
     if prompt.text is not None:
         text = prompt.text
-        return await _off_loop(lambda: tokenizer.encode(text), len(text))
+        return await _off_loop(lambda: tokenizer.encode(text), prompt.chars)
     messages = prompt.messages or ()
-    size = sum(len(message["content"]) for message in messages)
-    return await _off_loop(lambda: tokenizer.apply_chat_template(messages), size)
+    return await _off_loop(lambda: tokenizer.apply_chat_template(messages), prompt.chars)
 
 
 async def text_of(ids: Sequence[int], tokenizer: Tokenizer) -> str:

@@ -17,6 +17,7 @@ METHODS = ("auto", "plain", *PROPOSERS)
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
+MAX_STOP_IDS = 1024
 MAX_NAME_CHARS = 256
 
 
@@ -31,6 +32,7 @@ def check(ask: Ask, model: Model) -> None:
     _check_name("session_id", ask.session_id)
     check_method(ask.method)
     ask.sampling.validate(model.vocab_size)
+    check_count("stop_token_ids", ask.stop_token_ids, MAX_STOP_IDS)
     check_ids("stop_token_ids", ask.stop_token_ids, model.vocab_size)
     _check_stops(ask.stop, model)
     check_prompt(ask.prompt, model)
@@ -70,7 +72,7 @@ def check_prompt(prompt: Prompt, model: Model) -> None:
     """Checks a prompt before it is encoded.
 
     Raises:
-        InvalidArgument: It is empty or has ids that the model does not.
+        InvalidArgument: It is empty, cannot fit, or has ids that the model does not.
         FailedPrecondition: It is of a form that the model does not take.
     """
     if prompt.token_ids is not None:
@@ -83,6 +85,7 @@ def check_prompt(prompt: Prompt, model: Model) -> None:
         raise FailedPrecondition(f"chat: model {model.name} has no chat template; send text")
     if not prompt.text and not prompt.messages:
         raise InvalidArgument(prompt.field, "must not be empty")
+    _check_chars(prompt, model)
 
 
 def require_tokenizer(model: Model, field: str) -> None:
@@ -100,6 +103,12 @@ def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
         raise InvalidArgument(field, f"ids must be in [0, {vocab_size - 1}], got {highest}")
 
 
+def check_count(field: str, ids: Sequence[int], most: int) -> None:
+    """Raises InvalidArgument where there are more than `most` ids."""
+    if len(ids) > most:
+        raise InvalidArgument(field, f"must be at most {most} ids, got {len(ids)}")
+
+
 def check_method(method: str) -> None:
     """Raises InvalidArgument where a method is none that Paceline knows."""
     parts = method.split("+")
@@ -108,6 +117,19 @@ def check_method(method: str) -> None:
         names = ", ".join(METHODS)
         problem = f"must be one of {names} (drafting ones also joined with +), got {method!r}"
         raise InvalidArgument("speculation.method", problem)
+
+
+def _check_chars(prompt: Prompt, model: Model) -> None:
+    """Refuses what cannot fit before it is encoded: that takes a hundred times its size."""
+    assert model.tokenizer is not None
+    longest = model.tokenizer.longest_token_chars
+    most = model.max_model_len * longest
+    if prompt.chars > most:
+        raise InvalidArgument(
+            prompt.field,
+            f"must have at most {most} characters (the model's {model.max_model_len} tokens of at "
+            f"most {longest}), got {prompt.chars}",
+        )
 
 
 def _check_stops(stops: Sequence[str], model: Model) -> None:

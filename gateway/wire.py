@@ -9,17 +9,21 @@ from collections.abc import Sequence
 
 from paceline.v1 import inference_pb2, types_pb2
 
+from common.errors import InvalidArgument
 from common.rpc.convert import acceptance_from_proto, acceptance_to_proto, sampling_from_proto
 from common.sampling_params import SamplingParams
 from gateway.fleet import Model
 from gateway.request import Ask, Chunk, Complete, Event, Prompt, Speculation, Started, Usage
+
+# An empty turn takes two bytes on the wire and a hundred times as much here.
+MAX_TURNS = 4096
 
 
 def ask_from_proto(message: inference_pb2.GenerateRequest) -> Ask:
     """Reads a request; draws the seed and the request id where the client gave none.
 
     Raises:
-        InvalidArgument: The acceptance rule is unknown.
+        InvalidArgument: The acceptance rule is unknown, or there are too many turns to read.
     """
     return Ask(
         request_id=message.request_id or uuid.uuid4().hex,
@@ -30,8 +34,8 @@ def ask_from_proto(message: inference_pb2.GenerateRequest) -> Ask:
         method=message.speculation.method or "auto",
         draft_tokens=message.speculation.draft_tokens,
         acceptance=acceptance_from_proto(message.speculation.acceptance),
-        stop=tuple(message.stop),
-        stop_token_ids=tuple(message.stop_token_ids),
+        stop=message.stop,
+        stop_token_ids=message.stop_token_ids,
         ignore_eos=message.ignore_eos,
         session_id=message.session_id,
     )
@@ -40,12 +44,19 @@ def ask_from_proto(message: inference_pb2.GenerateRequest) -> Ask:
 def prompt_from_proto(
     message: inference_pb2.GenerateRequest | inference_pb2.TokenizeRequest,
 ) -> Prompt:
-    """Reads whichever form of input is set; none leaves the prompt without a form."""
+    """Reads whichever form of input is set; none leaves the prompt without a form.
+
+    Raises:
+        InvalidArgument: There are too many turns to read.
+    """
     form = message.WhichOneof("input")
     if form == "text":
         return Prompt(text=message.text)
     if form == "chat":
         turns = message.chat.messages
+        if len(turns) > MAX_TURNS:
+            problem = f"must be at most {MAX_TURNS} turns, got {len(turns)}"
+            raise InvalidArgument("chat.messages", problem)
         return Prompt(messages=[{"role": turn.role, "content": turn.content} for turn in turns])
     if isinstance(message, inference_pb2.GenerateRequest) and form == "token_ids":
         return Prompt(token_ids=message.token_ids.ids)

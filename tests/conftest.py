@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 # Read when torch is first imported. On a machine whose cores are busy, threads that wait for each
-# other at every small product make tests many times slower; one that is about threads asks for them.
+# other at every small product make tests many times slower; tests of threads set their own count.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parents[1]

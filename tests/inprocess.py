@@ -21,9 +21,11 @@ from verifier.sequence import Event, Request
 ADDRESS = "in-process"
 
 
-def runner(directory: Path, dtype: Dtype = "float32", *, kv_bytes: int = 16 << 20) -> Runner:
-    """A CPU runner for a model directory."""
-    return Runner(load(str(directory), dtype=dtype, device="cpu"), kv_bytes=kv_bytes)
+def runner(
+    directory: Path, dtype: Dtype = "float32", *, kv_bytes: int = 16 << 20, device: str = "cpu"
+) -> Runner:
+    """A runner for a model directory; on the CPU unless said otherwise."""
+    return Runner(load(str(directory), dtype=dtype, device=device), kv_bytes=kv_bytes)
 
 
 class LocalLink:
@@ -51,7 +53,14 @@ class LocalLink:
         self._pending = True
 
     def commit(
-        self, session: int, incarnation: int, key: RoundKey, ids: Sequence[int], draft_tokens: int
+        self,
+        session: int,
+        incarnation: int,
+        key: RoundKey,
+        ids: Sequence[int],
+        *,
+        draft_tokens: int,
+        verifying: int,
     ) -> None:
         ended = Round(
             base=key.base,
@@ -59,12 +68,13 @@ class LocalLink:
             accepted=key.accepted,
             ids=tuple(ids),
             draft_tokens=draft_tokens,
+            verifying=verifying,
         )
         self.drafter.commit(self._receive, session, incarnation, ended)
         self._pending = True
 
     def close(self, session: int, incarnation: int) -> None:
-        self.drafter.close(self._receive, session)
+        self.drafter.close(self._receive, session, incarnation)
 
     def flush(self) -> None:
         if self._pending and self.alive:

@@ -19,6 +19,9 @@ from common.rpc.server import RunningServer, start
 
 Message = tuple[Sequence[int], Sequence[int]]
 
+DRAFTED, CACHED = 40, 3
+"""Draft tokens of every round, and cached tokens, that a scripted verifier reports under way."""
+
 
 class ScriptedWorker(worker_pb2_grpc.WorkerServicer, verifier_pb2_grpc.VerifierServicer):
     """A worker whose description, load and generation are attributes."""
@@ -63,9 +66,17 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer, verifier_pb2_grpc.VerifierS
         try:
             if self.error is not None:
                 raise self.error
+            rounds = 0
             for ids, sources in self.messages:
                 await asyncio.sleep(self.pause_s)
-                tokens = verifier_pb2.CommittedTokens(ids=ids, sources=sources)
+                rounds += sum(source != types_pb2.TOKEN_SOURCE_ACCEPTED for source in sources)
+                tokens = verifier_pb2.CommittedTokens(
+                    ids=ids,
+                    sources=sources,
+                    rounds=rounds,
+                    drafted_tokens=DRAFTED * rounds,
+                    cached_tokens=CACHED,
+                )
                 await context.write(verifier_pb2.VerifierGenerateResponse(tokens=tokens))
             if self.hold is not None:
                 await self.hold.wait()
@@ -79,7 +90,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer, verifier_pb2_grpc.VerifierS
         return verifier_pb2.VerifierComplete(
             finish_reason=types_pb2.FINISH_REASON_LENGTH,
             usage=types_pb2.Usage(
-                prompt_tokens=len(request.prompt_ids), completion_tokens=count, cached_tokens=3
+                prompt_tokens=len(request.prompt_ids), completion_tokens=count, cached_tokens=CACHED
             ),
             speculation=types_pb2.SpeculationStats(
                 method=request.speculation.method,

@@ -48,4 +48,4 @@ def metaspace() -> Tokenizer:
 
 def _wrap(backend: Backend) -> Tokenizer:
     backend.add_special_tokens([AddedToken(SPECIAL, special=True)])
-    return Tokenizer(backend, fingerprint="", eos_token_ids=(), template=None)
+    return Tokenizer(backend, fingerprint="", template=None)

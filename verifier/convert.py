@@ -48,11 +48,16 @@ def request_from_proto(
 
 
 def tokens_to_proto(events: Sequence[Event]) -> verifier_pb2.VerifierGenerateResponse:
-    """Writes the tokens of consecutive events as one message."""
+    """Writes the tokens of consecutive events as one message, with the last one's counts."""
+    counts = events[-1].counts
+    assert counts is not None, "only errors come without"
     return verifier_pb2.VerifierGenerateResponse(
         tokens=verifier_pb2.CommittedTokens(
             ids=[token for event in events for token in event.ids],
             sources=[_SOURCES[source] for event in events for source in event.sources],
+            rounds=counts.rounds,
+            drafted_tokens=counts.drafted_tokens,
+            cached_tokens=counts.cached_tokens,
         )
     )
 

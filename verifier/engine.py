@@ -65,8 +65,9 @@ class Engine:
     ) -> None:
         self._runner = runner
         self._config = config
+        known = links if links is not None else _no_links
         self.proposers: dict[str, Proposer] = {
-            name: make(config, links or (lambda address: None)) for name, make in METHODS.items()
+            name: make(config, known) for name, make in METHODS.items()
         }
         """By method."""
         self._scheduler = Scheduler(config, self.proposers)
@@ -207,6 +208,7 @@ class Engine:
             for work in batch:  # nothing was committed, and writing the cache again is harmless
                 self._run_and_commit([work])
             return
+        self._take_notes()  # branches that came meanwhile are for the outcomes known only now
         try:
             self._commit(batch, samples)
         except Exception as error:
@@ -223,6 +225,8 @@ class Engine:
         """Keeps what was right, frees who is done, tells drafters first and then everyone."""
         news = []
         for work, choices in zip(batch, samples, strict=True):
+            if work.sequence.gone:
+                continue
             if work.tree is None:
                 self._computed(work.sequence, work.rows)
             else:
@@ -249,8 +253,7 @@ class Engine:
         self._scheduler.proposer(sequence).observe(sequence, tree, kept, ids)
         if sequence.finished:
             self._retire(sequence)
-        counts = sequence.counts if sequence.finished else None
-        return Event(ids, sources, sequence.finished, counts)
+        return Event(ids, sources, sequence.finished, sequence.counts.snapshot())
 
     def _keep_path(self, sequence: Sequence, tree: TokenTree, root: int, kept: list[int]) -> None:
         """Moves accepted nodes' keys and values to the slots of their positions."""
@@ -324,3 +327,7 @@ def _rows(sequence: Sequence, tree: TokenTree) -> list[Row]:
         Row(params=sampling, position=length + depth, seen=seen, path=path)
         for depth, path in zip(tree.depths, paths, strict=True)
     ]
+
+
+def _no_links(address: str) -> None:
+    """An engine without links reaches no drafter, and goes on plainly."""

@@ -1,9 +1,9 @@
 """The verifier's streams to its drafters.
 
 One `Draft` stream for each drafter, opened when a request first names it and again, after a
-pause, when it was lost. The engine's thread writes through `GrpcDraftLink`; what arrives is
-posted to the engine. Nothing here blocks either side: a drafter that is not there is simply
-not alive.
+pause, when it was lost; ended when no session has had to do with it for a while. The engine's
+thread writes through `GrpcDraftLink`; what arrives is posted to the engine. Nothing here blocks
+either side: a drafter that is not there is simply not alive.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -65,6 +66,7 @@ class GrpcDraftLink:
         self._task: asyncio.Task[None] | None = None
         self._pause_s = _FIRST_PAUSE_S
         self._not_before = 0.0
+        self._used_at = time.monotonic()
 
     # From the engine's thread.
 
@@ -76,19 +78,37 @@ class GrpcDraftLink:
             self._loop.call_soon_threadsafe(self._start)
         return self._alive
 
+    @property
+    def unused_s(self) -> float:
+        """Time since a session had to do with this drafter, in seconds."""
+        return time.monotonic() - self._used_at
+
+    def touch(self) -> None:
+        """Notes that a session has to do with this drafter."""
+        self._used_at = time.monotonic()
+
     def open(
         self, session: int, incarnation: int, ids: Sequence[int], sampling: SamplingParams
     ) -> None:
         """Starts a mirror."""
+        self.touch()
         self._filled = True
         self._message.opens.add(
             session=session, incarnation=incarnation, ids=ids, sampling=sampling_to_proto(sampling)
         )
 
     def commit(
-        self, session: int, incarnation: int, key: RoundKey, ids: Sequence[int], draft_tokens: int
+        self,
+        session: int,
+        incarnation: int,
+        key: RoundKey,
+        ids: Sequence[int],
+        *,
+        draft_tokens: int,
+        verifying: int,
     ) -> None:
         """Tells how a round ended."""
+        self.touch()
         self._filled = True
         self._message.commits.add(
             session=session,
@@ -98,6 +118,7 @@ class GrpcDraftLink:
             accepted=key.accepted,
             ids=ids,
             draft_tokens=draft_tokens,
+            verifying=verifying,
         )
 
     def close(self, session: int, incarnation: int) -> None:
@@ -115,7 +136,8 @@ class GrpcDraftLink:
     # On the event loop.
 
     def _start(self) -> None:
-        self._task = self._loop.create_task(self._run())
+        if not self._stopped:
+            self._task = self._loop.create_task(self._run())
 
     def _send(self, message: drafter_pb2.DraftRequest) -> None:
         self._outgoing.put_nowait(message)
@@ -175,13 +197,18 @@ class GrpcDraftLink:
             self._engine.post(partial(self._proposer.warmed, ready.session, ready.incarnation))
         for branches in response.branches:
             for branch in branches.branches:
-                if all(token < self._hello.vocab_size for token in branch.ids):
+                if _sensible(branch, self._hello.vocab_size):
                     self._engine.post(partial(self._proposer.arrived, _arrival(branches, branch)))
                 else:
                     self._engine.post(self._proposer.senseless)
         for drop in response.drops:
             _log.info("drafter gave up a session", extra={"reason": drop.reason})
             self._engine.post(partial(self._proposer.dropped, drop.session, drop.incarnation))
+
+
+def _sensible(branch: drafter_pb2.Branch, vocab_size: int) -> bool:
+    """Whether a branch can be checked: whole, as each is sent so far, and of ids that exist."""
+    return branch.offset == 0 and all(token < vocab_size for token in branch.ids)
 
 
 def _arrival(branches: drafter_pb2.Branches, branch: drafter_pb2.Branch) -> Arrival:
@@ -201,23 +228,39 @@ def _arrival(branches: drafter_pb2.Branches, branch: drafter_pb2.Branch) -> Arri
 class DrafterLinks:
     """All streams of one verifier, by address; made before the engine, bound to it after.
 
+    The engine's thread owns the table. A drafter that no session has had to do with for a while
+    leaves it, and its stream ends.
+
     Args:
         hello: What drafters must match.
         loop: Runs the streams.
+        idle_s: Time until an unused stream ends, in seconds.
     """
 
-    def __init__(self, hello: drafter_pb2.Hello, loop: asyncio.AbstractEventLoop) -> None:
-        self._hello, self._loop = hello, loop
+    def __init__(
+        self, hello: drafter_pb2.Hello, loop: asyncio.AbstractEventLoop, idle_s: float = 60.0
+    ) -> None:
+        self._hello, self._loop, self._idle_s = hello, loop, idle_s
         self._links: dict[str, GrpcDraftLink] = {}
         self._engine: Engine | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def bind(self, engine: Engine) -> None:
-        """Names the engine that the streams feed."""
+        """Names the engine that the streams feed; called on the event loop."""
         self._engine = engine
+        self._spawn(self._tend(engine))
 
     async def close(self) -> None:
-        """Ends all streams for good."""
+        """Ends all streams for good; called once the engine's thread is gone."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(link.stop() for link in self._links.values()))
+
+    @property
+    def count(self) -> int:
+        """Drafters in the table."""
+        return len(self._links)
 
     def __call__(self, address: str) -> GrpcDraftLink:
         """The link to a drafter; called on the engine's thread."""
@@ -228,4 +271,25 @@ class DrafterLinks:
             self._links[address] = GrpcDraftLink(
                 address, self._hello, self._engine, proposer, self._loop
             )
+        self._links[address].touch()
         return self._links[address]
+
+    def _sweep(self) -> None:
+        """Drops what is unused; on the engine's thread, where no session takes it meanwhile."""
+        for address, link in list(self._links.items()):
+            if link.unused_s >= self._idle_s:
+                del self._links[address]
+                self._loop.call_soon_threadsafe(self._end, link)
+
+    def _end(self, link: GrpcDraftLink) -> None:
+        self._spawn(link.stop())
+
+    async def _tend(self, engine: Engine) -> None:
+        while True:
+            await asyncio.sleep(self._idle_s / 4)
+            engine.post(self._sweep)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

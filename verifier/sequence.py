@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import torch
@@ -13,6 +13,9 @@ from torch import Tensor
 from common.errors import FailedPrecondition, InvalidArgument, PacelineError
 from common.model.kv_cache import KvLease
 from common.sampling_params import SamplingParams
+
+MOST_DRAFTERS = 8
+"""Drafters a request may name: each costs a connection."""
 
 
 class Source(Enum):
@@ -99,6 +102,8 @@ def validate(request: Request, limits: Limits) -> None:
             "speculation.draft_tokens",
             f"must be 0 to {limits.max_draft_tokens}, got {request.draft_tokens}",
         )
+    if len(request.drafters) > MOST_DRAFTERS:
+        raise InvalidArgument("drafters", f"at most {MOST_DRAFTERS}, got {len(request.drafters)}")
     if request.method not in limits.methods:
         raise FailedPrecondition(
             f"speculation.method: this verifier has {', '.join(limits.methods)}, "
@@ -136,6 +141,10 @@ class Counts:
         for depth in range(accepted):
             self.accepted_per_position[depth] += 1
 
+    def snapshot(self) -> Counts:
+        """Returns a copy for other threads, which counting on does not change."""
+        return replace(self, accepted_per_position=self.accepted_per_position.copy())
+
 
 @dataclass(frozen=True)
 class Event:
@@ -148,7 +157,7 @@ class Event:
     finish: FinishReason | None = None
     """Set at the end."""
     counts: Counts | None = None
-    """Set with `finish`."""
+    """What happened so far; set unless `error` is."""
     error: PacelineError | None = None
     """Set where the engine had to give up."""
 

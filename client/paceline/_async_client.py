@@ -106,7 +106,7 @@ class AsyncClient(BaseClient[AsyncGeneration]):
 
     @cached_property
     def _stub(self) -> InferenceStub:
-        return InferenceStub(self._channel)  # type: ignore[no-untyped-call]
+        return InferenceStub(self._channel)
 
     def _start(self, request: pb.GenerateRequest, timeout_s: float) -> AsyncGeneration:
         call = self._stub.Generate(request, timeout=timeout_s)

@@ -37,7 +37,7 @@ class Client(BaseClient[Generation]):
     def __init__(self, address: str | None = None) -> None:
         super().__init__(address)
         self._channel = grpc.insecure_channel(self._address, options=channel_options(self._address))
-        self._stub = InferenceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = InferenceStub(self._channel)
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,8 +145,11 @@ class _Adapter:
 def _device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError(f"device {name}: no CUDA device here; use cpu or auto")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ModelError(f"device {name}: must be auto, cpu, cuda, or cuda:0, cuda:1, …")
+    count = torch.cuda.device_count()
+    if name != "cpu" and int(name.partition(":")[2] or 0) >= count:
+        raise ModelError(f"device {name}: {count or 'no'} CUDA devices here; use cpu or auto")
     return name
 
 

@@ -11,13 +11,9 @@ CLIENT_KEEPALIVE_MS = 30_000
 # interval; gRPC's own default of five minutes would end every idle stream with "too many pings".
 SERVER_MIN_PING_MS = 10_000
 
-_SIZES = (
+CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-)
-
-CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
-    *_SIZES,
     ("grpc.keepalive_time_ms", CLIENT_KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -29,13 +25,18 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
 )
 
-SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    *_SIZES,
+_SERVER_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.min_ping_interval_without_data_ms", SERVER_MIN_PING_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     # Without this a second server on a port in use would silently share its connections.
     ("grpc.so_reuseport", 0),
 )
+
+
+def server_options(max_receive_bytes: int = MAX_MESSAGE_BYTES) -> tuple[tuple[str, int], ...]:
+    """Returns the options of a server that takes requests up to a size."""
+    return (*_SERVER_OPTIONS, ("grpc.max_receive_message_length", max_receive_bytes))
 
 
 def open_channel(address: str) -> grpc.aio.Channel:

@@ -1,16 +1,26 @@
-"""Health of one server as `grpc.health.v1` tells it."""
+"""Health of one server as `grpc.health.v1` tells it.
+
+Not grpcio-health-checking's own servicer: its watchers outlive the drain, which would then last
+its whole grace period, and the end of one makes the others deaf.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from common.errors import NotFound
+
 SERVICE: str = health.SERVICE_NAME
 
+_STATUS = health_pb2.HealthCheckResponse.ServingStatus
 
-class Health:
+
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """SERVING or not, for the server as a whole ("") and for each of its services.
 
     Args:
@@ -19,23 +29,48 @@ class Health:
     """
 
     def __init__(self, *, serving: bool = True) -> None:
-        self._servicer = health.aio.HealthServicer()
         self._names: tuple[str, ...] = ("",)
         self._serving = serving
+        self._draining = False
+        self._changed = asyncio.Event()
 
-    async def attach(self, server: grpc.aio.Server, services: Sequence[str]) -> None:
+    def attach(self, server: grpc.aio.Server, services: Sequence[str]) -> None:
         """Adds the health service to a server that offers `services`."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self, server)
         self._names = ("", *services)
-        await self.set_serving(self._serving)
 
     async def set_serving(self, serving: bool) -> None:
         """Changes the state; without effect once the server drains."""
-        self._serving = serving
-        status = health_pb2.HealthCheckResponse.ServingStatus
-        for name in self._names:
-            await self._servicer.set(name, status.SERVING if serving else status.NOT_SERVING)
+        if not self._draining:
+            self._serving = serving
+            self._changed.set()
+            self._changed = asyncio.Event()
 
     async def drain(self) -> None:
-        """Says NOT_SERVING for good."""
-        await self._servicer.enter_graceful_shutdown()
+        """Says NOT_SERVING for good, and ends the watches with that."""
+        await self.set_serving(False)
+        self._draining = True
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        """Says the state."""
+        if request.service not in self._names:
+            raise NotFound(f"no service {request.service} here")
+        return self._response(request.service)
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Streams the state, at once and at each change, until the server drains."""
+        last = None
+        while True:
+            changed = self._changed
+            response = self._response(request.service)
+            if response != last:
+                yield response
+                last = response
+            if self._draining:
+                return
+            await changed.wait()
+
+    def _response(self, service: str) -> Any:
+        status = _STATUS.SERVING if self._serving else _STATUS.NOT_SERVING
+        known = service in self._names
+        return health_pb2.HealthCheckResponse(status=status if known else _STATUS.SERVICE_UNKNOWN)

@@ -19,7 +19,7 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
 from common.errors import StartupError
-from common.rpc.channel import SERVER_OPTIONS
+from common.rpc.channel import MAX_MESSAGE_BYTES, server_options
 from common.rpc.errors import ErrorInterceptor
 from common.rpc.health import SERVICE as HEALTH_SERVICE
 from common.rpc.health import Health
@@ -70,7 +70,12 @@ class RunningServer:
 
 
 async def start(
-    *, register: Register, host: str, port: int, health: Health | None = None
+    *,
+    register: Register,
+    host: str,
+    port: int,
+    health: Health | None = None,
+    max_receive_bytes: int = MAX_MESSAGE_BYTES,
 ) -> RunningServer:
     """Starts a server.
 
@@ -79,6 +84,7 @@ async def start(
         host: Address to bind.
         port: Port to bind; 0 lets the system choose.
         health: The health to answer; by default SERVING.
+        max_receive_bytes: Largest request that is taken.
 
     Returns:
         The running server.
@@ -86,10 +92,12 @@ async def start(
     Raises:
         StartupError: The address cannot be bound.
     """
-    server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=[ErrorInterceptor()], options=server_options(max_receive_bytes)
+    )
     services = list(register(server))
     health = health or Health()
-    await health.attach(server, services)
+    health.attach(server, services)
     reflection.enable_server_reflection(
         (*services, HEALTH_SERVICE, reflection.SERVICE_NAME), server
     )
@@ -105,6 +113,7 @@ async def serve(
     port: int,
     grace_s: float,
     health: Health | None = None,
+    max_receive_bytes: int = MAX_MESSAGE_BYTES,
     on_ready: Callable[[int], None] | None = None,
     on_drain: Callable[[], Awaitable[None]] | None = None,
     retirement: Retirement | None = None,
@@ -117,6 +126,7 @@ async def serve(
         port: Port to bind; 0 lets the system choose.
         grace_s: Seconds that running calls get from the signal on, `on_drain` included.
         health: The health to answer; by default SERVING.
+        max_receive_bytes: Largest request that is taken.
         on_ready: Called with the bound port once calls are accepted.
         on_drain: Awaited between NOT_SERVING and the refusal of new calls.
         retirement: Begins the drain without a signal, and may say another grace period.
@@ -126,7 +136,13 @@ async def serve(
     """
     retirement = retirement or Retirement()
     with _signals(retirement) as second:
-        server = await start(register=register, host=host, port=port, health=health)
+        server = await start(
+            register=register,
+            host=host,
+            port=port,
+            health=health,
+            max_receive_bytes=max_receive_bytes,
+        )
         if on_ready is not None:
             on_ready(server.port)
         await retirement.begun()

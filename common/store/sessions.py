@@ -32,12 +32,10 @@ class SessionRecord:
 
     Attributes:
         owner: Address of the verifier that served it last.
-        length: Tokens in its cache.
         model: The model's name.
     """
 
     owner: str
-    length: int
     model: str
 
 
@@ -111,9 +109,7 @@ class RedisSessions(SessionStore):
             self._answered()
             if not found:
                 return None
-            return SessionRecord(
-                owner=str(found["owner"]), length=int(found["length"]), model=str(found["model"])
-            )
+            return SessionRecord(owner=str(found["owner"]), model=str(found["model"]))
         except Exception as error:
             self._failed(error)
             return None
@@ -130,11 +126,7 @@ class RedisSessions(SessionStore):
         await self._redis.aclose()
 
     async def _put(self, session_id: str, record: SessionRecord) -> None:
-        fields: dict[Any, Any] = {
-            "owner": record.owner,
-            "length": record.length,
-            "model": record.model,
-        }
+        fields: dict[Any, Any] = {"owner": record.owner, "model": record.model}
         try:
             async with asyncio.timeout(TIMEOUT_S), self._redis.pipeline(transaction=True) as batch:
                 batch.hset(_key(session_id), mapping=fields)

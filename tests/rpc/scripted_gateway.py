@@ -21,12 +21,14 @@ STARTED = pb.GenerateResponse(
     started=pb.GenerationStarted(request_id="r-1", model="tiny", seed=7, prompt_tokens=3)
 )
 CHUNKS = [
-    pb.GenerateResponse(chunk=pb.GenerationChunk(text=text, token_ids=ids, sources=sources))
-    for text, ids, sources in [
-        ("Once ", [11], [RECOVERED]),
-        ("upon ", [12, 13], [ACCEPTED, ACCEPTED]),
-        ("", [14], [BONUS]),
-        ("a time", [], []),
+    pb.GenerateResponse(
+        chunk=pb.GenerationChunk(text=text, token_ids=ids, sources=sources, text_lengths=lengths)
+    )
+    for text, ids, sources, lengths in [
+        ("Once ", [11], [RECOVERED], [5]),
+        ("upon ", [12, 13], [ACCEPTED, ACCEPTED], [2, 3]),
+        ("", [14], [BONUS], [0]),
+        ("a time", [], [], []),
     ]
 ]
 COMPLETE = pb.GenerateResponse(
@@ -54,7 +56,7 @@ class ScriptedGateway(InferenceServicer):
         self.hanging = threading.Event()
         self.cancelled = threading.Event()
 
-    def Generate(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+    def Generate(self, request: Any, context: Any) -> Iterator[Any]:
         self.requests.append(request)
         self._maybe_fail(request.text, context)
         yield STARTED
@@ -64,7 +66,7 @@ class ScriptedGateway(InferenceServicer):
         if request.text != "cut":
             yield COMPLETE
 
-    def ListModels(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ListModels(self, request: Any, context: Any) -> Any:
         return pb.ListModelsResponse(
             models=[
                 pb.ModelInfo(
@@ -78,12 +80,12 @@ class ScriptedGateway(InferenceServicer):
             ]
         )
 
-    def Tokenize(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def Tokenize(self, request: Any, context: Any) -> Any:
         self.requests.append(request)
         self._maybe_fail(request.text, context)
         return pb.TokenizeResponse(token_ids=request.text.encode())
 
-    def Detokenize(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def Detokenize(self, request: Any, context: Any) -> Any:
         return pb.DetokenizeResponse(text=bytes(request.token_ids).decode())
 
     def _hang(self, context: Any) -> Iterator[Any]:

@@ -49,6 +49,8 @@ class Text:
 
     ids: list[int] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
+    totals: verifier_pb2.CommittedTokens | None = None
+    """The last message of tokens, for its running totals."""
     complete: verifier_pb2.VerifierComplete | None = None
 
     def take(self, message: verifier_pb2.VerifierGenerateResponse) -> None:
@@ -56,6 +58,7 @@ class Text:
         if message.HasField("complete"):
             self.complete = message.complete
         else:
+            self.totals = message.tokens
             assert len(message.tokens.ids) == len(message.tokens.sources) > 0
             self.ids.extend(message.tokens.ids)
             self.sources.extend(message.tokens.sources)
@@ -123,11 +126,15 @@ class RunningVerifier:
 
 @asynccontextmanager
 async def verifying(
-    runner: Runner, config: EngineConfig | None = None, *, fingerprint: str = ""
+    runner: Runner,
+    config: EngineConfig | None = None,
+    *,
+    fingerprint: str = "",
+    idle_s: float = 60.0,
 ) -> AsyncIterator[RunningVerifier]:
     """Runs a verifier for the length of a block."""
     hello = drafter_pb2.Hello(tokenizer_fingerprint=fingerprint, vocab_size=VOCAB)
-    links = DrafterLinks(hello, asyncio.get_running_loop())
+    links = DrafterLinks(hello, asyncio.get_running_loop(), idle_s)
     engine = Engine(runner, config or EngineConfig(), links)
     links.bind(engine)
     drained: list[float | None] = []
@@ -153,17 +160,20 @@ async def verifying(
 class RunningDrafter:
     """A drafter that can be stopped and come back at the same address."""
 
-    def __init__(self, runner: Runner, config: DraftConfig, fingerprint: str) -> None:
+    def __init__(
+        self, runner: Runner, config: DraftConfig, fingerprint: str, max_streams: int
+    ) -> None:
         self.runner = runner
         self.address = ""
         self._config, self._fingerprint = config, fingerprint
+        self._max_streams = max_streams
         self._port = 0
         self._exit: Any = None
 
     async def start(self) -> None:
         hello = drafter_pb2.Hello(tokenizer_fingerprint=self._fingerprint, vocab_size=VOCAB)
         self.engine = DraftEngine(self.runner, self._config)
-        self.service = DrafterService(self.engine, hello)
+        self.service = DrafterService(self.engine, hello, self._max_streams)
         workers = worker.WorkerService(
             worker_pb2.DescribeResponse(tier=worker_pb2.TIER_DRAFTER),
             lambda: drafter_status(self.engine),
@@ -187,10 +197,14 @@ class RunningDrafter:
 
 @asynccontextmanager
 async def drafting(
-    runner: Runner, config: DraftConfig | None = None, *, fingerprint: str = ""
+    runner: Runner,
+    config: DraftConfig | None = None,
+    *,
+    fingerprint: str = "",
+    max_streams: int = 64,
 ) -> AsyncIterator[RunningDrafter]:
     """Runs a drafter for the length of a block."""
-    drafter = RunningDrafter(runner, config or DraftConfig(), fingerprint)
+    drafter = RunningDrafter(runner, config or DraftConfig(), fingerprint, max_streams)
     await drafter.start()
     try:
         yield drafter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,9 +18,10 @@ from paceline.v1 import drafter_pb2, drafter_pb2_grpc, types_pb2, worker_pb2, wo
 from common.model.runner import Runner
 from common.rpc.channel import open_channel
 from common.sampling_params import SamplingParams
+from drafter import stream as draft_stream
 from drafter.config import EngineConfig
 from tests.inprocess import Pair
-from tests.rpc.services import RunningDrafter, drafting, refusal, until
+from tests.rpc.services import RunningDrafter, braked, drafting, refusal, until
 from tests.tiny_models import MAX_LEN, VOCAB
 
 CODE = grpc.StatusCode
@@ -235,6 +237,93 @@ async def test_commits_of_another_fence(twin: Runner, prompt: list[int], text: l
             await stream.send(commits=[bad])
             assert (await stream.drop()).reason == "out of step with its verifier"
             await stream.send(opens=[opening(prompt, session=2)])
+
+
+async def test_a_late_close_leaves_the_newer_mirror(
+    twin: Runner, prompt: list[int], text: list[int]
+) -> None:
+    async with drafting(twin) as drafter, conversing(drafter) as stream:
+        await stream.send(opens=[opening(prompt, incarnation=2)])
+        await stream.send(closes=[drafter_pb2.Close(session=1, incarnation=1)])
+        await stream.send(commits=[round_of(len(prompt), text[:1], incarnation=2)])
+        assert list((await stream.branch())[1].ids) == text[1:5]
+        await stream.send(closes=[drafter_pb2.Close(session=1, incarnation=2)])
+        await drafter.empty()
+
+
+async def test_nothing_is_read_while_the_engine_is_behind(
+    twin: Runner, prompt: list[int], text: list[int]
+) -> None:
+    each = 100
+    closes = [drafter_pb2.Close(session=9, incarnation=1)] * each
+    async with drafting(twin) as drafter, conversing(drafter) as stream:
+        with braked(twin) as brake:
+            await stream.send(opens=[opening(prompt)])
+            await until(lambda: drafter.engine.live == 1)
+
+            async def flood() -> None:
+                for _ in range(50):
+                    await stream.send(closes=closes)
+
+            flooding = asyncio.create_task(flood())
+            await until(lambda: drafter.engine.backlog > draft_stream.MOST_BACKLOG)
+            await asyncio.sleep(0.1)
+            assert drafter.engine.backlog <= draft_stream.MOST_BACKLOG + each
+            brake.open()
+            await flooding
+        await stream.send(commits=[round_of(len(prompt), text[:1])])
+        assert list((await stream.branch())[1].ids) == text[1:5]
+        stream.call.cancel()
+        await drafter.empty()
+
+
+async def test_a_verifier_that_does_not_read_loses_its_stream(
+    twin: Runner, prompt: list[int], text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_stream, "MOST_UNSENT", 4)
+    refused = [opening([], session) for session in range(2, 2_000)]  # a long answer, soon made
+    async with drafting(twin) as drafter, conversing(drafter) as honest:
+        await honest.send(opens=[opening(prompt)])
+        async with conversing(drafter) as deaf:
+            await deaf.send(opens=[opening(prompt)])
+            await until(lambda: drafter.engine.live == 2)
+            async with asyncio.timeout(20):
+                with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    while drafter.engine.live == 2:
+                        await deaf.send(opens=refused)
+                await until(lambda: drafter.engine.live == 1)
+                error = await rest(deaf.call)
+            assert error.code() is CODE.RESOURCE_EXHAUSTED
+            assert error.details() == "4 messages wait to be read; read faster"
+        await honest.send(commits=[round_of(len(prompt), text[:1])])
+        assert list((await honest.branch())[1].ids) == text[1:5]
+        honest.call.cancel()
+        await drafter.empty()
+
+
+async def rest(call: Any) -> grpc.aio.AioRpcError:
+    """Reads a stream, by `read` as before, to the error it ends with."""
+    try:
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error
+    raise AssertionError("the call succeeded")
+
+
+async def test_one_stream_too_many_is_refused(twin: Runner) -> None:
+    async with drafting(twin, max_streams=1) as drafter, open_channel(drafter.address) as channel:
+        stub = drafter_pb2_grpc.DrafterStub(channel)
+        async with conversing(drafter) as first:
+            await first.call.initial_metadata()
+            error = await refusal(stub.Draft(iter([drafter_pb2.DraftRequest(hello=HELLO)])))
+            assert error.code() is CODE.RESOURCE_EXHAUSTED
+            assert "serves 1 verifiers already" in error.details()
+            await first.call.done_writing()
+            assert await first.call.read() is grpc.aio.EOF
+        async with conversing(drafter) as second:
+            await second.call.initial_metadata()
+            assert not second.call.done()
 
 
 async def test_a_branch_is_never_longer_than_the_drafter_allows(twin: Runner) -> None:

@@ -23,7 +23,8 @@ from gateway.admission import Admission
 from gateway.fleet import Fleet
 from gateway.generation import Generations
 from gateway.service import InferenceService
-from tests.scripted_workers import ScriptedWorker, serving
+from gateway.time_limit import TimeLimit
+from tests.scripted_workers import CACHED, DRAFTED, ScriptedWorker, serving
 
 A, R, B = (
     types_pb2.TOKEN_SOURCE_ACCEPTED,
@@ -66,6 +67,7 @@ async def gateway(
     drafters: tuple[str, ...] = (),
     tokenizer: Tokenizer | None = None,
     max_concurrent: int = 8,
+    max_generation_s: float = 60,
     ready: bool = True,
 ) -> AsyncIterator[Gateway]:
     health = Health(serving=False)
@@ -75,7 +77,12 @@ async def gateway(
             Fleet(verifiers, drafters, loaded, interval_ms=50, on_change=health.set_serving)
         )
         admission = Admission(max_concurrent)
-        service = InferenceService(fleet, Generations(fleet, MemorySessions(60)), admission)
+        service = InferenceService(
+            fleet,
+            Generations(fleet, MemorySessions(60)),
+            admission,
+            TimeLimit(max_generation_s),
+        )
         server = await start(register=service.register, host="127.0.0.1", port=0, health=health)
         stack.push_async_callback(server.stop)
         channel = await stack.enter_async_context(open_channel(f"127.0.0.1:{server.port}"))
@@ -176,8 +183,11 @@ async def test_a_stop_string_cuts_text_and_ids_and_cancels_the_verifier(
     assert answer.complete.finish_reason == types_pb2.FINISH_REASON_STOP
     assert answer.complete.usage.completion_tokens == len(answer.ids)
     assert answer.complete.usage.prompt_tokens == len(tokenizer.encode("x"))
+    assert answer.complete.usage.cached_tokens == CACHED
     stats = answer.complete.speculation
-    assert (stats.rounds, stats.accepted_tokens) == (2, len(answer.ids) - 1)
+    assert (stats.rounds, stats.drafted_tokens) == (2, 2 * DRAFTED)
+    assert stats.accepted_tokens == len(ids) - 2
+    assert list(stats.accepted_per_position) == [1] * (len(ids) - 2)
 
 
 async def test_chat_uses_the_template_and_names_what_it_refuses(tokenizer: Tokenizer) -> None:
@@ -257,7 +267,6 @@ async def test_drafters_are_offered_only_where_they_fit(caplog: pytest.LogCaptur
         handle = target.fleet._drafters[good.address]
         await until(lambda: not handle.present)
         await target.generate(token_ids=ids_of(1))
-        assert target.fleet.misfits[verifier.address, foreign.address] == 1
     drafting, without, after = verifier.requests
     assert drafting.speculation.method == "draft"
     assert [each.address for each in drafting.drafters] == [good.address]
@@ -338,7 +347,32 @@ async def test_the_deadline_passes_on_with_a_margin() -> None:
     short, none = verifier.remaining_s
     assert short is not None
     assert 0 < short < 0.46
-    assert none is None
+    assert none is not None
+    assert 50 < none < 60
+
+
+@pytest.mark.parametrize("deadline_s", [None, 30])
+async def test_a_generation_ends_where_the_gateway_sets_the_limit(deadline_s: float | None) -> None:
+    verifier = ScriptedWorker()
+    verifier.messages, verifier.hold = [([5], [R])], asyncio.Event()
+    async with serving(verifier), gateway(verifier.address, max_generation_s=0.4) as target:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.generate(token_ids=ids_of(1), deadline_s=deadline_s)
+        await asyncio.wait_for(verifier.cancelled.wait(), 5)
+        await until(lambda: target.admission.running == 0)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert caught.value.details().startswith("the generation took longer than 0.4 s")
+    assert "max_generation_s" in caught.value.details()
+
+
+async def test_a_client_that_stopped_reading_does_not_keep_its_slot() -> None:
+    verifier = ScriptedWorker()
+    verifier.messages = [([5] * 10_000, [R] * 10_000)] * 2_000
+    async with serving(verifier), gateway(verifier.address, max_generation_s=1) as target:
+        call = target.stub.Generate(inference_pb2.GenerateRequest(token_ids=ids_of(1)))
+        await until(lambda: target.admission.running == 1)
+        await until(lambda: target.admission.running == 0)
+        call.cancel()
 
 
 async def test_overload_is_refused_at_once_and_others_go_on() -> None:
@@ -350,6 +384,13 @@ async def test_overload_is_refused_at_once_and_others_go_on() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await target.generate(token_ids=ids_of(1))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in (
+            target.stub.Tokenize(inference_pb2.TokenizeRequest(text="x")),
+            target.stub.Detokenize(inference_pb2.DetokenizeRequest(token_ids=[1])),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         verifier.hold.set()
         assert [answer.ids for answer in await asyncio.gather(*running)] == [[5], [5]]
 
@@ -397,6 +438,41 @@ async def test_tokenize_and_detokenize(tokenizer: Tokenizer) -> None:
             await target.stub.Detokenize(inference_pb2.DetokenizeRequest(token_ids=[4096]))
     assert decoded.text == "Grüße 😀"
     assert caught.value.details() == "token_ids: ids must be in [0, 4095], got 4096"
+
+
+async def test_what_cannot_fit_is_refused_before_it_is_encoded(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(*_: object) -> None:
+        raise AssertionError("it was encoded")
+
+    monkeypatch.setattr(Tokenizer, "encode", encode)
+    monkeypatch.setattr(Tokenizer, "apply_chat_template", encode)
+    most = 256 * tokenizer.longest_token_chars
+    text = "x" * (most + 1)
+    chat = inference_pb2.ChatMessages(
+        messages=[inference_pb2.ChatMessage(role="user", content=text)]
+    )
+    turns = inference_pb2.ChatMessages(messages=[inference_pb2.ChatMessage()] * 4097)
+    verifier = verifier_for(tokenizer)
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        for field, limit, prompt in (
+            ("text", f"{most} characters", {"text": text}),
+            ("chat.messages", f"{most} characters", {"chat": chat}),
+            ("chat.messages", "4096 turns", {"chat": turns}),
+        ):
+            for call in (
+                target.generate(**prompt),
+                target.stub.Tokenize(inference_pb2.TokenizeRequest(**prompt)),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert re.match(f"{field}: must .*at most {limit}", caught.value.details())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.stub.Detokenize(inference_pb2.DetokenizeRequest(token_ids=[5] * 257))
+        assert caught.value.details() == "token_ids: must be at most 256 ids, got 257"
+    assert verifier.requests == []
 
 
 async def test_running_generations_finish_while_the_server_stops() -> None:

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -63,6 +65,10 @@ async def running(*argv: str) -> AsyncIterator[tuple[asyncio.subprocess.Process,
             ["--verifier", "h:1", "--max-concurrent", "0"],
             "error: max_concurrent: must be at least 1",
         ),
+        (
+            ["--verifier", "h:1", "--max-generation-s", "0"],
+            "error: max_generation_s: must be at least 1",
+        ),
         (["--verifier", "h:1", "--model", "/nowhere"], "error: /nowhere: no such model directory"),
         (["--verifier", "h:1", "--store-url", "ftp://x"], "error: store_url:"),
     ],
@@ -99,6 +105,13 @@ async def test_a_generation_then_a_clean_end_within_the_memory_limit(demo_target
             request = inference_pb2.GenerateRequest(text="secret prompt")
             messages = [message async for message in stub.Generate(request)]
             assert "".join(message.chunk.text for message in messages) == "A short answer."
+            for chars, code in (
+                (3 << 20, grpc.StatusCode.INVALID_ARGUMENT),
+                (5 << 20, grpc.StatusCode.RESOURCE_EXHAUSTED),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stub.Tokenize(inference_pb2.TokenizeRequest(text="x" * chars))
+                assert caught.value.code() is code
             assert psutil.Process(process.pid).memory_info().rss < MAX_RSS_BYTES
             mapped = {Path(each.path).name for each in psutil.Process(process.pid).memory_maps()}
             assert not any("torch" in name for name in mapped)

@@ -120,6 +120,19 @@ async def test_health_and_a_port_in_use() -> None:
         await server.start(register=Scripted().register, host="203.0.113.1", port=0)
 
 
+async def test_a_request_above_the_servers_size_is_refused() -> None:
+    started = await server.start(
+        register=Scripted().register, host="127.0.0.1", port=0, max_receive_bytes=1000
+    )
+    async with channel.open_channel(f"127.0.0.1:{started.port}") as opened:
+        check = health_pb2_grpc.HealthStub(opened).Check
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await check(health_pb2.HealthCheckRequest(service="x" * 1000))
+        await check(health_pb2.HealthCheckRequest())
+    await started.stop()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 async def test_health_can_begin_not_serving() -> None:
     health = Health(serving=False)
     started = await server.start(
@@ -133,6 +146,25 @@ async def test_health_can_begin_not_serving() -> None:
     await started.stop()
     assert before.status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert after.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_watches_end_with_the_drain() -> None:
+    status = health_pb2.HealthCheckResponse
+    async with running(Scripted()) as target:
+        names = ("", SERVICE, SERVICE, "nobody")
+        calls = [target.health.Watch(health_pb2.HealthCheckRequest(service=n)) for n in names]
+        first = [(await call.read()).status for call in calls]
+        assert first == [status.SERVING] * 3 + [status.SERVICE_UNKNOWN]
+        calls[1].cancel()
+        await target.server.health.drain()
+        await target.server.health.set_serving(True)
+        for call in (calls[0], calls[2]):
+            assert (await call.read()).status == status.NOT_SERVING
+            assert await call.read() is grpc.aio.EOF
+        assert await calls[3].read() is grpc.aio.EOF
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.health.Check(health_pb2.HealthCheckRequest(service="nobody"))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_a_stopping_server_is_no_bug_of_the_handler(
@@ -219,7 +251,7 @@ async def test_a_service_may_retire_with_a_grace_of_its_own() -> None:
 
 
 def test_keepalive_options_match() -> None:
-    client, host = dict(channel.CLIENT_OPTIONS), dict(channel.SERVER_OPTIONS)
+    client, host = dict(channel.CLIENT_OPTIONS), dict(channel.server_options())
     allowed = host["grpc.http2.min_ping_interval_without_data_ms"]
     assert client["grpc.keepalive_time_ms"] > allowed
     for size in ("grpc.max_send_message_length", "grpc.max_receive_message_length"):

@@ -32,6 +32,7 @@ from tests.rpc.services import (
 )
 from tests.tiny_models import MAX_LEN, VOCAB
 from verifier.config import EngineConfig
+from verifier.links import DrafterLinks
 
 TOKENS = 120
 SAMPLING = SamplingParams(temperature=0.8, seed=7)
@@ -76,6 +77,10 @@ def check_counts(text: Text, prompt: Sequence[int]) -> None:
     assert usage.prompt_tokens == len(prompt)
     assert usage.completion_tokens == len(text.ids)
     assert usage.cached_tokens < len(prompt)
+    assert text.totals is not None
+    assert text.totals.rounds == stats.rounds
+    assert text.totals.drafted_tokens == stats.drafted_tokens
+    assert text.totals.cached_tokens == usage.cached_tokens
     accepted = text.sources.count(types_pb2.TOKEN_SOURCE_ACCEPTED)
     assert stats.accepted_tokens == accepted == sum(stats.accepted_per_position)
     assert stats.accepted_tokens <= stats.drafted_tokens <= DRAFT_TOKENS * stats.rounds
@@ -272,6 +277,7 @@ def garbage(request: drafter_pb2.DraftRequest) -> Iterable[drafter_pb2.DraftResp
             ({"base": commit.base + 1}, outcome, ids),
             ({}, {"accepted": commit.accepted + 1, "bonus": bonus}, ids),
             ({}, {"accepted": commit.accepted, "bonus": (bonus + 1) % VOCAB}, ids),
+            ({}, outcome | {"offset": 1}, ids),
             ({}, outcome, [VOCAB]),
             ({}, outcome, [2**32 - 1]),
             ({}, outcome, [5] * 2_000),
@@ -310,7 +316,7 @@ async def test_garbage_changes_nothing_and_harms_nobody(
             check_counts(text, prompt)
         assert all(text.speculation.accepted_tokens > 0 for text in texts[1::2])
         status = await status_of(verifier)
-        assert status.stale_drafts >= 9 * 3 * 20
+        assert status.stale_drafts >= 10 * 3 * 20
         await verifier.empty()
         await honest.empty()
 
@@ -338,6 +344,27 @@ async def test_a_drafter_that_drops_every_session(
         opened = [item.session for request in drafter.requests for item in request.opens]
         assert len(opened) == len(set(opened)), "who gave a session up is not asked again"
         await verifier.empty()
+
+
+async def test_unused_drafters_are_let_go(
+    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with (
+        drafting(twin, max_streams=1) as drafter,
+        verifying(target, idle_s=0.3) as first,
+        verifying(target) as second,
+    ):
+        await paired(first, prompts[0], drafter.address)
+        await first.generate(ask(prompts[0], 4, "127.0.0.1:1"))
+        links = first.proposer.links
+        assert isinstance(links, DrafterLinks)
+        await until(lambda: links.count == 0)
+        await paired(second, prompts[0], drafter.address)  # there is room for its stream
+        text = await first.generate(ask(prompts[1], TOKENS, drafter.address))
+        assert text.ids == plain[1]
+        await first.empty()
+        await second.empty()
+        await drafter.empty()
 
 
 async def test_another_tokenizer_with_as_many_ids_is_refused(
@@ -385,6 +412,11 @@ SPECULATION = types_pb2.SpeculationOptions
             ask([5], 4, speculation=SPECULATION(draft_tokens=99)),
             CODE.INVALID_ARGUMENT,
             "speculation.draft_tokens: must be 0 to 16, got 99",
+        ),
+        (
+            ask([5], 4, *(f"127.0.0.1:{port}" for port in range(1, 10))),
+            CODE.INVALID_ARGUMENT,
+            "drafters: at most 8, got 9",
         ),
         (
             ask([5], 4, speculation=SPECULATION(method="medusa")),

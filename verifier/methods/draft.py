@@ -19,7 +19,7 @@ from common import fence
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from verifier.methods.clock import DraftClock
-from verifier.methods.draft_length import DraftLength
+from verifier.methods.draft_length import Acceptance, DraftLength
 from verifier.sequence import Sequence
 
 
@@ -65,9 +65,19 @@ class DraftLink(Protocol):
         """Starts a mirror of a session."""
 
     def commit(
-        self, session: int, incarnation: int, key: RoundKey, ids: Ids[int], draft_tokens: int
+        self,
+        session: int,
+        incarnation: int,
+        key: RoundKey,
+        ids: Ids[int],
+        *,
+        draft_tokens: int,
+        verifying: int,
     ) -> None:
-        """Tells how a round ended and how long a branch is wanted; 0 wants none."""
+        """Tells how a round ended and how long a branch is wanted; 0 wants none.
+
+        Where the branch came ahead of the outcome, `verifying` says how much of it is checked now.
+        """
 
     def close(self, session: int, incarnation: int) -> None:
         """Ends a mirror."""
@@ -77,6 +87,9 @@ class DraftLink(Protocol):
 
 
 _SMOOTHING = 0.1
+_MOST_AHEAD = 64
+"""Branches kept for outcomes of one round."""
+
 _REFUSED_S = 5.0
 """How long a drafter that gave a session up is not asked to mirror it again."""
 
@@ -95,18 +108,22 @@ class _Asked:
 class _Session:
     id: int
     path_hash: int  # of all committed ids
+    length: DraftLength
     incarnation: int = 0
-    length: DraftLength = field(default_factory=DraftLength)
     link: DraftLink | None = None
     warm: bool = False  # the mirror has caught up with the prompt
     refused: dict[DraftLink, float] = field(default_factory=dict)  # not to be asked before
     key: RoundKey | None = None  # the outcome a branch is wanted for
     wanted: int = 0  # tokens asked for in that branch
+    foreseen: bool = False  # the drafter may have drafted it ahead
     sent_at: float = 0.0
     deadline: float = 0.0
     branch: tuple[int, ...] | None = None
     late: _Asked | None = None  # whose branch did not come in time
     proposed: TokenTree | None = None  # what is being checked
+    flight: tuple[int, int] | None = None  # base and path hash of the round of `branch`
+    past: tuple[int, int] | None = None  # of the round before
+    ahead: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # by its outcome
     proposed_at: float = 0.0
 
 
@@ -127,12 +144,17 @@ class DraftProposer:
     _sessions: dict[Sequence, _Session] = field(default_factory=dict)
     _by_id: dict[int, _Session] = field(default_factory=dict)
     _next_id: int = 0
+    _acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
     _verify_s: float = 0.0  # moving average of a round, from propose to observe
 
     def open(self, sequence: Sequence) -> None:
         """Opens a mirror at the first drafter that can be reached."""
         self._next_id += 1
-        session = _Session(self._next_id, fence.extend(fence.EMPTY, sequence.ids))
+        session = _Session(
+            self._next_id,
+            fence.extend(fence.EMPTY, sequence.ids),
+            DraftLength(Acceptance(prior=self._acceptance.rate)),
+        )
         self._sessions[sequence] = session
         self._by_id[session.id] = session
         self._pair(sequence, session)
@@ -154,6 +176,8 @@ class DraftProposer:
         session.key, session.branch = None, None
         session.proposed = TokenTree.chain(sequence.ids[-1], branch[: max(budget, 0)])
         session.proposed_at = time.monotonic()
+        if session.proposed.draft_tokens < len(branch):  # cut: nobody drafts for its outcomes
+            session.flight, session.ahead = None, {}
         return session.proposed
 
     def observe(
@@ -175,11 +199,24 @@ class DraftProposer:
         if session.link is None or not session.link.alive:
             self._pair(sequence, session)
             return
-        wanted = self._wanted(sequence, session, session.link, now)
-        session.link.commit(session.id, session.incarnation, key, ids, wanted)
+        branch = session.ahead.get((key.accepted, key.bonus), ())[: sequence.room - 1]
+        wanted = 0 if branch else self._wanted(sequence, session, session.link, now)
+        session.link.commit(
+            session.id,
+            session.incarnation,
+            key,
+            ids,
+            draft_tokens=wanted,
+            verifying=len(branch),
+        )
         self._touched.add(session.link)
-        session.branch, session.wanted = None, wanted
-        session.key = key if wanted else None
+        session.branch, session.wanted, session.key = None, wanted, key if wanted else None
+        session.foreseen = 0 < tree.draft_tokens == len(accepted)
+        if session.foreseen:
+            session.link.clock.foresaw(bool(branch))
+        session.past, session.flight, session.ahead = session.flight, None, {}
+        if branch:
+            self._take(session, branch, key)
         session.sent_at = now
         session.deadline = now + max(session.link.clock.patience_s, self._verify_s)
 
@@ -200,20 +237,19 @@ class DraftProposer:
         return min((session.deadline for session in waiting), default=None)
 
     def arrived(self, arrival: Arrival) -> None:
-        """Takes a branch, if it is the one that is waited for."""
-        session = self._by_id.get(arrival.session)
-        if (
-            session is None
-            or session.incarnation != arrival.incarnation
-            or session.key != arrival.key
-            or session.branch is not None
-            or session.link is None
-        ):
+        """Takes a branch: the one that is waited for, or one for an outcome yet to come."""
+        session, key = self._by_id.get(arrival.session), arrival.key
+        if session is None or session.link is None or session.incarnation != arrival.incarnation:
             self.stale += 1
-            self._learn_late(session, arrival)
-            return
-        session.branch = arrival.ids[: session.wanted]
-        session.link.clock.answered(session.wanted, time.monotonic() - session.sent_at)
+        elif session.key == key and session.branch is None:
+            seconds = time.monotonic() - session.sent_at
+            session.link.clock.answered(session.wanted, seconds, foreseen=session.foreseen)
+            self._take(session, arrival.ids[: session.wanted], key)
+        elif session.flight == (key.base, key.path_hash) and len(session.ahead) < _MOST_AHEAD:
+            session.ahead[key.accepted, key.bonus] = arrival.ids
+        elif session.past != (key.base, key.path_hash):  # else drafted ahead, for nothing
+            self.stale += 1
+            self._learn_late(session, session.link, key)
 
     def warmed(self, session_id: int, incarnation: int) -> None:
         """A mirror has computed its prompt: from now on drafts are asked for."""
@@ -251,17 +287,21 @@ class DraftProposer:
                 self._touched.add(link)
                 return
 
-    def _learn_late(self, session: _Session | None, arrival: Arrival) -> None:
+    def _take(self, session: _Session, branch: tuple[int, ...], key: RoundKey) -> None:
+        """Makes a branch the next to be checked: from now on outcomes of it may be drafted for."""
+        session.key, session.branch = key, branch
+        base = key.base + key.accepted + 1
+        session.flight, session.ahead = (base, fence.extend(session.path_hash, branch)), {}
+
+    def _learn_late(self, session: _Session, link: DraftLink, key: RoundKey) -> None:
         """A branch too late to use still tells how long the way is."""
-        if session is None or session.late is None or session.link is None:
-            return
-        if session.late.key == arrival.key and session.incarnation == arrival.incarnation:
-            seconds = time.monotonic() - session.late.at
-            session.link.clock.answered(session.late.tokens, seconds)
+        if session.late is not None and session.late.key == key:
+            link.clock.answered(session.late.tokens, time.monotonic() - session.late.at)
             session.late = None
 
     def _learn(self, session: _Session, tree: TokenTree, accepted: Ids[int], now: float) -> None:
         session.length.observe(tree.draft_tokens, len(accepted))
+        self._acceptance.observe(tree.draft_tokens, len(accepted))
         if tree is session.proposed:  # not the end of a prefill
             seconds = now - session.proposed_at
             gain = _SMOOTHING if self._verify_s else 1.0
@@ -275,4 +315,5 @@ class DraftProposer:
         if sequence.request.draft_tokens:
             return min(sequence.request.draft_tokens, room)
         most = min(self.draft_tokens, room)
-        return session.length.choose(most, self._verify_s, link.clock.cost.at)
+        clock = link.clock
+        return session.length.choose(most, self._verify_s, clock.cost.at, clock.foresight)

@@ -1,19 +1,18 @@
 """How many tokens to draft next: as many as pay, for one session, by what was measured.
 
 With acceptance α a draft of K tokens commits E(K) = (1 - α^(K+1)) / (1 - α) tokens a round on
-average, and a round takes verify + draft(K) seconds, both measured. The K with the highest rate
-wins, zero included (Leviathan et al. 2023, with the costs of the critical path in the
-denominator). A session that drafts nothing tries again after a while.
+average, and a round takes verify + draft(K) seconds, both measured. Where all K are right the
+drafter has often drafted ahead, and draft(K) costs nothing: with foresight f the expected cost is
+(1 - f α^K) draft(K). The K with the highest rate wins, zero included (Leviathan et al. 2023, with
+the costs of the critical path in the denominator). A session that drafts nothing tries again
+after a while.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_FORGET = 0.95
 _FORGET_COST = 0.9
-_PRIOR_ACCEPTANCE = 0.7
-_PRIOR_TOKENS = 3.0
 _FIRST_REST = 16
 _MOST_REST = 256
 _PROBE_TOKENS = 2
@@ -49,35 +48,63 @@ class CostLine:
         return max((self._xy / self._n - x * y) / spread, 0.0)
 
 
-class DraftLength:
-    """One session's draft length."""
+class Acceptance:
+    """Chance that the next draft token is right, given that those before it were.
 
-    def __init__(self) -> None:
-        self._accepted = _PRIOR_ACCEPTANCE * _PRIOR_TOKENS
-        self._tested = _PRIOR_TOKENS
-        self._rounds = 0
-        self._rest = _FIRST_REST
-        self._resting = 0
+    Args:
+        prior: What to believe at first.
+        weight: How many draft tokens that belief is worth.
+        forget: Factor on the past with each round.
+    """
+
+    def __init__(self, prior: float = 0.7, weight: float = 24.0, forget: float = 0.95) -> None:
+        self._accepted, self._tested = prior * weight, weight
+        self._forget = forget
 
     @property
-    def acceptance(self) -> float:
-        """Chance that the next draft token is right, given that those before it were."""
+    def rate(self) -> float:
+        """The estimate."""
         return self._accepted / self._tested
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learns from a round that checked `drafted` tokens."""
         if drafted:
-            self._rounds += 1
-            self._accepted = _FORGET * self._accepted + accepted
-            self._tested = _FORGET * self._tested + min(accepted + 1, drafted)
+            self._accepted = self._forget * self._accepted + accepted
+            self._tested = self._forget * self._tested + min(accepted + 1, drafted)
 
-    def choose(self, most: int, verify_s: float, draft_s: Callable[[int], float]) -> int:
+
+class DraftLength:
+    """One session's draft length.
+
+    Args:
+        acceptance: The session's estimate.
+    """
+
+    def __init__(self, acceptance: Acceptance) -> None:
+        self.acceptance = acceptance
+        self._rounds = 0
+        self._rest = _FIRST_REST
+        self._resting = 0
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learns from a round that checked `drafted` tokens."""
+        self._rounds += drafted > 0
+        self.acceptance.observe(drafted, accepted)
+
+    def choose(
+        self,
+        most: int,
+        verify_s: float,
+        draft_s: Callable[[int], float],
+        foresight: float = 0.0,
+    ) -> int:
         """The length for the next round.
 
         Args:
             most: Longest allowed.
             verify_s: Seconds one pass of the target takes.
             draft_s: Seconds from commit to branch, by length.
+            foresight: Share of wholly accepted drafts whose next branch was there at once.
 
         Returns:
             0 to `most`.
@@ -86,10 +113,12 @@ class DraftLength:
             self._resting -= 1
             return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
         rates = [1 / max(verify_s, 1e-9)]
-        expected = 1.0
+        expected = right = 1.0
         for length in range(1, most + 1):
-            expected += self.acceptance**length
-            rates.append(expected / max(verify_s + draft_s(length), 1e-9))
+            right *= self.acceptance.rate
+            expected += right
+            seconds = verify_s + (1 - foresight * right) * draft_s(length)
+            rates.append(expected / max(seconds, 1e-9))
         trial = self._rounds < _TRIAL_ROUNDS and most > 0  # too early to give up
         best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
         if best == 0 and most:

@@ -25,6 +25,10 @@ from common.sampling_params import SamplingParams
         ({"seed": 2**64}, r"sampling.seed: must be in \[0, 2\^64 - 1\]"),
         ({"logit_bias": {10: 1.0}}, r"sampling.logit_bias: token ids must be in \[0, 9\], got 10"),
         ({"logit_bias": {-1: 1.0}}, r"sampling.logit_bias: token ids must be in \[0, 9\], got -1"),
+        (
+            {"logit_bias": dict.fromkeys(range(1025), 1.0)},
+            "sampling.logit_bias: must have at most 1024 entries, got 1025",
+        ),
         ({"logit_bias": {3: math.nan}}, "sampling.logit_bias: biases must be finite, got nan"),
     ],
 )

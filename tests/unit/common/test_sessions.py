@@ -12,7 +12,7 @@ from common.errors import ConfigError
 from common.store import sessions
 from common.store.sessions import MemorySessions, RedisSessions, SessionRecord, open_sessions
 
-RECORD = SessionRecord(owner="h:1", length=12, model="m")
+RECORD = SessionRecord(owner="h:1", model="m")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from common.chat_template import ChatTemplate
 from common.errors import InvalidArgument, ModelError
 from common.tokenizer import Tokenizer, fingerprint
-from tests.tiny_tokenizers import byte_level
+from tests.tiny_tokenizers import byte_level, metaspace
 
 
 @pytest.fixture
@@ -62,27 +62,9 @@ def test_broken_directories_are_named(tmp_path: Path, directory: Path) -> None:
             Tokenizer.load(directory)
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        (
-            {
-                "generation_config.json": {"eos_token_id": [9, 4]},
-                "config.json": {"eos_token_id": 1},
-            },
-            (4, 9),
-        ),
-        ({"config.json": {"eos_token_id": 0}}, (0,)),
-        ({"tokenizer_config.json": {"eos_token": {"content": "<s>"}}}, (0,)),
-        ({}, ()),
-    ],
-)
-def test_end_tokens(directory: Path, files: dict, expected: tuple[int, ...]) -> None:
-    for name, content in files.items():
-        (directory / name).write_text(json.dumps(content))
-    loaded = Tokenizer.load(directory)
-    assert loaded is not None
-    assert loaded.eos_token_ids == expected
+def test_the_longest_token_bounds_what_a_text_needs() -> None:
+    assert byte_level().longest_token_chars == len("<s>")
+    assert metaspace().longest_token_chars == len("<unk>")
 
 
 def test_a_named_default_template_is_used(directory: Path) -> None:
@@ -114,7 +96,6 @@ def test_the_demo_template_equals_transformers(demo_target: Path) -> None:
     expected = expected if isinstance(expected, list) else expected["input_ids"]
     assert ours.apply_chat_template(messages) == expected
     assert ours.encode("Grüße 😀") == theirs("Grüße 😀")["input_ids"]
-    assert ours.eos_token_ids == (theirs.eos_token_id,)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common import fence
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from drafter.config import EngineConfig
@@ -101,23 +102,44 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
     drafts: dict[int, list[int]] = {s: [] for s in texts}
     for session, ids in texts.items():
         verifier.open(session, ids, sampling=sampling)
+    guesses = dict.fromkeys(texts, -1)
     for _ in range(4):
         wanted = {}
         for session, ids in texts.items():
             right = drafts[session][: draw.randint(0, 4)]
-            committed = [*right, draw.randrange(3, VOCAB)]
+            last = draw.choice([t for t in range(3, VOCAB) if t != guesses[session]])
             wanted[session] = draw.randint(1, 5)
-            verifier.commit(session, len(ids), committed, wanted[session])
-            ids.extend(committed)
-        branches = {r.session: r for r in verifier.settle() if r.round is not None}
+            verifier.commit(session, len(ids), [*right, last], wanted[session])
+            ids.extend([*right, last])
+        replies = [r for r in verifier.settle() if r.round is not None]
         for session, ids in texts.items():
-            drafts[session] = list(branches[session].ids)
-            expected = judge.generate(ids, wanted[session], sampling=sampling)
-            assert drafts[session] == expected
+            answer, ahead = (r for r in replies if r.session == session)
+            assert ahead.round is not None
+            drafts[session], guesses[session] = list(answer.ids), ahead.round.ids[-1]
+            length = wanted[session]
+            expected = judge.generate(ids, 2 * length + 1, sampling=sampling)
+            assert drafts[session] == expected[:length]
+            assert ahead.round.base == len(ids)
+            assert ahead.round.ids == tuple(expected[: length + 1])
+            assert ahead.ids == tuple(expected[length + 1 :])
+            assert ahead.round.path_hash == fence.extend(fence.EMPTY, ids + expected[:length])
     for session in texts:
-        verifier.engine.close(verifier.receive, session)
+        verifier.engine.close(verifier.receive, session, incarnation=1)
     model.pool.blocks.check()
     assert model.pool.blocks.held == 0
+
+
+def test_an_outcome_that_was_foreseen_is_not_answered_twice(verifier: Verifier) -> None:
+    """The branch went ahead of the outcome; what follows goes ahead of the next one."""
+    verifier.open(1, _ids(10))
+    verifier.commit(1, 10, [5], wanted=3)
+    _, _, ahead = verifier.settle()
+    assert ahead.round is not None
+    verifier.commit(1, 11, list(ahead.round.ids), wanted=3)
+    (further,) = verifier.settle()
+    assert further.round is not None
+    assert further.round.base == 15
+    assert further.round.ids[:3] == ahead.ids
 
 
 def test_a_newer_commit_replaces_the_branch_in_the_making(verifier: Verifier) -> None:
@@ -127,7 +149,7 @@ def test_a_newer_commit_replaces_the_branch_in_the_making(verifier: Verifier) ->
         verifier.engine.step()
     verifier.commit(1, 11, [6], wanted=2)
     branches = [r for r in verifier.settle() if r.round is not None]
-    assert [r.round.base for r in branches if r.round] == [11]
+    assert [r.round.base for r in branches if r.round] == [11, 12], "the answer, and one ahead"
     assert len(branches[0].ids) == 2
 
 
@@ -142,7 +164,7 @@ def test_a_mirror_out_of_step_is_given_up(base: int, ids: list[int], verifier: V
     verifier.commit(2, 10, [5])
     replies = verifier.settle()
     assert [r.session for r in replies if r.dropped] == [1]
-    assert [r.session for r in replies if r.round] == [2], "the other session is unharmed"
+    assert {r.session for r in replies if r.round} == {2}, "the other session is unharmed"
 
 
 @pytest.mark.parametrize("ids", [[], [VOCAB], [5] * MAX_LEN])

@@ -14,8 +14,14 @@ from gateway.validation import check, check_method, room
 BARE = Model(
     name="m", vocab_size=100, max_model_len=64, methods=(), eos_token_ids=(), tokenizer=None
 )
-TEXT = dataclasses.replace(BARE, tokenizer=SimpleNamespace(has_chat_template=False))
-CHAT = dataclasses.replace(BARE, tokenizer=SimpleNamespace(has_chat_template=True))
+
+
+def with_tokenizer(*, chat: bool) -> Model:
+    tokenizer = SimpleNamespace(has_chat_template=chat, longest_token_chars=10)
+    return dataclasses.replace(BARE, tokenizer=tokenizer)
+
+
+TEXT, CHAT = with_tokenizer(chat=False), with_tokenizer(chat=True)
 
 
 def ask(**changes) -> Ask:
@@ -53,12 +59,30 @@ def ask(**changes) -> Ask:
             InvalidArgument,
             "token_ids: ids must be in [0, 99], got 100",
         ),
+        (
+            {"prompt": Prompt(text="x" * 641)},
+            TEXT,
+            InvalidArgument,
+            "text: must have at most 640 characters (the model's 64 tokens of at most 10), got 641",
+        ),
+        (
+            {"prompt": Prompt(messages=[{"role": "user", "content": "x" * 319}] * 2)},
+            CHAT,
+            InvalidArgument,
+            "chat.messages: must have at most 640 characters",
+        ),
         ({"prompt": Prompt(text="x")}, BARE, FailedPrecondition, "send token_ids"),
         ({"prompt": Prompt(messages=[{}])}, TEXT, FailedPrecondition, "no chat template"),
         ({"stop": ("x",)}, BARE, FailedPrecondition, "use stop_token_ids"),
         ({"stop": ("",)}, TEXT, InvalidArgument, "stop: each must have 1 to 256 characters, got 0"),
         ({"stop": ("x" * 257,)}, TEXT, InvalidArgument, "got 257"),
         ({"stop": ("x",) * 17}, TEXT, InvalidArgument, "stop: must be at most 16 strings, got 17"),
+        (
+            {"stop_token_ids": (1,) * 1025},
+            BARE,
+            InvalidArgument,
+            "stop_token_ids: must be at most 1024 ids, got 1025",
+        ),
         ({"stop_token_ids": (100,)}, BARE, InvalidArgument, "stop_token_ids: ids must be"),
         ({"max_tokens": 0}, BARE, InvalidArgument, "max_tokens: must be at least 1, got 0"),
         (
@@ -110,3 +134,8 @@ def test_room_is_what_the_model_has_left() -> None:
         room(ask(), 64, BARE)
     with pytest.raises(InvalidArgument, match="token_ids: must not be empty"):
         room(ask(), 0, BARE)
+
+
+def test_a_prompt_of_the_most_characters_passes() -> None:
+    check(ask(prompt=Prompt(text="x" * 640)), TEXT)
+    check(ask(prompt=Prompt(messages=[{"role": "user", "content": "x" * 636}])), CHAT)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifier.methods.draft_length import CostLine, DraftLength
+from verifier.methods.draft_length import Acceptance, CostLine, DraftLength
 
 
 def _train(length: DraftLength, acceptance: float, rounds: int = 200, drafted: int = 5) -> None:
@@ -22,9 +22,9 @@ def _train(length: DraftLength, acceptance: float, rounds: int = 200, drafted: i
 
 @pytest.mark.parametrize("acceptance", [0.1, 0.5, 0.9])
 def test_acceptance_is_estimated_without_bias(acceptance: float) -> None:
-    length = DraftLength()
+    length = DraftLength(Acceptance())
     _train(length, acceptance)
-    assert length.acceptance == pytest.approx(acceptance, abs=0.12)
+    assert length.acceptance.rate == pytest.approx(acceptance, abs=0.12)
 
 
 @given(
@@ -36,9 +36,9 @@ def test_acceptance_is_estimated_without_bias(acceptance: float) -> None:
 def test_the_choice_has_the_best_expected_rate(
     acceptance: float, verify_ms: float, way_ms: float, token_ms: float
 ) -> None:
-    length = DraftLength()
+    length = DraftLength(Acceptance())
     _train(length, acceptance)
-    alpha = length.acceptance
+    alpha = length.acceptance.rate
 
     def draft_s(tokens: int) -> float:
         return (way_ms + token_ms * tokens) / 1e3
@@ -51,8 +51,18 @@ def test_the_choice_has_the_best_expected_rate(
     assert rate(chosen) == pytest.approx(max(map(rate, range(9))))
 
 
+def test_foresight_favours_drafts_that_are_accepted_whole() -> None:
+    length = DraftLength(Acceptance(prior=0.7, weight=1e6))
+
+    def draft_s(tokens: int) -> float:
+        return 0.001 + 0.0006 * tokens
+
+    blind = length.choose(8, 0.004, draft_s)
+    assert length.choose(8, 0.004, draft_s, foresight=1.0) < blind
+
+
 def test_good_drafts_grow_and_hopeless_ones_rest() -> None:
-    good, bad = DraftLength(), DraftLength()
+    good, bad = DraftLength(Acceptance()), DraftLength(Acceptance())
     _train(good, 0.95)
     _train(bad, 0.02)
 

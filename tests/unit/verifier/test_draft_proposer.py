@@ -25,15 +25,24 @@ class Link:
     clock: DraftClock = field(default_factory=DraftClock)
     opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
     asked: list[tuple[RoundKey, int]] = field(default_factory=list)
+    verifying: list[int] = field(default_factory=list)
     closed: int = 0
 
     def open(self, session: int, incarnation: int, ids: Ids[int], sampling: SamplingParams) -> None:
         self.opened.append((session, incarnation, list(ids)))
 
     def commit(
-        self, session: int, incarnation: int, key: RoundKey, ids: Ids[int], draft_tokens: int
+        self,
+        session: int,
+        incarnation: int,
+        key: RoundKey,
+        ids: Ids[int],
+        *,
+        draft_tokens: int,
+        verifying: int,
     ) -> None:
         self.asked.append((key, draft_tokens))
+        self.verifying.append(verifying)
 
     def close(self, session: int, incarnation: int) -> None:
         self.closed += 1

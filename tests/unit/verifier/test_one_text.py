@@ -210,6 +210,9 @@ def test_counts_add_up(target: Runner, good: Runner) -> None:
     pair.run()
     counts = heard.events[-1].counts
     assert counts is not None
+    told = [event.counts for event in heard.events if event.counts is not None]
+    assert [each.rounds for each in told] == list(range(1, len(heard.events) + 1))
+    assert [each.drafted_tokens for each in told] == sorted(each.drafted_tokens for each in told)
     assert counts.rounds == len(heard.events)
     assert counts.accepted_tokens == sum(counts.accepted_per_position)
     assert counts.accepted_tokens <= counts.drafted_tokens

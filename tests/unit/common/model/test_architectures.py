@@ -132,6 +132,19 @@ class TestBadDirectories:
             load(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("nonsense", "must be auto, cpu, cuda"),
+        ("meta", "must be"),
+        ("cuda:99", "CUDA devices here"),
+    ],
+)
+def test_devices_that_are_not_there_are_refused(device: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=f"device {device}: .*{words}"):
+        load(str(tmp_path), device=device)
+
+
 def test_cache_too_small_for_a_block_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="holds no block"):
         runner(tiny_models.save("llama", tmp_path), kv_bytes=1000)

@@ -1,0 +1,67 @@
+"""Between the drafter's messages and its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from paceline.v1 import drafter_pb2
+
+from common.rpc.convert import sampling_from_proto
+from drafter.engine import DraftEngine, Outbox, Reply
+from drafter.mirror import Round
+
+
+def notes(
+    engine: DraftEngine, outbox: Outbox, message: drafter_pb2.DraftRequest
+) -> list[Callable[[], None]]:
+    """What one message asks of the engine, in order."""
+    asked: list[Callable[[], None]] = [
+        partial(
+            engine.open,
+            outbox,
+            item.session,
+            item.incarnation,
+            tuple(item.ids),
+            sampling_from_proto(item.sampling),
+        )
+        for item in message.opens
+    ]
+    asked.extend(
+        partial(engine.commit, outbox, item.session, item.incarnation, _round(item))
+        for item in message.commits
+    )
+    asked.extend(
+        partial(engine.close, outbox, item.session, item.incarnation) for item in message.closes
+    )
+    return asked
+
+
+def response(replies: list[Reply]) -> drafter_pb2.DraftResponse:
+    """Writes what one step has for a verifier as one message."""
+    message = drafter_pb2.DraftResponse()
+    for reply in replies:
+        where = {"session": reply.session, "incarnation": reply.incarnation}
+        if reply.round is not None:
+            branches = message.branches.add(
+                **where, base=reply.round.base, path_hash=reply.round.path_hash
+            )
+            branches.branches.add(
+                accepted=reply.round.accepted, bonus=reply.round.ids[-1], ids=reply.ids
+            )
+        elif reply.warm is not None:
+            message.readies.add(**where, length=reply.warm)
+        else:
+            message.drops.add(**where, reason=reply.dropped or "")
+    return message
+
+
+def _round(commit: drafter_pb2.Commit) -> Round:
+    return Round(
+        base=commit.base,
+        path_hash=commit.path_hash,
+        accepted=commit.accepted,
+        ids=tuple(commit.ids),
+        draft_tokens=commit.draft_tokens,
+        verifying=commit.verifying,
+    )

@@ -1,0 +1,109 @@
+"""On CUDA, too: the text of `transformers`, one text for all methods, bits of a row its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from common.model import noise
+from common.model.batch import Segment
+from common.model.kv_cache import KvLease
+from common.model.loader import Dtype
+from common.model.runner import Runner
+from common.sampling_params import SamplingParams
+from tests import tiny_models
+from tests.inprocess import Pair, runner
+from tests.tiny_models import VOCAB
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+NEW_TOKENS = 20
+LENGTH = 100
+SEEDS = (0, 7, 2**63 + 5)
+POSITIONS = (0, 31, 2**33)
+
+
+def _ids(length: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, VOCAB, (length,), generator=generator).tolist()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "mixtral"])
+def test_greedy_text_equals_transformers(kind: str, tmp_path: Path) -> None:
+    directory = tiny_models.save(kind, tmp_path)
+    reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to("cuda")
+    pair = Pair.make(runner(directory, device="cuda"))
+    for length in (1, 63, 150):
+        prompt = _ids(length)
+        out = reference.generate(
+            torch.tensor([prompt], device="cuda"),
+            attention_mask=torch.ones(1, length, dtype=torch.int64, device="cuda"),
+            max_new_tokens=NEW_TOKENS,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        assert pair.generate(prompt, NEW_TOKENS) == out[0, length:].tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_drafts_do_not_change_the_text(dtype: Dtype, tmp_path: Path) -> None:
+    directory = tiny_models.save("llama", tmp_path / "target")
+    other = tiny_models.save("llama", tmp_path / "other", seed=4)
+    target = runner(directory, dtype, device="cuda")
+    for drafter in (directory, other):
+        drafted = Pair.make(target, runner(drafter, dtype, device="cuda"))
+        for seed in range(3):
+            sampling = SamplingParams(temperature=0.9, seed=seed)
+            prompt = _ids(40, seed)
+            plain = Pair.make(target).generate(prompt, 60, sampling=sampling)
+            assert drafted.generate(prompt, 60, sampling=sampling, draft_tokens=4) == plain
+    target.pool.blocks.check()
+    assert target.pool.blocks.held == 0
+
+
+def _logits(target: Runner, texts: Sequence[Sequence[int]], chunk: int) -> list[Tensor]:
+    """Logits of every row of some texts, run side by side in chunks of so many tokens."""
+    leases = [KvLease(target.pool.blocks) for _ in texts]
+    for lease in leases:
+        assert lease.reserve(LENGTH)
+    passes = []
+    for start in range(0, LENGTH, chunk):
+        segments = []
+        for ids, lease in zip(texts, leases, strict=True):
+            rows = ids[start : start + chunk]
+            segments.append(Segment(rows, start, lease.slots, wanted=range(len(rows))))
+        passes.append(target.forward(segments).unflatten(0, (len(texts), -1)))  # [T, chunk, V]
+    for lease in leases:
+        lease.release()
+    return list(torch.cat(passes, dim=1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "mixtral"])
+def test_logits_have_the_same_bits_alone_and_in_a_batch(
+    kind: str, dtype: Dtype, tmp_path: Path
+) -> None:
+    target = runner(tiny_models.save(kind, tmp_path), dtype, device="cuda")
+    texts = [_ids(LENGTH, seed) for seed in range(4)]
+    alone = [_logits(target, [ids], chunk=1)[0] for ids in texts]
+    for chunk in (1, 5, 33):
+        for row, expected in zip(_logits(target, texts, chunk), alone, strict=True):
+            assert torch.equal(row, expected)
+
+
+def test_noise_has_the_bits_of_the_cpu() -> None:
+    here = noise.gumbel_rows(SEEDS, POSITIONS, VOCAB, "cpu")
+    there = noise.gumbel_rows(SEEDS, POSITIONS, VOCAB, "cuda")
+    assert there.device.type == "cuda"
+    assert torch.equal(there.cpu(), here)
+    some = torch.arange(VOCAB).expand(len(SEEDS), -1)
+    assert torch.equal(noise.gumbel(SEEDS, POSITIONS, some), here)

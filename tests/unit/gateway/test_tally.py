@@ -1,0 +1,40 @@
+"""What is known of a generation that a stop string ended."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.sampling_params import SamplingParams
+from gateway.request import Committed, Order, TokenSource
+from gateway.tally import Tally
+
+A, R, B = TokenSource.ACCEPTED, TokenSource.RECOVERED, TokenSource.BONUS
+ORDER = Order(
+    request_id="r",
+    prompt_ids=[1],
+    max_tokens=9,
+    sampling=SamplingParams(),
+    method="draft",
+    draft_tokens=0,
+    acceptance="coupled",
+    stop_token_ids=(),
+    ignore_eos=False,
+    drafters=(),
+)
+ROUNDS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([R, B])), min_size=1, max_size=5)
+
+
+@given(st.lists(ROUNDS, max_size=5))
+def test_accepted_tokens_are_counted_by_position_and_the_rest_is_told(messages) -> None:
+    tally, rounds = Tally(), 0
+    for message in messages:
+        sources = [each for accepted, last in message for each in [A] * accepted + [last]]
+        rounds += len(message)
+        tally.add(Committed([0] * len(sources), sources, rounds, 4 * rounds, 7))
+    stats = tally.speculation(ORDER)
+    lengths = [accepted for message in messages for accepted, _ in message]
+    expected = [sum(length > i for length in lengths) for i in range(4)]
+    assert stats.accepted_per_position == tuple(count for count in expected if count)
+    assert stats.accepted_tokens == sum(lengths) <= stats.drafted_tokens
+    assert (stats.rounds, stats.drafted_tokens) == (rounds, 4 * rounds)
+    assert tally.cached_tokens == (7 if messages else 0)
+    assert (stats.method, stats.acceptance) == ("draft", "coupled")
