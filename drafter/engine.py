@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ import torch
 
 from common import fence
 from common.errors import InvalidArgument
+from common.inbox import Inbox, Note, StepMeter
 from common.model.batch import Segment
 from common.model.kv_cache import KvLease
 from common.model.runner import Runner
@@ -89,23 +88,21 @@ class DraftEngine:
         self._runner = runner
         self._config = config
         self._mirrors: dict[Key, Mirror] = {}
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._wake = threading.Event()
+        self._inbox = Inbox()
         self._replies: dict[Outbox, list[Reply]] = {}
         self._accepting = True
         self._messages = itertools.count()
-        self._step_ms, self._steps, self._tokens, self._stale = 0.0, 0, 0, 0
+        self._meter, self._tokens, self._stale = StepMeter(), 0, 0
 
     # From any thread.
 
-    def post(self, *notes: Callable[[], None]) -> None:
+    def post(self, *notes: Note) -> None:
         """Has notes called on the engine's thread before the next step."""
-        self._inbox.extend(notes)
-        self._wake.set()
+        self._inbox.post(*notes)
 
     def wake(self) -> None:
         """Ends a `wait`."""
-        self._wake.set()
+        self._inbox.wake()
 
     def stop_accepting(self) -> None:
         """Refuses sessions from now on; those mirrored go on."""
@@ -119,7 +116,7 @@ class DraftEngine:
     @property
     def backlog(self) -> int:
         """Notes that wait for the next step."""
-        return len(self._inbox)
+        return self._inbox.backlog
 
     @property
     def live(self) -> int:
@@ -136,8 +133,8 @@ class DraftEngine:
             drafting,
             blocks.count,
             blocks.available,
-            self._step_ms,
-            self._steps,
+            self._meter.mean_ms,
+            self._meter.steps,
             self._tokens,
             self._stale,
         )
@@ -207,8 +204,7 @@ class DraftEngine:
 
     def step(self) -> bool:
         """Computes one batch; False where nothing was to be done."""
-        for _ in range(len(self._inbox)):  # not those that arrive meanwhile: it could last
-            self._inbox.popleft()()
+        self._inbox.take()
         self._send()  # what was drafted ahead waits for no pass
         batch = self._schedule()
         if batch:
@@ -219,14 +215,13 @@ class DraftEngine:
                 _log.exception("draft step failed", extra={"sessions": len(batch)})
                 for key, _ in batch:
                     self._give_up(key, "the engine failed")
-            self._count(time.perf_counter() - started)
+            self._meter.add(time.perf_counter() - started)
         self._send()
         return bool(batch)
 
     def wait(self, most_s: float = 0.5) -> None:
         """Sleeps until there is a note."""
-        self._wake.wait(most_s)
-        self._wake.clear()
+        self._inbox.wait(most_s)
 
     def _schedule(self) -> list[tuple[Key, int]]:
         """Mirrors to compute and how many rows of each.
@@ -283,7 +278,7 @@ class DraftEngine:
                 if mirror.complete:
                     self._answer(key, mirror)
                 elif (ahead := mirror.next_round()) is not None:
-                    mirror.sent_ahead = True
+                    mirror.sent_ahead = ahead
                     self._branch(mirror, key[0], ahead, mirror.drafted[len(ahead.ids) :])
 
     def _answer(self, key: Key, mirror: Mirror) -> None:
@@ -345,8 +340,3 @@ class DraftEngine:
         for outbox, replies in self._replies.items():
             outbox(replies)
         self._replies = {}
-
-    def _count(self, seconds: float) -> None:
-        self._steps += 1
-        ms = seconds * 1e3
-        self._step_ms = ms if self._steps == 1 else 0.95 * self._step_ms + 0.05 * ms

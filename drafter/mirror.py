@@ -30,6 +30,11 @@ class Round:
     verifying: int = 0
     """Tokens of the branch that the verifier has already, sent ahead; it wants none then."""
 
+    def same_outcome(self, other: Round) -> bool:
+        """Whether it is the same round with the same end."""
+        mine = (self.base, self.path_hash, self.accepted, self.ids)
+        return mine == (other.base, other.path_hash, other.accepted, other.ids)
+
 
 @dataclass
 class Mirror:
@@ -58,8 +63,8 @@ class Mirror:
     """The outcome it continues; None where nothing is to be drafted."""
     answered: bool = False
     """Whether the branch was handed over."""
-    sent_ahead: bool = False
-    """Whether the branch after the likeliest next outcome was handed over, too."""
+    sent_ahead: Round | None = None
+    """The likeliest next round, once the branch after it was handed over, too."""
     path_hash: int = fence.EMPTY
     """Of the committed ids."""
     room: int = 0
@@ -98,7 +103,7 @@ class Mirror:
         The verifier checks the branch it was given; all of it is right; the bonus is the token
         drafted behind it.
         """
-        if self.round is None or self.sent_ahead or not self.answered:
+        if self.round is None or self.sent_ahead is not None or not self.answered:
             return None
         length = self.round.draft_tokens
         if len(self.drafted) < 2 * length + 1:
@@ -142,11 +147,12 @@ class Mirror:
         self.ids.extend(ended.ids)
         self.path_hash = fence.extend(self.path_hash, ended.ids)
         self.drafted = self.drafted[right:] if foreseen else []
-        self.answered = foreseen and self.sent_ahead  # it has what was sent, or will in a moment
-        if self.answered and self.round is not None:
-            wanted = min(wanted, self.round.draft_tokens)
+        self.answered = False
+        if foreseen and self.sent_ahead is not None and self.sent_ahead.same_outcome(ended):
+            self.answered = True  # the verifier has the branch, or will in a moment
+            wanted = min(wanted, self.sent_ahead.draft_tokens)
         self.round = replace(ended, draft_tokens=wanted) if wanted else None
-        self.sent_ahead, self.room = False, room
+        self.sent_ahead, self.room = None, room
         if self.seen is not None:
             mark(self.seen, ended.ids)
 

@@ -10,6 +10,9 @@ from common.errors import FailedPrecondition, Unavailable
 # A worker that has not run a step yet reports 0 ms; requests sent to it still have to count.
 _LEAST_STEP_MS = 0.1
 
+MOST_DRAFTERS = 8
+"""Drafters offered to a verifier for one request; it takes no more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
@@ -130,9 +133,8 @@ def place(
     chosen = min(able, key=lambda v: (v.address != owner, v.expected_wait_ms, v.in_flight))
     method = _resolve(method, offered_methods([chosen], drafters))
     fitting = _fitting(chosen, drafters) if "draft" in method.split("+") else []
-    return Placement(
-        verifier=chosen.address, drafters=tuple(d.address for d in fitting), method=method
-    )
+    offered = tuple(drafter.address for drafter in fitting[:MOST_DRAFTERS])
+    return Placement(verifier=chosen.address, drafters=offered, method=method)
 
 
 def _fitting(verifier: Candidate, drafters: Sequence[Candidate]) -> list[Candidate]:

@@ -18,8 +18,9 @@ from gateway.wire import ask_from_proto, event_to_proto, models_to_proto, prompt
 
 SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 
-# 300 MB of memory have to hold many requests, and this is far more than a prompt needs.
-MAX_REQUEST_BYTES = 4 << 20
+# Encoding takes some 170 bytes of memory for each one of text, and the gateway is to stay under
+# 300 MB; this is still a few hundred thousand tokens.
+MAX_REQUEST_BYTES = 1 << 20
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.errors import PacelineError, ResourceExhausted, Unavailable
+from common.inbox import Inbox, Note, StepMeter
 from common.model.batch import Segment, tree_slots
 from common.model.kv_cache import KvLease
 from common.model.runner import Runner
@@ -78,13 +76,12 @@ class Engine:
             methods=tuple(METHODS),
         )
         """What requests are checked against."""
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._wake = threading.Event()
+        self._inbox = Inbox()
         self._deadline: float | None = None
         self._admitted: dict[int, Sequence] = {}
         self._tickets = itertools.count(1)
         self._accepting = True
-        self._step_ms, self._steps, self._tokens = 0.0, 0, 0
+        self._meter, self._tokens = StepMeter(), 0
 
     # From any thread.
 
@@ -128,14 +125,13 @@ class Engine:
         if sequence is not None:
             self.post(lambda: self._leave(sequence))
 
-    def post(self, note: Callable[[], None]) -> None:
-        """Has `note` called on the engine's thread before the next step."""
-        self._inbox.append(note)
-        self._wake.set()
+    def post(self, note: Note) -> None:
+        """Has `note` called on the engine's thread, between passes."""
+        self._inbox.post(note)
 
     def wake(self) -> None:
         """Ends a `wait`."""
-        self._wake.set()
+        self._inbox.wake()
 
     def stop_accepting(self) -> None:
         """Refuses requests from now on; those inside go on."""
@@ -160,8 +156,8 @@ class Engine:
             max(self.live - running, 0),
             blocks.count,
             blocks.available,
-            self._step_ms,
-            self._steps,
+            self._meter.mean_ms,
+            self._meter.steps,
             self._tokens,
         )
 
@@ -175,27 +171,18 @@ class Engine:
             return False
         started = time.perf_counter()
         self._run_and_commit(batch)
-        self._count(time.perf_counter() - started)
+        self._meter.add(time.perf_counter() - started)
         return True
 
     def wait(self, most_s: float = 0.5) -> None:
         """Sleeps until there is a note, or until a draft is no longer waited for."""
         if self._deadline is not None:
             most_s = min(most_s, self._deadline - time.monotonic())
-        if most_s > 0:
-            self._wake.wait(most_s)
-        self._wake.clear()
+        self._inbox.wait(most_s)
 
     def _take_notes(self) -> None:
-        if not self._inbox:
-            return
-        while self._inbox:
-            note = self._inbox.popleft()
-            try:
-                note()
-            except Exception:  # a bug in one note must not end the thread that owns the model
-                _log.exception("a note to the engine failed")
-        self._flush()
+        if self._inbox.take():
+            self._flush()
 
     def _run_and_commit(self, batch: list[Work]) -> None:
         try:
@@ -298,11 +285,6 @@ class Engine:
     def _flush(self) -> None:
         deadlines = [proposer.flush() for proposer in self.proposers.values()]
         self._deadline = min((d for d in deadlines if d is not None), default=None)
-
-    def _count(self, seconds: float) -> None:
-        self._steps += 1
-        ms = seconds * 1e3
-        self._step_ms = ms if self._steps == 1 else 0.95 * self._step_ms + 0.05 * ms
 
 
 def _segment(work: Work) -> Segment:

@@ -106,8 +106,8 @@ async def test_a_generation_then_a_clean_end_within_the_memory_limit(demo_target
             messages = [message async for message in stub.Generate(request)]
             assert "".join(message.chunk.text for message in messages) == "A short answer."
             for chars, code in (
-                (3 << 20, grpc.StatusCode.INVALID_ARGUMENT),
-                (5 << 20, grpc.StatusCode.RESOURCE_EXHAUSTED),
+                (1000 << 10, grpc.StatusCode.INVALID_ARGUMENT),
+                (2 << 20, grpc.StatusCode.RESOURCE_EXHAUSTED),
             ):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stub.Tokenize(inference_pb2.TokenizeRequest(text="x" * chars))

@@ -214,7 +214,8 @@ class DraftProposer:
         session.foreseen = 0 < tree.draft_tokens == len(accepted)
         if session.foreseen:
             session.link.clock.foresaw(bool(branch))
-        session.past, session.flight, session.ahead = session.flight, None, {}
+        session.past = session.flight or session.past
+        session.flight, session.ahead = None, {}
         if branch:
             self._take(session, branch, key)
         session.sent_at = now
@@ -239,7 +240,9 @@ class DraftProposer:
     def arrived(self, arrival: Arrival) -> None:
         """Takes a branch: the one that is waited for, or one for an outcome yet to come."""
         session, key = self._by_id.get(arrival.session), arrival.key
-        if session is None or session.link is None or session.incarnation != arrival.incarnation:
+        if session is None:  # gone while its branch was on the way, or never there
+            self.stale += arrival.session > self._next_id
+        elif session.link is None or session.incarnation != arrival.incarnation:
             self.stale += 1
         elif session.key == key and session.branch is None:
             seconds = time.monotonic() - session.sent_at

@@ -58,10 +58,20 @@ class Verifier:
         self.engine.open(self.receive, session, incarnation, ids, chosen)
 
     def commit(
-        self, session: int, base: int, ids: list[int], wanted: int = 4, incarnation: int = 1
+        self,
+        session: int,
+        base: int,
+        ids: list[int],
+        wanted: int = 4,
+        incarnation: int = 1,
+        path_hash: int = 7,
     ) -> None:
         ended = Round(
-            base=base, path_hash=7, accepted=len(ids) - 1, ids=tuple(ids), draft_tokens=wanted
+            base=base,
+            path_hash=path_hash,
+            accepted=len(ids) - 1,
+            ids=tuple(ids),
+            draft_tokens=wanted,
         )
         self.engine.commit(self.receive, session, incarnation, ended)
 
@@ -135,11 +145,24 @@ def test_an_outcome_that_was_foreseen_is_not_answered_twice(verifier: Verifier) 
     verifier.commit(1, 10, [5], wanted=3)
     _, _, ahead = verifier.settle()
     assert ahead.round is not None
-    verifier.commit(1, 11, list(ahead.round.ids), wanted=3)
+    verifier.commit(1, 11, list(ahead.round.ids), wanted=3, path_hash=ahead.round.path_hash)
     (further,) = verifier.settle()
     assert further.round is not None
     assert further.round.base == 15
     assert further.round.ids[:3] == ahead.ids
+
+
+def test_a_chain_cut_short_is_answered_though_its_end_was_drafted(verifier: Verifier) -> None:
+    """The verifier checked two of three tokens; the third is its bonus: no outcome sent ahead."""
+    verifier.open(1, _ids(10))
+    verifier.commit(1, 10, [5], wanted=3)
+    _, answer, ahead = verifier.settle()
+    verifier.commit(1, 11, list(answer.ids), wanted=2)
+    again, _ = verifier.settle()
+    assert ahead.round is not None
+    assert again.round is not None
+    assert again.round.base == 11
+    assert again.ids == (ahead.round.ids[-1], ahead.ids[0])
 
 
 def test_a_newer_commit_replaces_the_branch_in_the_making(verifier: Verifier) -> None:
