@@ -59,13 +59,16 @@ class Stream:
         await self.call.write(drafter_pb2.DraftRequest(**parts))
 
     async def branch(self) -> tuple[drafter_pb2.Branches, drafter_pb2.Branch]:
-        """The next branch; what else comes is skipped."""
+        """The next answer to a round; what else comes is skipped.
+
+        Branches sent ahead carry the real hash of their round, answers that of `round_of`.
+        """
         while True:
             response = await self._read()
-            if response.branches:
-                (branches,) = response.branches
-                (branch,) = branches.branches
-                return branches, branch
+            for branches in response.branches:
+                if branches.path_hash == branches.base * 31:
+                    (branch,) = branches.branches
+                    return branches, branch
 
     async def drop(self) -> drafter_pb2.Dropped:
         """The next session given up; what else comes is skipped."""
