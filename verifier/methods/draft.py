@@ -139,7 +139,7 @@ class DraftProposer:
     links: LinkSource
     draft_tokens: int
     stale: int = 0
-    """Branches dropped: another round's, sent twice, or of ids that do not exist."""
+    """Branches dropped: another round's, sent twice, or senseless."""
     _touched: set[DraftLink] = field(default_factory=set)  # have something to send
     _sessions: dict[Sequence, _Session] = field(default_factory=dict)
     _by_id: dict[int, _Session] = field(default_factory=dict)
@@ -261,7 +261,7 @@ class DraftProposer:
             session.warm = True
 
     def senseless(self) -> None:
-        """A branch had ids that the target does not know."""
+        """A branch had ids that the target does not know, or continued one that never came."""
         self.stale += 1
 
     def dropped(self, session_id: int, incarnation: int) -> None:
