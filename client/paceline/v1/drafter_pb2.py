@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from paceline.v1 import types_pb2 as paceline_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19paceline/v1/drafter.proto\x12\x0bpaceline.v1\x1a\x17paceline/v1/types.proto\"\x9d\x01\n\x0c\x44raftRequest\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x12.paceline.v1.Hello\x12 \n\x05opens\x18\x02 \x03(\x0b\x32\x11.paceline.v1.Open\x12$\n\x07\x63ommits\x18\x03 \x03(\x0b\x32\x13.paceline.v1.Commit\x12\"\n\x06\x63loses\x18\x04 \x03(\x0b\x32\x12.paceline.v1.Close\"\x82\x01\n\rDraftResponse\x12#\n\x07readies\x18\x01 \x03(\x0b\x32\x12.paceline.v1.Ready\x12\'\n\x08\x62ranches\x18\x02 \x03(\x0b\x32\x15.paceline.v1.Branches\x12#\n\x05\x64rops\x18\x03 \x03(\x0b\x32\x14.paceline.v1.Dropped\":\n\x05Hello\x12\x1d\n\x15tokenizer_fingerprint\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\"h\n\x04Open\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\"\xa7\x01\n\x06\x43ommit\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\r\x12\x11\n\tpath_hash\x18\x04 \x01(\x06\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\r\x12\x0b\n\x03ids\x18\x06 \x03(\r\x12\x14\n\x0c\x64raft_tokens\x18\x07 \x01(\r\x12\x11\n\tverifying\x18\x08 \x01(\r\x12\x0e\n\x06\x66\x61nout\x18\t \x01(\r\"-\n\x05\x43lose\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\"=\n\x05Ready\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0e\n\x06length\x18\x03 \x01(\r\"x\n\x08\x42ranches\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\r\x12\x11\n\tpath_hash\x18\x04 \x01(\x06\x12%\n\x08\x62ranches\x18\x05 \x03(\x0b\x32\x13.paceline.v1.Branch\"F\n\x06\x42ranch\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\r\x12\r\n\x05\x62onus\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x03(\r\"?\n\x07\x44ropped\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t2M\n\x07\x44rafter\x12\x42\n\x05\x44raft\x12\x19.paceline.v1.DraftRequest\x1a\x1a.paceline.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19paceline/v1/drafter.proto\x12\x0bpaceline.v1\x1a\x17paceline/v1/types.proto\"\x9d\x01\n\x0c\x44raftRequest\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x12.paceline.v1.Hello\x12 \n\x05opens\x18\x02 \x03(\x0b\x32\x11.paceline.v1.Open\x12$\n\x07\x63ommits\x18\x03 \x03(\x0b\x32\x13.paceline.v1.Commit\x12\"\n\x06\x63loses\x18\x04 \x03(\x0b\x32\x12.paceline.v1.Close\"\x82\x01\n\rDraftResponse\x12#\n\x07readies\x18\x01 \x03(\x0b\x32\x12.paceline.v1.Ready\x12\'\n\x08\x62ranches\x18\x02 \x03(\x0b\x32\x15.paceline.v1.Branches\x12#\n\x05\x64rops\x18\x03 \x03(\x0b\x32\x14.paceline.v1.Dropped\":\n\x05Hello\x12\x1d\n\x15tokenizer_fingerprint\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\"\x8b\x01\n\x04Open\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\r\n\x05\x64rawn\x18\x05 \x01(\x08\x12\x12\n\ncache_salt\x18\x06 \x01(\x0c\"\xa7\x01\n\x06\x43ommit\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\r\x12\x11\n\tpath_hash\x18\x04 \x01(\x06\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\r\x12\x0b\n\x03ids\x18\x06 \x03(\r\x12\x14\n\x0c\x64raft_tokens\x18\x07 \x01(\r\x12\x11\n\tverifying\x18\x08 \x01(\r\x12\x0e\n\x06\x66\x61nout\x18\t \x01(\r\"-\n\x05\x43lose\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\"=\n\x05Ready\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0e\n\x06length\x18\x03 \x01(\r\"x\n\x08\x42ranches\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\r\x12\x11\n\tpath_hash\x18\x04 \x01(\x06\x12%\n\x08\x62ranches\x18\x05 \x03(\x0b\x32\x13.paceline.v1.Branch\"i\n\x06\x42ranch\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\r\x12\r\n\x05\x62onus\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x03(\r\x12!\n\x05\x64rawn\x18\x05 \x03(\x0b\x32\x12.paceline.v1.Drawn\"+\n\x05\x44rawn\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12\x15\n\rprobabilities\x18\x02 \x03(\x02\"?\n\x07\x44ropped\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t2M\n\x07\x44rafter\x12\x42\n\x05\x44raft\x12\x19.paceline.v1.DraftRequest\x1a\x1a.paceline.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,20 +38,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAFTRESPONSE']._serialized_end=358
   _globals['_HELLO']._serialized_start=360
   _globals['_HELLO']._serialized_end=418
-  _globals['_OPEN']._serialized_start=420
-  _globals['_OPEN']._serialized_end=524
-  _globals['_COMMIT']._serialized_start=527
-  _globals['_COMMIT']._serialized_end=694
-  _globals['_CLOSE']._serialized_start=696
-  _globals['_CLOSE']._serialized_end=741
-  _globals['_READY']._serialized_start=743
-  _globals['_READY']._serialized_end=804
-  _globals['_BRANCHES']._serialized_start=806
-  _globals['_BRANCHES']._serialized_end=926
-  _globals['_BRANCH']._serialized_start=928
-  _globals['_BRANCH']._serialized_end=998
-  _globals['_DROPPED']._serialized_start=1000
-  _globals['_DROPPED']._serialized_end=1063
-  _globals['_DRAFTER']._serialized_start=1065
-  _globals['_DRAFTER']._serialized_end=1142
+  _globals['_OPEN']._serialized_start=421
+  _globals['_OPEN']._serialized_end=560
+  _globals['_COMMIT']._serialized_start=563
+  _globals['_COMMIT']._serialized_end=730
+  _globals['_CLOSE']._serialized_start=732
+  _globals['_CLOSE']._serialized_end=777
+  _globals['_READY']._serialized_start=779
+  _globals['_READY']._serialized_end=840
+  _globals['_BRANCHES']._serialized_start=842
+  _globals['_BRANCHES']._serialized_end=962
+  _globals['_BRANCH']._serialized_start=964
+  _globals['_BRANCH']._serialized_end=1069
+  _globals['_DRAWN']._serialized_start=1071
+  _globals['_DRAWN']._serialized_end=1114
+  _globals['_DROPPED']._serialized_start=1116
+  _globals['_DROPPED']._serialized_end=1179
+  _globals['_DRAFTER']._serialized_start=1181
+  _globals['_DRAFTER']._serialized_end=1258
 # @@protoc_insertion_point(module_scope)

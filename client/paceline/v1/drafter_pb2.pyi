@@ -38,16 +38,20 @@ class Hello(_message.Message):
     def __init__(self, tokenizer_fingerprint: _Optional[str] = ..., vocab_size: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "incarnation", "ids", "sampling")
+    __slots__ = ("session", "incarnation", "ids", "sampling", "drawn", "cache_salt")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    DRAWN_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     session: int
     incarnation: int
     ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _types_pb2.SamplingParams
-    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ...) -> None: ...
+    drawn: bool
+    cache_salt: bytes
+    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., drawn: bool = ..., cache_salt: _Optional[bytes] = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("session", "incarnation", "base", "path_hash", "accepted", "ids", "draft_tokens", "verifying", "fanout")
@@ -104,16 +108,26 @@ class Branches(_message.Message):
     def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., base: _Optional[int] = ..., path_hash: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ...) -> None: ...
 
 class Branch(_message.Message):
-    __slots__ = ("accepted", "bonus", "offset", "ids")
+    __slots__ = ("accepted", "bonus", "offset", "ids", "drawn")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     BONUS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
+    DRAWN_FIELD_NUMBER: _ClassVar[int]
     accepted: int
     bonus: int
     offset: int
     ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, accepted: _Optional[int] = ..., bonus: _Optional[int] = ..., offset: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    drawn: _containers.RepeatedCompositeFieldContainer[Drawn]
+    def __init__(self, accepted: _Optional[int] = ..., bonus: _Optional[int] = ..., offset: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., drawn: _Optional[_Iterable[_Union[Drawn, _Mapping]]] = ...) -> None: ...
+
+class Drawn(_message.Message):
+    __slots__ = ("ids", "probabilities")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    probabilities: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Dropped(_message.Message):
     __slots__ = ("session", "incarnation", "reason")

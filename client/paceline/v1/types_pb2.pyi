@@ -84,7 +84,14 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class SpeculationStats(_message.Message):
-    __slots__ = ("method", "acceptance", "rounds", "drafted_tokens", "accepted_tokens", "accepted_per_position", "lossy")
+    __slots__ = ("method", "acceptance", "rounds", "drafted_tokens", "accepted_tokens", "accepted_per_position", "lossy", "accepted_by_method")
+    class AcceptedByMethodEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     METHOD_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +99,7 @@ class SpeculationStats(_message.Message):
     ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_PER_POSITION_FIELD_NUMBER: _ClassVar[int]
     LOSSY_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_BY_METHOD_FIELD_NUMBER: _ClassVar[int]
     method: str
     acceptance: Acceptance
     rounds: int
@@ -99,4 +107,5 @@ class SpeculationStats(_message.Message):
     accepted_tokens: int
     accepted_per_position: _containers.RepeatedScalarFieldContainer[int]
     lossy: bool
-    def __init__(self, method: _Optional[str] = ..., acceptance: _Optional[_Union[Acceptance, str]] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., lossy: bool = ...) -> None: ...
+    accepted_by_method: _containers.ScalarMap[str, int]
+    def __init__(self, method: _Optional[str] = ..., acceptance: _Optional[_Union[Acceptance, str]] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., lossy: bool = ..., accepted_by_method: _Optional[_Mapping[str, int]] = ...) -> None: ...

@@ -40,6 +40,11 @@ class VerifierStub(object):
                 request_serializer=paceline_dot_v1_dot_verifier__pb2.VerifierGenerateRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_verifier__pb2.VerifierGenerateResponse.FromString,
                 _registered_method=True)
+        self.ReleaseSession = channel.unary_unary(
+                '/paceline.v1.Verifier/ReleaseSession',
+                request_serializer=paceline_dot_v1_dot_verifier__pb2.ReleaseSessionRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_verifier__pb2.ReleaseSessionResponse.FromString,
+                _registered_method=True)
 
 
 class VerifierServicer(object):
@@ -53,6 +58,13 @@ class VerifierServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseSession(self, request, context):
+        """Gives up what is cached of a session, because another verifier has taken it over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VerifierServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +72,11 @@ def add_VerifierServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=paceline_dot_v1_dot_verifier__pb2.VerifierGenerateRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_verifier__pb2.VerifierGenerateResponse.SerializeToString,
+            ),
+            'ReleaseSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseSession,
+                    request_deserializer=paceline_dot_v1_dot_verifier__pb2.ReleaseSessionRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_verifier__pb2.ReleaseSessionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +107,33 @@ class Verifier(object):
             '/paceline.v1.Verifier/Generate',
             paceline_dot_v1_dot_verifier__pb2.VerifierGenerateRequest.SerializeToString,
             paceline_dot_v1_dot_verifier__pb2.VerifierGenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paceline.v1.Verifier/ReleaseSession',
+            paceline_dot_v1_dot_verifier__pb2.ReleaseSessionRequest.SerializeToString,
+            paceline_dot_v1_dot_verifier__pb2.ReleaseSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

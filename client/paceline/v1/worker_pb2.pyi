@@ -55,7 +55,7 @@ class WatchStatusRequest(_message.Message):
     def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
 
 class WatchStatusResponse(_message.Message):
-    __slots__ = ("accepting", "running", "waiting", "kv_blocks_total", "kv_blocks_free", "step_ms", "steps", "tokens", "stale_drafts")
+    __slots__ = ("accepting", "running", "waiting", "kv_blocks_total", "kv_blocks_free", "step_ms", "steps", "tokens", "stale_drafts", "stale_epochs")
     ACCEPTING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class WatchStatusResponse(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     STALE_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    STALE_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     accepting: bool
     running: int
     waiting: int
@@ -74,7 +75,8 @@ class WatchStatusResponse(_message.Message):
     steps: int
     tokens: int
     stale_drafts: int
-    def __init__(self, accepting: bool = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., kv_blocks_total: _Optional[int] = ..., kv_blocks_free: _Optional[int] = ..., step_ms: _Optional[float] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., stale_drafts: _Optional[int] = ...) -> None: ...
+    stale_epochs: int
+    def __init__(self, accepting: bool = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., kv_blocks_total: _Optional[int] = ..., kv_blocks_free: _Optional[int] = ..., step_ms: _Optional[float] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., stale_drafts: _Optional[int] = ..., stale_epochs: _Optional[int] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("grace_s",)
