@@ -2,9 +2,12 @@
 
     PacelineError                 INTERNAL
     ├── InvalidArgument           INVALID_ARGUMENT      mend the request; says which field and how
+    ├── Unauthenticated           UNAUTHENTICATED       say who you are
+    ├── PermissionDenied          PERMISSION_DENIED     this caller may not do that
     ├── NotFound                  NOT_FOUND             no such model or session
     ├── FailedPrecondition        FAILED_PRECONDITION   this deployment cannot do that
     ├── ResourceExhausted         RESOURCE_EXHAUSTED    overloaded: retry later, elsewhere
+    ├── Aborted                   ABORTED               a later request took the session over
     ├── Unavailable               UNAVAILABLE           a part is down or draining: retry
     ├── DeadlineExceeded          DEADLINE_EXCEEDED     out of time
     ├── Cancelled                 CANCELLED             the caller went away
@@ -42,6 +45,18 @@ class InvalidArgument(PacelineError):
         self.field = field
 
 
+class Unauthenticated(PacelineError):
+    """Who calls did not say who it is, or is not believed."""
+
+    code: ClassVar[str] = "UNAUTHENTICATED"
+
+
+class PermissionDenied(PacelineError):
+    """Who calls may not do that."""
+
+    code: ClassVar[str] = "PERMISSION_DENIED"
+
+
 class NotFound(PacelineError):
     """What the request names is not here."""
 
@@ -58,6 +73,12 @@ class ResourceExhausted(PacelineError):
     """No room now; retry later or elsewhere."""
 
     code: ClassVar[str] = "RESOURCE_EXHAUSTED"
+
+
+class Aborted(PacelineError):
+    """Someone else got there first, or later and for good."""
+
+    code: ClassVar[str] = "ABORTED"
 
 
 class Unavailable(PacelineError):

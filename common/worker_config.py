@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from common.errors import ConfigError
+from common.tls_config import TlsConfig, check_exposure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,14 @@ class WorkerConfig:
     """Address to listen on."""
     port: int
     """Port to listen on; 0 takes a free one."""
+    health_port: int | None = None
+    """Port of a second server, plaintext, that answers health checks (liveness, readiness) and
+    nothing else; none starts none."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """Certificates, for the listener and for calls to other workers; with cert, key and ca both
+    sides of every call know each other."""
+    insecure: bool = False
+    """Listen beyond this machine without knowing the callers."""
     grace_s: float
     """Time what runs gets when the process is told to stop, in seconds."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -33,8 +42,24 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         at_least(self, threads=0, grace_s=0)
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port: must be in [0, 65535], got {self.port}")
+        check_ports(port=self.port, health_port=self.health_port)
+        check_exposure(
+            self.host,
+            protected=self.tls.mutual,
+            insecure=self.insecure,
+            remedy="tls.cert, tls.key and tls.ca",
+        )
+
+
+def check_ports(**ports: int | None) -> None:
+    """Checks the ports of a configuration, by field.
+
+    Raises:
+        ConfigError: One is none; says which.
+    """
+    for name, port in ports.items():
+        if port is not None and not 0 <= port <= 65535:
+            raise ConfigError(f"{name}: must be in [0, 65535], got {port}")
 
 
 def at_least(config: Any, prefix: str = "", **least: float) -> None:

@@ -19,10 +19,15 @@ class EngineConfig:
     """Most rows of one engine step, in tokens."""
     max_sessions: int = 256
     """Most sessions mirrored; beyond, the least recently used one is dropped."""
-    max_draft_tokens: int = 64
+    max_draft_tokens: int = 32
     """Longest branch drafted, in tokens; a verifier that asks for more gets this many."""
+    fanout: int = 3
+    """Most bonus guesses drafted for, for each accepted length; 0 drafts nothing ahead."""
+    scratch_tokens: int = 64
+    """Positions of the cache for each session's drafted tokens."""
 
     def __post_init__(self) -> None:
+        at_least(self, "engine.", fanout=0, scratch_tokens=self.max_draft_tokens + 2)
         at_least(self, "engine.", block_tokens=2, max_batch_tokens=1, max_sessions=1)
         at_least(self, "engine.", max_draft_tokens=1)
 

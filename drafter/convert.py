@@ -24,6 +24,8 @@ def notes(
             item.incarnation,
             tuple(item.ids),
             sampling_from_proto(item.sampling),
+            item.drawn,
+            item.cache_salt,
         )
         for item in message.opens
     ]
@@ -46,9 +48,11 @@ def response(replies: list[Reply]) -> drafter_pb2.DraftResponse:
             branches = message.branches.add(
                 **where, base=reply.round.base, path_hash=reply.round.path_hash
             )
-            branches.branches.add(
+            branch = branches.branches.add(
                 accepted=reply.round.accepted, bonus=reply.round.ids[-1], ids=reply.ids
             )
+            for drawn in reply.drawn:
+                branch.drawn.add(ids=drawn.ids, probabilities=drawn.probabilities)
         elif reply.warm is not None:
             message.readies.add(**where, length=reply.warm)
         else:
@@ -64,4 +68,5 @@ def _round(commit: drafter_pb2.Commit) -> Round:
         ids=tuple(commit.ids),
         draft_tokens=commit.draft_tokens,
         verifying=commit.verifying,
+        fanout=commit.fanout,
     )

@@ -15,17 +15,20 @@ from collections.abc import Sequence as Ids
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from common import fence
 from common.errors import InvalidArgument
 from common.inbox import Inbox, Note, StepMeter
-from common.model.batch import Segment
-from common.model.kv_cache import KvLease
+from common.model.batch import PathRows, Segment
+from common.model.kv_cache import MAX_SALT_BYTES, KvLease
 from common.model.runner import Runner
-from common.model.sampling import Row, sample
+from common.model.sampling import Row, runners_up, sample, warp
+from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
 from drafter.config import EngineConfig
 from drafter.mirror import Mirror, Round, mark
+from drafter.nodes import Node
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +45,8 @@ class Reply:
     """Set with `ids`: the round whose outcome they continue."""
     ids: tuple[int, ...] = ()
     """Draft tokens."""
+    drawn: tuple[Drawn, ...] = ()
+    """What each was drawn from, where the verifier wants to know."""
     warm: int | None = None
     """Set when the first prefill is done: tokens in the mirror."""
     dropped: str | None = None
@@ -74,6 +79,39 @@ class Load:
     """Tokens drafted so far."""
     stale: int
     """Commits dropped so far: of no mirror, or of another incarnation of it."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One mirror's part of a step: committed ids to catch up with, or drafted nodes."""
+
+    key: Key
+    """Whose."""
+    mirror: Mirror
+    """The same."""
+    committed: int = 0
+    """Ids to compute, from `mirror.computed` on."""
+    nodes: Ids[Node] = ()
+    """Nodes to compute; each has a slot, and so have those before it."""
+    ends: Ids[Node] = ()
+    """Nodes whose next token is to be chosen after the pass."""
+
+    @property
+    def rows(self) -> int:
+        """Rows it takes of the pass."""
+        return self.committed + len(self.nodes)
+
+    def segment(self) -> Segment:
+        """What the model is to compute."""
+        mirror, slots = self.mirror, self.mirror.lease.slots
+        if not self.nodes:
+            start, end = mirror.computed, mirror.computed + self.committed
+            last = [self.committed - 1] if self.ends else []
+            return Segment(mirror.ids[start:end], start, slots, wanted=last)
+        tokens = [node.token for node in self.nodes]
+        paths = [[before.slot for before in node.path()] for node in self.nodes]
+        known = slots[: len(mirror.ids)]
+        return PathRows(tokens, known, paths, wanted=range(len(tokens)))
 
 
 class DraftEngine:
@@ -148,19 +186,40 @@ class DraftEngine:
         incarnation: int,
         ids: Ids[int],
         sampling: SamplingParams,
+        drawn: bool = False,
+        salt: bytes = b"",
     ) -> None:
-        """Starts a mirror, or restarts it."""
+        """Starts a mirror, or restarts it.
+
+        Args:
+            outbox: Where to answer.
+            session: The verifier's number for it.
+            incarnation: The verifier's count of its Opens.
+            ids: All that is committed.
+            sampling: How to draft.
+            drawn: Whether to say what tokens are drawn from.
+            salt: Only sessions with the same share cached prefixes; up to 64 bytes.
+        """
         self._end((outbox, session))
         vocab = self._runner.loaded.vocab_size
-        reason = self._unfit(ids, sampling)
+        reason = self._unfit(ids, sampling, salt)
         if reason is not None:
             self._drop(outbox, session, incarnation, reason)
             return
         while len(self._mirrors) >= self._config.max_sessions:
             self._give_up(self._idlest(), "too many sessions")
-        lease = KvLease(self._runner.pool.blocks)
-        mirror = Mirror(session, incarnation, sampling, lease, list(ids), used=next(self._messages))
-        mirror.computed = lease.reuse_prefix(mirror.ids)
+        mirror = Mirror(
+            session,
+            incarnation,
+            sampling,
+            KvLease(self._runner.pool.blocks, salt),
+            KvLease(self._runner.pool.blocks),
+            list(ids),
+            Node(ids[-1], len(ids) - 1),
+            wants_drawn=drawn and not sampling.greedy,
+            used=next(self._messages),
+        )
+        mirror.computed = mirror.lease.reuse_prefix(mirror.ids)
         mirror.path_hash = fence.extend(fence.EMPTY, mirror.ids)
         if sampling.repetition_penalty != 1.0:
             mirror.seen = torch.zeros(vocab, dtype=torch.bool, device=self._runner.loaded.device)
@@ -182,10 +241,20 @@ class DraftEngine:
             self._give_up((outbox, session), "longer than this model allows")
             return
         mirror.used = next(self._messages)
+        key = (outbox, session)
+        if not self._reserve(key, mirror, len(mirror.ids) + len(ended.ids)):
+            return
         most = min(room, self._config.max_draft_tokens)
-        mirror.advance(replace(ended, draft_tokens=min(ended.draft_tokens, most)), room)
-        if mirror.complete:
-            self._answer((outbox, session), mirror)
+        fanout = min(ended.fanout, self._config.fanout)
+        if mirror.wants_drawn:  # which token follows a rejected one is for other noise to say
+            fanout = min(fanout, 1)
+        wanted = min(ended.draft_tokens, most)
+        moves = mirror.advance(replace(ended, draft_tokens=wanted, fanout=fanout), room)
+        if moves:
+            self._runner.move(moves)
+        if mirror.round is not None and not mirror.scratch.capacity:
+            self._reserve_scratch(key, mirror)
+        self._answer(key, mirror)
 
     def close(self, outbox: Outbox, session: int, incarnation: int) -> None:
         """Ends a mirror; one that is gone, or was opened again since, is fine."""
@@ -210,11 +279,12 @@ class DraftEngine:
         if batch:
             started = time.perf_counter()
             try:
-                self._commit(batch, self._run(batch))
+                self._run(batch)
+                self._commit(batch)
             except Exception:  # one bad batch must not end the thread that owns the model
                 _log.exception("draft step failed", extra={"sessions": len(batch)})
-                for key, _ in batch:
-                    self._give_up(key, "the engine failed")
+                for item in batch:
+                    self._give_up(item.key, "the engine failed")
             self._meter.add(time.perf_counter() - started)
         self._send()
         return bool(batch)
@@ -223,93 +293,119 @@ class DraftEngine:
         """Sleeps until there is a note."""
         self._inbox.wait(most_s)
 
-    def _schedule(self) -> list[tuple[Key, int]]:
-        """Mirrors to compute and how many rows of each.
+    def _schedule(self) -> list[Item]:
+        """What to compute, mirror by mirror.
 
         Those with a branch to make come first, then those that catch up; where there are neither,
-        branches go on ahead of their next outcome, as far as the cache has room.
+        branches go on ahead of their next outcome, as far as there is room.
         """
+        mirrors = [item for item in self._mirrors.items() if item[1].pending or item[1].round]
+        due = [item for item in mirrors if item[1].due]
         budget = self._config.max_batch_tokens
-        batch = []
-        work = [item for item in self._mirrors.items() if item[1].pending and not item[1].sated]
-        due = [item for item in work if not item[1].answered]
-        for key, mirror in sorted(due or work, key=lambda item: item[1].round is None):
+        batch: list[Item] = []
+        for key, mirror in sorted(due or mirrors, key=lambda item: item[1].round is None):
+            item = self._item(key, mirror, budget) if key in self._mirrors else None
+            if item is not None:
+                batch.append(item)
+                budget -= item.rows
+        return [item for item in batch if item.key in self._mirrors]
+
+    def _item(self, key: Key, mirror: Mirror, budget: int) -> Item | None:
+        if mirror.pending:
             rows = min(mirror.pending, budget)
-            if rows and key in self._mirrors and self._reserve(key, mirror, rows):
-                batch.append((key, rows))
-                budget -= rows
-        return [(key, rows) for key, rows in batch if key in self._mirrors]
+            ready = rows and self._reserve(key, mirror, mirror.computed + rows)
+            ends = [mirror.root] if rows == mirror.pending else []
+            return Item(key, mirror, committed=rows, ends=ends) if ready else None
+        if mirror.unplanned:
+            self._plan(mirror)
+            self._answer(key, mirror)
+        nodes = [node for node in mirror.frontier()[:budget] if mirror.place(node)]
+        return Item(key, mirror, nodes=nodes, ends=nodes) if nodes else None
 
-    def _run(self, batch: list[tuple[Key, int]]) -> list[int]:
-        """One forward pass; the next token of each mirror that has computed all it has."""
-        segments, wanted = [], []
-        for key, count in batch:
-            mirror = self._mirrors[key]
-            sampled = mirror.round is not None and count == mirror.pending
-            last = [count - 1] if sampled else []
-            slots = mirror.lease.slots
-            segments.append(Segment(mirror.rows(count), mirror.computed, slots, wanted=last))
-            if sampled:
-                position = len(mirror.ids) + len(mirror.drafted)
-                path = tuple(mirror.drafted) if mirror.seen is not None else ()
-                wanted.append(
-                    Row(params=mirror.sampling, position=position, seen=mirror.seen, path=path)
-                )
-        logits = self._runner.forward(segments)
-        return sample(logits[: len(wanted)], wanted).tolist() if wanted else []
+    def _plan(self, mirror: Mirror) -> None:
+        """Finds the next best tokens wherever the chain in flight may break, and plans for them."""
+        fanout = mirror.round.fanout if mirror.round is not None and not mirror.wants_drawn else 0
+        open_nodes = [node for node in mirror.breaks if node.logits is not None]
+        if fanout and open_nodes:
+            logits = torch.stack([node.logits for node in open_nodes if node.logits is not None])
+            rows = [_row(mirror, node) for node in open_nodes]
+            chosen = [node.choice for node in open_nodes if node.choice is not None]
+            for node, others in zip(
+                open_nodes, runners_up(logits, rows, chosen, fanout), strict=True
+            ):
+                node.others, node.logits = others, None
+        mirror.look_ahead()
 
-    def _commit(self, batch: list[tuple[Key, int]], tokens: list[int]) -> None:
+    def _run(self, batch: list[Item]) -> None:
+        """One forward pass, and the choice at every node that has been computed."""
+        output = self._runner.forward([item.segment() for item in batch])
+        ends = [(item, node) for item in batch for node in item.ends]
+        if not ends:
+            return
+        rows = [_row(item.mirror, node) for item, node in ends]
+        choices = sample(output.logits[: len(rows)], rows).tolist()
+        for (item, node), row, choice, logits in zip(
+            ends, rows, choices, output.logits, strict=False
+        ):
+            node.choice, node.computed, node.logits = choice, True, logits
+            if item.mirror.wants_drawn:
+                node.drawn = _drawn(logits, row)
+
+    def _commit(self, batch: list[Item]) -> None:
         """Grows the branches; hands over those that are finished."""
-        fresh = iter(tokens)
-        for key, count in batch:
-            mirror = self._mirrors[key]
-            sampled = mirror.round is not None and count == mirror.pending
-            mirror.computed += count
-            mirror.lease.publish(mirror.ids, min(mirror.computed, len(mirror.ids)))
+        for key, mirror, committed in ((item.key, item.mirror, item.committed) for item in batch):
+            mirror.computed += committed
+            mirror.lease.publish(mirror.ids, mirror.computed)
             if not mirror.warm and mirror.pending == 0:
                 mirror.warm = True
-                self._reply(
-                    key[0],
-                    Reply(session=key[1], incarnation=mirror.incarnation, warm=len(mirror.ids)),
-                )
-            if sampled:
-                mirror.drafted.append(next(fresh))
-                self._tokens += 1
-                if mirror.complete:
-                    self._answer(key, mirror)
-                elif (ahead := mirror.next_round()) is not None:
-                    mirror.sent_ahead = ahead
-                    self._branch(mirror, key[0], ahead, mirror.drafted[len(ahead.ids) :])
+                warm = Reply(session=key[1], incarnation=mirror.incarnation, warm=len(mirror.ids))
+                self._reply(key[0], warm)
+        for item in batch:
+            for node in item.ends:
+                item.mirror.chosen(node)
+            self._tokens += len(item.ends) if item.mirror.round is not None else 0
+            self._answer(item.key, item.mirror)
 
     def _answer(self, key: Key, mirror: Mirror) -> None:
-        """Hands a branch over."""
-        assert mirror.round is not None
-        mirror.answered = True
-        self._branch(mirror, key[0], mirror.round, mirror.drafted[: mirror.round.draft_tokens])
+        """Hands finished branches over."""
+        for branch in mirror.finished():
+            parents = [node.parent or mirror.root for node in branch.nodes]
+            reply = Reply(
+                session=mirror.session,
+                incarnation=mirror.incarnation,
+                round=branch.outcome,
+                ids=tuple(node.token for node in branch.nodes),
+                drawn=tuple(parent.drawn for parent in parents if parent.drawn is not None),
+            )
+            self._reply(key[0], reply)
 
-    def _branch(self, mirror: Mirror, outbox: Outbox, outcome: Round, ids: Ids[int]) -> None:
-        reply = Reply(
-            session=mirror.session, incarnation=mirror.incarnation, round=outcome, ids=tuple(ids)
-        )
-        self._reply(outbox, reply)
-
-    def _unfit(self, ids: Ids[int], sampling: SamplingParams) -> str | None:
+    def _unfit(self, ids: Ids[int], sampling: SamplingParams, salt: bytes) -> str | None:
         """Why a session cannot be mirrored; None where it can."""
         if not self._accepting:
             return "draining"
         vocab = self._runner.loaded.vocab_size
         if not ids or max(ids) >= vocab or len(ids) >= self._runner.max_len:
             return "its ids do not fit this model"
+        if len(salt) > MAX_SALT_BYTES:
+            return f"its cache salt is longer than {MAX_SALT_BYTES} bytes"
         try:
             sampling.validate(vocab)
         except InvalidArgument as error:
             return str(error)
         return None
 
-    def _reserve(self, key: Key, mirror: Mirror, rows: int) -> bool:
-        while not mirror.lease.reserve(mirror.computed + rows):
-            if mirror.answered:  # going ahead is not worth another's mirror
-                return False
+    def _reserve(self, key: Key, mirror: Mirror, positions: int) -> bool:
+        """Makes room for committed ids, at the cost of idle mirrors; False where it is in vain."""
+        return self._grow(key, lambda: mirror.lease.reserve(positions))
+
+    def _reserve_scratch(self, key: Key, mirror: Mirror) -> None:
+        """Makes room for drafted nodes."""
+        positions = self._config.scratch_tokens
+        if self._grow(key, lambda: mirror.scratch.reserve(positions)):
+            mirror.free = mirror.scratch.slots[:positions].tolist()
+
+    def _grow(self, key: Key, attempt: Callable[[], bool]) -> bool:
+        while not attempt():
             victim = self._idlest()
             self._give_up(victim, "out of cache blocks")
             if victim == key:
@@ -328,6 +424,7 @@ class DraftEngine:
         mirror = self._mirrors.pop(key, None)
         if mirror is not None:
             mirror.lease.release()
+            mirror.scratch.release()
         return mirror
 
     def _drop(self, outbox: Outbox, session: int, incarnation: int, reason: str) -> None:
@@ -340,3 +437,16 @@ class DraftEngine:
         for outbox, replies in self._replies.items():
             outbox(replies)
         self._replies = {}
+
+
+def _row(mirror: Mirror, node: Node) -> Row:
+    """What decides the token after a node."""
+    path = tuple(before.token for before in node.path()) if mirror.seen is not None else ()
+    return Row(params=mirror.sampling, position=node.position + 1, seen=mirror.seen, path=path)
+
+
+def _drawn(logits: Tensor, row: Row) -> Drawn:
+    """What a token is drawn from, as far as anything is left by the warpers. # [V]"""
+    chances = warp(logits[None], [row])[0].double().softmax(-1)
+    ids = chances.nonzero()[:, 0]
+    return Drawn(tuple(ids.tolist()), tuple(chances[ids].tolist()))

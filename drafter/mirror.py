@@ -1,4 +1,4 @@
-"""A disposable copy of one session, and the draft being made for it."""
+"""A disposable copy of one session: the committed text, and what is drafted after it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch import Tensor
 from common import fence
 from common.model.kv_cache import KvLease
 from common.sampling_params import SamplingParams
+from drafter.nodes import Node
+from drafter.outlook import Odds, outcomes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,21 +28,48 @@ class Round:
     ids: tuple[int, ...]
     """Tokens committed: the accepted ones and the bonus."""
     draft_tokens: int
-    """Tokens wanted in the branch; 0 wants none."""
+    """Tokens wanted in a branch; 0 wants none."""
     verifying: int = 0
-    """Tokens of the branch that the verifier has already, sent ahead; it wants none then."""
-
-    def same_outcome(self, other: Round) -> bool:
-        """Whether it is the same round with the same end."""
-        mine = (self.base, self.path_hash, self.accepted, self.ids)
-        return mine == (other.base, other.path_hash, other.accepted, other.ids)
+    """Tokens of this outcome's branch that the verifier has already; it wants none for it then."""
+    fanout: int = 0
+    """Bonus guesses to draft for ahead of the next outcome, for each accepted length."""
 
 
-@dataclass
+@dataclass(eq=False)
+class Branch:
+    """Tokens in the making after one outcome of the round in flight."""
+
+    outcome: Round
+    """That outcome."""
+    leaf: Node
+    """Its last node; the bonus at first."""
+    wanted: int
+    """Tokens it is to have after the bonus."""
+    length: int = 0
+    """Tokens after the bonus."""
+
+    def grow(self) -> None:
+        """Extends it by what is chosen already."""
+        while self.length < self.wanted and self.leaf.choice is not None:
+            self.leaf, self.length = self.leaf.child(self.leaf.choice), self.length + 1
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A branch to send."""
+
+    outcome: Round
+    """What it continues."""
+    nodes: tuple[Node, ...]
+    """Its tokens; each was chosen after its parent."""
+
+
+@dataclass(eq=False)
 class Mirror:
     """One session's mirror.
 
-    Invariant: the cache holds the first `computed` of `ids + drafted`.
+    Invariant: the cache holds the first `computed` of `ids`, and every computed node's keys and
+    values in the node's slot.
     """
 
     session: int
@@ -48,23 +77,25 @@ class Mirror:
     incarnation: int
     """The verifier's count of its Opens."""
     sampling: SamplingParams
-    """The request's sampling: the same noise gives the same choices."""
+    """How to choose; the request's own sampling has the noise that leads to the same choices."""
     lease: KvLease
-    """Its share of the cache."""
+    """Slots of the committed ids."""
+    scratch: KvLease
+    """Slots of drafted nodes."""
     ids: list[int]
     """Committed ids."""
+    root: Node
+    """The last of them."""
+    computed: int = 0
+    """Committed ids with keys and values in the cache."""
     seen: Tensor | None = None
     """Which ids occur in them, `[V]`; kept where a repetition penalty needs it."""
-    computed: int = 0
-    """Ids and drafted tokens with keys and values in the cache."""
-    drafted: list[int] = field(default_factory=list)
-    """The branch, and what was drafted behind it ahead of the next outcome."""
+    wants_drawn: bool = False
+    """Whether to say what tokens are drawn from."""
     round: Round | None = None
-    """The outcome it continues; None where nothing is to be drafted."""
+    """The outcome a branch is due for, or was handed over for; None where nothing is drafted."""
     answered: bool = False
-    """Whether the branch was handed over."""
-    sent_ahead: Round | None = None
-    """The likeliest next round, once the branch after it was handed over, too."""
+    """Whether it was handed over."""
     path_hash: int = fence.EMPTY
     """Of the committed ids."""
     room: int = 0
@@ -73,88 +104,201 @@ class Mirror:
     """Whether the first prefill is done."""
     used: int = 0
     """Number of the last message; the least recently used mirror is dropped first."""
-
-    def rows(self, count: int) -> list[int]:
-        """The next `count` tokens to compute."""
-        end = self.computed + count
-        known = len(self.ids)
-        return (
-            self.ids[self.computed : end]
-            + self.drafted[max(self.computed - known, 0) : max(end - known, 0)]
-        )
+    odds: Odds = field(default_factory=Odds)
+    """What its rounds have shown."""
+    chain: list[Node] = field(default_factory=list)
+    """What the verifier is checking, or is being drafted for it."""
+    branches: list[Branch] = field(default_factory=list)
+    """In the making, ahead of the next outcome."""
+    free: list[int] = field(default_factory=list)
+    """Scratch slots no node has."""
+    unplanned: bool = False
+    """Whether outcomes of the chain in flight wait to be drafted for: see `look_ahead`."""
+    _sent: dict[tuple[int, int], int] = field(default_factory=dict)  # lengths, by outcome
+    _ends_known: bool = False  # whether the bonus after the whole chain has its branch
 
     @property
     def pending(self) -> int:
-        """Tokens without keys and values that the next pass should compute."""
-        return len(self.ids) + len(self.drafted) - self.computed
+        """Committed ids without keys and values."""
+        return len(self.ids) - self.computed
 
     @property
-    def complete(self) -> bool:
-        """Whether the branch has the length that is wanted and is not handed over yet."""
-        return (
-            self.round is not None
-            and not self.answered
-            and len(self.drafted) >= self.round.draft_tokens
-        )
+    def due(self) -> bool:
+        """Whether the verifier waits for something: a warm mirror, or a branch."""
+        return self.pending > 0 or (self.round is not None and not self.answered)
 
-    def next_round(self) -> Round | None:
-        """The likeliest next round, once the branch behind it is complete and not sent yet.
+    def frontier(self) -> list[Node]:
+        """Nodes to compute next, the most urgent first; none where there is nothing to draft.
 
-        The verifier checks the branch it was given; all of it is right; the bonus is the token
-        drafted behind it.
+        While a branch is due that is its last token. Then come the end of the chain in flight,
+        and the ends of the branches for its outcomes.
         """
-        if self.round is None or self.sent_ahead is not None or not self.answered:
-            return None
-        length = self.round.draft_tokens
-        if len(self.drafted) < 2 * length + 1:
-            return None
-        return Round(
-            base=len(self.ids),
-            path_hash=fence.extend(self.path_hash, self.drafted[:length]),
-            accepted=length,
-            ids=tuple(self.drafted[: length + 1]),
-            draft_tokens=length,
-        )
+        if self.round is None or self.pending:
+            return []
+        if not self.answered:
+            return self.chain[-1:]
+        ends = [branch.leaf for branch in self.branches if branch.length < branch.wanted]
+        if self.chain and not self.chain[-1].computed and self.round.fanout:
+            ends.insert(0, self.chain[-1])
+        return ends
 
-    @property
-    def sated(self) -> bool:
-        """Whether nothing more is to be drafted, not even ahead.
+    def place(self, node: Node) -> bool:
+        """Gives a node a slot, if it has none; False where there is none left."""
+        if node.slot < 0:
+            if not self.free or node.position >= len(self.ids) + self.room:
+                return False
+            node.slot = self.free.pop()
+        return True
 
-        Ahead of the next outcome goes the likeliest one: the branch is right to its end, and the
-        bonus is the token this model chooses after it. That token and a branch behind it.
-        """
-        if self.round is None:
-            return False
-        return len(self.drafted) >= min(2 * self.round.draft_tokens + 1, self.room)
-
-    def advance(self, ended: Round, room: int) -> None:
-        """Takes over a round's outcome; keeps what was drafted right, cache and tokens.
+    def advance(self, ended: Round, room: int) -> list[tuple[int, int]]:
+        """Takes over a round's outcome; keeps what was drafted right.
 
         Args:
             ended: The round.
             room: Positions the model has left after it.
+
+        Returns:
+            Slots to copy keys and values from and to, before anything else is computed.
         """
-        right = 0
-        for mine, theirs in zip(self.drafted, ended.ids, strict=False):
-            if mine != theirs:
-                break
-            right += 1
-        wanted = ended.verifying or ended.draft_tokens
-        foreseen = right == len(ended.ids) and wanted > 0
-        self.computed = min(
-            self.computed, len(self.ids) + (len(self.drafted) if foreseen else right)
-        )
+        assert self.lease.capacity >= len(self.ids) + len(ended.ids)
+        self.odds.observe(self.chain, self.root, ended.ids)
+        sent = self._sent_length(ended)
+        right = self.root.follow(ended.ids)
+        moves = self._keep(right)
+        self._free_all_but(right[-1] if len(right) == len(ended.ids) else None, right)
         self.ids.extend(ended.ids)
         self.path_hash = fence.extend(self.path_hash, ended.ids)
-        self.drafted = self.drafted[right:] if foreseen else []
-        self.answered = False
-        if foreseen and self.sent_ahead is not None and self.sent_ahead.same_outcome(ended):
-            self.answered = True  # the verifier has the branch, or will in a moment
-            wanted = min(wanted, self.sent_ahead.draft_tokens)
-        self.round = replace(ended, draft_tokens=wanted) if wanted else None
-        self.sent_ahead, self.room = None, room
+        if len(right) == len(ended.ids):
+            self.root = right[-1]
+            self.root.parent = None
+        else:
+            self.root = Node(self.ids[-1], len(self.ids) - 1)
+        self.room = room
         if self.seen is not None:
             mark(self.seen, ended.ids)
+        self._aim(ended, ended.verifying or min(sent, ended.draft_tokens))
+        return moves
+
+    def chosen(self, node: Node) -> None:
+        """Takes note that a node was computed: the chain or its branch grows by its choice."""
+        if self.round is None:
+            return
+        if not self.answered:
+            self._grow_chain(self.round.draft_tokens)
+        for branch in self.branches:
+            if branch.leaf is node:
+                branch.grow()
+
+    def finished(self) -> list[Finished]:
+        """Branches to be sent: the one that is due, or all that go ahead once all are there.
+
+        These travel together: each message costs both ends more than it carries.
+        """
+        if self.round is None or self.pending:
+            return []
+        done, wanted = [], self.round.draft_tokens
+        if not self.answered and len(self.chain) >= min(wanted, self.room):
+            self.answered = self.unplanned = True
+            done.append(Finished(self.round, tuple(self.chain)))
+        if self.answered and not self._ends_known and self.chain and self.chain[-1].computed:
+            self._look_beyond()
+        if self.unplanned or any(branch.length < branch.wanted for branch in self.branches):
+            return done
+        for branch in self.branches:
+            nodes = branch.leaf.path()[-branch.length :]
+            self._sent[branch.outcome.accepted, branch.outcome.ids[-1]] = branch.length
+            done.append(Finished(branch.outcome, tuple(nodes)))
+        self.branches = []
+        return done
+
+    @property
+    def breaks(self) -> list[Node]:
+        """Nodes after which the chain in flight may break."""
+        return [self.root, *self.chain[:-1]] if self.chain else []
+
+    def look_ahead(self) -> None:
+        """Plans branches for the likeliest outcomes in which the chain in flight breaks."""
+        self.unplanned = False
+        if self.round is None or not self.round.draft_tokens:
+            return
+        most = len(self.free) // (self.round.draft_tokens + 1) - 1  # one is for the whole chain
+        for node, token in outcomes(self.breaks, self.odds, self.round.fanout, max(most, 0)):
+            self._start(node, token, self.round.draft_tokens)
+
+    def _aim(self, ended: Round, checked: int) -> None:
+        """Sets what is to be drafted after an outcome, from what is drafted already.
+
+        Args:
+            ended: The outcome.
+            checked: Tokens of its branch that the verifier has, or will have in a moment.
+        """
+        self.round = ended if ended.draft_tokens or ended.verifying else None
+        self.answered = self.unplanned = checked > 0
+        self.chain, self.branches, self._sent, self._ends_known = [], [], {}, False
+        self._grow_chain(checked or ended.draft_tokens)
+        if len(self.chain) < checked:
+            self.round = None  # it checks what is not known here
+        elif self.answered and self.chain[-1].computed:
+            self._look_beyond()
+
+    def _sent_length(self, ended: Round) -> int:
+        """Tokens of an outcome's branch that were sent ahead of it."""
+        path_hash = fence.extend(self.path_hash, [node.token for node in self.chain])
+        if (ended.base, ended.path_hash) != (len(self.ids), path_hash):
+            return 0
+        return self._sent.get((ended.accepted, ended.ids[-1]), 0)
+
+    def _grow_chain(self, length: int) -> None:
+        """Extends the chain by what is chosen already."""
+        end = self.chain[-1] if self.chain else self.root
+        while len(self.chain) < length and end.choice is not None:
+            end = end.child(end.choice)
+            self.chain.append(end)
+
+    def _look_beyond(self) -> None:
+        """Plans the branch for the outcome in which all of the chain is right."""
+        assert self.round is not None
+        self._ends_known = True
+        end = self.chain[-1]
+        if end.choice is not None and self.round.fanout and self.round.draft_tokens:
+            # The bonus is known one step after those of the others: one token less, or all wait.
+            self._start(end, end.choice, max(self.round.draft_tokens - bool(self.branches), 1))
+
+    def _start(self, last: Node, bonus: int, wanted: int) -> None:
+        """Begins a branch after the outcome (the chain up to `last`, bonus)."""
+        assert self.round is not None
+        accepted = [node.token for node in last.path()]
+        outcome = replace(
+            self.round,
+            base=len(self.ids),
+            path_hash=fence.extend(self.path_hash, [node.token for node in self.chain]),
+            accepted=len(accepted),
+            ids=(*accepted, bonus),
+            verifying=0,
+        )
+        space = len(self.ids) + self.room - (last.position + 1)  # after the bonus
+        branch = Branch(outcome, last.child(bonus), min(wanted, space))
+        branch.grow()
+        if branch.wanted > 0:
+            self.branches.append(branch)
+
+    def _keep(self, right: Ids[Node]) -> list[tuple[int, int]]:
+        """Counts computed nodes that are committed now as such; returns what is to be copied."""
+        moves = []
+        for node in right:
+            if not node.computed or self.computed < node.position:
+                break
+            moves.append((node.slot, int(self.lease.slots[node.position])))
+            self.computed = node.position + 1
+        return moves
+
+    def _free_all_but(self, root: Node | None, path: Ids[Node]) -> None:
+        """Takes back the slots of nodes that are committed, or can no longer be."""
+        kept = set(root.below()) if root is not None else set()
+        for node in self.root.below():
+            if node not in kept and node.slot >= 0:
+                self.free.append(node.slot)
+                node.slot = -1
 
 
 def mark(seen: Tensor, ids: Ids[int]) -> None:

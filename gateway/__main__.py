@@ -16,10 +16,14 @@ from common.rpc.health import Health
 from common.store.sessions import open_sessions
 from common.tokenizer import Tokenizer
 from gateway.admission import Admission
+from gateway.auth.authenticator import Authenticator
 from gateway.config import GatewayConfig
+from gateway.discovery.discovery import Discovery
+from gateway.discovery.target import parse_targets
 from gateway.fleet import Fleet
 from gateway.generation import Generations
 from gateway.service import MAX_REQUEST_BYTES, InferenceService
+from gateway.sessions import Sessions
 from gateway.time_limit import TimeLimit
 
 log = logging.getLogger(__name__)
@@ -60,23 +64,36 @@ def load_tokenizers(directories: Sequence[Path]) -> dict[str, Tokenizer]:
 async def serve(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> None:
     """Serves until SIGTERM or SIGINT."""
     health = Health(serving=False)
+    authenticator = Authenticator(settings.auth)
     async with AsyncExitStack() as stack:
-        sessions = open_sessions(settings.store_url, settings.session_ttl_s)
-        stack.push_async_callback(sessions.close)
+        store = open_sessions(settings.store_url, settings.session_ttl_s)
+        stack.push_async_callback(store.close)
         fleet = await stack.enter_async_context(
             Fleet(
-                settings.verifiers,
-                settings.drafters,
+                (),
+                (),
                 tokenizers,
                 interval_ms=settings.status_interval_ms,
                 on_change=health.set_serving,
+                tls=settings.fleet_tls,
             )
         )
+        for tier, entries in (("verifier", settings.verifiers), ("drafter", settings.drafters)):
+            discovery = Discovery(
+                parse_targets(f"{tier}s", entries),
+                partial(fleet.update, tier),
+                dns_interval_s=settings.dns_interval_s,
+                kubeconfig=settings.kubeconfig,
+            )
+            await stack.enter_async_context(discovery)
+        sessions = Sessions(fleet, store)
+        stack.push_async_callback(sessions.close)
         service = InferenceService(
             fleet,
-            Generations(fleet, sessions),
+            Generations(fleet, sessions, settings.failover),
             Admission(settings.max_concurrent),
             TimeLimit(settings.max_generation_s),
+            authenticator,
         )
         await server.serve(
             register=service.register,
@@ -85,7 +102,9 @@ async def serve(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> No
             grace_s=settings.grace_s,
             health=health,
             max_receive_bytes=MAX_REQUEST_BYTES,
+            tls=settings.tls,
             on_ready=partial(server.announce, "gateway"),
+            health_port=settings.health_port,
         )
 
 

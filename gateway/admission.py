@@ -1,4 +1,4 @@
-"""How many requests run at a time: what is over the limit is refused at once, never queued."""
+"""Who may run now: what is over a limit is refused at once, never queued."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from common.errors import ResourceExhausted
+from gateway.auth.caller import ANYONE, Caller, Limits
+from gateway.bucket import Bucket
+
+# One of this many places is kept for tenants that have few.
+_KEPT_PART = 8
 
 
 class Admission:
-    """Counts running requests.
+    """Counts running requests and the tokens they take.
 
     Args:
         max_concurrent: How many may run.
@@ -21,21 +26,96 @@ class Admission:
     def __init__(self, max_concurrent: int) -> None:
         self.running = 0
         self._max_concurrent = max_concurrent
+        self._accounts: dict[str, Account] = {}
 
     @contextmanager
-    def slot(self) -> Iterator[None]:
+    def slot(self, caller: Caller = ANYONE) -> Iterator[Account]:
         """Holds a place while a request runs.
 
+        Args:
+            caller: Whose request.
+
+        Yields:
+            What takes note of the tokens.
+
         Raises:
-            ResourceExhausted: None is free.
+            ResourceExhausted: None is free, or the tenant has used up its own.
         """
         if self.running >= self._max_concurrent:
             raise ResourceExhausted(
                 f"{self.running} requests are running, which is this gateway's limit "
                 "(max_concurrent); retry later"
             )
+        account = self._account(caller)
+        account.check()
+        self._check_share(account)
         self.running += 1
+        account.running += 1
         try:
-            yield
+            yield account
         finally:
             self.running -= 1
+            account.running -= 1
+            if account.forgettable:
+                self._accounts.pop(caller.tenant, None)
+
+    def _check_share(self, account: Account) -> None:
+        """Keeps the last places for tenants that have less than their share of all of them."""
+        kept = self._max_concurrent // _KEPT_PART
+        active = sum(other.running > 0 for other in self._accounts.values() if other is not account)
+        share = self._max_concurrent / (active + 1)
+        if self.running >= self._max_concurrent - kept and account.running >= share:
+            raise ResourceExhausted(
+                f"{account.running} requests of this tenant are running, and the gateway's last "
+                "places are for others; retry later"
+            )
+
+    def _account(self, caller: Caller) -> Account:
+        account = self._accounts.setdefault(caller.tenant, Account())
+        account.limit(caller.limits)
+        return account
+
+
+class Account:
+    """What one tenant uses.
+
+    Attributes:
+        running: Its requests that run.
+    """
+
+    def __init__(self) -> None:
+        self.running = 0
+        self._limits = Limits()
+        self._bucket: Bucket | None = None
+
+    @property
+    def forgettable(self) -> bool:
+        """Whether a new account would be as good."""
+        return not self.running and self._bucket is None
+
+    def limit(self, limits: Limits) -> None:
+        """Takes over limits; changed ones start with a full burst."""
+        if limits == self._limits:
+            return
+        self._limits = limits
+        rate = limits.tokens_per_s
+        self._bucket = Bucket(rate, limits.burst) if rate else None
+
+    def check(self) -> None:
+        """Raises ResourceExhausted where a further request is over a limit."""
+        most = self._limits.max_concurrent
+        if most is not None and self.running >= most:
+            raise ResourceExhausted(
+                f"{self.running} requests of this tenant are running, which is its limit; "
+                "retry later"
+            )
+        if self._bucket is not None and self._bucket.level <= 0:
+            raise ResourceExhausted(
+                f"this tenant's tokens are used up ({self._limits.tokens_per_s:g} a second); "
+                f"retry in {max(0.1, self._bucket.wait_s()):.1f} s"
+            )
+
+    def charge(self, tokens: int) -> None:
+        """Notes tokens taken; where that is too many, the next request has to wait."""
+        if self._bucket is not None:
+            self._bucket.charge(tokens)

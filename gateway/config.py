@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from common.errors import ConfigError
+from common.tls_config import TlsConfig, check_exposure
+from common.worker_config import at_least, check_ports
+from gateway.auth.config import AuthConfig
+from gateway.discovery.target import parse_targets
+
+# Of what is given per second: a bucket that never fills would never say when to come back.
+_LEAST_RATE = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailoverConfig:
+    """How a generation goes on whose verifier is lost."""
+
+    attempts: int = 6
+    """Verifiers that may fail one generation in a row before any gives a token; 1 never retries."""
+
+    wait_s: float = 10.0
+    """Seconds a generation waits for a fitting verifier where none is there; then it ends with
+    UNAVAILABLE."""
+
+    retries_burst: int = 512
+    """Retries of all generations together at once."""
+
+    retries_per_s: float = 32.0
+    """Retries of all generations together in a second, once the burst is used up; what is over
+    it fails instead of multiplying the load."""
+
+    def __post_init__(self) -> None:
+        at_least(
+            self, "failover.", attempts=1, wait_s=0, retries_burst=0, retries_per_s=_LEAST_RATE
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,20 +45,32 @@ class GatewayConfig:
     """Configuration of one gateway process."""
 
     host: str = "127.0.0.1"
-    """Address to listen on."""
+    """Address to listen on. Beyond this machine it needs tls and auth, or `insecure`."""
 
     port: int = 7070
     """Port to listen on; 0 lets the system choose."""
+
+    health_port: int | None = None
+    """Port of a second server, plaintext, that answers health checks (liveness, readiness) and
+    nothing else; none starts none."""
 
     models: tuple[Path, ...] = ()
     """Model directories whose tokenizers to load. A verifier is matched to one by tokenizer
     fingerprint; without a match its model takes token ids only."""
 
     verifiers: tuple[str, ...]
-    """Addresses of the verifiers, host:port."""
+    """Where the verifiers are: host:port for one of them; dns:host:port for one at each address
+    of a name; kubernetes:[namespace/]service:port for the ready endpoints of a Service."""
 
     drafters: tuple[str, ...] = ()
-    """Addresses of the drafters, host:port."""
+    """Where the drafters are, in the same forms."""
+
+    dns_interval_s: float = 5.0
+    """Seconds between two look-ups of a dns: name."""
+
+    kubeconfig: Path | None = None
+    """File that says where the Kubernetes API is, for kubernetes: outside a pod; a pod asks its
+    own cluster."""
 
     store_url: str | None = None
     """Redis or Valkey that remembers which verifier holds a session: redis://host:port/0 or
@@ -44,6 +87,21 @@ class GatewayConfig:
     """Seconds that a generation may take where its client set no deadline or a longer one; then
     it ends with DEADLINE_EXCEEDED."""
 
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """Certificates that clients see; with ca they need one, too."""
+
+    fleet_tls: TlsConfig = field(default_factory=TlsConfig)
+    """Certificates for calls to verifiers and drafters."""
+
+    auth: AuthConfig = field(default_factory=AuthConfig)
+    """How callers are told apart."""
+
+    insecure: bool = False
+    """Listen beyond this machine though tls or auth is missing."""
+
+    failover: FailoverConfig = field(default_factory=FailoverConfig)
+    """What happens where a verifier is lost half-way."""
+
     status_interval_ms: int = 250
     """Milliseconds between two load reports of a worker; at least 50."""
 
@@ -57,17 +115,21 @@ class GatewayConfig:
         if not self.verifiers:
             raise ConfigError("verifiers: at least one address is needed")
         for name in ("verifiers", "drafters"):
-            for address in getattr(self, name):
-                if not address.rpartition(":")[2].isdecimal():
-                    raise ConfigError(f"{name}: must be host:port, got {address!r}")
+            parse_targets(name, getattr(self, name))
         leasts = {
             "max_concurrent": 1,
             "max_generation_s": 1,
             "status_interval_ms": 50,
+            "dns_interval_s": 0.1,
             "grace_s": 0,
         }
         for name, least in leasts.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port: must be in [0, 65535], got {self.port}")
+        check_ports(port=self.port, health_port=self.health_port)
+        check_exposure(
+            self.host,
+            protected=self.tls.mutual or (self.tls.serves and self.auth.required),
+            insecure=self.insecure,
+            remedy="tls.cert, tls.key, and auth.tokens, auth.jwks or tls.ca",
+        )

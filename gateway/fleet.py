@@ -1,14 +1,21 @@
-"""All workers of the static lists, and the models they add up to."""
+"""All workers, as they come and go, and the models they add up to."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import InvalidArgument, NotFound, Unavailable
+from common.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+)
+from common.tls_config import TlsConfig
 from common.tokenizer import Tokenizer
 from gateway.placement import Candidate, Placement, misfit, offered_methods, place
 from gateway.workers import WorkerHandle
@@ -46,11 +53,12 @@ class Fleet:
     """Follows every worker while it is open.
 
     Args:
-        verifiers: Addresses of the verifiers.
-        drafters: Addresses of the drafters.
+        verifiers: Addresses of verifiers known at the start; `update` changes them.
+        drafters: Addresses of drafters known at the start.
         tokenizers: Loaded tokenizers by fingerprint.
         interval_ms: Time between two load reports of a worker.
         on_change: Awaited with whether any verifier is there, when a worker comes or goes.
+        tls: Certificates; without any workers are called in plaintext.
     """
 
     def __init__(
@@ -61,48 +69,77 @@ class Fleet:
         *,
         interval_ms: int,
         on_change: Callable[[bool], Awaitable[None]],
+        tls: TlsConfig | None = None,
     ) -> None:
-        def handles(tier: str, addresses: Sequence[str]) -> dict[str, WorkerHandle]:
-            options: dict[str, Any] = {"interval_ms": interval_ms, "on_change": self._changed}
-            return {address: WorkerHandle(address, tier, **options) for address in addresses}
-
-        self._verifiers = handles("verifier", verifiers)
-        self._drafters = handles("drafter", drafters)
+        self._interval_ms = interval_ms
+        self._tls = tls
+        self._verifiers = {each: self._handle("verifier", each) for each in verifiers}
+        self._drafters = {each: self._handle("drafter", each) for each in drafters}
         self._tokenizers = tokenizers
         self._on_change = on_change
         self._reported: set[tuple[str, int, str, int]] = set()
         self._without_tokenizer: set[str] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Fleet:
         for handle in (*self._verifiers.values(), *self._drafters.values()):
-            self._tasks.append(asyncio.create_task(handle.follow()))
+            self._spawn(handle.live())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for handle in (*self._verifiers.values(), *self._drafters.values()):
-            await handle.close()
 
-    def models(self) -> list[Model]:
+    def update(self, tier: str, addresses: Collection[str]) -> None:
+        """Takes workers in and lets others go, while the fleet is open.
+
+        A worker that is no longer listed gets nothing new; what runs on it goes on.
+
+        Args:
+            tier: "verifier" or "drafter".
+            addresses: All addresses of the tier.
+        """
+        handles = {"verifier": self._verifiers, "drafter": self._drafters}[tier]
+        gone, new = handles.keys() - set(addresses), set(addresses) - handles.keys()
+        for address in sorted(gone):
+            log.info(f"{tier} no longer listed", extra={"address": address})
+            handles.pop(address).leave()
+        for address in sorted(new):
+            log.info(f"{tier} listed", extra={"address": address})
+            handles[address] = self._handle(tier, address)
+            self._spawn(handles[address].live())
+        self._reported = {pair for pair in self._reported if gone.isdisjoint(pair)}
+        if gone:
+            self._spawn(self._changed())
+
+    def models(self, scope: Collection[str] | None = None) -> list[Model]:
         """Returns the models of all verifiers ever reached, by name.
 
-        Raises:
-            Unavailable: No verifier has been reached yet.
-        """
-        return [self._model(name) for name in self._names()]
+        Args:
+            scope: Models the caller may know of; None for all.
 
-    def resolve(self, name: str) -> Model:
+        Raises:
+            Unavailable: No verifier of them has been reached yet.
+        """
+        return [self._model(name) for name in self._names(scope)]
+
+    def resolve(self, name: str, scope: Collection[str] | None = None) -> Model:
         """Finds a model; an empty name means the only one.
 
+        Args:
+            name: Its name.
+            scope: Models the caller may know of; None for all.
+
         Raises:
+            PermissionDenied: It is not one of those, whether it is served or not.
             NotFound: No verifier serves it.
             InvalidArgument: The name is empty, but there are several models.
             Unavailable: No verifier has been reached yet.
         """
-        served = self._names()
+        if name and scope is not None and name not in scope:
+            raise PermissionDenied("model: these credentials do not cover it")
+        served = self._names(scope)
         listed = ", ".join(served)
         if name in served:
             return self._model(name)
@@ -116,18 +153,69 @@ class Fleet:
         """Chooses verifier and drafters for a request to `model`; see `placement.place`."""
         return place(method, self._of(model), _candidates(self._drafters), owner)
 
+    def go_on(
+        self,
+        model: str,
+        method: str,
+        numerics: str,
+        *,
+        owner: str | None = None,
+        shunned: Collection[str] = (),
+    ) -> Placement:
+        """Chooses who goes on with a generation that was begun elsewhere.
+
+        Args:
+            model: The model's name.
+            method: The method it began with; the text needs none, where its drafters are gone.
+            numerics: Fingerprint of who began: only the same numerics write the same text.
+            owner: The verifier that holds the session.
+            shunned: Addresses of verifiers that failed it already.
+
+        Raises:
+            Unavailable: No verifier is left that could.
+        """
+        verifiers, drafters = self._of(model, numerics), _candidates(self._drafters)
+        try:
+            return place(method, verifiers, drafters, owner, shunned)
+        except FailedPrecondition:
+            return place("plain", verifiers, drafters, owner, shunned)
+
+    def handle(self, address: str) -> str:
+        """Names the process at a verifier's address; another one, another name. "" for none."""
+        known = self._verifiers.get(address)
+        candidate = known.candidate if known is not None else None
+        return "" if candidate is None else f"{candidate.description.incarnation:016x}"
+
     def verifier(self, address: str) -> WorkerHandle:
-        """Returns the handle of a verifier."""
+        """Returns the handle of a verifier.
+
+        Raises:
+            Unavailable: It is no longer listed.
+        """
+        if address not in self._verifiers:
+            raise Unavailable(f"verifier {address} has left the fleet")
         return self._verifiers[address]
 
-    def _names(self) -> list[str]:
+    def _names(self, scope: Collection[str] | None) -> list[str]:
         names = sorted({each.description.model for each in _candidates(self._verifiers)})
+        if scope is not None:
+            names = [name for name in names if name in scope]
+            if not names:
+                raise Unavailable(
+                    "no verifier of a model that these credentials cover is reachable"
+                )
         if not names:
-            raise Unavailable(f"no verifier is reachable: {', '.join(self._verifiers)}")
+            listed = ", ".join(self._verifiers) or "none found yet"
+            raise Unavailable(f"no verifier is reachable: {listed}")
         return names
 
-    def _of(self, model: str) -> list[Candidate]:
-        return [v for v in _candidates(self._verifiers) if v.description.model == model]
+    def _of(self, model: str, numerics: str | None = None) -> list[Candidate]:
+        return [
+            each
+            for each in _candidates(self._verifiers)
+            if each.description.model == model
+            and numerics in (None, each.description.numerics_fingerprint)
+        ]
 
     def _model(self, name: str) -> Model:
         verifiers = self._of(name)
@@ -142,6 +230,20 @@ class Fleet:
             eos_token_ids=first.eos_token_ids,
             tokenizer=self._tokenizers.get(first.tokenizer_fingerprint),
         )
+
+    def _handle(self, tier: str, address: str) -> WorkerHandle:
+        return WorkerHandle(
+            address,
+            tier,
+            interval_ms=self._interval_ms,
+            on_change=self._changed,
+            tls=self._tls,
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _changed(self) -> None:
         for verifier in _candidates(self._verifiers):

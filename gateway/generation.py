@@ -8,22 +8,15 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from common.store.sessions import SessionRecord, SessionStore
+from gateway.auth.caller import Caller
+from gateway.bucket import Bucket
+from gateway.config import FailoverConfig
 from gateway.detokenizer import Detokenizer
 from gateway.fleet import Fleet, Model
 from gateway.placement import Placement
-from gateway.relay import relay
-from gateway.request import (
-    Ask,
-    Chunk,
-    Complete,
-    Event,
-    FinishReason,
-    Order,
-    Started,
-    Usage,
-)
-from gateway.tally import Tally
+from gateway.pursuit import Pursuit
+from gateway.request import Ask, Chunk, Complete, Event, FinishReason, Order, Started
+from gateway.sessions import Sessions, Turn
 from gateway.tokenizing import prompt_ids
 from gateway.transcript import Transcript
 from gateway.validation import check, room
@@ -36,18 +29,24 @@ class Generations:
 
     Args:
         fleet: The workers.
-        sessions: Which verifier holds which session.
+        sessions: Which verifier holds which session, and whose turn it is.
+        failover: What happens where a verifier is lost.
     """
 
-    def __init__(self, fleet: Fleet, sessions: SessionStore) -> None:
+    def __init__(
+        self, fleet: Fleet, sessions: Sessions, failover: FailoverConfig | None = None
+    ) -> None:
         self._fleet = fleet
         self._sessions = sessions
+        self._failover = failover or FailoverConfig()
+        self._budget = Bucket(self._failover.retries_per_s, self._failover.retries_burst)
 
-    async def run(self, ask: Ask, timeout_s: float) -> AsyncGenerator[Event, None]:
+    async def run(self, ask: Ask, caller: Caller, timeout_s: float) -> AsyncGenerator[Event, None]:
         """Generates; closing the iterator ends the generation on the verifier.
 
         Args:
             ask: The request.
+            caller: Whose.
             timeout_s: Seconds it may take.
 
         Yields:
@@ -56,65 +55,77 @@ class Generations:
         Raises:
             PacelineError: The request is wrong, or cannot be served.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        model = self._fleet.resolve(ask.model)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        model = self._fleet.resolve(ask.model, caller.models)
         check(ask, model)
         ids = await prompt_ids(ask.prompt, model.tokenizer)
         max_tokens = room(ask, len(ids), model)
-        owner = await self._owner(ask, model)
-        placement = self._fleet.place(model.name, ask.method, owner)
+        turn = await self._sessions.begin(ask.session_id, caller, model.name)
+        placement = self._place(ask, model, turn)
         log.info("placed", extra=_facts(ask, placement, len(ids)))
-        yield Started(
-            request_id=ask.request_id,
-            model=model.name,
-            seed=ask.sampling.seed,
-            prompt_tokens=len(ids),
+        with self._fleet.verifier(placement.verifier).reserved():
+            yield _started(ask, model, placement, len(ids))
+        pursuit = Pursuit(
+            self._fleet,
+            model,
+            _order(ask, turn, placement, ids, max_tokens),
+            placement,
+            ask.resume,
+            config=self._failover,
+            budget=self._budget,
         )
-        order = _order(ask, placement, ids, max_tokens)
-        left_s = deadline - loop.time()
-        async with aclosing(self._generate(ask, model, placement, order, left_s)) as events:
+        async with aclosing(self._generate(ask, model, turn, pursuit, deadline)) as events:
             async for event in events:
                 yield event
 
+    def _place(self, ask: Ask, model: Model, turn: Turn) -> Placement:
+        if ask.resume is None:
+            return self._fleet.place(model.name, ask.method, turn.owner)
+        numerics = ask.resume.numerics
+        return self._fleet.go_on(model.name, ask.method, numerics, owner=turn.owner)
+
     async def _generate(
-        self, ask: Ask, model: Model, placement: Placement, order: Order, timeout_s: float
+        self, ask: Ask, model: Model, turn: Turn, pursuit: Pursuit, deadline: float
     ) -> AsyncGenerator[Event, None]:
         detokenizer = Detokenizer(model.tokenizer) if model.tokenizer else None
-        transcript, tally = Transcript(detokenizer, ask.stop), Tally()
-        verifier = self._fleet.verifier(placement.verifier)
-        with verifier.in_flight():
-            async with aclosing(relay(verifier, order, timeout_s)) as messages:
-                async for message in messages:
-                    if isinstance(message, Complete):
-                        end = message
-                        break
-                    tally.add(message)
-                    yield transcript.feed(message.ids, message.sources)
-                    if transcript.stop is not None:
-                        end = _stopped(transcript, tally, order)
-                        break
+        transcript = Transcript(detokenizer, ask.stop)
+        if ask.resume is not None:
+            await transcript.replay(ask.resume)
+        async with aclosing(pursuit.run(deadline)) as messages:
+            while True:
+                if transcript.stop is not None:
+                    end = pursuit.stopped(transcript.tokens, transcript.stop)
+                    break
+                message = await anext(messages)
+                if isinstance(message, Complete):
+                    end = message
+                    break
+                chunk = transcript.feed(message.ids, message.sources)
+                tally = pursuit.tally
+                yield replace(chunk, rounds=tally.rounds, drafted_tokens=tally.drafted_tokens)
         if rest := transcript.finish():
-            yield Chunk(rest, (), (), ())
+            yield Chunk(rest)
         if transcript.stop is not None and not end.stop:  # completed by text held to the end
             end = replace(end, finish_reason=FinishReason.STOP, stop=transcript.stop)
-        self._remember(ask, model, placement)
+        self._sessions.end(turn, pursuit.placement, pursuit.ids)
         log.info("complete", extra=_results(ask, end))
         yield end
 
-    async def _owner(self, ask: Ask, model: Model) -> str | None:
-        if not ask.session_id:
-            return None
-        record = await self._sessions.get(ask.session_id)
-        return record.owner if record is not None and record.model == model.name else None
 
-    def _remember(self, ask: Ask, model: Model, placement: Placement) -> None:
-        if ask.session_id:
-            record = SessionRecord(owner=placement.verifier, model=model.name)
-            self._sessions.put_soon(ask.session_id, record)
+def _started(ask: Ask, model: Model, placement: Placement, prompt_tokens: int) -> Started:
+    return Started(
+        request_id=ask.request_id,
+        model=model.name,
+        seed=ask.sampling.seed,
+        prompt_tokens=prompt_tokens,
+        numerics=placement.numerics,
+        resumed_tokens=len(ask.resume.ids) if ask.resume else 0,
+    )
 
 
-def _order(ask: Ask, placement: Placement, ids: Sequence[int], max_tokens: int) -> Order:
+def _order(
+    ask: Ask, turn: Turn, placement: Placement, ids: Sequence[int], max_tokens: int
+) -> Order:
     return Order(
         request_id=ask.request_id,
         prompt_ids=ids,
@@ -126,21 +137,9 @@ def _order(ask: Ask, placement: Placement, ids: Sequence[int], max_tokens: int) 
         stop_token_ids=ask.stop_token_ids,
         ignore_eos=ask.ignore_eos,
         drafters=placement.drafters,
-    )
-
-
-def _stopped(transcript: Transcript, tally: Tally, order: Order) -> Complete:
-    """Ends at a stop string, where the verifier's own report is lost with its stream."""
-    assert transcript.stop is not None
-    return Complete(
-        finish_reason=FinishReason.STOP,
-        usage=Usage(
-            prompt_tokens=len(order.prompt_ids),
-            completion_tokens=transcript.tokens,
-            cached_tokens=tally.cached_tokens,
-        ),
-        speculation=tally.speculation(order),
-        stop=transcript.stop,
+        session=turn.key,
+        epoch=turn.epoch,
+        cache_salt=turn.cache_salt,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from common.errors import FailedPrecondition, Unavailable
@@ -21,6 +21,7 @@ class Description:
     incarnation: int
     model: str
     tokenizer_fingerprint: str
+    numerics_fingerprint: str
     vocab_size: int
     max_model_len: int
     methods: tuple[str, ...]
@@ -46,17 +47,19 @@ class Candidate:
         description: What it is, or was when last seen.
         load: Its load, or None while it is lost.
         in_flight: This gateway's own requests on it; its load lags behind them.
+        broken: Whether it failed too many requests of late; see `gateway.breaker`.
     """
 
     address: str
     description: Description
     load: Load | None
     in_flight: int = 0
+    broken: bool = False
 
     @property
     def available(self) -> bool:
         """Whether new requests may be sent to it."""
-        return self.load is not None and self.load.accepting
+        return self.load is not None and self.load.accepting and not self.broken
 
     @property
     def expected_wait_ms(self) -> float:
@@ -74,11 +77,14 @@ class Placement:
         verifier: Address of the verifier.
         drafters: Addresses of fitting drafters, best first; empty unless the method drafts.
         method: The method that will run, "auto" resolved.
+        numerics: The verifier's numerics fingerprint: only one with the same can go on with what
+            it began.
     """
 
     verifier: str
     drafters: tuple[str, ...]
     method: str
+    numerics: str
 
 
 def misfit(verifier: Description, drafter: Description) -> str | None:
@@ -109,6 +115,7 @@ def place(
     verifiers: Sequence[Candidate],
     drafters: Sequence[Candidate],
     owner: str | None = None,
+    shunned: Collection[str] = (),
 ) -> Placement:
     """Chooses the verifier with the least expected wait, and its drafters.
 
@@ -118,6 +125,7 @@ def place(
         drafters: All drafters.
         owner: Address of the verifier that holds the session's cache; preferred where it can
             serve the request.
+        shunned: Addresses of verifiers that have just failed the request; the last resort.
 
     Raises:
         Unavailable: No verifier of the model is reachable.
@@ -126,15 +134,25 @@ def place(
     available = [verifier for verifier in verifiers if verifier.available]
     if not available:
         addresses = ", ".join(verifier.address for verifier in verifiers)
-        raise Unavailable(f"no verifier is reachable: {addresses}")
+        raise Unavailable(f"no verifier is reachable: {addresses or 'none of these numerics'}")
     able = [v for v in available if _runs(method, offered_methods([v], drafters))]
     if not able:
         raise FailedPrecondition(_lacking(method, available, drafters))
-    chosen = min(able, key=lambda v: (v.address != owner, v.expected_wait_ms, v.in_flight))
+
+    def preference(each: Candidate) -> tuple[bool, bool, float, int]:
+        shun, own = each.address in shunned, each.address == owner
+        return shun, not own, each.expected_wait_ms, each.in_flight
+
+    chosen = min(able, key=preference)
     method = _resolve(method, offered_methods([chosen], drafters))
     fitting = _fitting(chosen, drafters) if "draft" in method.split("+") else []
     offered = tuple(drafter.address for drafter in fitting[:MOST_DRAFTERS])
-    return Placement(verifier=chosen.address, drafters=offered, method=method)
+    return Placement(
+        verifier=chosen.address,
+        drafters=offered,
+        method=method,
+        numerics=chosen.description.numerics_fingerprint,
+    )
 
 
 def _fitting(verifier: Candidate, drafters: Sequence[Candidate]) -> list[Candidate]:

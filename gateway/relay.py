@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 import grpc.aio
 from paceline.v1 import types_pb2, verifier_pb2
 
-from common.errors import Cancelled, DeadlineExceeded, Unavailable
+from common.errors import Cancelled, DeadlineExceeded, PacelineError, Unavailable
 from common.rpc.convert import acceptance_from_proto, acceptance_to_proto, sampling_to_proto
 from common.rpc.errors import from_rpc_error
 from gateway.request import Committed, Complete, Order, Speculation, Usage
@@ -16,6 +17,9 @@ from gateway.workers import WorkerHandle
 # The verifier's deadline comes this much before the client's, so that the client gets our
 # status instead of its own timer's.
 _MARGIN_S = 0.05
+
+# What speaks against the verifier itself; refusals and deadlines do not.
+_FAULTS = (Unavailable.code, PacelineError.code)
 
 
 async def relay(
@@ -40,19 +44,27 @@ async def relay(
         raise DeadlineExceeded("the deadline passed before the verifier was called")
     peer = f"verifier {verifier.address}"
     call = verifier.verifier.Generate(_request(order), timeout=timeout_s)
-    try:
-        async for message in call:
-            if message.HasField("complete"):
-                yield _complete(message.complete)
-                return
-            yield _committed(message.tokens)
-    except grpc.aio.AioRpcError as error:
-        mapped = from_rpc_error(error, peer)
-        if isinstance(mapped, Cancelled):  # not by us: we would have left this loop
-            mapped = Unavailable(f"{peer}: the connection was lost")
-        raise mapped from error
-    finally:
-        call.cancel()
+    with verifier.in_flight(call):
+        try:
+            async for message in call:
+                if message.HasField("complete"):
+                    yield _complete(message.complete)
+                    return
+                verifier.breaker.succeeded()
+                yield _committed(message.tokens)
+        except grpc.aio.AioRpcError as error:
+            mapped = from_rpc_error(error, peer)
+            if isinstance(mapped, Cancelled):  # not by us: we would have left this loop
+                mapped = Unavailable(f"{peer}: the connection was lost")
+            if mapped.code in _FAULTS:
+                verifier.breaker.failed()
+            raise mapped from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() or not call.cancelled():
+                raise
+            verifier.breaker.failed()
+            raise Unavailable(f"{peer}: it fell silent") from error
     raise Unavailable(f"{peer}: the stream ended before the generation did")
 
 
@@ -69,6 +81,9 @@ def _request(order: Order) -> verifier_pb2.VerifierGenerateRequest:
         ),
         stop_token_ids=order.stop_token_ids,
         ignore_eos=order.ignore_eos,
+        session=order.session,
+        epoch=order.epoch,
+        cache_salt=order.cache_salt,
         drafters=[verifier_pb2.DrafterEndpoint(address=each) for each in order.drafters],
     )
 
@@ -100,5 +115,6 @@ def _complete(message: verifier_pb2.VerifierComplete) -> Complete:
             accepted_tokens=stats.accepted_tokens,
             accepted_per_position=tuple(stats.accepted_per_position),
             lossy=stats.lossy,
+            accepted_by_method=dict(stats.accepted_by_method),
         ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from common.sampling_params import SamplingParams
@@ -56,6 +56,25 @@ class Prompt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resume:
+    """What a client has of a generation that another gateway began.
+
+    Attributes:
+        ids: Ids it has received.
+        sources: `TokenSource` of each of them.
+        rounds: Target passes up to them.
+        drafted_tokens: Draft tokens checked up to them.
+        numerics: Fingerprint of the verifiers that wrote them.
+    """
+
+    ids: Sequence[int] = ()
+    sources: Sequence[int] = ()
+    rounds: int = 0
+    drafted_tokens: int = 0
+    numerics: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ask:
     """A client's request, the seed drawn if it gave none.
 
@@ -75,6 +94,7 @@ class Ask:
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     session_id: str
+    resume: Resume | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +111,9 @@ class Order:
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     drafters: tuple[str, ...]
+    session: str = ""
+    epoch: int = 0
+    cache_salt: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +143,8 @@ class Started:
     model: str
     seed: int
     prompt_tokens: int
+    numerics: str
+    resumed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +156,16 @@ class Chunk:
         ids: Ids committed since the last chunk.
         sources: `TokenSource` of each of them.
         lengths: Characters of `text` that each of them made certain.
+        rounds: Target passes so far.
+        drafted_tokens: Draft tokens checked so far.
     """
 
     text: str
-    ids: Sequence[int]
-    sources: Sequence[int]
-    lengths: Sequence[int]
+    ids: Sequence[int] = ()
+    sources: Sequence[int] = ()
+    lengths: Sequence[int] = ()
+    rounds: int = 0
+    drafted_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +188,7 @@ class Speculation:
     accepted_tokens: int
     accepted_per_position: tuple[int, ...]
     lossy: bool = False
+    accepted_by_method: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

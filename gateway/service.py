@@ -9,8 +9,11 @@ import grpc.aio
 from paceline.v1 import inference_pb2, inference_pb2_grpc
 
 from gateway.admission import Admission
+from gateway.auth.authenticator import Authenticator
+from gateway.auth.caller import Caller
 from gateway.fleet import Fleet
 from gateway.generation import Generations
+from gateway.request import Chunk, Event, Started
 from gateway.time_limit import TimeLimit
 from gateway.tokenizing import prompt_ids, text_of
 from gateway.validation import check_count, check_ids, check_prompt, require_tokenizer
@@ -33,6 +36,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         generations: Runs them on the fleet.
         admission: Bounds how many requests run.
         time_limit: Bounds how long a generation runs.
+        authenticator: Tells callers apart. Nothing is looked at before it has.
     """
 
     def __init__(
@@ -41,11 +45,13 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         generations: Generations,
         admission: Admission,
         time_limit: TimeLimit,
+        authenticator: Authenticator,
     ) -> None:
         self._fleet = fleet
         self._generations = generations
         self._admission = admission
         self._time_limit = time_limit
+        self._authenticator = authenticator
 
     def register(self, server: grpc.aio.Server) -> list[str]:
         """Adds the service to a server and returns its name."""
@@ -54,26 +60,30 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         """Streams one generation."""
-        with self._admission.slot():
+        caller = await self._caller(context)
+        with self._admission.slot(caller) as account:
             async with self._time_limit.enforced(context.time_remaining()) as timeout_s:
                 ask = ask_from_proto(request)
                 # Written, not yielded: a cancelled call then unwinds from here, at once.
-                async with aclosing(self._generations.run(ask, timeout_s)) as events:
+                async with aclosing(self._generations.run(ask, caller, timeout_s)) as events:
                     async for event in events:
+                        account.charge(_tokens(event))
                         await context.write(event_to_proto(event))
 
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
         """Names the models."""
-        return models_to_proto(self._fleet.models())
+        caller = await self._caller(context)
+        return models_to_proto(self._fleet.models(caller.models))
 
     async def Tokenize(
         self, request: inference_pb2.TokenizeRequest, context: Context
     ) -> inference_pb2.TokenizeResponse:
         """Turns text or chat messages into ids."""
-        with self._admission.slot():
-            model = self._fleet.resolve(request.model)
+        caller = await self._caller(context)
+        with self._admission.slot(caller):
+            model = self._fleet.resolve(request.model, caller.models)
             prompt = prompt_from_proto(request)
             check_prompt(prompt, model)
             ids = await prompt_ids(prompt, model.tokenizer)
@@ -83,11 +93,22 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.DetokenizeRequest, context: Context
     ) -> inference_pb2.DetokenizeResponse:
         """Turns ids into text."""
-        with self._admission.slot():
-            model = self._fleet.resolve(request.model)
+        caller = await self._caller(context)
+        with self._admission.slot(caller):
+            model = self._fleet.resolve(request.model, caller.models)
             require_tokenizer(model, "token_ids")
             check_count("token_ids", request.token_ids, model.max_model_len)
             check_ids("token_ids", request.token_ids, model.vocab_size)
             assert model.tokenizer is not None
             text = await text_of(request.token_ids, model.tokenizer)
         return inference_pb2.DetokenizeResponse(text=text)
+
+    async def _caller(self, context: Context) -> Caller:
+        return await self._authenticator.identify(context.invocation_metadata() or ())
+
+
+def _tokens(event: Event) -> int:
+    """Tokens that count against a tenant's rate."""
+    if isinstance(event, Started):
+        return event.prompt_tokens
+    return len(event.ids) if isinstance(event, Chunk) else 0

@@ -5,11 +5,15 @@ Joins the detokenizer and the stop strings.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
+from common.errors import InvalidArgument
 from gateway.detokenizer import Detokenizer
-from gateway.request import Chunk
+from gateway.request import Chunk, Resume
 from gateway.stop import StopScanner
+
+_REPLAY_IDS = 256
 
 
 class Transcript:
@@ -33,6 +37,19 @@ class Transcript:
     def stop(self) -> str | None:
         """The stop string that ended the output, if one did."""
         return self._scanner.hit if self._scanner else None
+
+    async def replay(self, resume: Resume) -> None:
+        """Takes in what the client has already, to go on as if it had been handed out here.
+
+        Raises:
+            InvalidArgument: It reaches beyond a stop string.
+        """
+        for start in range(0, len(resume.ids), _REPLAY_IDS):
+            ids = resume.ids[start : start + _REPLAY_IDS]
+            if self.stop is not None or len(self.feed(ids, ids).ids) < len(ids):
+                problem = "must not go on after a stop string"
+                raise InvalidArgument("resume.token_ids", problem)
+            await asyncio.sleep(0)  # others' tokens wait meanwhile
 
     def feed(self, ids: Sequence[int], sources: Sequence[int]) -> Chunk:
         """Takes committed tokens; after a stop string the chunk ends with its last token."""

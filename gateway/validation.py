@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from common.errors import FailedPrecondition, InvalidArgument
 from gateway.fleet import Model
-from gateway.request import Ask, Prompt
+from gateway.request import Ask, Prompt, Resume
 
 # Methods that propose drafts; several may be joined with "+".
 PROPOSERS = ("draft", "medusa", "lookahead", "eagle", "ngram")
@@ -38,6 +38,8 @@ def check(ask: Ask, model: Model) -> None:
     check_prompt(ask.prompt, model)
     if ask.max_tokens == 0:
         raise InvalidArgument("max_tokens", "must be at least 1, got 0")
+    if ask.resume is not None:
+        _check_resume(ask, ask.resume, model)
 
 
 def room(ask: Ask, prompt_tokens: int, model: Model) -> int:
@@ -65,7 +67,10 @@ def room(ask: Ask, prompt_tokens: int, model: Model) -> int:
             f"must be at most {left} after a prompt of {prompt_tokens} tokens (the model's limit "
             f"is {model.max_model_len} together), got {ask.max_tokens}",
         )
-    return left if ask.max_tokens is None else ask.max_tokens
+    most = left if ask.max_tokens is None else ask.max_tokens
+    if ask.resume is not None:
+        check_count("resume.token_ids", ask.resume.ids, most)
+    return most
 
 
 def check_prompt(prompt: Prompt, model: Model) -> None:
@@ -117,6 +122,18 @@ def check_method(method: str) -> None:
         names = ", ".join(METHODS)
         problem = f"must be one of {names} (drafting ones also joined with +), got {method!r}"
         raise InvalidArgument("speculation.method", problem)
+
+
+def _check_resume(ask: Ask, resume: Resume, model: Model) -> None:
+    check_ids("resume.token_ids", resume.ids, model.vocab_size)
+    if len(resume.sources) != len(resume.ids):
+        problem = (
+            f"must be one for each of token_ids ({len(resume.ids)}), got {len(resume.sources)}"
+        )
+        raise InvalidArgument("resume.sources", problem)
+    ends = {*ask.stop_token_ids, *(() if ask.ignore_eos else model.eos_token_ids)}
+    if not ends.isdisjoint(resume.ids[:-1]):
+        raise InvalidArgument("resume.token_ids", "must not go on after an id that ends the text")
 
 
 def _check_chars(prompt: Prompt, model: Model) -> None:

@@ -13,7 +13,17 @@ from common.errors import InvalidArgument
 from common.rpc.convert import acceptance_from_proto, acceptance_to_proto, sampling_from_proto
 from common.sampling_params import SamplingParams
 from gateway.fleet import Model
-from gateway.request import Ask, Chunk, Complete, Event, Prompt, Speculation, Started, Usage
+from gateway.request import (
+    Ask,
+    Chunk,
+    Complete,
+    Event,
+    Prompt,
+    Resume,
+    Speculation,
+    Started,
+    Usage,
+)
 
 # An empty turn takes two bytes on the wire and a hundred times as much here.
 MAX_TURNS = 4096
@@ -23,14 +33,15 @@ def ask_from_proto(message: inference_pb2.GenerateRequest) -> Ask:
     """Reads a request; draws the seed and the request id where the client gave none.
 
     Raises:
-        InvalidArgument: The acceptance rule is unknown, or there are too many turns to read.
+        InvalidArgument: The acceptance rule is unknown, there are too many turns to read, or a
+            generation is to be resumed without its seed.
     """
     return Ask(
         request_id=message.request_id or uuid.uuid4().hex,
         model=message.model,
         prompt=prompt_from_proto(message),
         max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
-        sampling=_sampling(message.sampling),
+        sampling=_sampling(message),
         method=message.speculation.method or "auto",
         draft_tokens=message.speculation.draft_tokens,
         acceptance=acceptance_from_proto(message.speculation.acceptance),
@@ -38,6 +49,7 @@ def ask_from_proto(message: inference_pb2.GenerateRequest) -> Ask:
         stop_token_ids=message.stop_token_ids,
         ignore_eos=message.ignore_eos,
         session_id=message.session_id,
+        resume=_resume(message.resume) if message.HasField("resume") else None,
     )
 
 
@@ -77,11 +89,23 @@ def models_to_proto(models: Sequence[Model]) -> inference_pb2.ListModelsResponse
     return inference_pb2.ListModelsResponse(models=[_model(model) for model in models])
 
 
-def _sampling(message: types_pb2.SamplingParams) -> SamplingParams:
-    params = sampling_from_proto(message)
-    if message.HasField("seed"):
+def _sampling(message: inference_pb2.GenerateRequest) -> SamplingParams:
+    params = sampling_from_proto(message.sampling)
+    if message.sampling.HasField("seed"):
         return params
+    if message.HasField("resume"):
+        raise InvalidArgument("sampling.seed", "must come with resume: the one that was told")
     return dataclasses.replace(params, seed=secrets.randbits(64))
+
+
+def _resume(message: inference_pb2.Resume) -> Resume:
+    return Resume(
+        ids=message.token_ids,
+        sources=message.sources,
+        rounds=message.rounds,
+        drafted_tokens=message.drafted_tokens,
+        numerics=message.numerics,
+    )
 
 
 def _chunk(event: Chunk) -> inference_pb2.GenerateResponse:
@@ -91,6 +115,8 @@ def _chunk(event: Chunk) -> inference_pb2.GenerateResponse:
     chunk.token_ids.extend(event.ids)
     chunk.sources.extend(event.sources)  # type: ignore[arg-type]
     chunk.text_lengths.extend(event.lengths)
+    chunk.rounds = event.rounds
+    chunk.drafted_tokens = event.drafted_tokens
     return response
 
 
@@ -100,6 +126,8 @@ def _started(event: Started) -> inference_pb2.GenerationStarted:
         model=event.model,
         seed=event.seed,
         prompt_tokens=event.prompt_tokens,
+        numerics=event.numerics,
+        resumed_tokens=event.resumed_tokens,
     )
 
 
@@ -129,6 +157,7 @@ def _speculation(stats: Speculation) -> types_pb2.SpeculationStats:
         accepted_tokens=stats.accepted_tokens,
         accepted_per_position=stats.accepted_per_position,
         lossy=stats.lossy,
+        accepted_by_method=stats.accepted_by_method,
     )
 
 

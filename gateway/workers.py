@@ -1,7 +1,8 @@
-"""One worker of the static list: what it is, how busy it is, whether it is there.
+"""One worker: what it is, how busy it is, whether it is there.
 
-A handle follows its worker for as long as the gateway lives. A broken status stream is how the
-loss of a worker shows; requests in flight find out by themselves, on their own calls.
+A handle follows its worker for as long as the fleet lists its address, and then until the last
+call on it is over. A broken status stream is how the loss of a worker shows; requests in flight
+find out by themselves, on their own calls.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
 from paceline.v1 import verifier_pb2_grpc, worker_pb2, worker_pb2_grpc
 
-from common.rpc.channel import open_channel
+from common.rpc.channel import Line
 from common.rpc.errors import from_rpc_error
+from common.tls_config import TlsConfig
+from gateway.breaker import Breaker
 from gateway.placement import Candidate, Description, Load
 
 log = logging.getLogger(__name__)
+
+Call = grpc.aio.UnaryStreamCall[Any, Any]
 
 _DESCRIBE_TIMEOUT_S = 5.0
 _FIRST_RETRY_S = 0.1
@@ -41,9 +47,11 @@ class WorkerHandle:
         tier: "verifier" or "drafter".
         interval_ms: Time between two load reports.
         on_change: Awaited when the worker comes or goes.
+        tls: Certificates; without any the worker is called in plaintext.
 
     Attributes:
         verifier: Stub for generation; of use where the worker is a verifier.
+        breaker: Told by callers how their calls went.
     """
 
     def __init__(
@@ -53,17 +61,22 @@ class WorkerHandle:
         *,
         interval_ms: int,
         on_change: Callable[[], Awaitable[None]],
+        tls: TlsConfig | None = None,
     ) -> None:
         self.address = address
         self._tier = tier
         self._interval_ms = interval_ms
         self._on_change = on_change
-        self._channel = open_channel(address)
-        self._worker = worker_pb2_grpc.WorkerStub(self._channel)
-        self.verifier = verifier_pb2_grpc.VerifierStub(self._channel)
+        self._line = Line(address, tls or TlsConfig())
+        self._connect()
+        self.breaker = Breaker()
         self._description: Description | None = None
         self._load: Load | None = None
-        self._in_flight = 0
+        self._calls: set[Call] = set()
+        self._reserved = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._left = asyncio.Event()
         self._reported_lost = False
 
     @property
@@ -80,19 +93,60 @@ class WorkerHandle:
             address=self.address,
             description=self._description,
             load=self._load,
-            in_flight=self._in_flight,
+            in_flight=len(self._calls) + self._reserved,
+            broken=not self.breaker.allows,
         )
 
     @contextmanager
-    def in_flight(self) -> Iterator[None]:
-        """Counts a request that is sent to the worker."""
-        self._in_flight += 1
+    def reserved(self) -> Iterator[None]:
+        """Counts a request that is about to be sent: of many at once, not all choose this one."""
+        self._reserved += 1
         try:
             yield
         finally:
-            self._in_flight -= 1
+            self._reserved -= 1
 
-    async def follow(self) -> None:
+    @contextmanager
+    def in_flight(self, call: Call) -> Iterator[None]:
+        """Counts a call to the worker; ends it then, or before where the worker falls silent."""
+        self.breaker.tried()
+        self._calls.add(call)
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._calls.discard(call)
+            call.cancel()
+            if not self._calls:
+                self._idle.set()
+
+    async def live(self) -> None:
+        """Follows the worker until it has left and what ran on it is over; then disconnects."""
+        following = asyncio.create_task(self._follow())
+        try:
+            await self._left.wait()
+            await self._idle.wait()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await self._channel.close()
+
+    def _connect(self) -> None:
+        self._channel = self._line.open()
+        self._worker = worker_pb2_grpc.WorkerStub(self._channel)
+        self.verifier = verifier_pb2_grpc.VerifierStub(self._channel)
+
+    async def _reconnect(self) -> None:
+        """Connects with the certificates of today; nothing runs on the channel of a lost worker."""
+        if not self._calls and self._line.renewed():
+            await self._channel.close()
+            self._connect()
+
+    def leave(self) -> None:
+        """Begins the end: the worker is no longer part of the fleet."""
+        self._left.set()
+
+    async def _follow(self) -> None:
         """Keeps description and load up to date, for ever."""
         retry_s = _FIRST_RETRY_S
         while True:
@@ -103,15 +157,14 @@ class WorkerHandle:
                 reason = str(from_rpc_error(error))
             except TimeoutError:
                 reason = f"silent for {_SILENCE_S:g} s"
+                for call in self._calls:  # their connections stand: they would not find out
+                    call.cancel()
             except _UnusableError as error:
                 reason = str(error)
             retry_s = _FIRST_RETRY_S if self.present else min(2 * retry_s, _LAST_RETRY_S)
             await self._lost(reason)
+            await self._reconnect()
             await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
-
-    async def close(self) -> None:
-        """Closes the channel, and with it what still runs on it."""
-        await self._channel.close()
 
     async def _follow_once(self) -> None:
         answer = await self._worker.Describe(
@@ -169,6 +222,7 @@ def _description(answer: worker_pb2.DescribeResponse) -> Description:
         incarnation=answer.incarnation,
         model=answer.model,
         tokenizer_fingerprint=answer.tokenizer_fingerprint,
+        numerics_fingerprint=answer.numerics_fingerprint,
         vocab_size=answer.vocab_size,
         max_model_len=answer.max_model_len,
         methods=tuple(answer.methods),

@@ -14,13 +14,15 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from common.errors import StartupError, Unavailable
+from common.tls_config import check_exposure
 from launcher import commandline, rundir, store
+from launcher.models import Models
 from launcher.process import Process
 from launcher.service import Service, State, StoreService
 
@@ -36,40 +38,48 @@ class Cluster:
     """The services of one deployment, as a context manager: serving inside, gone after.
 
     Args:
-        target: Directory of the model whose text is served.
-        draft: Directory of the model that guesses; None serves without a drafter.
+        models: What is served, and what guesses.
         options: What both models' processes are told.
         host: Address the gateway listens on.
         port: Its port; 0 lets the system choose.
+        insecure: Listen beyond this machine, where everybody may use the gateway.
         with_store: Whether to start the embedded store.
         verbose: Copy the services' logs to standard error.
         watch: Called with the services again and again while something changes.
+        drafter_link: Given the drafter's address, returns the one by which others reach it.
+        environment: What the services find in theirs besides ours.
     """
 
     def __init__(
         self,
         *,
-        target: Path,
-        draft: Path | None,
+        models: Models,
         options: commandline.WorkerOptions | None = None,
         host: str = commandline.LOOPBACK,
         port: int = 0,
+        insecure: bool = False,
         with_store: bool = True,
         verbose: bool = False,
         watch: Watcher = lambda _: None,
+        drafter_link: Callable[[str], str] = lambda address: address,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._target = target
-        self._draft = draft
+        self._models = models
         self._options = options or commandline.WorkerOptions()
         self._host = host
         self._port = port
+        self._insecure = insecure
         self._verbose = verbose
         self._watch = watch
+        self._drafter_link = drafter_link
+        self._environment = environment or {}
         self._directory: Path | None = None
         # In the order of their start; the gateway last.
         self._store = StoreService("store", needed=False) if with_store else None
-        self._drafter = Service("drafter", needed=False, about=str(draft)) if draft else None
-        self._verifier = Service("verifier", needed=True, about=str(target))
+        self._drafter = (
+            Service("drafter", needed=False, about=str(models.draft)) if models.draft else None
+        )
+        self._verifier = Service("verifier", needed=True, about=str(models.target))
         self._gateway = Service("gateway", needed=True, host=reachable(host))
 
     @property
@@ -133,40 +143,48 @@ class Cluster:
                 rundir.remove(self._directory)
 
     def _start(self) -> None:
+        check_exposure(
+            self._host,
+            protected=False,
+            insecure=self._insecure,
+            remedy="up services of your own (python -m gateway) with tls and auth",
+        )
         require_free(self._host, self._port)
         self._directory = rundir.create()
         if self._store:
             self._launch(self._store, store.command(self._directory))
-        workers = [(self._drafter, self._draft), (self._verifier, self._target)]
-        for service, model in workers:
-            if service and model:
-                command = commandline.worker_command(service.name, model, self._options)
-                self._launch(service, command)
+        if self._drafter and self._models.draft:
+            command = commandline.worker_command("drafter", self._models.draft, self._options)
+            self._launch(self._drafter, command)
+        store_url = store.url(self._directory) if self._store else None
+        command = commandline.verifier_command(self._models, self._options, store_url)
+        self._launch(self._verifier, command)
         self._await_serving()
         self._launch(self._gateway, self._gateway_command())
         self._await_serving()
 
     def _gateway_command(self) -> list[str]:
-        return commandline.gateway_command(
+        command = commandline.gateway_command(
             self._host,
             self._port,
-            model=self._target,
+            model=self._models.target,
             verifier=self._verifier.address,
-            drafter=self._drafter.address if self._drafter else None,
+            drafter=self._drafter_link(self._drafter.address) if self._drafter else None,
             store_url=self._store.address if self._store else None,
             grace_s=self._options.grace_s,
         )
+        return [*command, "--insecure"] if self._insecure else command
 
     def _launch(self, service: Service, command: list[str]) -> None:
         assert self._directory
         # The models are local: a look at the hub could only delay the start or fail it. And a
         # progress bar would only fill the logs.
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+        offline = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
         service.process = Process(
             service.name,
             command,
             log=self._directory / f"{service.name}.log",
-            env=environment,
+            env={**os.environ, **offline, **self._environment},
             echo=sys.stderr if self._verbose else None,
         )
         service.state = State.STARTING

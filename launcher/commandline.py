@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.models import Models
+
 LOOPBACK = "127.0.0.1"
 
 
@@ -27,7 +29,19 @@ class WorkerOptions:
     """Seconds that running requests get when a service stops."""
 
 
-def worker_command(module: str, model: Path, options: WorkerOptions) -> list[str]:
+def verifier_command(
+    models: Models, options: WorkerOptions, store_url: str | None = None
+) -> list[str]:
+    """Return the verifier's command line."""
+    more = {"medusa": str(models.medusa)} if models.medusa else {}
+    if store_url:
+        more["store-url"] = store_url
+    return worker_command("verifier", models.target, options, more)
+
+
+def worker_command(
+    module: str, model: Path, options: WorkerOptions, more: dict[str, str] | None = None
+) -> list[str]:
     """Return the command line of a verifier or drafter on a port of its own choosing."""
     flags = {
         "model": str(model),
@@ -37,6 +51,7 @@ def worker_command(module: str, model: Path, options: WorkerOptions) -> list[str
         "device": options.device,
         "threads": str(options.threads or default_threads()),
         "grace-s": str(options.grace_s),
+        **(more or {}),
     }
     return service_command(module, flags)
 

@@ -53,6 +53,12 @@ Draft = Annotated[
         help="Directory of the model that guesses (default: bundled; none beside --target)"
     ),
 ]
+Medusa = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory of Medusa heads for the target (default: bundled; none beside --target)"
+    ),
+]
 DTypeOption = Annotated[DType, typer.Option(help="Number format; auto is the model's own")]
 DeviceOption = Annotated[Device, typer.Option(help="Where the models run")]
 Threads = Annotated[
@@ -64,10 +70,14 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show the services' log
 def up(
     target: Target = None,
     draft: Draft = None,
+    medusa: Medusa = None,
     dtype: DTypeOption = DType.AUTO,
     device: DeviceOption = Device.AUTO,
     host: Annotated[str, typer.Option(help="Address to listen on")] = LOOPBACK,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one")] = 7070,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let other machines in, in plaintext, all of them")
+    ] = False,
     threads: Threads = 0,
     store: Annotated[bool, typer.Option(help="Start the embedded store")] = True,
     verbose: Verbose = False,
@@ -75,31 +85,34 @@ def up(
     """Start store, drafter, verifier and gateway here, and stop them with Ctrl-C."""
     console = Console()
     options = WorkerOptions(dtype=dtype.value, device=device.value, threads=threads)
-    with ending_well(), Display(console, live=not verbose) as display:
-        chosen, draft = models.choose(target, draft)
-        with Cluster(
-            target=chosen,
-            draft=draft,
+    with (
+        ending_well(),
+        Display(console, live=not verbose) as display,
+        Cluster(
+            models=models.choose(target, draft, medusa),
             options=options,
             host=host,
             port=port,
+            insecure=insecure,
             with_store=store,
             verbose=verbose,
             watch=display.update,
-        ) as cluster:
-            display.settle()
-            console.print(f"\nServing on {cluster.address}. Ctrl-C stops.", highlight=False)
-            console.print(
-                f'Try: paceline generate --address {cluster.address} "Once upon a time"\n',
-                highlight=False,
-                soft_wrap=True,
-            )
-            stay(cluster)
+        ) as cluster,
+    ):
+        display.settle()
+        console.print(f"\nServing on {cluster.address}. Ctrl-C stops.", highlight=False)
+        console.print(
+            f'Try: paceline generate --address {cluster.address} "Once upon a time"\n',
+            highlight=False,
+            soft_wrap=True,
+        )
+        stay(cluster)
 
 
 def demo(
     target: Target = None,
     draft: Draft = None,
+    medusa: Medusa = None,
     dtype: DTypeOption = DType.AUTO,
     device: DeviceOption = Device.AUTO,
     threads: Threads = 0,
@@ -113,13 +126,13 @@ def demo(
     options = WorkerOptions(dtype=dtype.value, device=device.value, threads=threads)
     same_text = False
     with ending_well(interrupted=130), Display(console, live=not verbose, quiet=as_json) as display:
-        target, draft = models.choose_pair(target, draft)
+        chosen = models.choose_pair(target, draft, medusa)
         with Cluster(
-            target=target, draft=draft, options=options, verbose=verbose, watch=display.update
+            models=chosen, options=options, verbose=verbose, watch=display.update
         ) as cluster:
             display.hush()
             plan = Plan(max_tokens=max_tokens, repetitions=repetitions)
-            outcome = run(cluster.address, target, plan, None if as_json else console)
+            outcome = run(cluster.address, chosen.target, plan, None if as_json else console)
             if as_json:
                 print(outcome.to_json())
             else:

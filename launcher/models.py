@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import ModelError
@@ -9,50 +10,66 @@ from common.errors import ModelError
 BUNDLED = Path(__file__).parents[1] / "models" / "demo"
 
 
-def choose(target: Path | None, draft: Path | None) -> tuple[Path, Path | None]:
-    """Settle the pair.
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """What one deployment serves and guesses with; all are absolute directories."""
+
+    target: Path
+    """The model whose text is wanted."""
+    draft: Path | None = None
+    """The model that guesses, if there is one."""
+    medusa: Path | None = None
+    """Heads that guess beside the target, if there are any."""
+
+
+def choose(target: Path | None, draft: Path | None, medusa: Path | None = None) -> Models:
+    """Settle what to serve.
 
     Args:
-        target: The model whose text is wanted; None takes the bundled pair.
+        target: The model whose text is wanted; None takes the bundled models.
         draft: The model that guesses; None beside a target of your own means none.
-
-    Returns:
-        Target, and draft if there is one; both are directories with a model in them.
+        medusa: Heads that guess; None beside a target of your own means none.
 
     Raises:
         ModelError: A directory is missing or holds no model.
     """
-    if target is None:
-        return bundled("target"), checked(draft, "--draft") if draft else bundled("draft")
-    return checked(target, "--target"), checked(draft, "--draft") if draft else None
+    own_draft = checked(draft, "--draft") if draft else None
+    own_medusa = checked(medusa, "--medusa", holds="medusa*") if medusa else None
+    if target is not None:
+        return Models(target=checked(target, "--target"), draft=own_draft, medusa=own_medusa)
+    return Models(
+        target=bundled("target"),
+        draft=own_draft or bundled("draft"),
+        medusa=own_medusa or (BUNDLED / "medusa" if (BUNDLED / "medusa").is_dir() else None),
+    )
 
 
-def choose_pair(target: Path | None, draft: Path | None) -> tuple[Path, Path]:
-    """Settle the pair where there is nothing to show without a draft; see `choose`."""
-    target, chosen = choose(target, draft)
-    if chosen is None:
+def choose_pair(target: Path | None, draft: Path | None, medusa: Path | None = None) -> Models:
+    """Settle what to serve where there is nothing to show without a draft; see `choose`."""
+    models = choose(target, draft, medusa)
+    if models.draft is None:
         raise ModelError("with and without drafts is compared: give --draft beside --target")
-    return target, chosen
+    return models
 
 
-def bundled(role: str) -> Path:
-    """Find one of the two models that come with the source tree."""
+def bundled(role: str, holds: str = "config.json") -> Path:
+    """Find one of the models that come with the source tree."""
     directory = BUNDLED / role
     if not directory.is_dir():
         raise ModelError(
             f"the bundled demo models are not at {BUNDLED}: "
             "run from a checkout, or name model directories with --target and --draft"
         )
-    return checked(directory, f"the bundled {role}")
+    return checked(directory, f"the bundled {role}", holds)
 
 
-def checked(directory: Path, option: str) -> Path:
-    """Return the directory, absolute, if it looks like a Hugging Face model.
+def checked(directory: Path, option: str, holds: str = "config.json") -> Path:
+    """Return the directory, absolute, if it holds a file that matches `holds`.
 
     The services check the contents; this only spares the wait for them where the path is wrong.
     """
     if not directory.is_dir():
         raise ModelError(f"{option}: no such directory: {directory}")
-    if not (directory / "config.json").is_file():
-        raise ModelError(f"{option}: no config.json, so not a model directory: {directory}")
+    if not any(directory.glob(holds)):
+        raise ModelError(f"{option}: no {holds}, so not a model directory: {directory}")
     return directory.resolve()

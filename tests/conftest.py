@@ -21,6 +21,12 @@ def demo_target() -> Path:
 
 
 @pytest.fixture(scope="session")
+def demo_medusa() -> Path:
+    """Medusa heads trained for `demo_target`."""
+    return ROOT / "models" / "demo" / "medusa"
+
+
+@pytest.fixture(scope="session")
 def demo_draft() -> Path:
     """The bundled draft model, distilled from `demo_target` and sharing its tokenizer."""
     return ROOT / "models" / "demo" / "draft"

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.model.loader import Dtype, load
+from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from drafter.config import EngineConfig as DraftConfig
 from drafter.engine import DraftEngine, Reply
 from drafter.mirror import Round
+from verifier.__main__ import load_heads
 from verifier.config import EngineConfig
 from verifier.engine import Engine
 from verifier.methods.clock import DraftClock
@@ -26,6 +28,11 @@ def runner(
 ) -> Runner:
     """A runner for a model directory; on the CPU unless said otherwise."""
     return Runner(load(str(directory), dtype=dtype, device=device), kv_bytes=kv_bytes)
+
+
+def heads(directory: Path, target: Runner) -> MedusaHeads:
+    """Medusa heads for a target."""
+    return load_heads(str(directory), target)
 
 
 class LocalLink:
@@ -47,9 +54,16 @@ class LocalLink:
         self._pending = False
 
     def open(
-        self, session: int, incarnation: int, ids: Sequence[int], sampling: SamplingParams
+        self,
+        session: int,
+        incarnation: int,
+        ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        drawn: bool,
+        salt: bytes,
     ) -> None:
-        self.drafter.open(self._receive, session, incarnation, list(ids), sampling)
+        self.drafter.open(self._receive, session, incarnation, list(ids), sampling, drawn, salt)
         self._pending = True
 
     def commit(
@@ -61,6 +75,7 @@ class LocalLink:
         *,
         draft_tokens: int,
         verifying: int,
+        fanout: int,
     ) -> None:
         ended = Round(
             base=key.base,
@@ -69,6 +84,7 @@ class LocalLink:
             ids=tuple(ids),
             draft_tokens=draft_tokens,
             verifying=verifying,
+            fanout=fanout,
         )
         self.drafter.commit(self._receive, session, incarnation, ended)
         self._pending = True
@@ -98,6 +114,7 @@ class LocalLink:
                                 bonus=reply.round.ids[-1],
                             ),
                             ids=reply.ids,
+                            drawn=reply.drawn,
                         )
                     )
                 elif reply.warm is not None:
@@ -140,13 +157,15 @@ class Pair:
         draft: Runner | None = None,
         config: EngineConfig | None = None,
         fault: Callable[[Reply], Iterable[Reply]] | None = None,
+        *,
+        heads: MedusaHeads | None = None,
     ) -> Pair:
         config = config or EngineConfig()
         if draft is None:
-            return cls(Engine(target, config))
+            return cls(Engine(target, config, heads=heads))
         link = LocalLink(DraftEngine(draft, DraftConfig()), fault)
-        engine = Engine(target, config, lambda address: link)
-        proposer = engine.proposers["draft"]
+        engine = Engine(target, config, lambda address: link, heads=heads)
+        proposer = engine.methods.single["draft"]
         assert isinstance(proposer, DraftProposer)
         link.proposer = proposer
         return cls(engine, link)

@@ -16,6 +16,7 @@ from paceline.v1 import (
 )
 
 from common.rpc.server import RunningServer, start
+from common.tls_config import TlsConfig
 
 Message = tuple[Sequence[int], Sequence[int]]
 
@@ -49,6 +50,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer, verifier_pb2_grpc.VerifierS
         self.requests: list[verifier_pb2.VerifierGenerateRequest] = []
         self.remaining_s: list[float | None] = []
         self.cancelled = asyncio.Event()
+        self.mute = asyncio.Event()
         self.address = ""
         self._server: RunningServer | None = None
 
@@ -56,9 +58,10 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer, verifier_pb2_grpc.VerifierS
         return self.description
 
     async def WatchStatus(self, request, context):  # noqa: N802
-        while True:
+        while not self.mute.is_set():
             yield self.status
             await asyncio.sleep(request.interval_ms / 1000)
+        await asyncio.Event().wait()  # until the caller gives up
 
     async def Generate(self, request, context):  # noqa: N802
         self.requests.append(request)
@@ -102,7 +105,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer, verifier_pb2_grpc.VerifierS
             ),
         )
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int = 0, tls: TlsConfig | None = None) -> None:
         """Begins to serve; `address` says where."""
 
         def register(server: Any) -> list[str]:
@@ -110,7 +113,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer, verifier_pb2_grpc.VerifierS
             verifier_pb2_grpc.add_VerifierServicer_to_server(self, server)
             return ["paceline.v1.Worker", "paceline.v1.Verifier"]
 
-        self._server = await start(register=register, host="127.0.0.1", port=port)
+        self._server = await start(register=register, host="127.0.0.1", port=port, tls=tls)
         self.address = f"127.0.0.1:{self._server.port}"
 
     async def stop(self) -> None:
@@ -125,6 +128,8 @@ async def serving(*workers: ScriptedWorker) -> AsyncIterator[None]:
     """Runs workers for the length of a block."""
     for worker in workers:
         await worker.start()
-    yield
-    for worker in workers:
-        await worker.stop()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            await worker.stop()

@@ -6,16 +6,21 @@ import asyncio
 import secrets
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import uvloop
 from paceline.v1 import drafter_pb2, worker_pb2
 
+from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.rpc import process, worker, worker_process
+from common.store.pools import open_pools
 from verifier.config import VerifierConfig
+from verifier.cost import StepCost, measure
 from verifier.engine import Engine
 from verifier.links import DrafterLinks
 from verifier.service import VerifierService, status
+from verifier.sessions import Sessions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,10 +42,26 @@ def run(settings: VerifierConfig) -> None:
         block_tokens=settings.engine.block_tokens,
         max_len=settings.engine.max_len_tokens or None,
     )
-    uvloop.run(serve(settings, runner))
+    heads = load_heads(settings.medusa, runner) if settings.medusa else None
+    uvloop.run(serve(settings, runner, heads, StepCost(measure(runner))))
 
 
-async def serve(settings: VerifierConfig, runner: Runner) -> None:
+def load_heads(path: str, runner: Runner) -> MedusaHeads:
+    """Loads Medusa heads to guess for a model."""
+    weight = runner.loaded.output_weight
+    return MedusaHeads.load(
+        Path(path),
+        hidden_size=weight.shape[1],
+        vocab_size=weight.shape[0],
+        lm_head=weight,
+        dtype=runner.loaded.dtype,
+        device=runner.loaded.device,
+    )
+
+
+async def serve(
+    settings: VerifierConfig, runner: Runner, heads: MedusaHeads | None, cost: StepCost
+) -> None:
     """Serves until SIGTERM, SIGINT or `Worker.Drain`."""
     description = worker.describe(
         runner,
@@ -52,12 +73,23 @@ async def serve(settings: VerifierConfig, runner: Runner) -> None:
         tokenizer_fingerprint=description.tokenizer_fingerprint,
         vocab_size=description.vocab_size,
     )
-    links = DrafterLinks(hello, asyncio.get_running_loop())
-    engine = Engine(runner, settings.engine, links)
+    links = DrafterLinks(hello, asyncio.get_running_loop(), tls=settings.tls)
+    model = f"{description.model}:{description.tokenizer_fingerprint}"
+    pools = open_pools(settings.store_url, model, settings.pools)
+    engine = Engine(
+        runner,
+        settings.engine,
+        links,
+        cost=cost,
+        heads=heads,
+        lookahead=settings.lookahead,
+        shared=pools,
+    )
     links.bind(engine)
     description.methods.extend(engine.limits.methods)
+    sessions = Sessions(runner.pool.blocks, engine.post, settings.session_ttl_s)
     generation = VerifierService(
-        engine, runner.loaded.eos_token_ids, settings.stream_interval_ms / 1e3
+        engine, runner.loaded.eos_token_ids, sessions, settings.stream_interval_ms / 1e3
     )
     try:
         await worker_process.serve(
@@ -65,11 +97,12 @@ async def serve(settings: VerifierConfig, runner: Runner) -> None:
             engine,
             service="verifier",
             description=description,
-            status=lambda: status(engine),
+            status=lambda: status(engine, sessions),
             register=generation.register,
         )
     finally:
         await links.close()
+        pools.close()
 
 
 if __name__ == "__main__":

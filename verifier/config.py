@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
+from common.store.pool_config import PoolConfig
 from common.worker_config import WorkerConfig, at_least
+from verifier.pool.config import LookaheadConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +28,25 @@ class EngineConfig:
     """Most sequences waiting for admission; one more is refused with RESOURCE_EXHAUSTED."""
     draft_tokens: int = 8
     """Longest draft where a request leaves the length to the verifier, in tokens."""
+    draft_fanout: int = 2
+    """Bonus tokens a drafter drafts for ahead of a round's outcome, for each accepted length; 0
+    has it wait for the outcome."""
+    tree_nodes: int = 24
+    """Most nodes of a tree that heads, pools or look-ups propose, in tokens."""
+    medusa_tree: Literal["dynamic", "static"] = "dynamic"
+    """Grow Medusa's tree in each round by the heads' confidence, or use the one that came with
+    them."""
+    typical_threshold: float = 0.09
+    """Probability that typical acceptance always keeps, in (0, 1]."""
+    typical_alpha: float = 0.3
+    """Share of exp(-entropy) that typical acceptance keeps, in (0, 1]."""
     max_draft_tokens: int = 16
     """Longest draft a request may ask for, in tokens."""
 
     def __post_init__(self) -> None:
         at_least(self, "engine.", block_tokens=2, max_len_tokens=0, max_batch_tokens=1)
         at_least(self, "engine.", max_running=1, max_waiting=0, draft_tokens=1, max_draft_tokens=1)
+        at_least(self, "engine.", tree_nodes=1, draft_fanout=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +57,20 @@ class VerifierConfig(WorkerConfig):
     """Port to listen on; 0 takes a free one."""
     grace_s: float = 30.0
     """Time running requests get when the process is told to stop, in seconds."""
+    session_ttl_s: float = 3600.0
+    """Time a session's cache is kept for its next turn, where nothing else needs the memory, in
+    seconds."""
     stream_interval_ms: float = 20.0
     """Least time between two messages of one stream, in milliseconds; tokens committed meanwhile
     travel together, which leaves more of the processor to the model."""
+    store_url: str | None = None
+    """Redis or Valkey through which verifiers share n-grams: redis://host:port/0 or unix:///path.
+    Without it this process shares them among its own requests."""
+    medusa: str = ""
+    """Directory of Medusa heads made for the model; empty serves without."""
+    lookahead: LookaheadConfig = field(default_factory=LookaheadConfig)
+    """Sizes of lookahead decoding."""
+    pools: PoolConfig = field(default_factory=PoolConfig)
+    """Sizes of shared n-gram pools."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     """Sizes of the engine."""

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from paceline.v1 import types_pb2, verifier_pb2
 
+from common.errors import InvalidArgument
+from common.model.kv_cache import MAX_SALT_BYTES
 from common.rpc.convert import acceptance_from_proto, acceptance_to_proto, sampling_from_proto
+from verifier.acceptance import LOSSY
 from verifier.sequence import Counts, Event, FinishReason, Request, Source
 
 _SOURCES = {
@@ -19,6 +22,14 @@ _FINISHES = {
     FinishReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
 }
 
+MOST_SESSION_CHARS = 128
+
+
+def check_length(field: str, value: str | bytes, most: int) -> None:
+    """Raises InvalidArgument where a value is longer than `most`."""
+    if len(value) > most:
+        raise InvalidArgument(field, f"must be at most {most} long, got {len(value)}")
+
 
 def request_from_proto(
     message: verifier_pb2.VerifierGenerateRequest, eos: Sequence[int]
@@ -28,7 +39,12 @@ def request_from_proto(
     Args:
         message: As it came.
         eos: Ids that end the model's texts.
+
+    Raises:
+        InvalidArgument: The acceptance rule is unknown, or a key or salt is too long.
     """
+    check_length("session", message.session, MOST_SESSION_CHARS)
+    check_length("cache_salt", message.cache_salt, MAX_SALT_BYTES)
     drafters = tuple(drafter.address for drafter in message.drafters)
     method = message.speculation.method or "auto"
     if method == "auto":
@@ -44,6 +60,7 @@ def request_from_proto(
         draft_tokens=message.speculation.draft_tokens,
         stop_ids=stops if message.ignore_eos else stops.union(eos),
         drafters=drafters,
+        cache_salt=message.cache_salt,
     )
 
 
@@ -81,6 +98,8 @@ def complete_to_proto(
                 drafted_tokens=counts.drafted_tokens,
                 accepted_tokens=counts.accepted_tokens,
                 accepted_per_position=counts.accepted_per_position,
+                lossy=request.acceptance in LOSSY,
+                accepted_by_method=counts.accepted_by_method,
             ),
         )
     )

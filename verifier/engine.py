@@ -11,18 +11,26 @@ import logging
 import time
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from common.errors import PacelineError, ResourceExhausted, Unavailable
 from common.inbox import Inbox, Note, StepMeter
 from common.model.batch import Segment, tree_slots
 from common.model.kv_cache import KvLease
+from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
 from common.model.tree import TokenTree
-from verifier.acceptance import walk
+from verifier.acceptance import rules
+from verifier.acceptance.base import Scores
+from verifier.acceptance.typical import Typical
 from verifier.config import EngineConfig
-from verifier.methods import METHODS
-from verifier.methods.base import Proposer
+from verifier.cost import StepCost
+from verifier.methods import Methods, Parts
+from verifier.methods.base import Outcome
 from verifier.methods.draft import LinkSource
+from verifier.pool.config import LookaheadConfig
+from verifier.pool.shared import SharedPools
 from verifier.scheduler import Scheduler, Work
 from verifier.sequence import Event, Limits, Listener, Request, Sequence, Source, validate
 
@@ -49,6 +57,14 @@ class Load:
     """Tokens committed so far."""
 
 
+@dataclass(frozen=True)
+class _Scored:
+    """One sequence's tree after the pass, and the states below it."""
+
+    scores: Scores
+    states: Tensor  # [nodes, hidden]
+
+
 class Engine:
     """Generates tokens for many requests at once.
 
@@ -56,24 +72,47 @@ class Engine:
         runner: The target model.
         config: Sizes.
         links: Finds drafters; the default knows none.
+        cost: Of its steps, as measured on this machine.
+        heads: Medusa's, made for this model.
+        lookahead: Sizes of lookahead decoding.
+        shared: N-grams of other sequences.
     """
 
     def __init__(
-        self, runner: Runner, config: EngineConfig, links: LinkSource | None = None
+        self,
+        runner: Runner,
+        config: EngineConfig,
+        links: LinkSource | None = None,
+        *,
+        cost: StepCost | None = None,
+        heads: MedusaHeads | None = None,
+        lookahead: LookaheadConfig | None = None,
+        shared: SharedPools | None = None,
     ) -> None:
         self._runner = runner
         self._config = config
-        known = links if links is not None else _no_links
-        self.proposers: dict[str, Proposer] = {
-            name: make(config, known) for name, make in METHODS.items()
-        }
-        """By method."""
-        self._scheduler = Scheduler(config, self.proposers)
+        self._cost = cost or StepCost()
+        parts = Parts(
+            config=config,
+            cost=self._cost,
+            links=links if links is not None else _no_links,
+            heads=heads,
+            lookahead=lookahead or LookaheadConfig(),
+            parameters=runner.loaded.parameters,
+            shared=shared,
+        )
+        self.methods = Methods(parts)
+        """What drafts."""
+        self._rules = rules(Typical(threshold=config.typical_threshold, alpha=config.typical_alpha))
+        self._scheduler = Scheduler(
+            config, lambda sequence: self.methods.find(sequence.request.method)
+        )
         self.limits = Limits(
             vocab_size=runner.loaded.vocab_size,
             max_len=runner.max_len,
             max_draft_tokens=config.max_draft_tokens,
-            methods=tuple(METHODS),
+            methods=tuple(self.methods.single),
+            acceptances=tuple(self._rules),
         )
         """What requests are checked against."""
         self._inbox = Inbox()
@@ -112,7 +151,7 @@ class Engine:
         sequence = Sequence(
             request,
             listener,
-            KvLease(self._runner.pool.blocks),
+            KvLease(self._runner.pool.blocks, request.cache_salt),
             next(self._tickets),
         )
         self._admitted[sequence.ticket] = sequence
@@ -185,8 +224,9 @@ class Engine:
             self._flush()
 
     def _run_and_commit(self, batch: list[Work]) -> None:
+        started = time.perf_counter()
         try:
-            samples = self._run(batch)
+            scored = self._run(batch)
         except Exception as error:
             if len(batch) == 1:
                 self._fail(batch, error)
@@ -196,48 +236,77 @@ class Engine:
                 self._run_and_commit([work])
             return
         self._take_notes()  # branches that came meanwhile are for the outcomes known only now
+        tokens = self._tokens
         try:
-            self._commit(batch, samples)
+            self._commit(batch, scored)
         except Exception as error:
             self._fail(batch, error)
+        if all(work.tree is not None and work.rows == 1 for work in batch):
+            self._cost.observe(
+                rows=sum(work.batch_rows for work in batch),
+                sequences=len(batch),
+                tokens=self._tokens - tokens,
+                seconds=time.perf_counter() - started,
+            )
 
-    def _run(self, batch: list[Work]) -> list[list[int]]:
+    def _run(self, batch: list[Work]) -> list[_Scored | None]:
         """One forward pass and one sample at every node of every tree."""
-        logits = self._runner.forward([_segment(work) for work in batch])
-        rows = [row for work in batch if work.tree for row in _rows(work.sequence, work.tree)]
-        flat = iter(sample(logits[: len(rows)], rows).tolist() if rows else ())
-        return [[next(flat) for _ in work.tree.ids] if work.tree else [] for work in batch]
+        output = self._runner.forward([_segment(work) for work in batch])
+        rows = [_rows(work.sequence, work.tree) if work.tree else [] for work in batch]
+        every = [row for part in rows for row in part]
+        choices = sample(output.logits[: len(every)], every).tolist() if every else []
+        scored: list[_Scored | None] = []
+        first = 0
+        for work, part in zip(batch, rows, strict=True):
+            if work.tree is None:
+                scored.append(None)
+                continue
+            mine = slice(first, first + len(part))
+            scores = Scores(
+                tree=work.tree, choices=choices[mine], logits=output.logits[mine], rows=part
+            )
+            scored.append(_Scored(scores, output.states[mine]))
+            first = mine.stop
+        return scored
 
-    def _commit(self, batch: list[Work], samples: list[list[int]]) -> None:
+    def _commit(self, batch: list[Work], scored: list[_Scored | None]) -> None:
         """Keeps what was right, frees who is done, tells drafters first and then everyone."""
         news = []
-        for work, choices in zip(batch, samples, strict=True):
+        for work, result in zip(batch, scored, strict=True):
             if work.sequence.gone:
                 continue
-            if work.tree is None:
+            if result is None:
                 self._computed(work.sequence, work.rows)
             else:
-                news.append((work.sequence, self._commit_round(work, work.tree, choices)))
+                news.append((work.sequence, self._commit_round(work, result)))
         self._flush()
         for sequence, event in news:
             sequence.listener(event)
 
-    def _commit_round(self, work: Work, tree: TokenTree, choices: list[int]) -> Event:
-        sequence = work.sequence
-        accepted, last = walk(tree, choices)
+    def _commit_round(self, work: Work, scored: _Scored) -> Event:
+        sequence, tree = work.sequence, scored.scores.tree
+        accepted, last = self._rules[sequence.request.acceptance](scored.scores)
         root = len(sequence.ids) - 1
         taken = sequence.commit([*(tree.ids[node] for node in accepted), last])
         kept = accepted[:taken]
         self._keep_path(sequence, tree, root, kept)
         self._computed(sequence, work.rows + len(kept))
-        sequence.counts.add_round(tree.draft_tokens, len(kept))
+        owners = [tree.owners[node] for node in kept]
+        sequence.counts.add_round(tree.draft_tokens, len(kept), owners)
         self._tokens += taken
         whole = tree.draft_tokens > 0 and not tree.children(accepted[-1] if accepted else 0)
         sources = [Source.ACCEPTED] * len(kept)
         if taken > len(kept):
             sources.append(Source.BONUS if whole else Source.RECOVERED)
         ids = sequence.ids[-taken:]
-        self._scheduler.proposer(sequence).observe(sequence, tree, kept, ids)
+        outcome = Outcome(
+            tree=tree,
+            choices=scored.scores.choices,
+            accepted=kept,
+            ids=ids,
+            state=scored.states[kept[-1] if kept else 0],
+        )
+        self._scheduler.proposer(sequence).observe(sequence, outcome)
         if sequence.finished:
             self._retire(sequence)
         return Event(ids, sources, sequence.finished, sequence.counts.snapshot())
@@ -283,8 +352,7 @@ class Engine:
         self._flush()
 
     def _flush(self) -> None:
-        deadlines = [proposer.flush() for proposer in self.proposers.values()]
-        self._deadline = min((d for d in deadlines if d is not None), default=None)
+        self._deadline = self.methods.flush()
 
 
 def _segment(work: Work) -> Segment:

@@ -20,12 +20,14 @@ import grpc
 import grpc.aio
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc
 
-from common.rpc.channel import open_channel
+from common.rpc.channel import Line
 from common.rpc.convert import sampling_to_proto
 from common.sampling_params import SamplingParams
+from common.tls_config import TlsConfig
+from verifier.branches import arrival, sensible
 from verifier.engine import Engine
 from verifier.methods.clock import DraftClock
-from verifier.methods.draft import Arrival, DraftProposer, RoundKey
+from verifier.methods.draft import DraftProposer, RoundKey
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class GrpcDraftLink:
         engine: Gets what arrives.
         proposer: Of the draft method.
         loop: Runs the stream.
+        tls: Certificates; read again for each stream.
     """
 
     def __init__(
@@ -53,9 +56,10 @@ class GrpcDraftLink:
         engine: Engine,
         proposer: DraftProposer,
         loop: asyncio.AbstractEventLoop,
+        tls: TlsConfig,
     ) -> None:
         self.clock = DraftClock()
-        self._address, self._hello = address, hello
+        self._address, self._hello, self._tls = address, hello, tls
         self._engine, self._proposer, self._loop = engine, proposer, loop
         self._message = drafter_pb2.DraftRequest()
         self._filled = False
@@ -88,13 +92,25 @@ class GrpcDraftLink:
         self._used_at = time.monotonic()
 
     def open(
-        self, session: int, incarnation: int, ids: Sequence[int], sampling: SamplingParams
+        self,
+        session: int,
+        incarnation: int,
+        ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        drawn: bool,
+        salt: bytes,
     ) -> None:
         """Starts a mirror."""
         self.touch()
         self._filled = True
         self._message.opens.add(
-            session=session, incarnation=incarnation, ids=ids, sampling=sampling_to_proto(sampling)
+            session=session,
+            incarnation=incarnation,
+            ids=ids,
+            sampling=sampling_to_proto(sampling),
+            drawn=drawn,
+            cache_salt=salt,
         )
 
     def commit(
@@ -106,6 +122,7 @@ class GrpcDraftLink:
         *,
         draft_tokens: int,
         verifying: int,
+        fanout: int,
     ) -> None:
         """Tells how a round ended."""
         self.touch()
@@ -119,6 +136,7 @@ class GrpcDraftLink:
             ids=ids,
             draft_tokens=draft_tokens,
             verifying=verifying,
+            fanout=fanout,
         )
 
     def close(self, session: int, incarnation: int) -> None:
@@ -168,7 +186,7 @@ class GrpcDraftLink:
 
     async def _converse(self) -> None:
         """Opens the stream and takes what arrives until it ends."""
-        async with open_channel(self._address) as channel:
+        async with Line(self._address, self._tls).open() as channel:
             call = drafter_pb2_grpc.DrafterStub(channel).Draft(self._requests())
             await call.initial_metadata()  # sent once the drafter has accepted the hello
             if not call.done():  # a refused call has metadata, too: none
@@ -197,32 +215,13 @@ class GrpcDraftLink:
             self._engine.post(partial(self._proposer.warmed, ready.session, ready.incarnation))
         for branches in response.branches:
             for branch in branches.branches:
-                if _sensible(branch, self._hello.vocab_size):
-                    self._engine.post(partial(self._proposer.arrived, _arrival(branches, branch)))
+                if sensible(branch, self._hello.vocab_size):
+                    self._engine.post(partial(self._proposer.arrived, arrival(branches, branch)))
                 else:
                     self._engine.post(self._proposer.senseless)
         for drop in response.drops:
             _log.info("drafter gave up a session", extra={"reason": drop.reason})
             self._engine.post(partial(self._proposer.dropped, drop.session, drop.incarnation))
-
-
-def _sensible(branch: drafter_pb2.Branch, vocab_size: int) -> bool:
-    """Whether a branch can be checked: whole, as each is sent so far, and of ids that exist."""
-    return branch.offset == 0 and all(token < vocab_size for token in branch.ids)
-
-
-def _arrival(branches: drafter_pb2.Branches, branch: drafter_pb2.Branch) -> Arrival:
-    return Arrival(
-        session=branches.session,
-        incarnation=branches.incarnation,
-        key=RoundKey(
-            base=branches.base,
-            path_hash=branches.path_hash,
-            accepted=branch.accepted,
-            bonus=branch.bonus,
-        ),
-        ids=tuple(branch.ids),
-    )
 
 
 class DrafterLinks:
@@ -235,12 +234,18 @@ class DrafterLinks:
         hello: What drafters must match.
         loop: Runs the streams.
         idle_s: Time until an unused stream ends, in seconds.
+        tls: Certificates; without any drafters are called in plaintext.
     """
 
     def __init__(
-        self, hello: drafter_pb2.Hello, loop: asyncio.AbstractEventLoop, idle_s: float = 60.0
+        self,
+        hello: drafter_pb2.Hello,
+        loop: asyncio.AbstractEventLoop,
+        idle_s: float = 60.0,
+        tls: TlsConfig | None = None,
     ) -> None:
         self._hello, self._loop, self._idle_s = hello, loop, idle_s
+        self._tls = tls or TlsConfig()
         self._links: dict[str, GrpcDraftLink] = {}
         self._engine: Engine | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -266,10 +271,10 @@ class DrafterLinks:
         """The link to a drafter; called on the engine's thread."""
         if address not in self._links:
             assert self._engine is not None, "bind comes first"
-            proposer = self._engine.proposers["draft"]
+            proposer = self._engine.methods.single["draft"]
             assert isinstance(proposer, DraftProposer)
             self._links[address] = GrpcDraftLink(
-                address, self._hello, self._engine, proposer, self._loop
+                address, self._hello, self._engine, proposer, self._loop, self._tls
             )
         self._links[address].touch()
         return self._links[address]

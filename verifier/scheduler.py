@@ -11,6 +11,7 @@ once more later: bit for bit the same, so nobody notices but the clock.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.model.batch import tree_positions
@@ -31,24 +32,25 @@ class Work:
     tree: TokenTree | None
     """What to check; set where the rows reach the last committed token."""
 
+    @property
+    def batch_rows(self) -> int:
+        """Rows it takes of the pass."""
+        return self.rows - 1 + len(self.tree) if self.tree is not None else self.rows
+
 
 class Scheduler:
     """Decides each step's batch.
 
     Args:
         config: Sizes.
-        proposers: By method.
+        proposer: Finds what drafts for a sequence.
     """
 
-    def __init__(self, config: EngineConfig, proposers: dict[str, Proposer]) -> None:
+    def __init__(self, config: EngineConfig, proposer: Callable[[Sequence], Proposer]) -> None:
         self._config = config
-        self._proposers = proposers
+        self.proposer = proposer
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-
-    def proposer(self, sequence: Sequence) -> Proposer:
-        """The proposer that drafts for a sequence."""
-        return self._proposers[sequence.request.method]
 
     def schedule(self, now: float) -> list[Work]:
         """Chooses the next batch; empty where nothing is ready.
@@ -64,7 +66,7 @@ class Scheduler:
         ]
         prefilling = [sequence for sequence in self.running if sequence.pending > 1]
         batch = self._decode(decoding, quota=self._prefill_quota if prefilling else 0)
-        budget = self._config.max_batch_tokens - sum(_rows(work) for work in batch)
+        budget = self._config.max_batch_tokens - sum(work.batch_rows for work in batch)
         for sequence in prefilling:
             if sequence not in self.running or budget <= 0:
                 continue
@@ -85,12 +87,18 @@ class Scheduler:
             if sequence not in self.running:  # preempted for one before it
                 continue
             share = spare // (len(decoding) - index)
-            tree = self.proposer(sequence).propose(sequence, min(share, sequence.room - 1))
+            tree = self._propose(sequence, min(share, sequence.room - 1))
             work = self._fit(sequence, 1, tree)
             if work is not None:
                 batch.append(work)
-                spare -= tree.draft_tokens
+                spare -= work.batch_rows - 1
         return batch
+
+    def _propose(self, sequence: Sequence, budget: int) -> TokenTree:
+        tree = TokenTree(sequence.ids[-1])
+        tree.owner = sequence.request.method
+        self.proposer(sequence).propose(sequence, tree, max(budget, 0))
+        return tree
 
     @property
     def _prefill_quota(self) -> int:
@@ -135,7 +143,3 @@ class Scheduler:
         sequence.lease.release()
         sequence.computed = 0
         self.waiting.appendleft(sequence)
-
-
-def _rows(work: Work) -> int:
-    return work.rows - 1 + len(work.tree) if work.tree is not None else work.rows

@@ -60,6 +60,8 @@ class Request:
     """Ids that end the text, the model's own included."""
     drafters: tuple[str, ...] = ()
     """Addresses of drafters to pair with, best first."""
+    cache_salt: bytes = b""
+    """Requests with different ones share no cached prefix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,9 @@ class Limits:
     max_draft_tokens: int
     """Longest draft of a round."""
     methods: tuple[str, ...]
-    """Methods on offer."""
+    """Methods on offer; any that draft may be joined by `+`."""
+    acceptances: tuple[str, ...] = ("coupled",)
+    """Acceptance rules on offer."""
 
 
 def validate(request: Request, limits: Limits) -> None:
@@ -104,16 +108,27 @@ def validate(request: Request, limits: Limits) -> None:
         )
     if len(request.drafters) > MOST_DRAFTERS:
         raise InvalidArgument("drafters", f"at most {MOST_DRAFTERS}, got {len(request.drafters)}")
-    if request.method not in limits.methods:
+    _validate_method(request.method, limits)
+    if request.acceptance not in limits.acceptances:
         raise FailedPrecondition(
-            f"speculation.method: this verifier has {', '.join(limits.methods)}, "
-            f"not {request.method}"
-        )
-    if request.acceptance != "coupled":
-        raise FailedPrecondition(
-            f"speculation.acceptance: this verifier has coupled, not {request.acceptance}"
+            f"speculation.acceptance: this verifier has {', '.join(limits.acceptances)}, "
+            f"not {request.acceptance}"
         )
     request.sampling.validate(limits.vocab_size)
+
+
+def _validate_method(method: str, limits: Limits) -> None:
+    names = method.split("+")
+    for name in names:
+        if name not in limits.methods:
+            raise FailedPrecondition(
+                f"speculation.method: this verifier has {', '.join(limits.methods)}, not {name}"
+            )
+    if len(names) > 1 and ("plain" in names or len(set(names)) < len(names)):
+        raise InvalidArgument(
+            "speculation.method",
+            f"{method}: joins different methods that draft; plain is not one of them",
+        )
 
 
 @dataclass
@@ -130,9 +145,19 @@ class Counts:
     """Draft tokens committed."""
     accepted_per_position: list[int] = field(default_factory=list)
     """Rounds in which the draft token at this depth was committed."""
+    accepted_by_method: dict[str, int] = field(default_factory=dict)
+    """Draft tokens committed, by the method that proposed them."""
 
-    def add_round(self, drafted: int, accepted: int) -> None:
-        """Counts one target pass."""
+    def add_round(self, drafted: int, accepted: int, owners: Ids[str]) -> None:
+        """Counts one target pass.
+
+        Args:
+            drafted: Draft tokens it checked.
+            accepted: How many of them were committed.
+            owners: Who proposed each of these.
+        """
+        for owner in owners:
+            self.accepted_by_method[owner] = self.accepted_by_method.get(owner, 0) + 1
         self.rounds += 1
         self.drafted_tokens += drafted
         self.accepted_tokens += accepted
@@ -143,7 +168,11 @@ class Counts:
 
     def snapshot(self) -> Counts:
         """Returns a copy for other threads, which counting on does not change."""
-        return replace(self, accepted_per_position=self.accepted_per_position.copy())
+        return replace(
+            self,
+            accepted_per_position=self.accepted_per_position.copy(),
+            accepted_by_method=self.accepted_by_method.copy(),
+        )
 
 
 @dataclass(frozen=True)

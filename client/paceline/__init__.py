@@ -12,6 +12,7 @@ Only the names below are public; modules whose name begins with an underscore ma
 from paceline._async_client import AsyncClient
 from paceline._client import Client
 from paceline._generation import AsyncGeneration, Generation
+from paceline._security import Tls
 from paceline._types import (
     AcceptanceRule,
     Chunk,
@@ -40,6 +41,7 @@ __all__ = [
     "Result",
     "RpcError",
     "Speculation",
+    "Tls",
     "TokenSource",
     "Usage",
     "__version__",

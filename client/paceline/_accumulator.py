@@ -3,24 +3,41 @@
 from typing import Any, cast
 
 from paceline._types import Chunk, FinishReason, Model, Result, Speculation, TokenSource, Usage
+from paceline.errors import UnimplementedError
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import types_pb2
 
 
 class Accumulator:
-    """Turns responses into chunks, and all of them into a result."""
+    """Turns responses into chunks, and all of them into a result.
+
+    Attributes:
+        begun: Whether a gateway has taken the request.
+        responses: How many came.
+    """
 
     def __init__(self) -> None:
+        self.begun = False
+        self.responses = 0
         self._started = pb.GenerationStarted()
         self._complete: pb.GenerationComplete | None = None
         self._texts: list[str] = []
         self._token_ids: list[int] = []
+        self._sources: list[types_pb2.TokenSource] = []
+        self._rounds = self._drafted_tokens = 0
+        self._idless = 0  # characters that came without ids, at the end
+        self._skip = 0  # of them, what a resumed stream will repeat
 
     def add(self, response: pb.GenerateResponse) -> Chunk | None:
-        """Takes the next response; returns its chunk if it has one."""
+        """Takes the next response; returns its chunk if it has one.
+
+        Raises:
+            UnimplementedError: A stream that was to be resumed begins anew.
+        """
+        self.responses += 1
         match response.WhichOneof("event"):
             case "started":
-                self._started = response.started
+                self._start(response.started)
             case "complete":
                 self._complete = response.complete
             case "chunk":
@@ -50,11 +67,42 @@ class Accumulator:
             model=self._started.model,
         )
 
-    def _add_chunk(self, message: pb.GenerationChunk) -> Chunk:
-        self._texts.append(message.text)
+    def describe(self, request: pb.GenerateRequest) -> None:
+        """Writes what was received into a request for the rest; what is added from then on is."""
+        request.request_id = self._started.request_id
+        request.model = self._started.model
+        request.sampling.seed = self._started.seed
+        request.resume.CopyFrom(
+            pb.Resume(
+                token_ids=self._token_ids,
+                sources=self._sources,
+                rounds=self._rounds,
+                drafted_tokens=self._drafted_tokens,
+                numerics=self._started.numerics,
+            )
+        )
+        self._skip = self._idless
+
+    def _start(self, started: pb.GenerationStarted) -> None:
+        if started.resumed_tokens != len(self._token_ids):
+            raise UnimplementedError("this gateway does not resume generations")
+        if not self.begun:
+            self._started = started
+        self.begun = True
+
+    def _add_chunk(self, message: pb.GenerationChunk) -> Chunk | None:
+        text = message.text[self._skip :]
+        self._skip -= len(message.text) - len(text)
+        if not message.token_ids:
+            if not text and message.text:
+                return None  # all of it came before the gateway was lost
+            self._idless += len(text)
+        self._texts.append(text)
         self._token_ids.extend(message.token_ids)
+        self._sources.extend(message.sources)
+        self._rounds, self._drafted_tokens = message.rounds, message.drafted_tokens
         return Chunk(
-            text=message.text,
+            text=text,
             token_ids=tuple(message.token_ids),
             sources=tuple(
                 cast(TokenSource, _name(types_pb2.TokenSource, "TOKEN_SOURCE_", source))
@@ -77,6 +125,7 @@ def speculation(stats: types_pb2.SpeculationStats, completion_tokens: int) -> Sp
         acceptance_rate=stats.accepted_tokens / drafted if drafted else 0.0,
         mean_accepted_length=completion_tokens / rounds if rounds else 0.0,
         lossy=stats.lossy,
+        accepted_by_method=dict(stats.accepted_by_method),
     )
 
 

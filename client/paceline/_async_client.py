@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import grpc
 
 from paceline._accumulator import models
 from paceline._base_client import (
-    UNARY_TIMEOUT_S,
     BaseClient,
     detokenize_request,
     tokenize_request,
@@ -16,6 +15,7 @@ from paceline._base_client import (
 from paceline._channel import channel_options
 from paceline._conversion import converted
 from paceline._generation import AsyncGeneration
+from paceline._resume import Resumption
 from paceline._types import Model
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1.inference_pb2_grpc import InferenceStub
@@ -29,6 +29,11 @@ class AsyncClient(BaseClient[AsyncGeneration]):
     Args:
         address: The gateway as `host:port`; by default the environment's `PACELINE_ADDRESS`, else
             `localhost:7070`. Nothing is connected before the first call.
+        token: Bearer token of the gateway's operator, or a function that returns one for each call;
+            by default the environment's `PACELINE_TOKEN`.
+        tls: TLS to the gateway; by default with the authorities in the file that the
+            environment's `PACELINE_CA` names (`system`: gRPC's own), else plaintext.
+        insecure: Send a token to another machine in plaintext.
 
     Example:
         async with paceline.AsyncClient() as client:
@@ -56,9 +61,8 @@ class AsyncClient(BaseClient[AsyncGeneration]):
         """
         self._require_open()
         with converted(self._address):
-            return models(
-                await self._stub.ListModels(pb.ListModelsRequest(), timeout=UNARY_TIMEOUT_S)
-            )
+            answer = await self._stub.ListModels(pb.ListModelsRequest(), **self._unary())
+        return models(answer)
 
     async def tokenize(
         self,
@@ -81,7 +85,7 @@ class AsyncClient(BaseClient[AsyncGeneration]):
         request = tokenize_request(text, messages, model)
         self._require_open()
         with converted(self._address):
-            return list((await self._stub.Tokenize(request, timeout=UNARY_TIMEOUT_S)).token_ids)
+            return list((await self._stub.Tokenize(request, **self._unary())).token_ids)
 
     async def detokenize(self, token_ids: Sequence[int], *, model: str | None = None) -> str:
         """Returns the text of ids, special tokens left out.
@@ -96,18 +100,26 @@ class AsyncClient(BaseClient[AsyncGeneration]):
         request = detokenize_request(token_ids, model)
         self._require_open()
         with converted(self._address):
-            return str((await self._stub.Detokenize(request, timeout=UNARY_TIMEOUT_S)).text)
+            return str((await self._stub.Detokenize(request, **self._unary())).text)
 
     # Made on first use: a grpc.aio channel belongs to the loop that runs at its making, and a
     # client may well be made before there is one.
     @cached_property
     def _channel(self) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(self._address, options=channel_options(self._address))
+        options = [*channel_options(self._address), *self._security.options]
+        if (credentials := self._security.credentials) is None:
+            return grpc.aio.insecure_channel(self._address, options=options)
+        return grpc.aio.secure_channel(self._address, credentials, options=options)
 
     @cached_property
     def _stub(self) -> InferenceStub:
         return InferenceStub(self._channel)
 
-    def _start(self, request: pb.GenerateRequest, timeout_s: float) -> AsyncGeneration:
-        call = self._stub.Generate(request, timeout=timeout_s)
-        return AsyncGeneration(call, self._address)
+    def _start(
+        self, request: pb.GenerateRequest, timeout_s: float, resume: bool
+    ) -> AsyncGeneration:
+        resumption = Resumption(request, timeout_s, lambda: resume and not self._closed)
+        return AsyncGeneration(self._open, self._address, resumption)
+
+    def _open(self, request: pb.GenerateRequest, timeout_s: float) -> Any:
+        return self._stub.Generate(request, timeout=timeout_s, metadata=self._security.metadata())

@@ -1,11 +1,12 @@
 """What the sync and the asyncio client share: the address, and the building of requests."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from paceline import _requests as checked
 from paceline._channel import resolve_address
+from paceline._security import Security, Tls
 from paceline._types import AcceptanceRule
 from paceline.errors import ClientClosedError
 from paceline.v1 import inference_pb2 as pb
@@ -24,13 +25,27 @@ class BaseClient(ABC, Generic[GenerationT]):
     Args:
         address: The gateway as `host:port`; by default the environment's `PACELINE_ADDRESS`, else
             `localhost:7070`. Nothing is connected before the first call.
+        token: Bearer token of the gateway's operator, or a function that returns one for each call;
+            by default the environment's `PACELINE_TOKEN`.
+        tls: TLS to the gateway; by default with the authorities in the file that the
+            environment's `PACELINE_CA` names (`system`: gRPC's own), else plaintext.
+        insecure: Send a token to another machine in plaintext.
 
     Raises:
-        ArgumentError: The address is a web address.
+        ArgumentError: The address is a web address, a token would travel in plaintext, or a
+            certificate cannot be read.
     """
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | Callable[[], str] | None = None,
+        tls: Tls | None = None,
+        insecure: bool = False,
+    ) -> None:
         self._address = resolve_address(address)
+        self._security = Security(self._address, token, tls, insecure)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -64,6 +79,7 @@ class BaseClient(ABC, Generic[GenerationT]):
         acceptance: AcceptanceRule = "coupled",
         session_id: str | None = None,
         timeout: float | None = None,
+        resume: bool = True,
     ) -> GenerationT:
         """Starts a generation and returns at once.
 
@@ -91,6 +107,8 @@ class BaseClient(ABC, Generic[GenerationT]):
             acceptance: `coupled` (exact), `rejection` (exact in distribution) or `typical` (lossy).
             session_id: The same id in every turn keeps a conversation's cache in place.
             timeout: Seconds for the whole generation; None: one hour.
+            resume: Where the gateway is lost on the way, go on with another one, or with the same
+                one when it is back: the text stays the same, and no part of it comes twice.
 
         Returns:
             The generation: iterate over it for chunks, or ask for its `result()`. What the server
@@ -121,12 +139,17 @@ class BaseClient(ABC, Generic[GenerationT]):
             session_id=checked.text("session_id", session_id or ""),
         )
         timeout_s = GENERATE_TIMEOUT_S if timeout is None else checked.timeout_s(timeout)
+        checked.flag("resume", resume)
         self._require_open()
-        return self._start(request, timeout_s)
+        return self._start(request, timeout_s, resume)
 
     @abstractmethod
-    def _start(self, request: pb.GenerateRequest, timeout_s: float) -> GenerationT:
+    def _start(self, request: pb.GenerateRequest, timeout_s: float, resume: bool) -> GenerationT:
         """Opens the stream."""
+
+    def _unary(self) -> dict[str, Any]:
+        """What every call but a generation is given."""
+        return {"timeout": UNARY_TIMEOUT_S, "metadata": self._security.metadata()}
 
     def _require_open(self) -> None:
         if self._closed:

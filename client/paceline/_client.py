@@ -1,13 +1,12 @@
 """The sync client."""
 
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import grpc
 
 from paceline._accumulator import models
 from paceline._base_client import (
-    UNARY_TIMEOUT_S,
     BaseClient,
     detokenize_request,
     tokenize_request,
@@ -15,6 +14,8 @@ from paceline._base_client import (
 from paceline._channel import channel_options
 from paceline._conversion import converted
 from paceline._generation import Generation
+from paceline._resume import Resumption
+from paceline._security import Tls
 from paceline._types import Model
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1.inference_pb2_grpc import InferenceStub
@@ -28,15 +29,27 @@ class Client(BaseClient[Generation]):
     Args:
         address: The gateway as `host:port`; by default the environment's `PACELINE_ADDRESS`, else
             `localhost:7070`. Nothing is connected before the first call.
+        token: Bearer token of the gateway's operator, or a function that returns one for each call;
+            by default the environment's `PACELINE_TOKEN`.
+        tls: TLS to the gateway; by default with the authorities in the file that the
+            environment's `PACELINE_CA` names (`system`: gRPC's own), else plaintext.
+        insecure: Send a token to another machine in plaintext.
 
     Example:
         with paceline.Client() as client:
             print(client.generate("Once upon a time", max_tokens=64).result().text)
     """
 
-    def __init__(self, address: str | None = None) -> None:
-        super().__init__(address)
-        self._channel = grpc.insecure_channel(self._address, options=channel_options(self._address))
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | Callable[[], str] | None = None,
+        tls: Tls | None = None,
+        insecure: bool = False,
+    ) -> None:
+        super().__init__(address, token=token, tls=tls, insecure=insecure)
+        self._channel = self._connected()
         self._stub = InferenceStub(self._channel)
 
     def __enter__(self) -> Self:
@@ -58,7 +71,8 @@ class Client(BaseClient[Generation]):
         """
         self._require_open()
         with converted(self._address):
-            return models(self._stub.ListModels(pb.ListModelsRequest(), timeout=UNARY_TIMEOUT_S))
+            answer = self._stub.ListModels(pb.ListModelsRequest(), **self._unary())
+        return models(answer)
 
     def tokenize(
         self,
@@ -81,7 +95,7 @@ class Client(BaseClient[Generation]):
         request = tokenize_request(text, messages, model)
         self._require_open()
         with converted(self._address):
-            return list(self._stub.Tokenize(request, timeout=UNARY_TIMEOUT_S).token_ids)
+            return list(self._stub.Tokenize(request, **self._unary()).token_ids)
 
     def detokenize(self, token_ids: Sequence[int], *, model: str | None = None) -> str:
         """Returns the text of ids, special tokens left out.
@@ -96,9 +110,17 @@ class Client(BaseClient[Generation]):
         request = detokenize_request(token_ids, model)
         self._require_open()
         with converted(self._address):
-            return str(self._stub.Detokenize(request, timeout=UNARY_TIMEOUT_S).text)
+            return str(self._stub.Detokenize(request, **self._unary()).text)
 
-    def _start(self, request: pb.GenerateRequest, timeout_s: float) -> Generation:
-        with converted(self._address):
-            call = self._stub.Generate(request, timeout=timeout_s)
-        return Generation(call, self._address)
+    def _start(self, request: pb.GenerateRequest, timeout_s: float, resume: bool) -> Generation:
+        resumption = Resumption(request, timeout_s, lambda: resume and not self._closed)
+        return Generation(self._open, self._address, resumption)
+
+    def _connected(self) -> grpc.Channel:
+        options = [*channel_options(self._address), *self._security.options]
+        if (credentials := self._security.credentials) is None:
+            return grpc.insecure_channel(self._address, options=options)
+        return grpc.secure_channel(self._address, credentials, options=options)
+
+    def _open(self, request: pb.GenerateRequest, timeout_s: float) -> Any:
+        return self._stub.Generate(request, timeout=timeout_s, metadata=self._security.metadata())

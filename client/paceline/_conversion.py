@@ -34,6 +34,12 @@ def converted(address: str) -> Iterator[None]:
         raise from_status(code, details or "", address) from exc
 
 
+def never_connected(error: errors.RpcError) -> bool:
+    """Whether a call failed because nobody answers at the address."""
+    details = getattr(error.__cause__, "details", lambda: None)() or ""
+    return bool(details.startswith(_NEVER_CONNECTED))
+
+
 def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.RpcError:
     """Builds the exception for one status.
 

@@ -4,35 +4,71 @@ One that is dropped, or whose iterator is abandoned, is cancelled on the server 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Self
 
 import grpc
 
 from paceline._accumulator import Accumulator
 from paceline._conversion import converted, from_status
+from paceline._resume import Resumption
 from paceline._types import Chunk, Result
+from paceline.errors import RpcError
 from paceline.v1 import inference_pb2 as pb
 
 
 class _BaseGeneration:
-    """A call and what it has answered so far."""
+    """A call and what it has answered so far.
 
-    def __init__(self, call: Any, address: str) -> None:
-        self._call = call
+    Args:
+        open_: Opens a stream for a request, with what is left of its time in seconds.
+        address: Whom it calls, for error messages.
+        resumption: Says whether to go on after a failure.
+    """
+
+    def __init__(
+        self,
+        open_: Callable[[pb.GenerateRequest, float], Any],
+        address: str,
+        resumption: Resumption,
+    ) -> None:
+        self._open = open_
         self._address = address
+        self._resumption = resumption
         self._accumulator = Accumulator()
+        self._ended = threading.Event()
+        self._call = self._opened()
 
     def __del__(self) -> None:
         # gRPC does this for a sync call by itself, but an asyncio call is kept alive by its loop.
-        self._call.cancel()
+        if "_call" in self.__dict__:
+            self._call.cancel()
 
     def cancel(self) -> None:
         """Stops the generation on every tier; does nothing once it has ended.
 
         Chunks and result that are asked for afterwards raise `errors.CancelledError`.
         """
+        self._ended.set()
         self._call.cancel()
+
+    def _opened(self) -> Any:
+        with converted(self._address):
+            request = self._resumption.request(self._accumulator)
+            return self._open(request, self._resumption.left_s)
+
+    def _pause_s(self, error: RpcError) -> float:
+        """Returns how long to wait before asking again; raises the error where it is the end."""
+        pause_s = self._resumption.pause_s(error, self._accumulator)
+        if pause_s is None or self._ended.is_set():
+            raise error
+        return pause_s
+
+    def _reopen(self) -> None:
+        self._call = self._opened()
+        if self._ended.is_set():  # cancelled meanwhile
+            self._call.cancel()
 
     def _whole(self) -> Result:
         result = self._accumulator.result()
@@ -56,10 +92,9 @@ class Generation(_BaseGeneration):
 
     def __iter__(self) -> Iterator[Chunk]:
         try:
-            with converted(self._address):
-                for response in self._call:
-                    if (chunk := self._accumulator.add(response)) is not None:
-                        yield chunk
+            while (response := self._read()) is not None:
+                if (chunk := self._accumulator.add(response)) is not None:
+                    yield chunk
         finally:
             self.cancel()
 
@@ -72,6 +107,16 @@ class Generation(_BaseGeneration):
         for _ in self:
             pass
         return self._whole()
+
+    def _read(self) -> pb.GenerateResponse | None:
+        """Returns the next response, None after the last."""
+        while True:
+            try:
+                with converted(self._address):
+                    return next(self._call, None)
+            except RpcError as error:
+                self._ended.wait(self._pause_s(error))
+                self._reopen()
 
 
 class AsyncGeneration(_BaseGeneration):
@@ -106,6 +151,14 @@ class AsyncGeneration(_BaseGeneration):
 
     async def _read(self) -> pb.GenerateResponse | None:
         """Returns the next response, None after the last."""
+        while True:
+            try:
+                return await self._read_once()
+            except RpcError as error:
+                await asyncio.sleep(self._pause_s(error))
+                self._reopen()
+
+    async def _read_once(self) -> pb.GenerateResponse | None:
         try:
             with converted(self._address):
                 response = await self._call.read()

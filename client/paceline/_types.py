@@ -1,7 +1,7 @@
 """What the SDK returns: plain frozen values, no protobuf."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 AcceptanceRule = Literal["coupled", "rejection", "typical"]
@@ -80,6 +80,8 @@ class Speculation:
     """Tokens committed per target pass, bonus included; plain decoding is 1.0."""
     lossy: bool
     """Whether the acceptance rule changes the distribution of the text."""
+    accepted_by_method: dict[str, int] = field(default_factory=dict)
+    """Draft tokens committed, by the method that proposed them; empty where that is not known."""
 
 
 @dataclass(frozen=True)

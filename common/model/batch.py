@@ -83,6 +83,35 @@ class Segment:
         return np.concatenate([self.slots[: self.start], self.row_slots[path]])
 
 
+class PathRows(Segment):
+    """Rows that each end a path of their own behind the same committed tokens.
+
+    Args:
+        ids: Token id of each row.
+        slots: Slot of each absolute position of the committed tokens, `[positions]`.
+        paths: Slots of the tokens between these and the row, and its own last, one list a row.
+        wanted: Rows whose logits are wanted.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        slots: np.ndarray,
+        paths: Sequence[Sequence[int]],
+        *,
+        wanted: Sequence[int],
+    ) -> None:
+        self.ids, self.slots, self.wanted = ids, slots, wanted
+        self.runs = [[row] for row in range(len(ids))]
+        self.positions = np.asarray([len(slots) + len(path) - 1 for path in paths])
+        self.row_slots = np.asarray([path[-1] for path in paths])
+        self._paths = paths
+
+    def run_table(self, run: Sequence[int]) -> np.ndarray:
+        """Slots of the keys seen by a row, by absolute position."""
+        return np.concatenate([self.slots, self._paths[run[0]]])
+
+
 def tree_slots(
     tree: TokenTree, runs: Sequence[Sequence[int]], start: int, slots: np.ndarray
 ) -> np.ndarray:

@@ -93,6 +93,15 @@ class BlockManager:
             self._hash_of[block] = digest
             self._block_of[digest] = block
 
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """Frees published blocks that nobody holds; those that are held stay as they are."""
+        for digest in digests:
+            block = self._block_of.get(digest)
+            if block is not None and block in self._cached:
+                del self._cached[block]
+                self._unpublish(block)
+                self._free.append(block)
+
     def release(self, blocks: Sequence[int]) -> None:
         """Gives blocks back; published ones stay until evicted, the last of a sequence first."""
         for block in reversed(blocks):
@@ -111,14 +120,17 @@ class BlockManager:
         assert len(set(self._free) | set(self._cached)) == len(self._free) + len(self._cached)
         assert all(self._hash_of[block] is not None for block in self._cached)
 
+    def _unpublish(self, block: int) -> None:
+        digest = self._hash_of[block]
+        assert digest is not None
+        del self._block_of[digest]
+        self._hash_of[block] = None
+
     def _take(self) -> int:
         if self._free:
             block = self._free.pop()
         else:
             block, _ = self._cached.popitem(last=False)
-            digest = self._hash_of[block]
-            assert digest is not None
-            del self._block_of[digest]
-            self._hash_of[block] = None
+            self._unpublish(block)
         self._refs[block] = 1
         return block

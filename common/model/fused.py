@@ -124,13 +124,14 @@ class FusedModel:
         self._norm = (inner.norm.weight.data, inner.norm.variance_epsilon)
         self._head = _Product(original.lm_head)
 
-    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
-        """Logits `[M, V]` of the wanted rows `[M]` of a batch `[N]`."""
+    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits `[M, V]` and last states `[M, hidden]` of the wanted rows of a batch `[N]`."""
         x = self._embeddings.index_select(0, ids)
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
         for layer in self._layers:
             x = layer(x, cos, sin)
-        return self._head(_rms_norm(x.index_select(0, wanted), *self._norm))
+        states = _rms_norm(x.index_select(0, wanted), *self._norm)
+        return self._head(states), states
 
 
 def can_fuse(model: Any) -> bool:

@@ -25,6 +25,10 @@ TRASH_SLOT = 1
 """Written by padding rows; never read."""
 
 
+MAX_SALT_BYTES = 64
+"""Longest salt of a lease, as hashing takes it."""
+
+
 @dataclass(frozen=True)
 class LayerShape:
     """Heads of one attention layer."""
@@ -81,7 +85,7 @@ class KvLease:
 
     Args:
         manager: Whose blocks.
-        salt: Separates prefixes that must not be shared, for example tenants; up to 64 bytes.
+        salt: Separates prefixes that must not be shared, such as tenants; up to `MAX_SALT_BYTES`.
     """
 
     def __init__(self, manager: BlockManager, salt: bytes = b"") -> None:

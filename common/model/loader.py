@@ -45,7 +45,7 @@ _LAYER_TYPES = {"full_attention", "sliding_attention"}
 """Layer kinds whose mask is a matter of position alone."""
 
 
-Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
+Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,12 @@ class LoadedModel:
     """A model ready for `Runner`."""
 
     forward: Forward
-    """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]`."""
+    """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]` and the states the
+    output layer read, `[M, hidden]`."""
+    parameters: int
+    """How many numbers it has."""
+    output_weight: Tensor
+    """The output layer's matrix, `[V, hidden]`."""
     context: attention.AttentionContext
     """Shared by its attention layers."""
     path: Path
@@ -99,8 +104,10 @@ def load(path: str, *, dtype: Dtype = "auto", device: str = "auto") -> LoadedMod
             "them are attention; recurrent and convolutional state cannot be rolled back"
         )
     weight_type = next(model.parameters()).dtype
+    parameters = sum(weight.numel() for weight in model.parameters())
     max_len = _max_len(text)
     model.eval().requires_grad_(False)
+    output_layer: Any = model.get_output_embeddings()  # type: ignore[operator]
     forward: Forward
     if where.type == "cpu" and packing_works(weight_type) and can_fuse(model):
         forward, kernels = FusedModel(model, context, max_len), "fused"
@@ -110,6 +117,8 @@ def load(path: str, *, dtype: Dtype = "auto", device: str = "auto") -> LoadedMod
         forward = _Adapter(model)
     return LoadedModel(
         forward=forward,
+        parameters=parameters,
+        output_weight=output_layer.weight.data,
         context=context,
         path=directory,
         name=Path(path).name,
@@ -129,8 +138,11 @@ class _Adapter:
         self._model = model
         # Four dimensions tell transformers that the mask is made; it then looks no further.
         self._ready_mask = torch.zeros(1, 1, 1, 1)
+        self._states = torch.empty(0)
+        output_layer: Any = model.get_output_embeddings()  # type: ignore[operator]
+        output_layer.register_forward_pre_hook(self._keep_states)
 
-    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
+    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         out = self._model(
             input_ids=ids[None],
             position_ids=positions[None],
@@ -138,8 +150,10 @@ class _Adapter:
             use_cache=False,
             logits_to_keep=wanted,
         )
-        logits: Tensor = out.logits[0]
-        return logits
+        return out.logits[0], self._states[0]
+
+    def _keep_states(self, layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        self._states = inputs[0]
 
 
 def _device(name: str) -> str:

@@ -78,6 +78,22 @@ def gumbel_rows(
     return _to_gumbel(words.flatten(1)[:, :vocab_size])
 
 
+def uniforms(seed: int, position: int, count: int) -> list[float]:
+    """Uniform numbers of (0, 1) that are independent of all noise: another stream of counters.
+
+    Args:
+        seed: 64 bits.
+        position: Absolute position of the token being chosen.
+        count: How many, at least 1.
+    """
+    blocks = np.arange(-(-count // _LANES))[None]
+    even, odd, key = _counters([seed], [position], blocks)
+    odd[1] = 1  # the fourth word of a counter; noise has 0 there
+    first, second = philox(even, odd, key)
+    words = np.stack((first[0], second[0], first[1], second[1]), axis=-1).reshape(-1)
+    return [(int(word) + 0.5) * 2.0**-32 for word in words[:count]]
+
+
 def philox(even: Words, odd: Words, key: Words) -> tuple[Words, Words]:
     """Philox4x32-10 on many counters at once.
 

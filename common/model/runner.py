@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +24,15 @@ _CHECK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 33)
 
 _ROW_STEPS = ((8, 1), (32, 4), (128, 16), (1 << 30, 64))
 """Up to so many rows, round up to a multiple of this."""
+
+
+class Output(NamedTuple):
+    """What one pass has to say of the rows whose logits were wanted."""
+
+    logits: Tensor
+    """`[M, V]`."""
+    states: Tensor
+    """What the output layer read: the last layer's, normed; `[M, hidden]`."""
 
 
 class Runner:
@@ -77,23 +87,23 @@ class Runner:
         return f"{self.loaded.fingerprint}-{self._row_multiple}"
 
     @torch.inference_mode()
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
+    def forward(self, segments: Sequence[Segment]) -> Output:
         """One pass: writes the rows' keys and values, and returns the wanted logits.
 
         Args:
             segments: At least one; their slots are reserved and distinct.
 
         Returns:
-            `[M, V]`: wanted rows in order, segment after segment. With none wanted, one row
-            of no meaning.
+            Wanted rows in order, segment after segment. With none wanted, one row of no
+            meaning.
         """
         rows = self._padded(sum(len(segment.ids) for segment in segments))
         batch = build_batch(segments, rows=rows, device=self.loaded.device)
         self.loaded.context.begin(batch)
         wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
-        logits = self.loaded.forward(batch.ids, batch.positions, wanted)
-        assert logits.shape[0] == wanted.shape[0]
-        return logits
+        output = Output(*self.loaded.forward(batch.ids, batch.positions, wanted))
+        assert output.logits.shape[0] == output.states.shape[0] == wanted.shape[0]
+        return output
 
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
@@ -147,7 +157,7 @@ class Runner:
         while start < len(ids):
             rows = ids[start : start + next(sizes)]
             segment = Segment(rows, start, lease.slots, wanted=range(len(rows)))
-            logits.append(self.forward([segment]))
+            logits.append(self.forward([segment]).logits)
             start += len(rows)
         slots = torch.from_numpy(lease.slots[: len(ids)]).to(self.loaded.device)
         cache = [layer[slots] for layer in self.pool.layers]

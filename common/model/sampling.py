@@ -75,6 +75,37 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return chosen
 
 
+def runners_up(
+    logits: Tensor, rows: Sequence[Row], chosen: Sequence[int], count: int
+) -> list[list[int]]:
+    """The tokens that come closest to the one `sample` chooses.
+
+    Args:
+        logits: Any floating-point type. # [N, V]
+        rows: What each row's choice depends on, one a row.
+        chosen: What `sample` chose, one a row.
+        count: How many are wanted.
+
+    Returns:
+        Up to `count` ids a row, the best first; fewer where the warpers leave fewer.
+    """
+    if all(row.params.greedy for row in rows):
+        scores = _adjust(logits, rows)
+    else:
+        noise = gumbel_rows(*_keys(rows), logits.shape[1], logits.device)
+        loud = [[0.0 if row.params.greedy else 1.0] for row in rows]
+        scores = warp(logits, rows).double() + noise * noise.new_tensor(loud)
+    best, ids = scores.topk(min(count + 1, scores.shape[1]))
+    return [
+        [
+            token
+            for token, score in zip(tokens, values, strict=True)
+            if token != own and score > -math.inf
+        ][:count]
+        for tokens, values, own in zip(ids.tolist(), best.tolist(), chosen, strict=True)
+    ]
+
+
 def warp(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     """The logits each row is sampled from: the plain form of what `sample` does.
 

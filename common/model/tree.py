@@ -7,6 +7,21 @@ different ids, so that a tree is a trie and a walk is never ambiguous.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The distribution a draft token was drawn from, renormalised over few tokens."""
+
+    ids: tuple[int, ...]
+    """Tokens that could have been drawn."""
+    probabilities: tuple[float, ...]
+    """Of each; they add up to 1."""
+
+    def probability(self, token: int) -> float:
+        """Of one token."""
+        return self.probabilities[self.ids.index(token)] if token in self.ids else 0.0
 
 
 class TokenTree:
@@ -23,6 +38,14 @@ class TokenTree:
         """Index of each node's parent, `[nodes]`; -1 for the root."""
         self.depths: list[int] = [0]
         """Steps from the root, `[nodes]`."""
+        self.owners: list[str] = [""]
+        """Which proposer added each node, `[nodes]`."""
+        self.owner = ""
+        """Whose nodes are added from now on."""
+        self.draws: dict[int, list[tuple[int, Drawn]]] = {}
+        """Children that were drawn, by their parent: in order, with what each was drawn from. A
+        child may have been drawn twice. Children that are not here were guessed."""
+        self._probes: set[int] = set()
         self._children: list[dict[int, int]] = [{}]
 
     @classmethod
@@ -37,8 +60,8 @@ class TokenTree:
 
     @property
     def draft_tokens(self) -> int:
-        """Nodes beside the root."""
-        return len(self.ids) - 1
+        """Nodes beside the root, without probes."""
+        return len(self.ids) - 1 - len(self._probes)
 
     def add(self, parent: int, token: int) -> int:
         """Adds a child, or finds the one that is there.
@@ -52,6 +75,7 @@ class TokenTree:
         """
         known = self._children[parent].get(token)
         if known is not None:
+            self._probes.discard(known)
             return known
         node = len(self.ids)
         self.ids.append(token)
@@ -59,6 +83,25 @@ class TokenTree:
         self.depths.append(self.depths[parent] + 1)
         self._children.append({})
         self._children[parent][token] = node
+        self.owners.append(self.owner)
+        return node
+
+    def draw(self, parent: int, token: int, drawn: Drawn) -> int:
+        """Adds or finds a node whose id was drawn at random; see `draws`."""
+        node = self.add(parent, token)
+        self.draws.setdefault(parent, []).append((node, drawn))
+        return node
+
+    def probe(self, parent: int, token: int) -> int:
+        """Adds or finds a node whose logits a proposer wants, without drafting it.
+
+        It may turn out right all the same, and is then committed like any other.
+        """
+        known = self.child(parent, token)
+        if known is not None:
+            return known
+        node = self.add(parent, token)
+        self._probes.add(node)
         return node
 
     def add_path(self, ids: Iterable[int], parent: int = 0) -> int:
@@ -66,13 +109,6 @@ class TokenTree:
         for token in ids:
             parent = self.add(parent, token)
         return parent
-
-    def merge(self, other: TokenTree) -> None:
-        """Adds every path of a tree with the same root."""
-        assert other.ids[0] == self.ids[0], "trees of different committed tokens"
-        mine = [0]
-        for node in range(1, len(other)):
-            mine.append(self.add(mine[other.parents[node]], other.ids[node]))
 
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` with this id, if there is one."""

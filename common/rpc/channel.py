@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import grpc.aio
 
+from common.rpc.credentials import CertificateFiles
+from common.tls_config import TlsConfig
+
 MAX_MESSAGE_BYTES = 64 << 20
 CLIENT_KEEPALIVE_MS = 30_000
 
@@ -39,10 +42,43 @@ def server_options(max_receive_bytes: int = MAX_MESSAGE_BYTES) -> tuple[tuple[st
     return (*_SERVER_OPTIONS, ("grpc.max_receive_message_length", max_receive_bytes))
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """Opens a plaintext channel to a Paceline service; connecting happens on first use.
+def open_channel(
+    address: str, certificates: CertificateFiles | None = None, server_name: str = ""
+) -> grpc.aio.Channel:
+    """Opens a channel to a Paceline service; connecting happens on first use.
 
     Args:
         address: gRPC target: "127.0.0.1:7071".
+        certificates: What both sides show each other, as the files are now; None for plaintext.
+        server_name: Name that the server's certificate must bear; empty takes the address.
     """
-    return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+    if certificates is None:
+        return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+    options: list[tuple[str, int | str]] = [*CLIENT_OPTIONS]
+    if server_name:
+        options.append(("grpc.ssl_target_name_override", server_name))
+    return grpc.aio.secure_channel(address, certificates.channel(), options=options)
+
+
+class Line:
+    """The way to one service; for those who open channels to it again and again.
+
+    Args:
+        address: gRPC target.
+        tls: Certificates; plaintext where no authority is named.
+
+    Raises:
+        StartupError: A certificate cannot be read.
+    """
+
+    def __init__(self, address: str, tls: TlsConfig) -> None:
+        self._address, self._server_name = address, tls.server_name
+        self._certificates = CertificateFiles(tls) if tls.ca is not None else None
+
+    def open(self) -> grpc.aio.Channel:
+        """Opens a channel with the certificates as they are now."""
+        return open_channel(self._address, self._certificates, self._server_name)
+
+    def renewed(self) -> bool:
+        """Whether a channel opened now would show other certificates than the last one."""
+        return self._certificates is not None and self._certificates.changed()

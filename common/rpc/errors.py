@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from common import errors
 
@@ -18,9 +19,12 @@ log = logging.getLogger(__name__)
 _BY_CODE: dict[grpc.StatusCode, type[errors.PacelineError]] = {
     grpc.StatusCode[cls.code]: cls
     for cls in (
+        errors.Unauthenticated,
+        errors.PermissionDenied,
         errors.NotFound,
         errors.FailedPrecondition,
         errors.ResourceExhausted,
+        errors.Aborted,
         errors.Unavailable,
         errors.DeadlineExceeded,
         errors.Cancelled,
@@ -45,6 +49,9 @@ def from_rpc_error(error: grpc.aio.AioRpcError, peer: str | None = None) -> erro
         return errors.InvalidArgument(field, problem) if problem else _Plain(details)
     cls = _BY_CODE.get(error.code(), errors.PacelineError)
     return cls(f"{peer}: {details}" if peer and cls is errors.Unavailable else details)
+
+
+_UNREADABLE = object()
 
 
 class _Plain(errors.InvalidArgument):
@@ -79,16 +86,36 @@ def _wrap(handler: Any, method: str) -> Any:
     inner = getattr(handler, kind)
     outer = _generator(inner, method) if inspect.isasyncgenfunction(inner) else _call(inner, method)
     make = getattr(grpc, f"{kind}_rpc_method_handler")
+    read = handler.request_deserializer
     return make(
         outer,
-        request_deserializer=handler.request_deserializer,
+        request_deserializer=read if handler.request_streaming else _lenient(read),
         response_serializer=handler.response_serializer,
     )
+
+
+def _lenient(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Lets what is no message through to the handler: gRPC would answer UNKNOWN and log a
+    traceback, and a stranger could fill the log with those."""
+
+    def lenient(data: bytes) -> Any:
+        try:
+            return read(data)
+        except DecodeError:
+            return _UNREADABLE
+
+    return lenient
+
+
+def _require_readable(request: Any) -> None:
+    if request is _UNREADABLE:
+        raise errors.InvalidArgument("request", "must be a message of this call's type")
 
 
 def _call(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:
     async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
+            _require_readable(request)
             return await inner(request, context)
         except Exception as error:
             await _abort(error, context, method)
@@ -103,6 +130,7 @@ def _generator(
         request: Any, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
         try:
+            _require_readable(request)
             async with aclosing(inner(request, context)) as messages:  # type: ignore[type-var]
                 async for message in messages:
                     yield message

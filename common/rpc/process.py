@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from common import config, logs
 from common.errors import StartupError
@@ -46,8 +47,15 @@ def run(
             cls, sys.argv[1:] if argv is None else argv, prog=prog, description=description
         )
         logs.configure(prog, settings.log_level)
+        # Until the server handles it: while a model loads, a container's first process, as which
+        # we run in a pod, would not even notice the default action.
+        signal.signal(signal.SIGTERM, _terminated)
         body(settings)
     except StartupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _terminated(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)

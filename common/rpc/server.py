@@ -15,14 +15,18 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+import grpc
 import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
 from common.errors import StartupError
 from common.rpc.channel import MAX_MESSAGE_BYTES, server_options
+from common.rpc.credentials import CertificateFiles
 from common.rpc.errors import ErrorInterceptor
 from common.rpc.health import SERVICE as HEALTH_SERVICE
 from common.rpc.health import Health
+from common.rpc.probes import probe_server
+from common.tls_config import TlsConfig
 
 log = logging.getLogger(__name__)
 
@@ -57,16 +61,31 @@ class RunningServer:
     Attributes:
         port: The port it is bound to.
         health: What its health service answers.
+        health_port: The port that answers probes; None for none.
     """
 
     def __init__(self, server: grpc.aio.Server, port: int, health: Health) -> None:
         self.port = port
         self.health = health
+        self.health_port: int | None = None
         self._server = server
+        self._probes: grpc.aio.Server | None = None
+
+    async def answer_probes(self, host: str, port: int) -> None:
+        """Starts the plaintext server for health checks.
+
+        Raises:
+            StartupError: The address cannot be bound.
+        """
+        self._probes = probe_server(self.health)
+        self.health_port = _bind(self._probes, host, port)
+        await self._probes.start()
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Refuses new calls, gives running ones `grace_s` seconds, then ends them."""
         await self._server.stop(grace_s)
+        if self._probes is not None:  # last: a probe that fails meanwhile would mean a crash
+            await self._probes.stop(None)
 
 
 async def start(
@@ -76,6 +95,7 @@ async def start(
     port: int,
     health: Health | None = None,
     max_receive_bytes: int = MAX_MESSAGE_BYTES,
+    tls: TlsConfig | None = None,
 ) -> RunningServer:
     """Starts a server.
 
@@ -85,13 +105,15 @@ async def start(
         port: Port to bind; 0 lets the system choose.
         health: The health to answer; by default SERVING.
         max_receive_bytes: Largest request that is taken.
+        tls: Certificates; without any the server speaks plaintext.
 
     Returns:
         The running server.
 
     Raises:
-        StartupError: The address cannot be bound.
+        StartupError: The address cannot be bound, or a certificate cannot be read.
     """
+    credentials = CertificateFiles(tls).server() if tls and tls.serves else None
     server = grpc.aio.server(
         interceptors=[ErrorInterceptor()], options=server_options(max_receive_bytes)
     )
@@ -101,7 +123,7 @@ async def start(
     reflection.enable_server_reflection(
         (*services, HEALTH_SERVICE, reflection.SERVICE_NAME), server
     )
-    bound = _bind(server, host, port)
+    bound = _bind(server, host, port, credentials)
     await server.start()
     return RunningServer(server, bound, health)
 
@@ -117,6 +139,8 @@ async def serve(
     on_ready: Callable[[int], None] | None = None,
     on_drain: Callable[[], Awaitable[None]] | None = None,
     retirement: Retirement | None = None,
+    health_port: int | None = None,
+    tls: TlsConfig | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
 
@@ -130,11 +154,15 @@ async def serve(
         on_ready: Called with the bound port once calls are accepted.
         on_drain: Awaited between NOT_SERVING and the refusal of new calls.
         retirement: Begins the drain without a signal, and may say another grace period.
+        health_port: Port of a plaintext server for health checks alone; None starts none.
+        tls: Certificates; without any the server speaks plaintext.
 
     Raises:
-        StartupError: The address cannot be bound.
+        StartupError: The address cannot be bound, or a certificate cannot be read.
     """
     retirement = retirement or Retirement()
+    if health_port is not None:
+        check_port(host, health_port)
     with _signals(retirement) as second:
         server = await start(
             register=register,
@@ -142,7 +170,10 @@ async def serve(
             port=port,
             health=health,
             max_receive_bytes=max_receive_bytes,
+            tls=tls,
         )
+        if health_port is not None:
+            await server.answer_probes(host, health_port)
         if on_ready is not None:
             on_ready(server.port)
         await retirement.begun()
@@ -199,11 +230,18 @@ def _signals(retirement: Retirement) -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
-def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def _bind(
+    server: grpc.aio.Server,
+    host: str,
+    port: int,
+    credentials: grpc.ServerCredentials | None = None,
+) -> int:
     check_port(host, port)
     name = f"[{host}]" if ":" in host else host
     try:
-        return server.add_insecure_port(f"{name}:{port}")
+        if credentials is None:
+            return server.add_insecure_port(f"{name}:{port}")
+        return server.add_secure_port(f"{name}:{port}", credentials)
     except RuntimeError as error:
         raise StartupError(f"cannot listen on {name}:{port}: {error}") from error
 

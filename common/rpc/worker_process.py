@@ -117,6 +117,8 @@ async def serve(
             on_ready=lambda port: server.announce(service, port),
             on_drain=finish,
             retirement=retirement,
+            health_port=config.health_port,
+            tls=config.tls,
         )
     finally:
         thread.stop()

@@ -1,7 +1,10 @@
-"""Which verifier holds a session's key/value cache: a hint, never a condition.
+"""Which verifier holds a session's key/value cache, and who may say so: a hint with a fence.
 
-Wrong or missing records cost a prefill, nothing else. So reads are bounded by a short timeout,
-writes happen in the background, and a store that is away is logged once and lived without.
+Each turn opens its session anew and gets an epoch that is higher than all before. A record is
+written only by whoever has the highest one, and verifiers refuse lower ones, too: of two gateways
+that race for a session, one wins and the other learns it. Wrong or missing records cost a
+prefill, nothing else. So calls are bounded by a short timeout, and a store that is away is logged
+once and lived without: epochs then come from this machine's clock.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +28,26 @@ _NAMESPACE = "paceline"
 # Of the in-process store; far above what one gateway serves within an hour.
 _MAX_SESSIONS = 100_000
 
+# Microseconds, so that an epoch is higher than all before it even where the store has lost them;
+# the store's clock, so that gateways need not agree on one. Redis 7.0 level.
+_OPEN = """
+local old = redis.call('HMGET', KEYS[1], 'epoch', 'owner', 'handle', 'length', 'hash', 'model')
+local now = redis.call('TIME')
+local epoch = math.max(
+  tonumber(old[1] or '0') + 1, tonumber(ARGV[2]) + 1, now[1] * 1000000 + now[2])
+local text = string.format('%.0f', epoch)
+redis.call('HSET', KEYS[1], 'epoch', text)
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return {text, old[2], old[3], old[4], old[5], old[6]}
+"""
+_SAVE = """
+if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'owner', ARGV[3], 'handle', ARGV[4], 'length', ARGV[5],
+           'hash', ARGV[6], 'model', ARGV[7])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 1
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRecord:
@@ -32,26 +55,51 @@ class SessionRecord:
 
     Attributes:
         owner: Address of the verifier that served it last.
+        handle: That verifier's incarnation: with another one its cache is gone.
+        length: Tokens whose keys and values it holds.
+        hash: Of those tokens.
         model: The model's name.
     """
 
     owner: str
+    handle: str
+    length: int
+    hash: str
     model: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenSession:
+    """A session that was opened for one turn.
+
+    Attributes:
+        key: Its key.
+        epoch: Its fence, higher than all before.
+        record: What was known of it, or None.
+    """
+
+    key: str
+    epoch: int
+    record: SessionRecord | None
+
+
 class SessionStore(ABC):
-    """Remembers sessions. Neither method raises, neither takes longer than `TIMEOUT_S`."""
+    """Remembers sessions. No method raises, none takes longer than `TIMEOUT_S`."""
 
     @abstractmethod
-    async def get(self, session_id: str) -> SessionRecord | None:
-        """Returns a session's record, or None where there is none or the store is away."""
+    async def open(self, key: str) -> OpenSession:
+        """Begins a turn; whoever opened the session before can no longer save it."""
 
     @abstractmethod
-    def put_soon(self, session_id: str, record: SessionRecord) -> None:
-        """Starts writing a record and returns at once."""
+    async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
+        """Ends a turn.
+
+        Returns:
+            False where someone else has opened the session since, None where the store is away.
+        """
 
     async def close(self) -> None:
-        """Finishes what was started."""
+        """Disconnects."""
         return
 
 
@@ -60,7 +108,7 @@ def open_sessions(url: str | None, ttl_s: float) -> SessionStore:
 
     Args:
         url: redis://host:port/db, rediss:// or unix:///path.
-        ttl_s: Seconds a record lives after its last write.
+        ttl_s: Seconds a record lives after its last turn.
 
     Raises:
         ConfigError: The URL is none that is understood.
@@ -68,78 +116,98 @@ def open_sessions(url: str | None, ttl_s: float) -> SessionStore:
     return MemorySessions(ttl_s) if url is None else RedisSessions(url, ttl_s)
 
 
+class Epochs:
+    """Epochs of one process: microseconds of its clock, each higher than all before.
+
+    Attributes:
+        last: The highest so far.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def next(self) -> int:
+        """Returns a higher epoch than any before."""
+        self.last = max(self.last + 1, time.time_ns() // 1000)
+        return self.last
+
+
 class MemorySessions(SessionStore):
     """Sessions of this process only, the oldest dropped first."""
 
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
-        self._records: OrderedDict[str, tuple[float, SessionRecord]] = OrderedDict()
+        self._epochs = Epochs()
+        self._records: OrderedDict[str, tuple[float, int, SessionRecord | None]] = OrderedDict()
 
-    async def get(self, session_id: str) -> SessionRecord | None:
-        """See `SessionStore.get`."""
-        expires, record = self._records.get(session_id, (0.0, None))
-        return record if expires > time.monotonic() else None
+    async def open(self, key: str) -> OpenSession:
+        """See `SessionStore.open`."""
+        expires, _, record = self._records.get(key, (0.0, 0, None))
+        if expires <= time.monotonic():
+            record = None
+        epoch = self._epochs.next()
+        self._put(key, epoch, record)
+        return OpenSession(key=key, epoch=epoch, record=record)
 
-    def put_soon(self, session_id: str, record: SessionRecord) -> None:
-        """See `SessionStore.put_soon`."""
-        self._records[session_id] = (time.monotonic() + self._ttl_s, record)
-        self._records.move_to_end(session_id)
+    async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
+        """See `SessionStore.save`."""
+        if self._records.get(key, (0.0, 0, None))[1] != epoch:
+            return False
+        self._put(key, epoch, record)
+        return True
+
+    def _put(self, key: str, epoch: int, record: SessionRecord | None) -> None:
+        self._records[key] = (time.monotonic() + self._ttl_s, epoch, record)
+        self._records.move_to_end(key)
         while self._records and self._oldest_expired():
             self._records.popitem(last=False)
 
     def _oldest_expired(self) -> bool:
-        expires, _ = next(iter(self._records.values()))
+        expires, _, _ = next(iter(self._records.values()))
         return expires <= time.monotonic() or len(self._records) > _MAX_SESSIONS
 
 
 class RedisSessions(SessionStore):
-    """Sessions in Redis or Valkey: one hash each, `paceline:session:{id}`, with a TTL."""
+    """Sessions in Redis or Valkey: one hash each, `paceline:session:{key}`, with a TTL."""
 
     def __init__(self, url: str, ttl_s: float) -> None:
         self._ttl_ms = int(ttl_s * 1000)
         self._redis = _connect(url)
-        self._writes: set[asyncio.Task[None]] = set()
+        self._open_script = self._redis.register_script(_OPEN)
+        self._save_script = self._redis.register_script(_SAVE)
+        self._epochs = Epochs()
         self._away = False
 
-    async def get(self, session_id: str) -> SessionRecord | None:
-        """See `SessionStore.get`."""
+    async def open(self, key: str) -> OpenSession:
+        """See `SessionStore.open`."""
+        found = await self._run(self._open_script, key, [self._ttl_ms, self._epochs.last])
+        if found is None:
+            return OpenSession(key=key, epoch=self._epochs.next(), record=None)
+        epoch, *fields = found
+        self._epochs.last = max(self._epochs.last, int(epoch))
+        return OpenSession(key=key, epoch=int(epoch), record=_record(fields))
+
+    async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
+        """See `SessionStore.save`."""
+        fields = [str(value) for value in asdict(record).values()]
+        saved = await self._run(self._save_script, key, [epoch, self._ttl_ms, *fields])
+        return None if saved is None else bool(saved)
+
+    async def close(self) -> None:
+        """See `SessionStore.close`."""
+        await self._redis.aclose()
+
+    async def _run(self, script: Any, key: str, arguments: list[Any]) -> Any:
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                found = await self._redis.hgetall(_key(session_id))
-            self._answered()
-            if not found:
-                return None
-            return SessionRecord(owner=str(found["owner"]), model=str(found["model"]))
+                answer = await script(keys=[f"{_NAMESPACE}:session:{key}"], args=arguments)
         except Exception as error:
             self._failed(error)
             return None
-
-    def put_soon(self, session_id: str, record: SessionRecord) -> None:
-        """See `SessionStore.put_soon`."""
-        task = asyncio.create_task(self._put(session_id, record))
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
-
-    async def close(self) -> None:
-        """Waits for the writes that are under way, then disconnects."""
-        await asyncio.gather(*self._writes)
-        await self._redis.aclose()
-
-    async def _put(self, session_id: str, record: SessionRecord) -> None:
-        fields: dict[Any, Any] = {"owner": record.owner, "model": record.model}
-        try:
-            async with asyncio.timeout(TIMEOUT_S), self._redis.pipeline(transaction=True) as batch:
-                batch.hset(_key(session_id), mapping=fields)
-                batch.pexpire(_key(session_id), self._ttl_ms)
-                await batch.execute()
-            self._answered()
-        except Exception as error:
-            self._failed(error)
-
-    def _answered(self) -> None:
         if self._away:
             log.info("session store is back")
         self._away = False
+        return answer
 
     def _failed(self, error: Exception) -> None:
         # Whatever went wrong, the request goes on without affinity.
@@ -149,8 +217,11 @@ class RedisSessions(SessionStore):
         self._away = True
 
 
-def _key(session_id: str) -> str:
-    return f"{_NAMESPACE}:session:{session_id}"
+def _record(fields: list[str | None]) -> SessionRecord | None:
+    owner, handle, length, hash_, model = fields
+    if owner is None or handle is None or length is None or hash_ is None or model is None:
+        return None  # opened, and never saved
+    return SessionRecord(owner=owner, handle=handle, length=int(length), hash=hash_, model=model)
 
 
 def _connect(url: str) -> Redis:

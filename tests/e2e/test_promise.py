@@ -21,6 +21,7 @@ from paceline.errors import (
 )
 
 from launcher.cluster import Cluster
+from launcher.models import Models
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -35,7 +36,7 @@ TOKENS = 40
 
 @pytest.fixture(scope="module")
 def cluster(demo_target: Path, demo_draft: Path) -> Iterator[Cluster]:
-    with Cluster(target=demo_target, draft=demo_draft) as running:
+    with Cluster(models=Models(target=demo_target, draft=demo_draft)) as running:
         yield running
 
 
@@ -133,8 +134,8 @@ def test_stop_strings_end_the_text(client: Client) -> None:
         ({"prompt": "a", "top_p": 1.5}, InvalidArgumentError, "top_p"),
         ({"prompt": "a", "temperature": -1.0}, InvalidArgumentError, "temperature"),
         ({"prompt": "a", "method": "magic"}, InvalidArgumentError, "plain"),
-        ({"prompt": "a", "method": "medusa"}, FailedPreconditionError, "medusa"),
-        ({"prompt": "a", "acceptance": "typical"}, FailedPreconditionError, "coupled"),
+        ({"prompt": "a", "method": "eagle"}, FailedPreconditionError, "lookahead"),
+        ({"prompt": "a", "method": "draft+plain"}, InvalidArgumentError, "plain"),
         ({"prompt": "a", "model": "nobody"}, NotFoundError, "target"),
     ],
 )
@@ -155,7 +156,7 @@ def test_a_drafter_killed_half_way_changes_nothing(
     demo_target: Path, demo_draft: Path, plain: list[tuple[int, ...]]
 ) -> None:
     with (
-        Cluster(target=demo_target, draft=demo_draft, with_store=False) as cluster,
+        Cluster(models=Models(target=demo_target, draft=demo_draft), with_store=False) as cluster,
         Client(cluster.address) as client,
     ):
         (drafter,) = (service for service in cluster.services if service.name == "drafter")
@@ -180,7 +181,7 @@ def test_another_tokenizer_of_the_same_size_is_never_paired(
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (other / "tokenizer.json").write_text(json.dumps(definition))
     with (
-        Cluster(target=demo_target, draft=other, with_store=False) as cluster,
+        Cluster(models=Models(target=demo_target, draft=other), with_store=False) as cluster,
         Client(cluster.address) as client,
     ):
         with pytest.raises(FailedPreconditionError, match="draft"):

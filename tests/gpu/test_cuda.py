@@ -81,7 +81,8 @@ def _logits(target: Runner, texts: Sequence[Sequence[int]], chunk: int) -> list[
         for ids, lease in zip(texts, leases, strict=True):
             rows = ids[start : start + chunk]
             segments.append(Segment(rows, start, lease.slots, wanted=range(len(rows))))
-        passes.append(target.forward(segments).unflatten(0, (len(texts), -1)))  # [T, chunk, V]
+        logits = target.forward(segments).logits
+        passes.append(logits.unflatten(0, (len(texts), -1)))  # [T, chunk, V]
     for lease in leases:
         lease.release()
     return list(torch.cat(passes, dim=1))

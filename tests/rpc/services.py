@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -37,6 +38,9 @@ from verifier.links import DrafterLinks
 from verifier.methods.draft import DraftProposer
 from verifier.service import VerifierService
 from verifier.service import status as verifier_status
+from verifier.sessions import Sessions
+
+_INCARNATIONS = itertools.count(1)
 
 HOST = "127.0.0.1"
 DRAFT_TOKENS = 5
@@ -108,7 +112,7 @@ class RunningVerifier:
 
     @property
     def proposer(self) -> DraftProposer:
-        found = self.engine.proposers["draft"]
+        found = self.engine.methods.single["draft"]
         assert isinstance(found, DraftProposer)
         return found
 
@@ -138,6 +142,7 @@ async def verifying(
     engine = Engine(runner, config or EngineConfig(), links)
     links.bind(engine)
     drained: list[float | None] = []
+    sessions = Sessions(runner.pool.blocks, engine.post)
 
     def drain(grace_s: float | None) -> int:
         engine.stop_accepting()
@@ -145,11 +150,18 @@ async def verifying(
         return engine.live
 
     workers = worker.WorkerService(
-        worker_pb2.DescribeResponse(tier=worker_pb2.TIER_VERIFIER),
-        lambda: verifier_status(engine),
+        worker_pb2.DescribeResponse(
+            tier=worker_pb2.TIER_VERIFIER,
+            incarnation=next(_INCARNATIONS),
+            model="demo",
+            vocab_size=runner.loaded.vocab_size,
+            max_model_len=runner.max_len,
+            methods=engine.limits.methods,
+        ),
+        lambda: verifier_status(engine, sessions),
         drain,
     )
-    service = VerifierService(engine, runner.loaded.eos_token_ids)
+    service = VerifierService(engine, runner.loaded.eos_token_ids, sessions)
     async with _served(engine, service.register, workers) as started:
         address = f"{HOST}:{started.port}"
         async with open_channel(address) as channel:
@@ -175,7 +187,11 @@ class RunningDrafter:
         self.engine = DraftEngine(self.runner, self._config)
         self.service = DrafterService(self.engine, hello, self._max_streams)
         workers = worker.WorkerService(
-            worker_pb2.DescribeResponse(tier=worker_pb2.TIER_DRAFTER),
+            worker_pb2.DescribeResponse(
+                tier=worker_pb2.TIER_DRAFTER,
+                tokenizer_fingerprint=self._fingerprint,
+                vocab_size=VOCAB,
+            ),
             lambda: drafter_status(self.engine),
             lambda grace_s: self.engine.live,
         )

@@ -2,28 +2,17 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from paceline.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from paceline.v1 import inference_pb2, types_pb2
 
 from common import errors
-from common.rpc.channel import open_channel
-from common.rpc.health import Health
-from common.rpc.server import RunningServer, start
-from common.store.sessions import MemorySessions
 from common.tokenizer import Tokenizer
-from gateway.admission import Admission
-from gateway.fleet import Fleet
-from gateway.generation import Generations
-from gateway.service import InferenceService
-from gateway.time_limit import TimeLimit
+from tests.rpc.gateways import gateway, ids_of, until
 from tests.scripted_workers import CACHED, DRAFTED, ScriptedWorker, serving
 
 A, R, B = (
@@ -33,87 +22,11 @@ A, R, B = (
 )
 
 
-@dataclass(frozen=True)
-class Gateway:
-    stub: inference_pb2_grpc.InferenceStub
-    health: health_pb2_grpc.HealthStub
-    fleet: Fleet
-    admission: Admission
-    server: RunningServer
-
-    async def generate(self, deadline_s: float | None = 20, **request) -> "Answer":
-        call = self.stub.Generate(inference_pb2.GenerateRequest(**request), timeout=deadline_s)
-        return Answer([message async for message in call])
-
-    async def serving(self) -> bool:
-        answer = await self.health.Check(health_pb2.HealthCheckRequest())
-        return answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
-class Answer:
-    """A generation as the client saw it."""
-
-    def __init__(self, messages: list[inference_pb2.GenerateResponse]) -> None:
-        self.started = messages[0].started
-        self.chunks = [message.chunk for message in messages[1:-1]]
-        self.complete = messages[-1].complete
-        self.text = "".join(chunk.text for chunk in self.chunks)
-        self.ids = [id_ for chunk in self.chunks for id_ in chunk.token_ids]
-
-
-@asynccontextmanager
-async def gateway(
-    *verifiers: str,
-    drafters: tuple[str, ...] = (),
-    tokenizer: Tokenizer | None = None,
-    max_concurrent: int = 8,
-    max_generation_s: float = 60,
-    ready: bool = True,
-) -> AsyncIterator[Gateway]:
-    health = Health(serving=False)
-    loaded = {tokenizer.fingerprint: tokenizer} if tokenizer else {}
-    async with AsyncExitStack() as stack:
-        fleet = await stack.enter_async_context(
-            Fleet(verifiers, drafters, loaded, interval_ms=50, on_change=health.set_serving)
-        )
-        admission = Admission(max_concurrent)
-        service = InferenceService(
-            fleet,
-            Generations(fleet, MemorySessions(60)),
-            admission,
-            TimeLimit(max_generation_s),
-        )
-        server = await start(register=service.register, host="127.0.0.1", port=0, health=health)
-        stack.push_async_callback(server.stop)
-        channel = await stack.enter_async_context(open_channel(f"127.0.0.1:{server.port}"))
-        running = Gateway(
-            stub=inference_pb2_grpc.InferenceStub(channel),
-            health=health_pb2_grpc.HealthStub(channel),
-            fleet=fleet,
-            admission=admission,
-            server=server,
-        )
-        if ready:
-            handles = [*fleet._verifiers.values(), *fleet._drafters.values()]
-            await until(lambda: all(handle.present for handle in handles))
-        yield running
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the condition is another task's state
-            await asyncio.sleep(0.01)
-
-
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     loaded = Tokenizer.load(Path(__file__).parents[2] / "models" / "demo" / "target")
     assert loaded is not None
     return loaded
-
-
-def ids_of(*ids: int) -> inference_pb2.TokenIds:
-    return inference_pb2.TokenIds(ids=ids)
 
 
 def verifier_for(tokenizer: Tokenizer, **description) -> ScriptedWorker:
@@ -174,7 +87,7 @@ async def test_a_stop_string_cuts_text_and_ids_and_cancels_the_verifier(
     verifier.messages = [(ids[:1], [R]), (ids[1:], [A] * (len(ids) - 2) + [B])]
     verifier.hold = asyncio.Event()
     async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
-        answer = await target.generate(text="x", stop=["STOP", "absent"])
+        answer = await target.generate(text="one two three four", stop=["STOP", "absent"])
         await asyncio.wait_for(verifier.cancelled.wait(), 5)
     assert answer.text == "first line\n"
     assert tokenizer.decode(answer.ids).endswith("STOP")
@@ -182,7 +95,7 @@ async def test_a_stop_string_cuts_text_and_ids_and_cancels_the_verifier(
     assert answer.complete.stop == "STOP"
     assert answer.complete.finish_reason == types_pb2.FINISH_REASON_STOP
     assert answer.complete.usage.completion_tokens == len(answer.ids)
-    assert answer.complete.usage.prompt_tokens == len(tokenizer.encode("x"))
+    assert answer.complete.usage.prompt_tokens == len(tokenizer.encode("one two three four"))
     assert answer.complete.usage.cached_tokens == CACHED
     stats = answer.complete.speculation
     assert (stats.rounds, stats.drafted_tokens) == (2, 2 * DRAFTED)
@@ -375,6 +288,23 @@ async def test_a_client_that_stopped_reading_does_not_keep_its_slot() -> None:
         call.cancel()
 
 
+async def test_a_client_that_never_reads_holds_up_nobody_else() -> None:
+    verifier = ScriptedWorker()
+    verifier.messages = [([5] * 10_000, [R] * 10_000)] * 2_000
+    async with serving(verifier), gateway(verifier.address, max_concurrent=64) as target:
+        request = inference_pb2.GenerateRequest(token_ids=ids_of(1))
+        stuck = target.stub.Generate(request, timeout=60)
+        await until(lambda: len(verifier.requests) == 1)
+        verifier.messages = [([5], [R])] * 20
+        async with asyncio.timeout(30):
+            others = [target.generate(token_ids=ids_of(1), deadline_s=60) for _ in range(63)]
+            answers = await asyncio.gather(*others)
+        assert all(answer.ids == [5] * 20 for answer in answers)
+        assert target.admission.running == 1
+        stuck.cancel()
+        await until(lambda: target.admission.running == 0)
+
+
 async def test_overload_is_refused_at_once_and_others_go_on() -> None:
     verifier = ScriptedWorker()
     verifier.messages, verifier.hold = [([5], [R])], asyncio.Event()
@@ -393,6 +323,19 @@ async def test_overload_is_refused_at_once_and_others_go_on() -> None:
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         verifier.hold.set()
         assert [answer.ids for answer in await asyncio.gather(*running)] == [[5], [5]]
+
+
+async def test_requests_that_come_together_are_spread() -> None:
+    first, second = ScriptedWorker(), ScriptedWorker()
+    for each in (first, second):
+        each.hold = asyncio.Event()
+    async with serving(first, second), gateway(first.address, second.address) as target:
+        running = [asyncio.create_task(target.generate(token_ids=ids_of(1))) for _ in range(8)]
+        await until(lambda: len(first.requests) + len(second.requests) == 8)
+        for each in (first, second):
+            each.hold.set()
+        await asyncio.gather(*running)
+    assert len(first.requests) == len(second.requests) == 4
 
 
 async def test_a_session_returns_to_its_verifier() -> None:

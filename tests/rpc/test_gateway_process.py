@@ -71,6 +71,15 @@ async def running(*argv: str) -> AsyncIterator[tuple[asyncio.subprocess.Process,
         ),
         (["--verifier", "h:1", "--model", "/nowhere"], "error: /nowhere: no such model directory"),
         (["--verifier", "h:1", "--store-url", "ftp://x"], "error: store_url:"),
+        (
+            ["--verifier", "h:1", "--host", "0.0.0.0"],
+            "error: host: 0.0.0.0 can be reached from other machines; set tls.cert, tls.key, and",
+        ),
+        (["--verifier", "h:1", "--auth.tokens", "/nowhere"], "error: auth.tokens: /nowhere:"),
+        (
+            ["--verifier", "h:1", "--tls.cert", "/nowhere", "--tls.key", "/nowhere"],
+            "error: tls: /nowhere: No such file",
+        ),
     ],
 )
 async def test_a_gateway_that_cannot_start_says_why(argv: list[str], message: str) -> None:

@@ -421,12 +421,12 @@ SPECULATION = types_pb2.SpeculationOptions
         (
             ask([5], 4, speculation=SPECULATION(method="medusa")),
             CODE.FAILED_PRECONDITION,
-            "speculation.method: this verifier has plain, draft, not medusa",
+            "speculation.method: this verifier has plain, draft, .*not medusa",
         ),
         (
-            ask([5], 4, speculation=SPECULATION(acceptance=types_pb2.ACCEPTANCE_TYPICAL)),
-            CODE.FAILED_PRECONDITION,
-            "speculation.acceptance: this verifier has coupled, not typical",
+            ask([5], 4, speculation=SPECULATION(method="draft+plain")),
+            CODE.INVALID_ARGUMENT,
+            "speculation.method: draft.plain: joins different methods",
         ),
         (
             ask([5], 4, sampling=types_pb2.SamplingParams(top_p=1.5)),

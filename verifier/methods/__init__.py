@@ -1,16 +1,97 @@
-"""Speculation methods, by the name requests use."""
+"""Speculation methods, by the name requests use; `+` makes a hybrid of several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from common.model.medusa import MedusaHeads
 from verifier.config import EngineConfig
+from verifier.cost import StepCost
 from verifier.methods.base import Proposer
 from verifier.methods.draft import DraftProposer, LinkSource
+from verifier.methods.hybrid import HybridProposer
+from verifier.methods.lookahead import LookaheadProposer
+from verifier.methods.medusa import MedusaProposer
+from verifier.methods.ngram import NgramProposer
 from verifier.methods.plain import PlainProposer
+from verifier.pool.config import LookaheadConfig
+from verifier.pool.shared import SharedPools
 
-METHODS: dict[str, Callable[[EngineConfig, LinkSource], Proposer]] = {
-    "plain": lambda config, links: PlainProposer(),
-    "draft": lambda config, links: DraftProposer(links, config.draft_tokens),
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What methods are made from."""
+
+    config: EngineConfig
+    """Sizes."""
+    cost: StepCost
+    """Of the engine's steps."""
+    links: LinkSource
+    """Finds drafters."""
+    heads: MedusaHeads | None = None
+    """Medusa's, where the deployment has them."""
+    lookahead: LookaheadConfig = field(default_factory=LookaheadConfig)
+    """Sizes of lookahead decoding."""
+    parameters: float = 0.0
+    """Of the target; decides those sizes where they are left open."""
+    shared: SharedPools | None = None
+    """N-grams of other sequences, where the deployment shares them."""
+
+
+METHODS: dict[str, Callable[[Parts], Proposer | None]] = {
+    "plain": lambda parts: PlainProposer(),
+    "draft": lambda parts: DraftProposer(
+        parts.links, parts.config.draft_tokens, parts.cost, parts.config.draft_fanout
+    ),
+    "medusa": lambda parts: _medusa(parts),
+    "ngram": lambda parts: NgramProposer(parts.cost, parts.config.tree_nodes),
+    "lookahead": lambda parts: LookaheadProposer(
+        parts.lookahead,
+        parts.cost,
+        parameters=parts.parameters,
+        shared=parts.shared,
+        tenant=lambda sequence: sequence.request.cache_salt.hex(),
+    ),
 }
-"""Makes each method's proposer; a new method adds its line here."""
+"""Makes each method's proposer, or none where the deployment lacks what it needs; a new method
+adds its line here."""
+
+
+def _medusa(parts: Parts) -> MedusaProposer | None:
+    if parts.heads is None:
+        return None
+    static = parts.config.medusa_tree == "static"
+    return MedusaProposer(parts.heads, parts.cost, parts.config.tree_nodes, static=static)
+
+
+@dataclass
+class Methods:
+    """The proposers of one engine.
+
+    Args:
+        parts: What they are made from.
+    """
+
+    parts: Parts
+    single: dict[str, Proposer] = field(init=False)
+    """By method, those that this deployment has."""
+    _hybrids: dict[str, HybridProposer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        made = {name: make(self.parts) for name, make in METHODS.items()}
+        self.single = {name: proposer for name, proposer in made.items() if proposer is not None}
+
+    def find(self, method: str) -> Proposer:
+        """The proposer of a method, or of several joined by `+`, that is valid."""
+        if "+" not in method:
+            return self.single[method]
+        if method not in self._hybrids:
+            members = {name: self.single[name] for name in method.split("+")}
+            self._hybrids[method] = HybridProposer(members, self.parts.cost)
+        return self._hybrids[method]
+
+    def flush(self) -> float | None:
+        """Ends a step for all; returns when to look again."""
+        deadlines = [proposer.flush() for proposer in self.single.values()]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -1,17 +1,38 @@
 """What a speculation method is to the engine.
 
-A proposer yields token trees below the last committed token and learns what became of them.
-All calls come from the engine's thread. A new method is one file here and one line in the
-registry of `verifier.methods`.
+A proposer adds nodes to a token tree below the last committed token and learns what became of
+them. All calls come from the engine's thread. A new method is one file here and one line in
+the registry of `verifier.methods`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
+from dataclasses import dataclass
 from typing import Protocol
+
+from torch import Tensor
 
 from common.model.tree import TokenTree
 from verifier.sequence import Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a round ended."""
+
+    tree: TokenTree
+    """What was checked: the nodes of all proposers of the sequence. Another tree than the one
+    they were added to where the cache had no room for it, or the sequence had to give its cache
+    back; indices of proposed nodes mean nothing then."""
+    choices: Ids[int]
+    """The target's own choice after each node, `[nodes]`."""
+    accepted: Ids[int]
+    """Nodes committed, from the root's child down."""
+    ids: Ids[int]
+    """Tokens committed: those of the accepted nodes, and one more unless the text ended."""
+    state: Tensor
+    """The target's last state, normed, at the last accepted node, `[hidden]`."""
 
 
 class Proposer(Protocol):
@@ -28,25 +49,17 @@ class Proposer(Protocol):
             now: Seconds, of the monotonic clock.
         """
 
-    def propose(self, sequence: Sequence, budget: int) -> TokenTree:
-        """The tree to check next.
+    def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
+        """Adds what is to be checked next.
 
         Args:
             sequence: A decoding sequence that is ready.
-            budget: Most nodes beside the root.
+            tree: Its root is the last committed token; other proposers may have added to it.
+            budget: Most nodes to add.
         """
 
-    def observe(
-        self, sequence: Sequence, tree: TokenTree, accepted: Ids[int], ids: Ids[int]
-    ) -> None:
-        """A round ended and its tokens are committed.
-
-        Args:
-            sequence: Whose.
-            tree: What was checked.
-            accepted: Nodes that were right.
-            ids: The tokens committed: those of the accepted nodes, and one more.
-        """
+    def observe(self, sequence: Sequence, outcome: Outcome) -> None:
+        """A round ended and its tokens are committed."""
 
     def close(self, sequence: Sequence) -> None:
         """A sequence leaves."""

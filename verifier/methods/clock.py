@@ -26,7 +26,7 @@ class DraftClock:
         self.cost = CostLine()
         """The same, by tokens drafted."""
         self.foresight = 0.0
-        """Share of wholly accepted drafts whose next branch was there at once."""
+        """Share of drafts whose next branch was there at once."""
         self._silent_since: float | None = None
         self._pause_s = _FIRST_PAUSE_S
         self._paused_until = 0.0
@@ -42,16 +42,14 @@ class DraftClock:
         """Whether to ask this drafter at all, at `now` seconds of the monotonic clock."""
         return now >= self._paused_until
 
-    def answered(self, tokens: int, seconds: float, *, foreseen: bool = False) -> None:
+    def answered(self, tokens: int, seconds: float) -> None:
         """A branch came.
 
         Args:
             tokens: Its length as it was asked for.
             seconds: Since it was asked for.
-            foreseen: Whether the drafter may have had it ready, so that its cost says nothing.
         """
-        first = self.round_trip_s is None  # pays for what is set up once
-        if not foreseen and not first:
+        if self.round_trip_s is not None:  # the first pays for what is set up once
             self.cost.add(tokens, seconds)
         previous = self.round_trip_s
         self.round_trip_s = (
@@ -60,7 +58,7 @@ class DraftClock:
         self._silent_since, self._pause_s = None, _FIRST_PAUSE_S
 
     def foresaw(self, hit: bool) -> None:
-        """A draft was accepted whole; the branch after it was there already, or not."""
+        """A draft was checked; the branch after it was there already, or not."""
         self.foresight += _SMOOTHING / 4 * (hit - self.foresight)
 
     def missed(self, asked: float, now: float) -> None:

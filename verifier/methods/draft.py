@@ -12,15 +12,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from common import fence
-from common.model.tree import TokenTree
+from common.model.tree import Drawn, TokenTree
 from common.sampling_params import SamplingParams
+from verifier.cost import StepCost
+from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft_length import Acceptance, DraftLength
-from verifier.sequence import Sequence
+from verifier.sequence import Request, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,8 @@ class Arrival:
     """The outcome it continues."""
     ids: tuple[int, ...]
     """Draft tokens."""
+    drawn: tuple[Drawn, ...] = ()
+    """What each was drawn from, where that was asked for."""
 
 
 class DraftLink(Protocol):
@@ -61,8 +65,26 @@ class DraftLink(Protocol):
     def alive(self) -> bool:
         """Whether messages can be sent."""
 
-    def open(self, session: int, incarnation: int, ids: Ids[int], sampling: SamplingParams) -> None:
-        """Starts a mirror of a session."""
+    def open(
+        self,
+        session: int,
+        incarnation: int,
+        ids: Ids[int],
+        sampling: SamplingParams,
+        *,
+        drawn: bool,
+        salt: bytes,
+    ) -> None:
+        """Starts a mirror of a session.
+
+        Args:
+            session: Its number.
+            incarnation: Of the mirror.
+            ids: All that is committed.
+            sampling: How to draft.
+            drawn: Whether to say what tokens are drawn from.
+            salt: Who may share cached prefixes with it.
+        """
 
     def commit(
         self,
@@ -73,10 +95,12 @@ class DraftLink(Protocol):
         *,
         draft_tokens: int,
         verifying: int,
+        fanout: int,
     ) -> None:
-        """Tells how a round ended and how long a branch is wanted; 0 wants none.
+        """Tells how a round ended and how long branches are wanted; 0 wants none.
 
         Where the branch came ahead of the outcome, `verifying` says how much of it is checked now.
+        `fanout` is how many bonus tokens to guess, for each accepted length, ahead of the next.
         """
 
     def close(self, session: int, incarnation: int) -> None:
@@ -86,7 +110,12 @@ class DraftLink(Protocol):
         """Sends what has gathered, as one message."""
 
 
-_SMOOTHING = 0.1
+MOST_DRAWN = 32
+"""Tokens a drafter draws from where it must say what they were; of equal ones there may be more."""
+
+_OTHER_SEED = 0x5DEECE66D1CE4E5B
+"""Turns a request's seed into the one its drafter draws with under rejection."""
+
 _MOST_AHEAD = 64
 """Branches kept for outcomes of one round."""
 
@@ -104,6 +133,21 @@ class _Asked:
     tokens: int
 
 
+@dataclass(frozen=True)
+class Branch:
+    """Draft tokens of one round."""
+
+    ids: tuple[int, ...] = ()
+    drawn: tuple[Drawn, ...] = ()  # what each was drawn from, or empty
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def cut(self, length: int) -> Branch:
+        """Its first tokens."""
+        return Branch(self.ids[: max(length, 0)], self.drawn[: max(length, 0)])
+
+
 @dataclass
 class _Session:
     id: int
@@ -115,16 +159,15 @@ class _Session:
     refused: dict[DraftLink, float] = field(default_factory=dict)  # not to be asked before
     key: RoundKey | None = None  # the outcome a branch is wanted for
     wanted: int = 0  # tokens asked for in that branch
-    foreseen: bool = False  # the drafter may have drafted it ahead
     sent_at: float = 0.0
     deadline: float = 0.0
-    branch: tuple[int, ...] | None = None
+    branch: Branch | None = None
     late: _Asked | None = None  # whose branch did not come in time
-    proposed: TokenTree | None = None  # what is being checked
+    tree: TokenTree | None = None  # what is being checked
+    proposed: list[int] = field(default_factory=list)  # its nodes that are this drafter's
     flight: tuple[int, int] | None = None  # base and path hash of the round of `branch`
     past: tuple[int, int] | None = None  # of the round before
-    ahead: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # by its outcome
-    proposed_at: float = 0.0
+    ahead: dict[tuple[int, int], Branch] = field(default_factory=dict)  # by its outcome
 
 
 @dataclass
@@ -134,10 +177,14 @@ class DraftProposer:
     Args:
         links: Finds the link to a drafter.
         draft_tokens: Longest draft where a request leaves the length open.
+        cost: Of the engine's steps.
+        fanout: Bonus tokens to draft for ahead of each outcome; 0 drafts nothing ahead.
     """
 
     links: LinkSource
     draft_tokens: int
+    cost: StepCost
+    fanout: int = 2
     stale: int = 0
     """Branches dropped: another round's, sent twice, or senseless."""
     _touched: set[DraftLink] = field(default_factory=set)  # have something to send
@@ -145,7 +192,6 @@ class DraftProposer:
     _by_id: dict[int, _Session] = field(default_factory=dict)
     _next_id: int = 0
     _acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
-    _verify_s: float = 0.0  # moving average of a round, from propose to observe
 
     def open(self, sequence: Sequence) -> None:
         """Opens a mirror at the first drafter that can be reached."""
@@ -166,30 +212,30 @@ class DraftProposer:
             return True
         return session.link is None or not session.link.alive
 
-    def propose(self, sequence: Sequence, budget: int) -> TokenTree:
-        """The branch that arrived, as a chain; the root alone where there is none."""
+    def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
+        """Adds the branch that arrived, as a chain; nothing where there is none."""
         session = self._sessions[sequence]
         if session.key is not None and session.branch is None and session.link is not None:
             session.link.clock.missed(session.sent_at, time.monotonic())
             session.late = _Asked(session.key, session.sent_at, session.wanted)
-        branch = session.branch or ()
+        branch = session.branch or Branch()
         session.key, session.branch = None, None
-        session.proposed = TokenTree.chain(sequence.ids[-1], branch[: max(budget, 0)])
-        session.proposed_at = time.monotonic()
-        if session.proposed.draft_tokens < len(branch):  # cut: nobody drafts for its outcomes
+        session.tree, session.proposed = tree, _add(branch.cut(budget), tree)
+        if len(session.proposed) < len(branch):  # cut: nobody drafts for its outcomes
             session.flight, session.ahead = None, {}
-        return session.proposed
 
-    def observe(
-        self, sequence: Sequence, tree: TokenTree, accepted: Ids[int], ids: Ids[int]
-    ) -> None:
+    def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Tells the drafter, and asks for the branch after this outcome."""
         session, now = self._sessions[sequence], time.monotonic()
-        self._learn(session, tree, accepted, now)
-        base = len(sequence.ids) - len(ids)
+        tree, ids = outcome.tree, outcome.ids
+        checked = session.proposed if tree is session.tree else []
+        session.proposed, session.tree = [], None
+        right = _common(checked, outcome.accepted)
+        session.length.observe(len(checked), right)
+        self._acceptance.observe(len(checked), right)
         key = RoundKey(
-            base=base,
-            path_hash=fence.extend(session.path_hash, tree.ids[1:]),
+            base=len(sequence.ids) - len(ids),
+            path_hash=fence.extend(session.path_hash, [tree.ids[node] for node in checked]),
             accepted=len(ids) - 1,
             bonus=ids[-1],
         )
@@ -199,8 +245,9 @@ class DraftProposer:
         if session.link is None or not session.link.alive:
             self._pair(sequence, session)
             return
-        branch = session.ahead.get((key.accepted, key.bonus), ())[: sequence.room - 1]
-        wanted = 0 if branch else self._wanted(sequence, session, session.link, now)
+        branch = session.ahead.get((key.accepted, key.bonus), Branch())
+        wanted = self._wanted(sequence, session, session.link, now, ready=bool(branch))
+        branch = branch.cut(wanted)
         session.link.commit(
             session.id,
             session.incarnation,
@@ -208,18 +255,18 @@ class DraftProposer:
             ids,
             draft_tokens=wanted,
             verifying=len(branch),
+            fanout=self.fanout,
         )
         self._touched.add(session.link)
         session.branch, session.wanted, session.key = None, wanted, key if wanted else None
-        session.foreseen = 0 < tree.draft_tokens == len(accepted)
-        if session.foreseen:
+        if checked:
             session.link.clock.foresaw(bool(branch))
         session.past = session.flight or session.past
         session.flight, session.ahead = None, {}
         if branch:
             self._take(session, branch, key)
         session.sent_at = now
-        session.deadline = now + max(session.link.clock.patience_s, self._verify_s)
+        session.deadline = now + max(session.link.clock.patience_s, self.cost.round_s(0))
 
     def close(self, sequence: Sequence) -> None:
         """Ends the mirror."""
@@ -246,10 +293,10 @@ class DraftProposer:
             self.stale += 1
         elif session.key == key and session.branch is None:
             seconds = time.monotonic() - session.sent_at
-            session.link.clock.answered(session.wanted, seconds, foreseen=session.foreseen)
-            self._take(session, arrival.ids[: session.wanted], key)
+            session.link.clock.answered(session.wanted, seconds)
+            self._take(session, Branch(arrival.ids, arrival.drawn).cut(session.wanted), key)
         elif session.flight == (key.base, key.path_hash) and len(session.ahead) < _MOST_AHEAD:
-            session.ahead[key.accepted, key.bonus] = arrival.ids
+            session.ahead[key.accepted, key.bonus] = Branch(arrival.ids, arrival.drawn)
         elif session.past != (key.base, key.path_hash):  # else drafted ahead, for nothing
             self.stale += 1
             self._learn_late(session, session.link, key)
@@ -286,15 +333,23 @@ class DraftProposer:
             if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
                 session.incarnation += 1
                 session.link, session.warm = link, False
-                link.open(session.id, session.incarnation, sequence.ids, sequence.request.sampling)
+                sampling, drawn = _drafting(sequence.request)
+                link.open(
+                    session.id,
+                    session.incarnation,
+                    sequence.ids,
+                    sampling,
+                    drawn=drawn,
+                    salt=sequence.request.cache_salt,
+                )
                 self._touched.add(link)
                 return
 
-    def _take(self, session: _Session, branch: tuple[int, ...], key: RoundKey) -> None:
+    def _take(self, session: _Session, branch: Branch, key: RoundKey) -> None:
         """Makes a branch the next to be checked: from now on outcomes of it may be drafted for."""
         session.key, session.branch = key, branch
         base = key.base + key.accepted + 1
-        session.flight, session.ahead = (base, fence.extend(session.path_hash, branch)), {}
+        session.flight, session.ahead = (base, fence.extend(session.path_hash, branch.ids)), {}
 
     def _learn_late(self, session: _Session, link: DraftLink, key: RoundKey) -> None:
         """A branch too late to use still tells how long the way is."""
@@ -302,15 +357,9 @@ class DraftProposer:
             link.clock.answered(session.late.tokens, time.monotonic() - session.late.at)
             session.late = None
 
-    def _learn(self, session: _Session, tree: TokenTree, accepted: Ids[int], now: float) -> None:
-        session.length.observe(tree.draft_tokens, len(accepted))
-        self._acceptance.observe(tree.draft_tokens, len(accepted))
-        if tree is session.proposed:  # not the end of a prefill
-            seconds = now - session.proposed_at
-            gain = _SMOOTHING if self._verify_s else 1.0
-            self._verify_s += gain * (seconds - self._verify_s)
-
-    def _wanted(self, sequence: Sequence, session: _Session, link: DraftLink, now: float) -> int:
+    def _wanted(
+        self, sequence: Sequence, session: _Session, link: DraftLink, now: float, *, ready: bool
+    ) -> int:
         """Tokens to ask for: none of a cold mirror, else what the request says or what pays."""
         if not session.warm or not link.clock.worth_asking(now):
             return 0
@@ -319,4 +368,38 @@ class DraftProposer:
             return min(sequence.request.draft_tokens, room)
         most = min(self.draft_tokens, room)
         clock = link.clock
-        return session.length.choose(most, self._verify_s, clock.cost.at, clock.foresight)
+        return session.length.choose(
+            most, self.cost, clock.cost.at, 1.0 if ready else clock.foresight
+        )
+
+
+def _drafting(request: Request) -> tuple[SamplingParams, bool]:
+    """How the drafter is to choose its tokens, and whether to say what they were drawn from.
+
+    The coupled rule wants the noise of the target itself. Rejection wants draws that are
+    independent of it: another seed, and few enough tokens that all can be sent.
+    """
+    sampling = request.sampling
+    if request.acceptance != "rejection" or sampling.greedy:
+        return sampling, False
+    most = min(sampling.top_k or MOST_DRAWN, MOST_DRAWN)
+    return replace(sampling, seed=sampling.seed ^ _OTHER_SEED, top_k=most), True
+
+
+def _add(branch: Branch, tree: TokenTree) -> list[int]:
+    """Adds a branch as a chain; returns its nodes."""
+    nodes, node = [], 0
+    for at, token in enumerate(branch.ids):
+        node = tree.draw(node, token, branch.drawn[at]) if branch.drawn else tree.add(node, token)
+        nodes.append(node)
+    return nodes
+
+
+def _common(checked: Ids[int], accepted: Ids[int]) -> int:
+    """How many nodes of a chain were right, from its start."""
+    right = 0
+    for mine, theirs in zip(checked, accepted, strict=False):
+        if mine != theirs:
+            break
+        right += 1
+    return right

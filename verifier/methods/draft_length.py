@@ -1,9 +1,9 @@
 """How many tokens to draft next: as many as pay, for one session, by what was measured.
 
 With acceptance α a draft of K tokens commits E(K) = (1 - α^(K+1)) / (1 - α) tokens a round on
-average, and a round takes verify + draft(K) seconds, both measured. Where all K are right the
-drafter has often drafted ahead, and draft(K) costs nothing: with foresight f the expected cost is
-(1 - f α^K) draft(K). The K with the highest rate wins, zero included (Leviathan et al. 2023, with
+average, and a round takes verify(K) + draft(K) seconds, both measured. Where the drafter has
+drafted for the outcome ahead of it, draft(K) costs nothing: with foresight f the expected cost is
+(1 - f) draft(K). The K with the highest rate wins, zero included (Leviathan et al. 2023, with
 the costs of the critical path in the denominator). A session that drafts nothing tries again
 after a while.
 """
@@ -11,6 +11,8 @@ after a while.
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from verifier.cost import StepCost
 
 _FORGET_COST = 0.9
 _FIRST_REST = 16
@@ -94,7 +96,7 @@ class DraftLength:
     def choose(
         self,
         most: int,
-        verify_s: float,
+        cost: StepCost,
         draft_s: Callable[[int], float],
         foresight: float = 0.0,
     ) -> int:
@@ -102,9 +104,9 @@ class DraftLength:
 
         Args:
             most: Longest allowed.
-            verify_s: Seconds one pass of the target takes.
+            cost: Of the engine's steps.
             draft_s: Seconds from commit to branch, by length.
-            foresight: Share of wholly accepted drafts whose next branch was there at once.
+            foresight: Share of rounds after which the next branch was there at once.
 
         Returns:
             0 to `most`.
@@ -112,13 +114,13 @@ class DraftLength:
         if self._resting:
             self._resting -= 1
             return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
-        rates = [1 / max(verify_s, 1e-9)]
+        rates = [cost.rate(1.0, cost.round_s(0))]
         expected = right = 1.0
         for length in range(1, most + 1):
             right *= self.acceptance.rate
             expected += right
-            seconds = verify_s + (1 - foresight * right) * draft_s(length)
-            rates.append(expected / max(seconds, 1e-9))
+            seconds = cost.round_s(length) + (1 - foresight) * draft_s(length)
+            rates.append(cost.rate(expected, seconds))
         trial = self._rounds < _TRIAL_ROUNDS and most > 0  # too early to give up
         best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
         if best == 0 and most:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
-
 from common.model.tree import TokenTree
+from verifier.methods.base import Outcome
 from verifier.sequence import Sequence
 
 
@@ -18,13 +17,10 @@ class PlainProposer:
         """Always."""
         return True
 
-    def propose(self, sequence: Sequence, budget: int) -> TokenTree:
+    def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """The root alone."""
-        return TokenTree(sequence.ids[-1])
 
-    def observe(
-        self, sequence: Sequence, tree: TokenTree, accepted: Ids[int], ids: Ids[int]
-    ) -> None:
+    def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Nothing to learn."""
 
     def close(self, sequence: Sequence) -> None:

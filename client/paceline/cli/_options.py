@@ -94,6 +94,9 @@ class GenerationOptions:
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="One hour unless given.")
     ] = None
+    resume: Annotated[bool, typer.Option(help="Go on with another gateway where one is lost.")] = (
+        True
+    )
 
     def arguments(self) -> dict[str, Any]:
         """Returns the keyword arguments for `Client.generate`."""

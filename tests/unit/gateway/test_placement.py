@@ -10,11 +10,12 @@ from gateway.placement import Candidate, Description, Load, misfit, offered_meth
 def worker(address: str, *, lost: bool = False, accepting: bool = True, **options) -> Candidate:
     busy = {name: options.pop(name, 0) for name in ("running", "waiting")}
     load = Load(accepting=accepting, step_ms=options.pop("step_ms", 10.0), **busy)
-    in_flight = options.pop("in_flight", 0)
+    in_flight, broken = options.pop("in_flight", 0), options.pop("broken", False)
     description = {
         "incarnation": 1,
         "model": "m",
         "tokenizer_fingerprint": "f",
+        "numerics_fingerprint": "n",
         "vocab_size": 100,
         "max_model_len": 64,
         "methods": ("plain", "draft"),
@@ -25,6 +26,7 @@ def worker(address: str, *, lost: bool = False, accepting: bool = True, **option
         description=Description(**description),
         load=None if lost else load,
         in_flight=in_flight,
+        broken=broken,
     )
 
 
@@ -51,7 +53,17 @@ def test_the_owner_of_the_session_is_preferred_while_it_can() -> None:
     assert place("plain", [lost, idle], [], owner="a").verifier == "b"
 
 
-@pytest.mark.parametrize("gone", [{"lost": True}, {"accepting": False}])
+def test_who_has_just_failed_the_request_is_the_last_resort() -> None:
+    busy, idle = worker("a", running=9), worker("b")
+    assert place("plain", [busy, idle], [], owner="b", shunned={"b"}).verifier == "a"
+    assert place("plain", [idle], [], shunned={"b"}).verifier == "b"
+
+
+def test_a_placement_tells_the_numerics() -> None:
+    assert place("plain", [worker("a", numerics_fingerprint="x")], []).numerics == "x"
+
+
+@pytest.mark.parametrize("gone", [{"lost": True}, {"accepting": False}, {"broken": True}])
 def test_no_verifier_is_unavailable_and_named(gone) -> None:
     with pytest.raises(Unavailable, match="no verifier is reachable: h:1"):
         place("auto", [worker("h:1", **gone)], [])

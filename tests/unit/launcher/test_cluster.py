@@ -13,6 +13,7 @@ import redis
 from common.errors import StartupError, Unavailable
 from launcher import commandline
 from launcher.cluster import Cluster
+from launcher.models import Models
 from launcher.service import Service, State, is_serving
 
 FAKE = Path(__file__).with_name("fake_service.py")
@@ -45,7 +46,7 @@ def pids(services: Sequence[Service]) -> list[int]:
 def test_services_start_and_stop_in_order(
     notes: Path, tmp_path: Path, gone: Callable[[int], bool]
 ) -> None:
-    with Cluster(target=tmp_path, draft=tmp_path) as cluster:
+    with Cluster(models=Models(target=tmp_path, draft=tmp_path)) as cluster:
         assert is_serving(cluster.address)
         assert [s.state for s in cluster.services] == [State.SERVING] * 4
         assert len(list(tmp_path.glob("paceline-*"))) == 1
@@ -61,8 +62,37 @@ def test_services_start_and_stop_in_order(
     assert events[2:] == ["start gateway", "stop gateway", "stop verifier", "stop drafter"]
 
 
+def test_others_reach_the_drafter_by_another_way(
+    notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, str]] = []
+    fake = commandline.service_command
+
+    def command(module: str, flags: dict[str, str]) -> list[str]:
+        told.append(flags)
+        return fake(module, flags)
+
+    monkeypatch.setattr(commandline, "service_command", command)
+    models = Models(target=tmp_path, draft=tmp_path)
+    drafters: list[str] = []
+
+    def detour(address: str) -> str:
+        drafters.append(address)
+        return "127.0.0.1:1"
+
+    with Cluster(models=models, with_store=False, drafter_link=detour) as cluster:
+        assert drafters == [by_name(cluster)["drafter"].address]
+    assert told[-1]["drafters"] == "127.0.0.1:1"
+
+
+def test_services_find_what_is_added_to_their_environment(notes: Path, tmp_path: Path) -> None:
+    cluster = Cluster(models=Models(target=tmp_path), environment={"FAKE_BROKEN": "verifier"})
+    with pytest.raises(StartupError, match=r"^verifier: no such weights$"), cluster:
+        pass
+
+
 def test_store_and_drafter_can_be_left_out(notes: Path, tmp_path: Path) -> None:
-    with Cluster(target=tmp_path, draft=None, with_store=False) as cluster:
+    with Cluster(models=Models(target=tmp_path), with_store=False) as cluster:
         assert list(by_name(cluster)) == ["verifier", "gateway"]
         assert is_serving(cluster.address)
 
@@ -76,7 +106,7 @@ def test_one_that_cannot_start_stops_the_others(
     broken: str,
 ) -> None:
     monkeypatch.setenv("FAKE_BROKEN", broken)
-    cluster = Cluster(target=tmp_path, draft=tmp_path)
+    cluster = Cluster(models=Models(target=tmp_path, draft=tmp_path))
     with pytest.raises(StartupError, match=f"^{broken}: no such weights$"), cluster:
         pass
     assert all(gone(pid) for pid in pids(cluster.services))
@@ -88,7 +118,7 @@ def test_one_that_cannot_start_stops_the_others(
 def test_a_port_in_use_is_said_before_anything_starts(notes: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        cluster = Cluster(target=tmp_path, draft=tmp_path, port=port)
+        cluster = Cluster(models=Models(target=tmp_path, draft=tmp_path), port=port)
         with pytest.raises(StartupError, match=f"port {port} on 127.0.0.1 .*--port"), cluster:
             pass
     assert not notes.exists()
@@ -102,7 +132,7 @@ def test_a_lost_drafter_is_shown_and_tolerated(
     def watch(services: Sequence[Service]) -> None:
         seen.append({service.name: service.state for service in services})
 
-    with Cluster(target=tmp_path, draft=tmp_path, watch=watch) as cluster:
+    with Cluster(models=Models(target=tmp_path, draft=tmp_path), watch=watch) as cluster:
         drafter = by_name(cluster)["drafter"]
         assert drafter.process
         os.kill(drafter.process.pid, signal.SIGKILL)
@@ -115,7 +145,7 @@ def test_a_lost_drafter_is_shown_and_tolerated(
 
 
 def test_a_lost_verifier_is_an_error(notes: Path, tmp_path: Path, eventually: Eventually) -> None:
-    with Cluster(target=tmp_path, draft=None) as cluster:
+    with Cluster(models=Models(target=tmp_path)) as cluster:
         verifier = by_name(cluster)["verifier"]
         assert verifier.process
         os.kill(verifier.process.pid, signal.SIGKILL)

@@ -42,9 +42,11 @@ def expected(directory: Path) -> np.ndarray:
     return (first[:, None] * second).double().numpy()
 
 
-@pytest.mark.parametrize("drafted", [False, True])
+@pytest.mark.parametrize(
+    ("drafted", "acceptance"), [(False, "coupled"), (True, "coupled"), (True, "rejection")]
+)
 def test_pairs_of_tokens_pass_chi_square(
-    drafted: bool, directory: Path, expected: np.ndarray, tmp_path: Path
+    drafted: bool, acceptance: str, directory: Path, expected: np.ndarray, tmp_path: Path
 ) -> None:
     target: Runner = runner(directory)
     other = tiny_models.save("llama", tmp_path, vocab_size=40, seed=4)
@@ -53,7 +55,12 @@ def test_pairs_of_tokens_pass_chi_square(
     seen: Counter[tuple[int, ...]] = Counter()
     for start in range(0, SEEDS, 100):
         heard = [
-            pair.submit(prompt, 2, sampling=SamplingParams(temperature=TEMPERATURE, seed=seed))
+            pair.submit(
+                prompt,
+                2,
+                sampling=SamplingParams(temperature=TEMPERATURE, seed=seed),
+                acceptance=acceptance,
+            )
             for seed in range(start, start + 100)
         ]
         pair.run()

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from verifier.cost import StepCost
 from verifier.methods.draft_length import Acceptance, CostLine, DraftLength
+
+
+def _steps(seconds: float) -> StepCost:
+    """A target whose steps take so long, however many rows they have."""
+    return StepCost(((1, seconds), (64, seconds)))
 
 
 def _train(length: DraftLength, acceptance: float, rounds: int = 200, drafted: int = 5) -> None:
@@ -47,18 +53,18 @@ def test_the_choice_has_the_best_expected_rate(
         expected = sum(alpha**k for k in range(tokens + 1))
         return expected / (verify_ms / 1e3 + (draft_s(tokens) if tokens else 0))
 
-    chosen = length.choose(8, verify_ms / 1e3, draft_s)
+    chosen = length.choose(8, _steps(verify_ms / 1e3), draft_s)
     assert rate(chosen) == pytest.approx(max(map(rate, range(9))))
 
 
-def test_foresight_favours_drafts_that_are_accepted_whole() -> None:
+def test_drafts_that_are_there_at_once_may_be_long() -> None:
     length = DraftLength(Acceptance(prior=0.7, weight=1e6))
 
     def draft_s(tokens: int) -> float:
         return 0.001 + 0.0006 * tokens
 
-    blind = length.choose(8, 0.004, draft_s)
-    assert length.choose(8, 0.004, draft_s, foresight=1.0) < blind
+    blind = length.choose(8, _steps(0.004), draft_s)
+    assert length.choose(8, _steps(0.004), draft_s, foresight=1.0) > blind
 
 
 def test_good_drafts_grow_and_hopeless_ones_rest() -> None:
@@ -69,8 +75,8 @@ def test_good_drafts_grow_and_hopeless_ones_rest() -> None:
     def draft_s(tokens: int) -> float:
         return 0.001 + 0.0006 * tokens
 
-    assert good.choose(8, 0.004, draft_s) >= 6
-    asked = [bad.choose(8, 0.004, draft_s) for _ in range(1000)]
+    assert good.choose(8, _steps(0.004), draft_s) >= 6
+    asked = [bad.choose(8, _steps(0.004), draft_s) for _ in range(1000)]
     assert sum(1 for one in asked if one) <= 8, "it looks again now and then, ever more seldom"
     assert any(asked)
 

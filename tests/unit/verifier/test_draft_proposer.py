@@ -6,12 +6,15 @@ from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field, replace
 
 import pytest
+import torch
 
 from common.model.blocks import BlockManager
 from common.model.kv_cache import KvLease
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
+from verifier.cost import StepCost
 from verifier.methods import draft
+from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft import Arrival, DraftProposer, RoundKey
 from verifier.sequence import Request, Sequence
@@ -28,7 +31,16 @@ class Link:
     verifying: list[int] = field(default_factory=list)
     closed: int = 0
 
-    def open(self, session: int, incarnation: int, ids: Ids[int], sampling: SamplingParams) -> None:
+    def open(
+        self,
+        session: int,
+        incarnation: int,
+        ids: Ids[int],
+        sampling: SamplingParams,
+        *,
+        drawn: bool,
+        salt: bytes,
+    ) -> None:
         self.opened.append((session, incarnation, list(ids)))
 
     def commit(
@@ -40,6 +52,7 @@ class Link:
         *,
         draft_tokens: int,
         verifying: int,
+        fanout: int,
     ) -> None:
         self.asked.append((key, draft_tokens))
         self.verifying.append(verifying)
@@ -73,7 +86,7 @@ class Table:
 
     def __init__(self, *links: Link, draft_tokens: int = 3) -> None:
         self.links = {f"d{index}": link for index, link in enumerate(links)}
-        self.proposer = DraftProposer(self.links.get, draft_tokens=8)
+        self.proposer = DraftProposer(self.links.get, draft_tokens=8, cost=StepCost())
         request = Request(
             request_id="r",
             prompt_ids=(5, 6, 7),
@@ -89,7 +102,18 @@ class Table:
         """Ends a round in which nothing was accepted."""
         tree = tree or TokenTree(self.sequence.ids[-1])
         self.sequence.commit([token])
-        self.proposer.observe(self.sequence, tree, [], [token])
+        self.observe(tree, [], [token])
+
+    def observe(self, tree: TokenTree, accepted: Ids[int], ids: Ids[int]) -> None:
+        """Tells the proposer how a round ended; the tokens are committed."""
+        outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, state=torch.empty(0))
+        self.proposer.observe(self.sequence, outcome)
+
+    def propose(self, budget: int) -> TokenTree:
+        """The tree of a round."""
+        tree = TokenTree(self.sequence.ids[-1])
+        self.proposer.propose(self.sequence, tree, budget)
+        return tree
 
     def warm(self, incarnation: int = 1) -> None:
         self.proposer.warmed(1, incarnation)
@@ -119,8 +143,8 @@ def test_a_branch_is_used_once(clock: Clock) -> None:
     table.round(8)
     table.answer(link)
     assert table.proposer.ready(table.sequence, clock.now)
-    assert table.proposer.propose(table.sequence, 10).ids == [8, 1, 2, 3]
-    assert table.proposer.propose(table.sequence, 10).ids == [8]
+    assert table.propose(10).ids == [8, 1, 2, 3]
+    assert table.propose(10).ids == [8]
 
 
 @pytest.mark.parametrize("change", ["base", "path_hash", "accepted", "bonus", "incarnation"])
@@ -156,7 +180,7 @@ def test_late_branches_teach_patience(clock: Clock) -> None:
                 table.answer(link)
                 arrived = True
         in_time.append(arrived)
-        table.round(9, table.proposer.propose(table.sequence, 10))
+        table.round(9, table.propose(10))
         if not arrived:
             clock.now = asked + way_s
             late = Arrival(session=1, incarnation=1, key=link.asked[-2][0], ids=(1,))

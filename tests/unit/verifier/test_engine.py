@@ -270,7 +270,7 @@ def test_max_tokens_is_never_overshot(limit: int, roomy: Runner, twin: Runner) -
 
 
 def test_a_perfect_drafter_is_accepted_whole(roomy: Runner, twin: Runner) -> None:
-    pair = Pair.make(roomy, twin)
+    pair = Pair.make(roomy, twin, EngineConfig(draft_fanout=0))
     sampling = SamplingParams(temperature=0.8, seed=3)
     heard = pair.submit(_prompt(12), 41, draft_tokens=4, sampling=sampling)
     pair.run()
@@ -290,8 +290,10 @@ def test_a_perfect_drafter_is_accepted_whole(roomy: Runner, twin: Runner) -> Non
         ({"max_tokens": 0}, InvalidArgument, "max_tokens: must be at least 1"),
         ({"max_tokens": MAX_LEN}, InvalidArgument, f"at most {MAX_LEN}"),
         ({"draft_tokens": 99}, InvalidArgument, "0 to 16, got 99"),
-        ({"method": "medusa"}, FailedPrecondition, "has plain, draft, not medusa"),
-        ({"acceptance": "typical"}, FailedPrecondition, "has coupled, not typical"),
+        ({"method": "medusa"}, FailedPrecondition, "has plain, draft, .*not medusa"),
+        ({"acceptance": "hopeful"}, FailedPrecondition, "rejection, typical, not hopeful"),
+        ({"method": "draft+plain"}, InvalidArgument, "plain is not one of them"),
+        ({"method": "draft+draft"}, InvalidArgument, "joins different methods"),
         ({"sampling": SamplingParams(top_p=1.5)}, InvalidArgument, "top_p"),
         ({"sampling": SamplingParams(temperature=-1.0)}, InvalidArgument, "temperature"),
     ],

@@ -55,7 +55,7 @@ def _one_by_one(target: Runner, ids: Sequence[int]) -> tuple[Tensor, list[Tensor
     """Logits and cache of a text computed token by token, alone."""
     lease = _lease(target, len(ids))
     logits = [
-        target.forward([Segment([token], at, lease.slots, wanted=[0])])
+        target.forward([Segment([token], at, lease.slots, wanted=[0])]).logits
         for at, token in enumerate(ids)
     ]
     cache = _cache(target, lease, len(ids))
@@ -97,7 +97,7 @@ def test_any_batch_gives_the_bits_of_decoding_alone(
                 spans.append((index, done[index], rows))
         if not segments:
             continue
-        logits = target.forward(segments)
+        logits = target.forward(segments).logits
         for index, start, rows in spans:
             assert torch.equal(logits[:rows], alone[index][1][start : start + rows])
             logits = logits[rows:]
@@ -124,13 +124,13 @@ def test_tree_nodes_have_the_bits_of_their_path_decoded_alone(
         target.forward([Segment(prefix[:-1], 0, lease.slots, wanted=[])])
     segment = Segment(tree.ids, start, lease.slots, tree=tree, wanted=range(len(tree)))
     beside = Segment(_text(target, 11, 40), 0, other.slots, wanted=[])
-    logits = target.forward([beside, segment])
+    logits = target.forward([beside, segment]).logits
     lease.release()
     other.release()
     for node in range(len(tree)):
         path = [*prefix, *(tree.ids[n] for n in tree.path(node))]
         single = _lease(target, len(path))
-        rows = target.forward([Segment(path, 0, single.slots, wanted=[len(path) - 1])])
+        rows = target.forward([Segment(path, 0, single.slots, wanted=[len(path) - 1])]).logits
         single.release()
         assert torch.equal(logits[node], rows[0]), f"node {node} of {tree.parents}"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from common.model.batch import tree_positions, tree_slots
 from common.model.tree import TokenTree
-from verifier.acceptance import walk
+from verifier.acceptance.coupled import walk
 
 paths = st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=8)
 
@@ -33,14 +33,26 @@ def test_a_tree_is_the_trie_of_its_paths(lists: list[list[int]]) -> None:
     assert all(tree.depths[node] == len(tree.path(node)) for node in range(len(tree)))
 
 
-@given(paths, paths)
-def test_merging_is_the_union(left: list[list[int]], right: list[list[int]]) -> None:
-    merged = _tree(left)
-    merged.merge(_tree(right))
-    both = _tree(left + right)
-    assert {tuple(merged.ids[n] for n in merged.path(i)) for i in range(len(merged))} == {
-        tuple(both.ids[n] for n in both.path(i)) for i in range(len(both))
-    }
+@given(paths, paths, paths)
+def test_nodes_belong_to_who_added_them_first_and_probes_are_no_drafts(
+    left: list[list[int]], probed: list[list[int]], right: list[list[int]]
+) -> None:
+    tree = TokenTree(9)
+    tree.owner = "left"
+    for path in left:
+        tree.add_path(path)
+    before, tree.owner = len(tree), "window"
+    for path in probed:
+        node = 0
+        for token in path:
+            node = tree.probe(node, token)
+    assert tree.draft_tokens == before - 1
+    assert tree.owners[1:] == ["left"] * (before - 1) + ["window"] * (len(tree) - before)
+    tree.owner = "right"
+    for path in right:
+        tree.add_path(path)
+    drafted = {tuple(path[:n]) for path in left + right for n in range(1, len(path) + 1)}
+    assert tree.draft_tokens == len(drafted)
 
 
 @given(paths)

@@ -1,8 +1,7 @@
-"""Which draft tokens are kept.
+"""Exact: the target's own keyed sample is known at every node of the tree.
 
-`coupled`: the target's own keyed sample is known at every node of the tree. Walk down while
-the sample is a child; the first sample that is not ends the round. The tokens committed are
-exactly those the target would have chosen one at a time, whatever the tree.
+Walk down while the sample is a child; the first sample that is not ends the round. The tokens
+committed are exactly those the target would have chosen one at a time, whatever the tree.
 """
 
 from __future__ import annotations
@@ -10,6 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.model.tree import TokenTree
+from verifier.acceptance.base import Scores
+
+
+def coupled(scores: Scores) -> tuple[list[int], int]:
+    """The rule; see the module."""
+    return walk(scores.tree, scores.choices)
 
 
 def walk(tree: TokenTree, samples: Sequence[int]) -> tuple[list[int], int]:

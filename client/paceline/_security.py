@@ -1,0 +1,120 @@
+"""How a client proves who it is, and knows whom it talks to."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from paceline._channel import is_loopback
+from paceline.errors import ArgumentError
+
+TOKEN_VARIABLE = "PACELINE_TOKEN"
+CA_VARIABLE = "PACELINE_CA"
+CERT_VARIABLE = "PACELINE_CERT"
+KEY_VARIABLE = "PACELINE_KEY"
+INSECURE_VARIABLE = "PACELINE_INSECURE"
+
+_SYSTEM = "system"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tls:
+    """TLS to the gateway. Files are PEM, and are read when the client is made."""
+
+    ca: str | os.PathLike[str] | None = None
+    """Authorities that the gateway's certificate may come from; None: those of gRPC."""
+    cert: str | os.PathLike[str] | None = None
+    """The client's own certificate, for gateways that ask for one."""
+    key: str | os.PathLike[str] | None = None
+    """Private key of `cert`."""
+    server_name: str | None = None
+    """Name that the gateway's certificate must bear; None: the address."""
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Reads the files.
+
+        Raises:
+            ArgumentError: One cannot be read, or one of cert and key is missing.
+        """
+        if (self.cert is None) != (self.key is None):
+            raise ArgumentError("tls", "cert and key go together")
+        return grpc.ssl_channel_credentials(
+            _read("ca", self.ca),
+            private_key=_read("key", self.key),
+            certificate_chain=_read("cert", self.cert),
+        )
+
+
+class Security:
+    """A client's token and TLS; what is not given comes from the environment.
+
+    Args:
+        address: The gateway.
+        token: Bearer token, or what returns one for each call.
+        tls: TLS; None where the environment names no authority: plaintext.
+        insecure: Send a token in plaintext to another machine.
+
+    Raises:
+        ArgumentError: A token would go to another machine in plaintext.
+        TypeError: An argument has the wrong type.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str | Callable[[], str] | None,
+        tls: Tls | None,
+        insecure: bool,
+    ) -> None:
+        if token is not None and not isinstance(token, str) and not callable(token):
+            raise TypeError(f"token must be str or callable, got {type(token).__name__}")
+        if tls is not None and not isinstance(tls, Tls):
+            raise TypeError(f"tls must be paceline.Tls, got {type(tls).__name__}")
+        self._token = token if token is not None else os.environ.get(TOKEN_VARIABLE) or None
+        self._tls = tls or _tls_of_environment()
+        insecure = insecure or os.environ.get(INSECURE_VARIABLE, "") not in ("", "0")
+        if self._token and self._tls is None and not insecure and not is_loopback(address):
+            raise ArgumentError(
+                "token",
+                f"would go to {address} in plaintext; give tls=paceline.Tls(...) or set "
+                f"{CA_VARIABLE}, or say insecure=True where everybody on the way may have it",
+            )
+
+    @property
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """What a channel needs; None for plaintext."""
+        return None if self._tls is None else self._tls.credentials()
+
+    @property
+    def options(self) -> list[tuple[str, int | str]]:
+        """Channel options."""
+        if self._tls is None or self._tls.server_name is None:
+            return []
+        return [("grpc.ssl_target_name_override", self._tls.server_name)]
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with each call."""
+        token = self._token() if callable(self._token) else self._token
+        return (("authorization", f"Bearer {token}"),) if token else ()
+
+
+def _tls_of_environment() -> Tls | None:
+    ca = os.environ.get(CA_VARIABLE)
+    if not ca:
+        return None
+    return Tls(
+        ca=None if ca == _SYSTEM else ca,
+        cert=os.environ.get(CERT_VARIABLE) or None,
+        key=os.environ.get(KEY_VARIABLE) or None,
+    )
+
+
+def _read(name: str, file: str | os.PathLike[str] | None) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise ArgumentError(f"tls.{name}", f"cannot be read: {error}") from error

@@ -1,0 +1,329 @@
+"""Files of Medusa heads: the three published layouts, and one of ours.
+
+Published, each told by its keys (`h` counts heads, `l` a head's blocks, `L` is how many):
+
+    medusa_lm_head.pt            Medusa-1, v0.1: `{h}.{l}.linear.weight` and `.bias`, and
+                                 `{h}.{L}.weight`, the head's own output matrix
+    a whole model                Medusa-2: the same keys after `medusa_head.`, beside the model's
+    medusa_lm_head.safetensors   no `{h}.{L}.weight`: the base model's output matrix serves all
+
+The numbers of heads and blocks are read off the keys: published `config.json` files are wrong
+about them. Every key must be there, none may be left over and every shape must fit.
+
+Ours is a directory of two files. `medusa.safetensors` holds
+
+    block.weight  [K, L, d, d]      W of each head's blocks
+    block.bias    [K, L, d]         b
+    lm.weight     [K, V, d]         output matrices; absent where the base model's serves all
+
+and `medusa.json` an object with
+
+    format        "paceline-medusa"
+    version       1
+    num_heads     K
+    num_layers    L
+    hidden_size   d
+    vocab_size    V
+    base          values of the base model's output matrix at `BASE_SAMPLES` places spread over
+                  it; heads for another model of the same size are told by them
+    tree          list of paths of ranks, `[[0], [1], [0, 0]]`: which guesses of which heads to
+                  check; or null
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from common.errors import ModelError
+
+Tree = tuple[tuple[int, ...], ...]
+
+WEIGHTS_FILE = "medusa.safetensors"
+FACTS_FILE = "medusa.json"
+FORMAT = "paceline-medusa"
+VERSION = 1
+BASE_SAMPLES = 32
+
+_PUBLISHED = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
+_KEY = re.compile(r"(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
+_PREFIX = "medusa_head."
+# bfloat16 and float16 round differently; another model's values are off by far more.
+_RELATIVE, _ABSOLUTE = 2e-2, 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadWeights:
+    """Weights of K heads of L blocks each, over hidden size d and vocabulary V."""
+
+    block: Tensor
+    """W of every block, `[K, L, d, d]`."""
+    bias: Tensor
+    """b of every block, `[K, L, d]`."""
+    lm: Tensor | None
+    """Output matrices, `[K, V, d]`; None where the base model's serves all heads."""
+    tree: Tree | None = None
+    """Sparse static tree chosen for these heads: paths of ranks."""
+
+    @property
+    def num_heads(self) -> int:
+        """K."""
+        return self.block.shape[0]
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return self.block.shape[1]
+
+
+def load(path: Path, *, lm_head: Tensor) -> HeadWeights:
+    """Reads heads in any of the layouts above.
+
+    Args:
+        path: A directory, or the file in it that holds the weights.
+        lm_head: The base model's output matrix. # [V, d]
+
+    Raises:
+        ModelError: Missing, corrupt or made for another model; names file and key.
+    """
+    if path.is_dir() and (path / FACTS_FILE).is_file():
+        return _load_ours(path, lm_head)
+    if path.name == WEIGHTS_FILE:
+        return _load_ours(path.parent, lm_head)
+    files = _files(path)
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        tensors |= _read(file, _PREFIX if _whole_model(file) else None)
+    if not tensors:
+        raise ModelError(f"{path}: no Medusa heads there: no key starts with {_PREFIX}")
+    return _from_published(files[0], tensors, lm_head)
+
+
+def save(path: Path, weights: HeadWeights, *, lm_head: Tensor) -> None:
+    """Writes heads in our layout, in bfloat16.
+
+    Args:
+        path: A directory; made where it is missing.
+        weights: What to write.
+        lm_head: The base model's output matrix. # [V, d]
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    tensors = {"block.weight": weights.block, "block.bias": weights.bias}
+    if weights.lm is not None:
+        tensors["lm.weight"] = weights.lm
+    narrow = {key: t.detach().to("cpu", torch.bfloat16).contiguous() for key, t in tensors.items()}
+    save_file(narrow, path / WEIGHTS_FILE)
+    facts = {
+        "format": FORMAT,
+        "version": VERSION,
+        "num_heads": weights.num_heads,
+        "num_layers": weights.num_layers,
+        "hidden_size": lm_head.shape[1],
+        "vocab_size": lm_head.shape[0],
+        "base": _sample(lm_head),
+        "tree": weights.tree,
+    }
+    write_facts(path, facts)
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Returns the object in a directory's `medusa.json`.
+
+    Raises:
+        ModelError: There is none, or it is not of this format and version.
+    """
+    file = path / FACTS_FILE
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise ModelError(f'{file}: format: must be "{FORMAT}"')
+    if facts.get("version") != VERSION:
+        raise ModelError(f"{file}: version: {facts.get('version')}, but only {VERSION} is known")
+    return facts
+
+
+def write_facts(path: Path, facts: Mapping[str, Any]) -> None:
+    """Writes `medusa.json`: a line a field."""
+    fields = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items()]
+    text = "{\n" + ",\n".join(fields) + "\n}\n"
+    (path / FACTS_FILE).write_text(text, encoding="utf-8")
+
+
+def checked_tree(source: str, tree: object, num_heads: int) -> Tree:
+    """Turns a list of paths of ranks into a tree.
+
+    Args:
+        source: What to name in an error.
+        tree: The list, as JSON gives it.
+        num_heads: Longest a path may be.
+
+    Raises:
+        ModelError: Not such a list, or a path whose parent is not in it.
+    """
+    if not isinstance(tree, list) or not all(_is_path(path, num_heads) for path in tree):
+        raise ModelError(f"{source}: must be a list of paths of 1 to {num_heads} ranks from 0")
+    paths = [tuple(path) for path in tree]
+    known = set(paths)
+    if len(known) != len(paths):
+        raise ModelError(f"{source}: a path stands there twice")
+    for path in paths:
+        if len(path) > 1 and path[:-1] not in known:
+            raise ModelError(f"{source}: {list(path)} is there, but {list(path[:-1])} is not")
+    return tuple(sorted(paths, key=lambda path: (len(path), path)))
+
+
+def _is_path(path: object, num_heads: int) -> bool:
+    return (
+        isinstance(path, list)
+        and 1 <= len(path) <= num_heads
+        and all(type(rank) is int and rank >= 0 for rank in path)
+    )
+
+
+def _load_ours(path: Path, lm_head: Tensor) -> HeadWeights:
+    facts, file = read_facts(path), path / FACTS_FILE
+    for field, wanted in (("vocab_size", lm_head.shape[0]), ("hidden_size", lm_head.shape[1])):
+        if facts.get(field) != wanted:
+            raise ModelError(f"{file}: {field}: {facts.get(field)}, but the model's is {wanted}")
+    if not _same_base(facts.get("base"), lm_head):
+        raise ModelError(f"{file}: base: these heads were trained for another model")
+    heads, layers = (_count(file, facts, field) for field in ("num_heads", "num_layers"))
+    vocab, hidden = lm_head.shape
+    shapes: dict[str, tuple[int, ...]] = {
+        "block.weight": (heads, layers, hidden, hidden),
+        "block.bias": (heads, layers, hidden),
+    }
+    tensors = _read(path / WEIGHTS_FILE, None)
+    if "lm.weight" in tensors:
+        shapes["lm.weight"] = (heads, vocab, hidden)
+    _check(path / WEIGHTS_FILE, tensors, shapes)
+    tree = facts.get("tree")
+    return HeadWeights(
+        block=tensors["block.weight"],
+        bias=tensors["block.bias"],
+        lm=tensors.get("lm.weight"),
+        tree=None if tree is None else checked_tree(f"{file}: tree", tree, heads),
+    )
+
+
+def _count(file: Path, facts: Mapping[str, Any], field: str) -> int:
+    value = facts.get(field)
+    if type(value) is not int or value < 1:
+        raise ModelError(f"{file}: {field}: {value}, but must be a whole number from 1")
+    return value
+
+
+def _files(path: Path) -> list[Path]:
+    """The file of heads at `path`, or the files of the model that holds them."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such file or directory")
+    for name in _PUBLISHED:
+        if (path / name).is_file():
+            return [path / name]
+    for pattern in ("model*.safetensors", "pytorch_model*.bin"):
+        if found := sorted(path.glob(pattern)):
+            return found
+    raise ModelError(f"{path}: holds no {FACTS_FILE}, no {' or '.join(_PUBLISHED)}, and no model")
+
+
+def _whole_model(file: Path) -> bool:
+    return file.name.startswith(("model", "pytorch_model"))
+
+
+def _read(file: Path, prefix: str | None) -> dict[str, Tensor]:
+    """Tensors of a file by key; only those under `prefix`, where one is given."""
+    try:
+        if file.suffix == ".safetensors":
+            with safe_open(file, framework="pt") as opened:
+                keys = [key for key in opened.keys() if key.startswith(prefix or "")]  # noqa: SIM118
+                return {key: opened.get_tensor(key) for key in keys}
+        held = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ModelError(f"{file}: refused: holds more than tensors") from error
+    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(held, dict):
+        raise ModelError(f"{file}: must hold tensors by key")
+    for key, value in held.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor):
+            raise ModelError(f"{file}: {key}: not a tensor")
+    return {key: value for key, value in held.items() if key.startswith(prefix or "")}
+
+
+def _from_published(file: Path, tensors: dict[str, Tensor], lm_head: Tensor) -> HeadWeights:
+    plain = {key.removeprefix(_PREFIX): value for key, value in tensors.items()}
+    heads, layers, own = _counts(file, plain)
+    vocab, hidden = lm_head.shape
+    shapes: dict[str, tuple[int, ...]] = {}
+    for head in range(heads):
+        for layer in range(layers):
+            shapes[f"{head}.{layer}.linear.weight"] = (hidden, hidden)
+            shapes[f"{head}.{layer}.linear.bias"] = (hidden,)
+        if own:
+            shapes[f"{head}.{layers}.weight"] = (vocab, hidden)
+    _check(file, plain, shapes)
+
+    def stacked(name: str) -> Tensor:
+        rows = [plain[f"{h}.{i}.linear.{name}"] for h in range(heads) for i in range(layers)]
+        return torch.stack(rows).view(heads, layers, *rows[0].shape)
+
+    lm = torch.stack([plain[f"{h}.{layers}.weight"] for h in range(heads)]) if own else None
+    return HeadWeights(block=stacked("weight"), bias=stacked("bias"), lm=lm)
+
+
+def _counts(file: Path, keys: Iterable[str]) -> tuple[int, int, bool]:
+    """Heads, blocks of a head, and whether heads have output matrices of their own."""
+    parts = []
+    for key in keys:
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise ModelError(f"{file}: {key}: no such key in any layout of Medusa heads")
+        parts.append((int(match[1]), int(match[2]), match[3]))
+    heads = 1 + max(head for head, _, _ in parts)
+    layers = 1 + max((layer for _, layer, name in parts if name != "weight"), default=0)
+    return heads, layers, any(name == "weight" for _, _, name in parts)
+
+
+def _check(
+    file: Path, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raises unless the keys are exactly these, with these shapes."""
+    for key, shape in shapes.items():
+        if key not in tensors:
+            raise ModelError(f"{file}: {key}: missing")
+        found = tuple(tensors[key].shape)
+        if found != shape:
+            raise ModelError(f"{file}: {key}: shape {found}, but this model needs {shape}")
+        if not tensors[key].is_floating_point():
+            raise ModelError(f"{file}: {key}: {tensors[key].dtype}, but must be floating point")
+    for key in sorted(tensors.keys() - shapes.keys()):
+        raise ModelError(f"{file}: {key}: does not belong to the other keys")
+
+
+def _sample(lm_head: Tensor) -> list[float]:
+    flat = lm_head.detach().flatten()
+    places = [flat.numel() * i // BASE_SAMPLES for i in range(BASE_SAMPLES)]
+    return [round(value, 6) for value in flat[places].float().tolist()]
+
+
+def _same_base(stored: object, lm_head: Tensor) -> bool:
+    try:
+        there = torch.tensor(stored, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    here = torch.tensor(_sample(lm_head))
+    return there.shape == here.shape and torch.allclose(there, here, _RELATIVE, _ABSOLUTE)

@@ -1,0 +1,112 @@
+"""What one process knows of shared n-grams: tables by first token, bounded in memory.
+
+Owned by the engine's thread; tables that come from elsewhere are built before they get here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+Ngram = tuple[int, ...]
+
+_MOST_FOLLOWERS = 16
+_BYTES = 256
+"""What a context takes in memory, about."""
+
+
+class Table:
+    """N-grams with one first token, as counts of what follows each context that begins there.
+
+    Args:
+        asked_at: When the store was last asked for it, in seconds of the monotonic clock.
+    """
+
+    __slots__ = ("_counts", "asked_at")
+
+    def __init__(self, asked_at: float = -math.inf) -> None:
+        self.asked_at = asked_at
+        # By the context's tokens after the first. One follower, the usual case, is a pair.
+        self._counts: dict[Ngram, dict[int, float] | tuple[int, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, ngram: Ngram, weight: float) -> None:
+        """Counts each token after the ones before it."""
+        for end in range(1, len(ngram)):
+            context, token = ngram[1:end], ngram[end]
+            known = self._counts.get(context)
+            if known is None:
+                self._counts[context] = (token, weight)
+                continue
+            if isinstance(known, tuple):
+                known = self._counts[context] = dict([known])
+            known[token] = known.get(token, 0.0) + weight
+            if len(known) > _MOST_FOLLOWERS:
+                self._counts[context] = _commonest(known)
+
+    def followers(self, context: Ngram) -> Mapping[int, float] | None:
+        """Counts by token after a context, which comes without its first token."""
+        known = self._counts.get(context)
+        return dict([known]) if isinstance(known, tuple) else known
+
+
+class Cache:
+    """Tables by tenant and first token, the longest unused dropped first.
+
+    Two generations stand in for an exact order of use: when the younger is full the older goes,
+    and what is asked for again is young again.
+
+    Args:
+        most_bytes: Memory it may take, by an estimate.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = max(most_bytes // _BYTES // 2, 1)
+        self._young: dict[tuple[str, int], Table] = {}
+        self._old: dict[tuple[str, int], Table] = {}
+        self._contexts = 0  # of the younger generation
+
+    def __len__(self) -> int:
+        return sum(map(len, self._young.values())) + sum(map(len, self._old.values()))
+
+    def get(self, tenant: str, first: int) -> Table | None:
+        """The table of one first token."""
+        key = (tenant, first)
+        table = self._young.get(key)
+        if table is None:
+            table = self._old.pop(key, None)
+            if table is not None:
+                self._keep(key, table)
+        return table
+
+    def put(self, tenant: str, first: int, table: Table) -> None:
+        """Takes a table in place of the one that is there."""
+        key = (tenant, first)
+        self._old.pop(key, None)
+        replaced = self._young.pop(key, None)
+        self._contexts -= len(replaced) if replaced is not None else 0
+        self._keep(key, table)
+
+    def add(self, tenant: str, ngram: Ngram) -> None:
+        """Counts an n-gram once."""
+        table = self.get(tenant, ngram[0])
+        if table is None:
+            table = Table()
+            self._keep((tenant, ngram[0]), table)
+        before = len(table)
+        table.add(ngram, 1.0)
+        self._contexts += len(table) - before
+
+    def _keep(self, key: tuple[str, int], table: Table) -> None:
+        if self._contexts >= self._most:
+            self._old, self._young, self._contexts = self._young, {}, 0
+        self._young[key] = table
+        self._contexts += len(table) + 1
+
+
+def _commonest(followers: dict[int, float]) -> dict[int, float]:
+    """The commoner half, at half its counts, so that newcomers get a chance."""
+    ranked = sorted(followers.items(), key=lambda item: item[1], reverse=True)
+    return {token: count / 2 for token, count in ranked[: _MOST_FOLLOWERS // 2]}

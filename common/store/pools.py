@@ -1,0 +1,183 @@
+"""N-grams that sequences and verifiers share, a pool for each model and tenant.
+
+Reading never waits: what this process knows by now is the answer, and what it does not know is
+asked for in the background. Writing never waits either. So Redis slow, full or gone changes how
+much is guessed right, and nothing else. No tenant is ever answered from another's n-grams.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+
+from common.store.pool_cache import Cache, Ngram, Table
+from common.store.pool_config import PoolConfig
+from common.store.pool_scripts import Layout
+from common.store.pool_worker import PoolCounts, Worker, connect
+
+
+class NgramPools(ABC):
+    """The pools of all tenants. Used from one thread, but for `counts`."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        self.config = config
+
+    @property
+    def ngram_tokens(self) -> int:
+        """Tokens of an n-gram."""
+        return self.config.ngram_tokens
+
+    @abstractmethod
+    def of(self, tenant: str) -> TenantPool:
+        """The pool of one tenant."""
+
+    @property
+    @abstractmethod
+    def counts(self) -> PoolCounts:
+        """What happened so far."""
+
+    def close(self) -> None:
+        """Writes what waits, for a short while, and lets go of the store."""
+        return
+
+
+class TenantPool(ABC):
+    """One tenant's n-grams. No method blocks or raises."""
+
+    @abstractmethod
+    def followers(self, context: Ngram) -> Mapping[int, float] | None:
+        """Frequencies by token after a context, as far as they are known here by now.
+
+        Args:
+            context: One token at least, and fewer than an n-gram has.
+        """
+
+    @abstractmethod
+    def add(self, ngrams: Iterable[Ngram]) -> None:
+        """Takes n-grams of committed text."""
+
+    def expect(self, tokens: Iterable[int]) -> None:
+        """Contexts that begin with these will soon be asked for."""
+        return
+
+
+def open_pools(url: str | None, model: str, config: PoolConfig) -> NgramPools:
+    """Opens the pools at a URL, or some in this process where there is none.
+
+    Args:
+        url: redis://host:port/db, rediss:// or unix:///path.
+        model: Fingerprint of the model and its tokenizer.
+        config: Sizes.
+
+    Raises:
+        ConfigError: The URL is none that is understood.
+    """
+    return MemoryPools(config) if url is None else RedisPools(url, model, config)
+
+
+class MemoryPools(NgramPools):
+    """Pools of this process only."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        super().__init__(config)
+        self._cache = Cache(config.cache_bytes)
+
+    def of(self, tenant: str) -> TenantPool:
+        """See `NgramPools.of`."""
+        return _MemoryPool(self._cache, tenant)
+
+    @property
+    def counts(self) -> PoolCounts:
+        """See `NgramPools.counts`."""
+        return PoolCounts()
+
+
+class _MemoryPool(TenantPool):
+    def __init__(self, cache: Cache, tenant: str) -> None:
+        self._cache, self._tenant = cache, tenant
+
+    def followers(self, context: Ngram) -> Mapping[int, float] | None:
+        table = self._cache.get(self._tenant, context[0])
+        return table.followers(context[1:]) if table is not None else None
+
+    def add(self, ngrams: Iterable[Ngram]) -> None:
+        for ngram in ngrams:
+            self._cache.add(self._tenant, ngram)
+
+
+class RedisPools(NgramPools):
+    """Pools in Redis or Valkey, read through a cache and written behind by a thread of their own.
+
+    Args:
+        url: Of the store.
+        model: Fingerprint of the model and its tokenizer.
+        config: Sizes.
+        namespace: Begins every key.
+    """
+
+    def __init__(
+        self, url: str, model: str, config: PoolConfig, *, namespace: str = "paceline"
+    ) -> None:
+        super().__init__(config)
+        self.cache = Cache(config.cache_bytes)
+        layout = Layout(namespace, model, config.ngram_tokens)
+        self.worker = Worker(connect(url), layout, config)
+        self.now = time.monotonic()
+
+    def of(self, tenant: str) -> TenantPool:
+        """See `NgramPools.of`."""
+        return _RedisPool(self, tenant)
+
+    @property
+    def counts(self) -> PoolCounts:
+        """See `NgramPools.counts`."""
+        return self.worker.counts
+
+    def close(self) -> None:
+        """See `NgramPools.close`."""
+        self.worker.close()
+
+    def take_arrived(self) -> None:
+        """Puts tables that came from the store in place of what was known."""
+        arrived = self.worker.arrived
+        while arrived:
+            tenant, first, table = arrived.popleft()
+            if len(table) or self.cache.get(tenant, first) is None:
+                table.asked_at = self.now
+                self.cache.put(tenant, first, table)
+
+
+class _RedisPool(TenantPool):
+    def __init__(self, pools: RedisPools, tenant: str) -> None:
+        self._pools, self._tenant = pools, tenant
+        self._refresh_s = pools.config.refresh_s
+
+    def followers(self, context: Ngram) -> Mapping[int, float] | None:
+        pools = self._pools
+        if pools.worker.arrived:
+            pools.take_arrived()
+        return self._table(context[0]).followers(context[1:])
+
+    def add(self, ngrams: Iterable[Ngram]) -> None:
+        pools, taken = self._pools, list(ngrams)
+        pools.now = time.monotonic()  # once a round is enough to know what is stale
+        for ngram in taken:
+            pools.cache.add(self._tenant, ngram)
+        pools.worker.write(self._tenant, taken)
+
+    def expect(self, tokens: Iterable[int]) -> None:
+        for token in set(tokens):
+            self._table(token)
+
+    def _table(self, first: int) -> Table:
+        """What is known of a first token; asks for it where that is nothing, or old."""
+        pools = self._pools
+        table = pools.cache.get(self._tenant, first)
+        if table is None:
+            table = Table()
+            pools.cache.put(self._tenant, first, table)
+        if pools.now - table.asked_at > self._refresh_s:
+            table.asked_at = pools.now
+            pools.worker.read(self._tenant, first)
+        return table

@@ -1,0 +1,72 @@
+"""Certificates as configuration, and who may listen where without them."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsConfig:
+    """One side's certificates. All files are PEM, and are read again when they change."""
+
+    cert: Path | None = None
+    """Own certificate, followed by those between it and its authority."""
+    key: Path | None = None
+    """Private key of `cert`."""
+    ca: Path | None = None
+    """Authorities: a peer without a certificate of one of them is refused."""
+    server_name: str = ""
+    """Name that servers' certificates must bear; empty takes the address called. Where workers
+    are called by address, one name for all of them."""
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ConfigError("tls: cert and key go together")
+
+    @property
+    def serves(self) -> bool:
+        """Whether a server with these speaks TLS."""
+        return self.cert is not None
+
+    @property
+    def mutual(self) -> bool:
+        """Whether a server with these knows its callers by their certificates."""
+        return self.serves and self.ca is not None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files named."""
+        return tuple(file for file in (self.cert, self.key, self.ca) if file is not None)
+
+
+def loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(host: str, *, protected: bool, insecure: bool, remedy: str) -> None:
+    """Refuses to listen where strangers can come, unless that is said or they are kept out.
+
+    Args:
+        host: Address to listen on.
+        protected: Whether strangers are kept out.
+        insecure: Whether the operator said that they may come.
+        remedy: What would keep them out: "tls.cert, tls.key and tls.ca".
+
+    Raises:
+        ConfigError: Says what to set.
+    """
+    if not (protected or insecure or loopback(host)):
+        raise ConfigError(
+            f"host: {host} can be reached from other machines; set {remedy}, or say --insecure "
+            "where everybody who can reach it may use it and read along"
+        )

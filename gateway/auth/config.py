@@ -1,0 +1,43 @@
+"""How callers are told apart, as configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthConfig:
+    """Where tokens come from. With neither file nor keys everyone may call."""
+
+    tokens: Path | None = None
+    """YAML file of tenants: their limits, and SHA-256 hashes of their tokens; read again when it
+    changes. `python -m gateway.auth` makes a token."""
+
+    jwks: str = ""
+    """File or https address of the keys that sign callers' JWTs (a JSON Web Key Set)."""
+
+    jwt_issuer: str = ""
+    """What a JWT's iss must be; required with `jwks`."""
+
+    jwt_audience: str = ""
+    """What a JWT's aud must name; required with `jwks`."""
+
+    jwt_tenant_claim: str = "tenant"
+    """Claim that names the tenant; its limits are those of `tokens`, where that names it."""
+
+    jwt_models_claim: str = "models"
+    """Claim that lists the models a caller may use; without it all."""
+
+    def __post_init__(self) -> None:
+        if self.jwks and not (self.jwt_issuer and self.jwt_audience):
+            raise ConfigError("auth.jwks: needs auth.jwt_issuer and auth.jwt_audience")
+        if self.jwks.startswith("http://"):
+            raise ConfigError(f"auth.jwks: must be a file or an https address, got {self.jwks!r}")
+
+    @property
+    def required(self) -> bool:
+        """Whether callers have to say who they are."""
+        return self.tokens is not None or bool(self.jwks)

@@ -1,0 +1,1 @@
+"""Where the workers are: static lists, DNS and Kubernetes behind one interface."""

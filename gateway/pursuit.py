@@ -1,0 +1,215 @@
+"""One generation, on as many verifiers as it takes.
+
+A generation is a pure function of prompt, sampling and seed, and its noise is keyed by absolute
+position. So where a verifier is lost, another one with the same model and numerics goes on with
+exactly the same text, given the prompt and the ids that were streamed already. Nothing is
+streamed twice and nothing is left out: what counts as streamed is what left this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from common.errors import PacelineError, ResourceExhausted, Unavailable
+from gateway.bucket import Bucket
+from gateway.config import FailoverConfig
+from gateway.fleet import Fleet, Model
+from gateway.placement import Placement
+from gateway.relay import relay
+from gateway.request import Committed, Complete, FinishReason, Order, Resume, Usage
+from gateway.tally import Tally
+
+log = logging.getLogger(__name__)
+
+# Before the first retry; doubled for each further one without progress. Enough to spread the
+# generations of a lost verifier over some steps of the next one.
+_FIRST_PAUSE_S = 0.05
+_MOST_PAUSE_S = 1.0
+
+
+class Pursuit:
+    """Runs one order.
+
+    Args:
+        fleet: The workers.
+        model: The order's model.
+        order: The whole generation.
+        placement: Where it begins.
+        resume: What the client has of it already.
+        config: How long to go on trying.
+        budget: Of retries, shared by all generations.
+
+    Attributes:
+        placement: Where it runs now.
+        tally: What was done so far.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        model: Model,
+        order: Order,
+        placement: Placement,
+        resume: Resume | None = None,
+        *,
+        config: FailoverConfig,
+        budget: Bucket,
+    ) -> None:
+        self.placement = placement
+        self.tally = Tally()
+        self._fleet, self._model, self._order = fleet, model, order
+        self._config, self._budget = config, budget
+        self._ids = list(resume.ids) if resume else []
+        self._moved = resume is not None
+        self._shunned: set[str] = set()
+        self._failures = 0  # since the last token
+        if resume is not None:
+            self.tally.resume(resume)
+
+    async def run(self, deadline: float) -> AsyncGenerator[Committed | Complete, None]:
+        """Generates; closing the iterator ends it on the verifier.
+
+        Args:
+            deadline: When its time is up, on the event loop's clock.
+
+        Yields:
+            Committed tokens, at last how it ended, with the numbers of all verifiers.
+
+        Raises:
+            PacelineError: A verifier refused, or none is left.
+        """
+        loop = asyncio.get_running_loop()
+        while (end := self._end()) is None:
+            try:
+                verifier = self._fleet.verifier(self.placement.verifier)
+                messages = relay(verifier, self._rest(), deadline - loop.time())
+                async with aclosing(messages):
+                    async for message in messages:
+                        if isinstance(message, Complete):
+                            yield self._whole(message)
+                            return
+                        self._take(message)
+                        yield message
+            except PacelineError as error:
+                await self._move(error, deadline)
+        yield end
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens: the prompt's, and those of the output so far."""
+        return [*self._order.prompt_ids, *self._ids]
+
+    def stopped(self, completion_tokens: int, stop: str) -> Complete:
+        """How it ended where a stop string did it: the verifier's own report is never read then.
+
+        Args:
+            completion_tokens: Tokens up to the end of the stop string.
+            stop: The stop string.
+        """
+        return self._report(FinishReason.STOP, completion_tokens, stop)
+
+    def _take(self, message: Committed) -> None:
+        self._failures = 0
+        self._shunned.clear()
+        self._ids.extend(message.ids)
+        self.tally.add(message)
+
+    def _rest(self) -> Order:
+        """What is still to be done, for a verifier that knows nothing of what was."""
+        return replace(
+            self._order,
+            prompt_ids=[*self._order.prompt_ids, *self._ids],
+            max_tokens=self._order.max_tokens - len(self._ids),
+            method=self.placement.method,
+            drafters=self.placement.drafters,
+        )
+
+    def _end(self) -> Complete | None:
+        """How it ended, where the tokens say so: only the verifier's last message was lost."""
+        if not self._ids:
+            return None
+        if self._stops(self._ids[-1]):
+            return self._report(FinishReason.STOP)
+        if len(self._ids) == self._order.max_tokens:
+            return self._report(FinishReason.LENGTH)
+        return None
+
+    def _stops(self, id_: int) -> bool:
+        ends = () if self._order.ignore_eos else self._model.eos_token_ids
+        return id_ in ends or id_ in self._order.stop_token_ids
+
+    def _whole(self, end: Complete) -> Complete:
+        return self._report(end.finish_reason) if self._moved else end
+
+    def _report(
+        self, reason: int, completion_tokens: int | None = None, stop: str = ""
+    ) -> Complete:
+        """Reports in the client's terms: its own prompt, all its tokens."""
+        tokens, prompt = completion_tokens or len(self._ids), len(self._order.prompt_ids)
+        usage = Usage(
+            prompt_tokens=prompt,
+            completion_tokens=tokens,
+            cached_tokens=min(self.tally.cached_tokens, prompt),
+        )
+        statistics = self.tally.speculation(self._order)
+        return Complete(finish_reason=reason, usage=usage, speculation=statistics, stop=stop)
+
+    async def _move(self, error: PacelineError, deadline: float) -> None:
+        """Chooses where to go on; raises `error` where that is no use.
+
+        A bug that one verifier reported is not carried to the next one.
+        """
+        if not isinstance(error, Unavailable | ResourceExhausted):
+            raise error
+        lost = self.placement.verifier
+        self._failures += 1
+        self._shunned.add(lost)
+        if self._failures >= self._config.attempts or not self._budget.take():
+            raise error
+        self.tally.move()
+        self._moved = True
+        self.placement = await self._next(error, deadline)
+        extra = {
+            "request": self._order.request_id,
+            "lost": lost,
+            "verifier": self.placement.verifier,
+            "tokens": len(self._ids),
+            "reason": str(error),
+        }
+        log.warning("generation moved", extra=extra)
+
+    async def _next(self, error: PacelineError, deadline: float) -> Placement:
+        loop = asyncio.get_running_loop()
+        give_up = min(loop.time() + self._config.wait_s, deadline)
+        pause_s = min(_FIRST_PAUSE_S * 2 ** (self._failures - 1), _MOST_PAUSE_S)
+        while True:
+            await asyncio.sleep(random.uniform(0, pause_s))
+            pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+            try:
+                found = self._fleet.go_on(
+                    self._model.name,
+                    self._order.method,
+                    self.placement.numerics,
+                    shunned=self._shunned,
+                )
+            except Unavailable:
+                found = None
+            if isinstance(error, ResourceExhausted) and _refused(found, self._shunned):
+                raise error
+            if found is not None:
+                return found
+            if loop.time() >= give_up:
+                raise Unavailable(
+                    f"{error}; no other verifier of {self._model.name} with the same numerics "
+                    f"came within {self._config.wait_s:g} s; retry later"
+                ) from error
+
+
+def _refused(found: Placement | None, shunned: Sequence[str] | set[str]) -> bool:
+    """Whether everyone who could serve has said that it is full."""
+    return found is None or found.verifier in shunned

@@ -1,0 +1,139 @@
+"""A conversation's turns: each finds the verifier that holds its cache, and fences off the others.
+
+Sessions and cached prefixes belong to a tenant: neither the names that clients choose nor cache
+hits tell one tenant anything of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from array import array
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+from paceline.v1 import verifier_pb2
+
+from common.errors import Unavailable
+from common.store.sessions import SessionRecord, SessionStore
+from gateway.auth.caller import Caller
+from gateway.fleet import Fleet
+from gateway.placement import Placement
+
+log = logging.getLogger(__name__)
+
+_RELEASE_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One request's part of a session; without one, only the tenant's salt.
+
+    Attributes:
+        cache_salt: Separates the cached prefixes of tenants.
+        key: Of the session; empty where there is none.
+        epoch: Fence of this turn.
+        owner: Address of the verifier that holds the cache, where it still does.
+        model: The model's name.
+    """
+
+    cache_salt: bytes
+    key: str = ""
+    epoch: int = 0
+    owner: str | None = None
+    model: str = ""
+
+
+class Sessions:
+    """The sessions of all tenants.
+
+    Args:
+        fleet: The workers.
+        store: Shared with the other gateways, where it is.
+    """
+
+    def __init__(self, fleet: Fleet, store: SessionStore) -> None:
+        self._fleet, self._store = fleet, store
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(self, session_id: str, caller: Caller, model: str) -> Turn:
+        """Begins a turn. Those that run in the same session elsewhere end with ABORTED.
+
+        Args:
+            session_id: What the client named it; empty for none.
+            caller: Whose it is.
+            model: The model's name.
+        """
+        salt = _digest(caller.tenant, size=16) if caller.tenant else b""
+        if not session_id:
+            return Turn(cache_salt=salt)
+        opened = await self._store.open(_digest(caller.tenant, session_id, size=16).hex())
+        return Turn(
+            cache_salt=salt,
+            key=opened.key,
+            epoch=opened.epoch,
+            owner=self._owner(opened.record, model),
+            model=model,
+        )
+
+    def end(self, turn: Turn, placement: Placement, ids: Sequence[int]) -> None:
+        """Ends a turn, and returns at once.
+
+        Args:
+            turn: The turn.
+            placement: Where it ended.
+            ids: Its tokens, prompt and output.
+        """
+        if not turn.key:
+            return
+        record = SessionRecord(
+            owner=placement.verifier,
+            handle=self._fleet.handle(placement.verifier),
+            length=len(ids),
+            hash=hashlib.blake2b(array("I", ids).tobytes(), digest_size=8).hexdigest(),
+            model=turn.model,
+        )
+        self._spawn(self._save(turn, record))
+        if turn.owner not in (None, placement.verifier):
+            self._spawn(self._release(turn))
+
+    async def close(self) -> None:
+        """Finishes what was started."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _owner(self, record: SessionRecord | None, model: str) -> str | None:
+        """Who holds the cache: not a process that took the place of the one that did."""
+        if record is None or record.model != model:
+            return None
+        return record.owner if record.handle == self._fleet.handle(record.owner) else None
+
+    async def _save(self, turn: Turn, record: SessionRecord) -> None:
+        if await self._store.save(turn.key, turn.epoch, record) is False:
+            log.info("session was taken over", extra={"session": turn.key, "epoch": turn.epoch})
+
+    async def _release(self, turn: Turn) -> None:
+        """Frees what the former owner holds; where that fails, it is evicted in time."""
+        assert turn.owner is not None
+        request = verifier_pb2.ReleaseSessionRequest(session=turn.key, epoch=turn.epoch)
+        try:
+            stub = self._fleet.verifier(turn.owner).verifier
+            await stub.ReleaseSession(request, timeout=_RELEASE_TIMEOUT_S)
+        except (grpc.aio.AioRpcError, Unavailable) as error:
+            log.info("session not released", extra={"owner": turn.owner, "reason": str(error)})
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _digest(*parts: str, size: int) -> bytes:
+    """Hash of parts, none of which can pass for the end of another."""
+    state = hashlib.blake2b(digest_size=size)
+    for part in parts:
+        data = part.encode()
+        state.update(len(data).to_bytes(8, "little") + data)
+    return state.digest()

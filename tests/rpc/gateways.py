@@ -1,0 +1,124 @@
+"""A gateway in the test's own process, real from its server to its channels to workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from paceline.v1 import inference_pb2, inference_pb2_grpc
+
+from common.rpc.channel import Line
+from common.rpc.health import Health
+from common.rpc.server import RunningServer, start
+from common.store.sessions import MemorySessions, SessionStore
+from common.tls_config import TlsConfig
+from common.tokenizer import Tokenizer
+from gateway.admission import Admission
+from gateway.auth.authenticator import Authenticator
+from gateway.auth.config import AuthConfig
+from gateway.config import FailoverConfig
+from gateway.fleet import Fleet
+from gateway.generation import Generations
+from gateway.service import InferenceService
+from gateway.sessions import Sessions
+from gateway.time_limit import TimeLimit
+
+
+@dataclass(frozen=True)
+class Gateway:
+    stub: inference_pb2_grpc.InferenceStub
+    health: health_pb2_grpc.HealthStub
+    fleet: Fleet
+    admission: Admission
+    server: RunningServer
+
+    async def generate(self, deadline_s: float | None = 20, **request: Any) -> Answer:
+        call = self.stub.Generate(inference_pb2.GenerateRequest(**request), timeout=deadline_s)
+        return Answer([message async for message in call])
+
+    async def serving(self) -> bool:
+        answer = await self.health.Check(health_pb2.HealthCheckRequest())
+        return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+class Answer:
+    """A generation as the client saw it."""
+
+    def __init__(self, messages: list[inference_pb2.GenerateResponse]) -> None:
+        self.started = messages[0].started
+        self.chunks = [message.chunk for message in messages[1:-1]]
+        self.complete = messages[-1].complete
+        self.text = "".join(chunk.text for chunk in self.chunks)
+        self.ids = [id_ for chunk in self.chunks for id_ in chunk.token_ids]
+
+
+@asynccontextmanager
+async def gateway(
+    *verifiers: str,
+    drafters: tuple[str, ...] = (),
+    tokenizer: Tokenizer | None = None,
+    max_concurrent: int = 8,
+    max_generation_s: float = 60,
+    failover: FailoverConfig | None = None,
+    store: SessionStore | None = None,
+    auth: AuthConfig | None = None,
+    tls: TlsConfig | None = None,
+    fleet_tls: TlsConfig | None = None,
+    ready: bool = True,
+) -> AsyncIterator[Gateway]:
+    health = Health(serving=False)
+    failover = failover or FailoverConfig(wait_s=0.3)
+    loaded = {tokenizer.fingerprint: tokenizer} if tokenizer else {}
+    async with AsyncExitStack() as stack:
+        fleet = await stack.enter_async_context(
+            Fleet(
+                verifiers,
+                drafters,
+                loaded,
+                interval_ms=50,
+                on_change=health.set_serving,
+                tls=fleet_tls,
+            )
+        )
+        sessions = Sessions(fleet, store or MemorySessions(60))
+        stack.push_async_callback(sessions.close)
+        admission = Admission(max_concurrent)
+        service = InferenceService(
+            fleet,
+            Generations(fleet, sessions, failover),
+            admission,
+            TimeLimit(max_generation_s),
+            Authenticator(auth or AuthConfig()),
+        )
+        server = await start(
+            register=service.register, host="127.0.0.1", port=0, health=health, tls=tls
+        )
+        stack.push_async_callback(server.stop)
+        line = Line(f"127.0.0.1:{server.port}", tls or TlsConfig())
+        channel = await stack.enter_async_context(line.open())
+        running = Gateway(
+            stub=inference_pb2_grpc.InferenceStub(channel),
+            health=health_pb2_grpc.HealthStub(channel),
+            fleet=fleet,
+            admission=admission,
+            server=server,
+        )
+        if ready:
+            handles = [*fleet._verifiers.values(), *fleet._drafters.values()]
+            await until(lambda: all(handle.present for handle in handles))
+        yield running
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that is bound to happen."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition is another task's state
+            await asyncio.sleep(0.01)
+
+
+def ids_of(*ids: int) -> inference_pb2.TokenIds:
+    return inference_pb2.TokenIds(ids=ids)

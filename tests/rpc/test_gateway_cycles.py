@@ -1,0 +1,57 @@
+"""Opening and cancelling, over and over, leaves gateway and verifier as they were."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import psutil
+from paceline.v1 import inference_pb2
+
+from common.model.runner import Runner
+from tests.rpc.gateways import Gateway, gateway, ids_of, until
+from tests.rpc.services import verifying
+
+CYCLES, AT_ONCE = 1_000, 25
+MOST_GROWTH_BYTES = 24 << 20
+
+
+async def cycle(target: Gateway, index: int) -> None:
+    """Opens a generation and cancels it: at once, after it was accepted, or after some tokens."""
+    request = inference_pb2.GenerateRequest(
+        token_ids=ids_of(*range(5, 9 + index % 20)),
+        max_tokens=200,
+        ignore_eos=True,
+        session_id=f"s{index}" if index % 2 else "",
+    )
+    call = target.stub.Generate(request, timeout=60)
+    for _ in range(index % 3):
+        await call.read()
+    call.cancel()
+
+
+async def cycles(target: Gateway, count: int) -> None:
+    for start in range(0, count, AT_ONCE):
+        await asyncio.gather(*(cycle(target, start + index) for index in range(AT_ONCE)))
+
+
+async def test_open_and_cancel_leaves_nothing_behind(target: Runner) -> None:
+    process = psutil.Process()
+    async with verifying(target) as verifier, gateway(verifier.address, max_concurrent=99) as door:
+
+        async def settle() -> tuple[int, int, int]:
+            await until(lambda: door.admission.running == 0)
+            await verifier.empty()
+            gc.collect()
+            return process.num_fds(), threading.active_count(), process.memory_info().rss
+
+        await cycles(door, CYCLES // 4)  # whatever is made once is made now
+        files, threads, size = await settle()
+        await cycles(door, CYCLES)
+        files_after, threads_after, size_after = await settle()
+        tasks = {task.get_name() for task in asyncio.all_tasks()}
+    assert files_after <= files
+    assert threads_after <= threads
+    assert size_after - size < MOST_GROWTH_BYTES
+    assert len(tasks) < 30

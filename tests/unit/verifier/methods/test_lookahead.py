@@ -1,0 +1,211 @@
+"""Lookahead: what feeds the pools, what comes out of them, and when the window stays out."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Sequence as Ids
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import ConfigError
+from common.model.tree import TokenTree
+from common.store.pool_config import PoolConfig
+from common.store.pools import MemoryPools
+from tests.unit.verifier.methods.scripted_target import follow, rounds, sequence
+from verifier.cost import StepCost
+from verifier.methods.lookahead import LookaheadProposer
+from verifier.pool.config import LookaheadConfig
+from verifier.pool.forecast import Origin
+from verifier.pool.shared import SharedPools
+from verifier.pool.sizes import PUBLISHED, SMALLEST, choose
+
+FREE = StepCost()
+CPU = StepCost(((1, 3.2), (8, 4.3), (64, 14.0)))
+WINDOW = LookaheadConfig(window_columns=3, ngram_tokens=4, guess_ngrams=6)
+
+
+def _chain(ids: Ids[int]) -> int:
+    """A target that looks at its last token only, and goes round 211 of them."""
+    return (7 * ids[-1] + 5) % 211
+
+
+def test_a_full_match_brings_its_bonus_too() -> None:
+    """An n-gram of N tokens whose first is committed: N - 1 are accepted, and one more comes."""
+    proposer = LookaheadProposer(LookaheadConfig(window_columns=1, ngram_tokens=4), CPU)
+    text = [10, 11, 12, 13, 14, 15, 16, 17] * 6
+    one = sequence(text[:16], 32)
+    done = list(rounds(proposer, follow(text), one))
+    whole = [each for each in done if each.accepted and not each.tree.children(each.accepted[-1])]
+    assert one.ids == text
+    assert whole
+    assert all(len(each.ids) in (len(each.accepted), len(each.accepted) + 1) for each in whole)
+    assert max(len(each.ids) for each in whole) > 3
+
+
+def test_the_window_teaches_what_the_text_has_not_shown() -> None:
+    """Nothing repeats, so every token won comes from the window or from wrong guesses."""
+    proposer = LookaheadProposer(WINDOW, FREE)
+    one = sequence([1, 2, 3], 150)
+    done = list(rounds(proposer, _chain, one))
+    assert one.ids[3] == _chain([3])
+    assert all(_chain(one.ids[:end]) == one.ids[end] for end in range(3, len(one.ids)))
+    assert len(done) < 0.9 * 150
+    assert set(proposer.counts.accepted) <= {Origin.TARGET}
+    assert proposer.counts.windows > 0
+
+
+def test_guesses_share_their_beginnings() -> None:
+    proposer = LookaheadProposer(WINDOW, FREE)
+    prompt = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 6, 1]
+    one = sequence(prompt, 8)
+    proposer.open(one)
+    tree = TokenTree(1)
+    proposer.propose(one, tree, 64)
+    assert tree.child(0, 2) is not None
+    assert len(tree.children(0)) == len({tree.ids[node] for node in tree.children(0)})
+
+
+def test_probes_are_not_counted_as_drafted() -> None:
+    proposer = LookaheadProposer(WINDOW, FREE)
+    one = sequence([1, 2, 3], 8, draft_tokens=1)
+    proposer.open(one)
+    tree = TokenTree(3)
+    proposer.propose(one, tree, 64)
+    assert len(tree) > 2
+    assert tree.draft_tokens <= 1
+
+
+def test_the_window_stays_out_where_the_pools_answer() -> None:
+    proposer = LookaheadProposer(WINDOW, FREE)
+    text = list(range(20)) * 20
+    one = sequence(text[:40], 360)
+    list(rounds(proposer, follow(text), one))
+    assert proposer.counts.windows < 0.2 * proposer.counts.rounds
+    assert proposer.counts.answered > 0.8 * proposer.counts.rounds
+
+
+def test_a_window_that_brings_nothing_rests() -> None:
+    draw = random.Random(0)
+    proposer = LookaheadProposer(WINDOW, CPU)
+    noise = [draw.randrange(10**6) for _ in range(1000)]
+    one = sequence(noise[:10], 900)
+    list(rounds(proposer, follow(noise), one))
+    assert 0 < proposer.counts.windows < 0.4 * proposer.counts.rounds
+
+
+@given(
+    width=st.integers(1, 4),
+    ngram=st.integers(2, 5),
+    guesses=st.integers(1, 5),
+    vocab=st.integers(1, 5),
+    budget=st.integers(0, 20),
+    lose_every=st.integers(0, 3),
+    seed=st.integers(0, 1000),
+)
+def test_any_text_comes_out_whatever_the_sizes(
+    width: int, ngram: int, guesses: int, vocab: int, budget: int, lose_every: int, seed: int
+) -> None:
+    draw = random.Random(seed)
+    text = [draw.randrange(vocab) for _ in range(60)]
+    config = LookaheadConfig(window_columns=width, ngram_tokens=ngram, guess_ngrams=guesses)
+    proposer = LookaheadProposer(config, FREE, shared=MemoryPools(PoolConfig()))
+    one = sequence(text[:5], 40)
+
+    for _ in rounds(proposer, follow(text), one, budget, lose_every=lose_every):
+        pass
+    assert one.ids == text[:45]
+    assert not proposer._states
+
+
+class Recorded:
+    """Shared pools that write down what they are given, by tenant."""
+
+    ngram_tokens = 3
+
+    def __init__(self) -> None:
+        self.added: dict[str, list[tuple[int, ...]]] = {}
+
+    def of(self, tenant: str) -> RecordedPool:
+        return RecordedPool(self.added.setdefault(tenant, []))
+
+
+class RecordedPool:
+    def __init__(self, added: list[tuple[int, ...]]) -> None:
+        self._added = added
+
+    def followers(self, context: tuple[int, ...]) -> None:
+        return None
+
+    def add(self, ngrams: Iterable[tuple[int, ...]]) -> None:
+        self._added.extend(ngrams)
+
+    def expect(self, tokens: Iterable[int]) -> None:
+        pass
+
+
+def test_only_committed_text_is_shared_each_ngram_once_and_with_its_tenant() -> None:
+    shared = Recorded()
+    proposer = LookaheadProposer(
+        WINDOW, FREE, shared=shared, tenant=lambda one: one.request.request_id
+    )
+    one = sequence([1, 2, 3, 4], 60)
+    list(rounds(proposer, _chain, one))
+    output = [tuple(one.ids[end - 3 : end]) for end in range(5, len(one.ids) + 1)]
+    assert Counter(shared.added["r"]) == Counter(output)
+    assert list(shared.added) == ["r"]
+
+
+def _passes(shared: SharedPools, text: list[int]) -> int:
+    proposer = LookaheadProposer(
+        LookaheadConfig(window_columns=1, ngram_tokens=3), CPU, shared=shared
+    )
+    one = sequence(text[:4], len(text) - 4)
+    done = list(rounds(proposer, follow(text), one))
+    assert one.ids == text
+    return len(done)
+
+
+def test_what_one_sequence_shares_helps_the_next() -> None:
+    draw = random.Random(3)
+    text = [draw.randrange(5000) for _ in range(120)]
+    pools = MemoryPools(PoolConfig())
+    first = _passes(pools, text)
+    assert first > 110
+    assert _passes(pools, text) < 0.5 * first
+    assert _passes(MemoryPools(PoolConfig()), text) == first
+
+
+def test_sizes_are_the_published_ones_where_rows_are_cheap() -> None:
+    for parameters, expected in (
+        (7e9, PUBLISHED[0][1]),
+        (13e9, PUBLISHED[1][1]),
+        (7e10, PUBLISHED[2][1]),
+    ):
+        assert choose(LookaheadConfig(), FREE, parameters) == expected
+    assert choose(LookaheadConfig(), CPU, 14e6) == SMALLEST
+    narrow = choose(LookaheadConfig(), StepCost(((1, 1.0), (64, 1.5))), 7e9)
+    assert SMALLEST.window < narrow.window < 15
+    assert narrow.ngram == 5
+    own = choose(LookaheadConfig(window_columns=9, ngram_tokens=3, guess_ngrams=2), CPU, 7e9)
+    assert (own.window, own.ngram, own.guesses) == (9, 3, 2)
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_the_prompt_seeds_the_pool_where_it_should(seeded: bool) -> None:
+    config = LookaheadConfig(window_columns=1, ngram_tokens=2, seed_from_prompt=seeded)
+    proposer = LookaheadProposer(config, FREE)
+    one = sequence([8, 9, 7, 8], 4)
+    proposer.open(one)
+    tree = TokenTree(8)
+    proposer.propose(one, tree, 64)
+    assert (tree.child(0, 9) is not None) == seeded
+
+
+@pytest.mark.parametrize("sizes", [{"ngram_tokens": 1}, {"window_columns": -1}])
+def test_sizes_that_make_no_sense(sizes: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=f"lookahead.{next(iter(sizes))}"):
+        LookaheadConfig(**sizes)

@@ -1,0 +1,143 @@
+"""Trees of guesses: the likeliest first, as many as pay, trusted as far as they were right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from common.model.tree import TokenTree
+from tests.unit.verifier.methods.scripted_target import sequence
+from verifier.cost import StepCost
+from verifier.methods.base import Outcome
+from verifier.methods.medusa import RANKS, MedusaProposer
+from verifier.sequence import Sequence
+
+FREE = StepCost()
+DEAR = StepCost(((1, 0.001), (64, 0.064)))
+
+
+@dataclass
+class Heads:
+    """Heads that always say the same: head h, rank r guesses token 100 h + r."""
+
+    chances: Ids[Ids[float]]
+    tree: tuple[tuple[int, ...], ...] | None = None
+    runs: int = 0
+
+    @property
+    def num_heads(self) -> int:
+        return len(self.chances)
+
+    def top(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        self.runs += 1
+        ids = torch.tensor(
+            [[100 * head + rank for rank in range(k)] for head in range(self.num_heads)]
+        )
+        padded = [(list(line) + [0.0] * k)[:k] for line in self.chances]
+        rows = hidden.shape[0]
+        return ids[:, None].repeat(1, rows, 1), torch.tensor(padded)[:, None].repeat(1, rows, 1)
+
+
+def _proposer(heads: Heads, cost: StepCost, most: int = 16, static: bool = False) -> MedusaProposer:
+    return MedusaProposer(heads, cost, most, static=static)  # type: ignore[arg-type]
+
+
+def _observe(
+    proposer: MedusaProposer, one: Sequence, tree: TokenTree, accepted: Ids[int] = ()
+) -> None:
+    ids = [*(tree.ids[node] for node in accepted), 7]
+    one.commit(ids)
+    outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, state=torch.zeros(4))
+    proposer.observe(one, outcome)
+
+
+def _tree(proposer: MedusaProposer, one: Sequence, budget: int = 64) -> TokenTree:
+    tree = TokenTree(one.ids[-1])
+    proposer.propose(one, tree, budget)
+    return tree
+
+
+def _paths(tree: TokenTree) -> list[list[int]]:
+    return [[tree.ids[n] for n in tree.path(node)] for node in range(1, len(tree))]
+
+
+def test_nodes_come_in_the_order_of_joint_confidence() -> None:
+    proposer, one = _proposer(Heads([[0.6, 0.35], [0.5, 0.4]]), FREE, most=4), sequence([5], 50)
+    proposer.open(one)
+    _observe(proposer, one, TokenTree(5))
+    assert _paths(_tree(proposer, one)) == [[0], [1], [0, 100], [0, 101]]
+
+
+def test_without_a_state_there_is_nothing_to_guess_from() -> None:
+    proposer, one = _proposer(Heads([[0.9]]), FREE), sequence([5], 50)
+    proposer.open(one)
+    assert len(_tree(proposer, one)) == 1
+
+
+@pytest.mark.parametrize(
+    ("budget", "asked", "nodes"), [(64, 0, 16), (3, 0, 3), (64, 5, 5), (0, 5, 0)]
+)
+def test_no_more_nodes_than_allowed(budget: int, asked: int, nodes: int) -> None:
+    proposer = _proposer(Heads([[0.2] * RANKS] * 3), FREE)
+    one = sequence([5], 50, draft_tokens=asked)
+    proposer.open(one)
+    _observe(proposer, one, TokenTree(5))
+    assert len(_tree(proposer, one, budget)) == nodes + 1
+
+
+def test_where_rows_cost_only_likely_nodes_are_checked() -> None:
+    """A row costs as much as a step: a guess must come true with near certainty."""
+    one = sequence([5], 50)
+    for chance, nodes in ((0.99, 2), (0.5, 1)):  # one is always tried, or nothing would be learnt
+        proposer = _proposer(Heads([[chance], [chance]]), StepCost(((1, 1.0), (64, 1.9))))
+        dear = _proposer(Heads([[chance], [chance]]), DEAR)
+        for each in (proposer, dear):
+            each.open(one)
+            _observe(each, one, TokenTree(one.ids[-1]))
+        assert len(_tree(proposer, one)) - 1 >= nodes
+        assert len(_tree(dear, one)) - 1 == 1
+
+
+def test_heads_that_overrate_themselves_are_trusted_less() -> None:
+    """Half of what the first head is sure of is wrong; what it says weighs half in the end."""
+    proposer, one = _proposer(Heads([[0.9, 0.05], [0.9, 0.05]]), FREE, most=2), sequence([5], 5000)
+    proposer.open(one)
+    tree = TokenTree(5)
+    for index in range(400):
+        _observe(proposer, one, tree, accepted=[1] if index % 2 and len(tree) > 1 else [])
+        tree = _tree(proposer, one)
+    assert proposer._trust[0].factor == pytest.approx(0.55, abs=0.1)
+
+
+def test_heads_run_once_for_all_sequences() -> None:
+    heads = Heads([[0.9]])
+    proposer = _proposer(heads, FREE)
+    many = [sequence([5], 50) for _ in range(5)]
+    for one in many:
+        proposer.open(one)
+        _observe(proposer, one, TokenTree(5))
+    for one in many:
+        assert len(_tree(proposer, one)) > 1
+    assert heads.runs == 1
+
+
+def test_a_static_tree_is_laid_as_it_came() -> None:
+    heads = Heads([[0.5, 0.2], [0.5, 0.2]], tree=((0,), (0, 0), (1,), (0, 1)))
+    proposer, one = _proposer(heads, DEAR, static=True), sequence([5], 50)
+    proposer.open(one)
+    _observe(proposer, one, TokenTree(5))
+    assert _paths(_tree(proposer, one)) == [[0], [1], [0, 100], [0, 101]]
+
+
+def test_a_round_that_checked_another_tree_teaches_nothing() -> None:
+    proposer, one = _proposer(Heads([[0.9]]), FREE), sequence([5], 50)
+    proposer.open(one)
+    _observe(proposer, one, TokenTree(5))
+    _tree(proposer, one)
+    before = proposer._trust[0].said
+    _observe(proposer, one, TokenTree(one.ids[-1]))
+    assert proposer._trust[0].said == before

@@ -1,0 +1,115 @@
+"""One seed, one text, with heads and with several methods at once."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from common.model.loader import Dtype
+from common.model.medusa import MedusaHeads
+from common.model.runner import Runner
+from common.sampling_params import SamplingParams
+from tests.inprocess import Pair, heads, runner
+from verifier.config import EngineConfig
+
+TOKENS = 24
+CASES = 16
+VOCAB = 4096
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "float32"])
+def dtype(request: pytest.FixtureRequest) -> Dtype:
+    chosen: Dtype = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def target(dtype: Dtype, demo_target: Path) -> Runner:
+    return runner(demo_target, dtype)
+
+
+@pytest.fixture(scope="module")
+def draft(dtype: Dtype, demo_draft: Path) -> Runner:
+    return runner(demo_draft, dtype)
+
+
+@pytest.fixture(scope="module")
+def trained(demo_medusa: Path, target: Runner) -> MedusaHeads:
+    return heads(demo_medusa, target)
+
+
+def _case(index: int) -> tuple[list[int], SamplingParams]:
+    draw = random.Random(index)
+    prompt = [draw.randrange(5, VOCAB) for _ in range(draw.choice([1, 3, 14, 31, 60]))]
+    if index % 2:
+        return prompt, SamplingParams(temperature=0.8, top_p=0.9, seed=index)
+    return prompt, SamplingParams(repetition_penalty=1.1 if index % 4 else 1.0)
+
+
+def _texts(pair: Pair, **options: object) -> list[list[int]]:
+    heard = [
+        pair.submit(prompt, TOKENS, sampling=sampling, **options)
+        for prompt, sampling in map(_case, range(CASES))
+    ]
+    pair.run()
+    assert all(one.done for one in heard)
+    return [one.ids for one in heard]
+
+
+@pytest.fixture(scope="module")
+def plain(target: Runner) -> list[list[int]]:
+    return _texts(Pair.make(target), method="plain")
+
+
+@pytest.mark.parametrize(
+    "method", ["medusa", "medusa+ngram", "draft+lookahead", "draft+medusa+ngram"]
+)
+@pytest.mark.parametrize("draft_tokens", [0, 5])
+def test_methods_and_hybrids(
+    method: str,
+    draft_tokens: int,
+    target: Runner,
+    draft: Runner,
+    trained: MedusaHeads,
+    plain: list[list[int]],
+) -> None:
+    pair = Pair.make(target, draft, heads=trained)
+    assert _texts(pair, method=method, draft_tokens=draft_tokens) == plain
+    pair.engine._runner.pool.blocks.check()
+    assert pair.engine._runner.pool.blocks.held == 0
+
+
+def test_the_tree_that_came_with_the_heads(
+    target: Runner, trained: MedusaHeads, plain: list[list[int]]
+) -> None:
+    pair = Pair.make(target, config=EngineConfig(medusa_tree="static"), heads=trained)
+    assert _texts(pair, method="medusa") == plain
+
+
+@pytest.mark.parametrize("method", ["medusa", "draft+medusa+ngram"])
+def test_a_cache_that_is_too_small_for_all(
+    method: str,
+    dtype: Dtype,
+    demo_target: Path,
+    draft: Runner,
+    demo_medusa: Path,
+    plain: list[list[int]],
+) -> None:
+    """Trees are cut and sequences preempted on the way."""
+    tight = runner(demo_target, dtype, kv_bytes=(3 << 20) * (2 if dtype == "float32" else 1))
+    pair = Pair.make(tight, draft, heads=heads(demo_medusa, tight))
+    assert _texts(pair, method=method) == plain
+
+
+def test_every_accepted_token_has_its_method(
+    target: Runner, draft: Runner, trained: MedusaHeads
+) -> None:
+    pair = Pair.make(target, draft, heads=trained)
+    heard = pair.submit([1, 3, 500, 600], 64, method="draft+medusa")
+    pair.run()
+    counts = heard.events[-1].counts
+    assert counts is not None
+    assert sum(counts.accepted_by_method.values()) == counts.accepted_tokens > 0
+    assert set(counts.accepted_by_method) <= {"draft", "medusa"}

@@ -1,0 +1,111 @@
+"""Counts of what followed what, and the pointer that follows a repeat."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verifier.pool.contexts import Contexts
+from verifier.pool.index import TextIndex
+from verifier.pool.match import LEAST, Match
+
+TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
+
+
+@given(ids=TEXTS, order=st.integers(1, 4), cut=st.integers(0, 60))
+def test_counts_are_those_of_a_search(ids: list[int], order: int, cut: int) -> None:
+    """However the text came in pieces."""
+    contexts = Contexts(order)
+    contexts.extend(ids[:cut], 0)
+    contexts.extend(ids, min(cut, len(ids)))
+    for length in range(1, order + 1):
+        expected: dict[tuple[int, ...], Counter[int]] = {}
+        for end in range(length, len(ids)):
+            expected.setdefault(tuple(ids[end - length : end]), Counter())[ids[end]] += 1
+        for context, counts in expected.items():
+            assert contexts.followers(context) == counts
+    assert contexts.followers((9,)) is None
+    assert contexts.followers(tuple([0] * (order + 1))) is None
+
+
+def test_the_longest_unused_contexts_go() -> None:
+    contexts = Contexts(1, most=100)
+    for token in range(1000):
+        contexts.add([token], token + 1)
+        assert contexts.followers((0,)) == {1: 1.0}, "asked for all the time"
+        assert len(contexts) <= 200
+    assert contexts.followers((500,)) is None
+    assert contexts.followers((999,)) == {1000: 1.0}
+
+
+def test_a_crowd_of_followers_keeps_the_common_ones() -> None:
+    contexts = Contexts(1)
+    for token in range(500):
+        contexts.add([0], token)
+        contexts.add([0], 1)
+    followers = contexts.followers((0,))
+    assert followers is not None
+    assert len(followers) < 50
+    assert max(followers, key=followers.__getitem__) == 1
+
+
+@given(ids=TEXTS)
+def test_the_pointer_stands_behind_the_same_tokens(ids: list[int]) -> None:
+    match = Match()
+    for end in range(1, len(ids) + 1):
+        match.extend(ids[:end], end - 1)
+        line = list(match.continuation(ids[:end], 5))
+        if not line:
+            continue
+        assert len(line) == 5
+        places = [
+            place
+            for place in range(match.length, end)
+            if ids[place - match.length : place] == ids[end - match.length : end]
+            and ids[place:end][:5] == line[: end - place]
+        ]
+        assert places, "some earlier place has these tokens before it and the line after it"
+
+
+def test_a_copy_is_followed_and_an_exchanged_token_passed_over() -> None:
+    draw = random.Random(0)
+    text = [draw.randrange(1000) for _ in range(60)]
+    match = Match()
+    ids = [*text, *text[:20]]
+    match.extend(ids, 0)
+    assert match.length == 20
+    assert list(match.continuation(ids, 8)) == text[20:28]
+    ids.append(5000)
+    match.extend(ids, 80)
+    assert match.length == 0
+    assert list(match.continuation(ids, 8)) == text[21:29]
+    ids.append(5001)
+    match.extend(ids, 81)
+    assert list(match.continuation(ids, 8)) == []
+
+
+@pytest.mark.parametrize("period", [1, 2, 5])
+def test_a_text_that_repeats_itself_is_expected_to_go_on(period: int) -> None:
+    ids = [7 + index % period for index in range(3 * period + 2 * LEAST)]
+    match = Match()
+    match.extend(ids, 0)
+    expected = [7 + (len(ids) + index) % period for index in range(12)]
+    assert list(match.continuation(ids, 12)) == expected
+
+
+def test_a_long_text_is_indexed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verifier.pool.index._MOST_TOKENS", 10)
+    contexts = Contexts(2)
+    index = TextIndex(contexts, start=4)
+    ids = list(range(30))
+    assert not index.catch_up(ids)
+    assert contexts.followers((10,)) == {11: 1.0}
+    assert contexts.followers((20,)) is None
+    assert not index.catch_up(ids)
+    assert index.catch_up(ids)
+    assert contexts.followers((28,)) == {29: 1.0}
+    assert contexts.followers((2,)) is None, "before the start"

@@ -1,0 +1,61 @@
+"""What rows cost: measured once, scaled by what steps take, shared with the others in a step."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests import tiny_models
+from tests.inprocess import runner
+from verifier.cost import StepCost, measure
+
+TABLE = ((1, 0.003), (8, 0.004), (64, 0.011))
+
+
+def _decoded(cost: StepCost, sequences: int, seconds: float, times: int = 200) -> None:
+    for _ in range(times):
+        cost.observe(rows=sequences, sequences=sequences, tokens=sequences, seconds=seconds)
+
+
+def test_between_and_beyond_the_table_cost_is_a_line() -> None:
+    cost = StepCost(TABLE)
+    assert cost.step_s(1) == pytest.approx(0.003)
+    assert cost.step_s(4.5) == pytest.approx(0.0035)
+    assert cost.step_s(120) == pytest.approx(0.018)
+
+
+def test_steps_that_take_twice_as_long_cost_twice_as_much() -> None:
+    cost = StepCost(TABLE)
+    _decoded(cost, 1, 0.006)
+    assert cost.step_s(8) == pytest.approx(0.008, rel=0.01)
+
+
+def test_a_step_that_was_held_up_says_nothing() -> None:
+    cost = StepCost(TABLE)
+    _decoded(cost, 1, 0.003)
+    cost.observe(rows=1, sequences=1, tokens=1, seconds=0.3)
+    assert cost.step_s(1) == pytest.approx(0.003)
+
+
+def test_beside_others_the_same_nodes_are_worth_less() -> None:
+    """Alone a token more doubles the rate; beside seven others it adds an eighth."""
+    alone, crowded = StepCost(TABLE), StepCost(TABLE)
+    _decoded(alone, 1, 0.003)
+    _decoded(crowded, 8, 0.004)
+
+    def gain(cost: StepCost) -> float:
+        plain = cost.rate(1, cost.round_s(0))
+        return cost.rate(2, cost.round_s(1)) / plain
+
+    assert gain(alone) > 1.8
+    assert 1.0 < gain(crowded) < 1.13
+
+
+def test_a_model_is_measured_at_every_size_that_fits(tmp_path: Path) -> None:
+    target = runner(tiny_models.save("llama", tmp_path, max_position_embeddings=40))
+    table = measure(target, (1, 2, 3, 8, 32, 64))
+    assert [rows for rows, _ in table] == [1, 2, 3, 8, 32]
+    assert all(a[1] <= b[1] for a, b in itertools.pairwise(table))
+    assert target.pool.blocks.held == 0

@@ -1,0 +1,20 @@
+"""Acceptance rules, by the name requests use."""
+
+from __future__ import annotations
+
+from verifier.acceptance.base import Rule
+from verifier.acceptance.coupled import coupled
+from verifier.acceptance.rejection import rejection
+from verifier.acceptance.typical import Typical
+
+LOSSY = frozenset({"typical"})
+"""Rules that change the distribution of the text."""
+
+
+def rules(typical: Typical) -> dict[str, Rule]:
+    """Every rule.
+
+    Args:
+        typical: With its thresholds.
+    """
+    return {"coupled": coupled, "rejection": rejection, "typical": typical}

@@ -1,0 +1,41 @@
+"""What an acceptance rule is given, and what it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from common.model.sampling import Row, warp
+from common.model.tree import TokenTree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """One sequence's tree as the target sees it."""
+
+    tree: TokenTree
+    """What was drafted."""
+    choices: Sequence[int]
+    """The target's own keyed sample after each node, `[nodes]`."""
+    logits: Tensor
+    """`[nodes, V]`."""
+    rows: Sequence[Row]
+    """Sampling, position and history of each node, `[nodes]`."""
+
+    def probabilities(self, node: int) -> Tensor:
+        """What the token after a node is sampled from, float64 on the CPU, `[V]`.
+
+        Greedy sampling puts all weight on the token it chooses.
+        """
+        if self.rows[node].params.greedy:
+            sure = self.logits.new_zeros(self.logits.shape[1], device="cpu").double()
+            sure[self.choices[node]] = 1.0
+            return sure
+        warped = warp(self.logits[node : node + 1], [self.rows[node]])[0]
+        return warped.cpu().double().softmax(-1)
+
+
+Rule = Callable[[Scores], tuple[list[int], int]]
+"""Returns the accepted nodes from the root's child down, and the token that follows them."""

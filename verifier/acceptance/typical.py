@@ -1,0 +1,65 @@
+"""Medusa's typical acceptance: lossy.
+
+A draft token x is kept where the target finds it typical enough:
+
+    p(x) > min(epsilon, alpha * exp(-H(p)))
+
+with p after temperature and warpers and H its entropy in nats. Of the paths kept the longest
+wins, of several as long the likeliest; then the target's own sample follows (Cai et al. 2024,
+§2.3.1).
+Greedy sampling has no entropy, so nothing but its own choice is typical.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from verifier.acceptance.base import Scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typical:
+    """The rule, with its thresholds."""
+
+    threshold: float = 0.09
+    """Probability that is always typical: the paper's epsilon, `posterior_threshold`."""
+    alpha: float = 0.3
+    """Share of exp(-H) that is typical: the paper's alpha, `posterior_alpha`."""
+
+    def __call__(self, scores: Scores) -> tuple[list[int], int]:
+        """Returns the accepted nodes from the root's child down, and the token after them."""
+        best: tuple[int, float, list[int]] = (0, 0.0, [])
+        open_paths: list[tuple[list[int], float]] = [([], 0.0)]
+        while open_paths:
+            path, likelihood = open_paths.pop()
+            if (len(path), likelihood) > best[:2]:
+                best = (len(path), likelihood, path)
+            node = path[-1] if path else 0
+            open_paths.extend(
+                ([*path, child], likelihood + math.log(chance))
+                for child, chance in self._typical(scores, node)
+            )
+        accepted = best[2]
+        return accepted, scores.choices[accepted[-1] if accepted else 0]
+
+    def floor(self, probabilities: Tensor) -> float:
+        """The probability above which a token is typical.
+
+        Args:
+            probabilities: Of the next token, `[V]`.
+        """
+        entropy = -float((probabilities * (probabilities + 1e-300).log()).sum())
+        return min(self.threshold, self.alpha * math.exp(-entropy))
+
+    def _typical(self, scores: Scores, node: int) -> list[tuple[int, float]]:
+        """Children that are kept, with their probabilities."""
+        children = scores.tree.children(node)
+        if not children:
+            return []
+        probabilities = scores.probabilities(node)
+        floor = self.floor(probabilities)
+        chances = [(child, float(probabilities[scores.tree.ids[child]])) for child in children]
+        return [(child, chance) for child, chance in chances if chance > floor]

@@ -1,0 +1,122 @@
+"""What a step of the engine costs by its rows: the ground of every choice of how much to draft.
+
+A table is measured before the engine serves; from then on what steps really take, beside a
+drafter and other programs, scales it. A sequence that drafts k nodes pays their share of a step
+that runs for everybody, so methods compare (tokens of all) / (seconds of the step) with and
+without them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from bisect import bisect_left
+from collections.abc import Sequence as Ids
+
+from common.model.batch import Segment, tree_positions
+from common.model.kv_cache import KvLease
+from common.model.runner import Runner
+from common.model.tree import TokenTree
+
+_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
+_REPETITIONS = 5
+_SMOOTHING = 0.1
+_FAR = 3.0
+"""A step that took so many times what was expected paid for something else."""
+
+Table = Ids[tuple[int, float]]
+"""Seconds of a step by rows, rows rising."""
+
+FLAT: Table = ((1, 0.001), (64, 0.001))
+"""A machine on which more rows cost nothing; until measured, the best guess for large ones."""
+
+
+class StepCost:
+    """Seconds of a step, as measured at the start and scaled by what is seen.
+
+    Args:
+        table: See `measure`.
+    """
+
+    def __init__(self, table: Table = FLAT) -> None:
+        self._table = table
+        self._scale: float | None = None
+        self._rows = self._tokens = 0.0  # of the others, in the last step
+
+    def observe(self, *, rows: int, sequences: int, tokens: int, seconds: float) -> None:
+        """Takes a step of decoding sequences only.
+
+        Args:
+            rows: Rows it ran.
+            sequences: How many shared it.
+            tokens: Tokens they committed.
+            seconds: How long it took.
+        """
+        ratio = seconds / self._measured(rows)
+        if self._scale is None:
+            self._scale = ratio
+        elif ratio < _FAR * self._scale:
+            self._scale += _SMOOTHING * (ratio - self._scale)
+        others = (sequences - 1) / sequences
+        self._rows, self._tokens = rows * others, tokens * others
+
+    def step_s(self, rows: float) -> float:
+        """Seconds of a step of so many rows."""
+        return self._measured(rows) * (1.0 if self._scale is None else self._scale)
+
+    def round_s(self, nodes: int) -> float:
+        """Seconds of a step in which one sequence has so many draft nodes."""
+        return self.step_s(self._rows + 1 + nodes)
+
+    def rate(self, expected: float, seconds: float) -> float:
+        """Tokens a second, of everybody.
+
+        Args:
+            expected: Tokens one sequence commits.
+            seconds: How long the step takes.
+        """
+        return (self._tokens + expected) / max(seconds, 1e-9)
+
+    def _measured(self, rows: float) -> float:
+        at = bisect_left(self._table, rows, key=lambda entry: entry[0])
+        right = min(max(at, 1), len(self._table) - 1)
+        (x0, y0), (x1, y1) = self._table[right - 1], self._table[right]
+        return y0 + max(rows - x0, 0) * (y1 - y0) / (x1 - x0)
+
+
+def measure(runner: Runner, rows: Ids[int] = _ROWS) -> Table:
+    """Times trees of each size on an idle engine, which also sets its kernels up.
+
+    Args:
+        runner: The target.
+        rows: Which sizes; those over the model's length are left out.
+
+    Returns:
+        Seconds by rows, never falling: the least of a few, for what takes longer is not the step.
+    """
+    sizes = [count for count in rows if count < runner.max_len]
+    seconds = []
+    for count in sizes:
+        tree = _tree(count)
+        lease = KvLease(runner.pool.blocks)
+        assert lease.reserve(tree_positions(tree))
+        segment = Segment(tree.ids, 0, lease.slots, tree=tree, wanted=range(count))
+        seconds.append(min(_time(runner, segment) for _ in range(_REPETITIONS)))
+        lease.release()
+    return list(zip(sizes, itertools.accumulate(seconds, max), strict=True))
+
+
+def _tree(nodes: int) -> TokenTree:
+    """A chain of half the nodes with the others beside it: between a draft and a bush."""
+    tree = TokenTree(0)
+    end = tree.add_path([0] * (nodes // 2))
+    chain = [0, *tree.path(end)]
+    for beside in range(nodes - len(tree)):
+        tree.add(chain[beside], 1)
+    return tree
+
+
+def _time(runner: Runner, segment: Segment) -> float:
+    started = time.perf_counter()
+    runner.forward([segment]).logits.argmax(-1).tolist()  # the read waits for the device
+    return time.perf_counter() - started

@@ -1,0 +1,222 @@
+"""Lookahead decoding: drafts from n-grams that the target itself made, without another model.
+
+Each step checks two things in one tree. Guesses come out of the pools (what this sequence's text
+has shown, what others' have, what the target said where the text did not go) as one trie, as far
+as they pay. The window makes new n-grams; it runs while those earn its rows, and not where the
+pools answer well by themselves. (Fu et al. 2024, https://arxiv.org/abs/2402.02057)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from common.model.tree import TokenTree
+from verifier.cost import StepCost
+from verifier.methods.base import Outcome
+from verifier.pool import sizes
+from verifier.pool.calibration import Calibration
+from verifier.pool.config import LookaheadConfig
+from verifier.pool.contexts import Contexts
+from verifier.pool.duty import Duty
+from verifier.pool.forecast import Forecast, Forecaster, Origin, Source
+from verifier.pool.index import TextIndex
+from verifier.pool.shared import SharedPool, SharedPools
+from verifier.pool.window import Window
+from verifier.sequence import Sequence
+
+_LEAST_ORDER = 3
+"""Tokens of context that guesses look at, even where the window's n-grams are shorter."""
+
+_MOST_SAID = 1 << 12
+"""Contexts of such choices that are remembered."""
+
+_EXPECTED = 64
+"""Tokens at the end of the prompt that shared n-grams are fetched for while it is computed."""
+
+_ENOUGH_TOKENS = 1.0
+"""Where the pools are expected to add so many, the window is left out."""
+
+_IDLE_ROUNDS = 8
+_IDLE_CANDIDATES = 4
+"""Candidates looked at after so many rounds in which none was worth checking."""
+
+
+@dataclass
+class LookaheadCounts:
+    """What happened so far, over all sequences."""
+
+    rounds: int = 0
+    """Steps."""
+    answered: int = 0
+    """Steps for which the pools knew something worth checking."""
+    windows: int = 0
+    """Steps with the window."""
+    accepted: Counter[Origin] = field(default_factory=Counter)
+    """Draft tokens committed, by where they came from."""
+
+
+@dataclass
+class _State:
+    said: Contexts  # what the target chose where the text did not go
+    index: TextIndex
+    forecaster: Forecaster
+    most_nodes: int
+    window: Window
+    shared: SharedPool | None
+    tree: TokenTree | None = None  # the one proposed to
+    forecast: Forecast = field(default_factory=Forecast)
+    placed: bool = False  # the window stands in the tree
+    spent: float = 0.0  # tokens that could be made in the time the window takes
+    idle: int = 0  # rounds in a row in which no guess was worth checking
+
+
+class LookaheadProposer:
+    """Lookahead decoding.
+
+    Args:
+        config: Sizes.
+        cost: Of the engine's steps.
+        parameters: Of the target.
+        shared: N-grams of other sequences, where there are any.
+        tenant: Whose n-grams a sequence may see.
+    """
+
+    def __init__(
+        self,
+        config: LookaheadConfig,
+        cost: StepCost,
+        *,
+        parameters: float = 0.0,
+        shared: SharedPools | None = None,
+        tenant: Callable[[Sequence], str] = lambda sequence: "",
+    ) -> None:
+        self._config, self._cost, self._parameters = config, cost, parameters
+        self._shared, self._tenant = shared, tenant
+        self._calibration = Calibration()
+        self._duty = Duty()
+        self._states: dict[Sequence, _State] = {}
+        self.counts = LookaheadCounts()
+        """What happened so far."""
+
+    def open(self, sequence: Sequence) -> None:
+        """Fills a window with the prompt's tokens, and the pool where it is to be seeded."""
+        chosen = sizes.choose(self._config, self._cost, self._parameters)
+        order = max(chosen.ngram - 1, _LEAST_ORDER)
+        text, said = Contexts(order), Contexts(order, _MOST_SAID)
+        shared = self._shared.of(self._tenant(sequence)) if self._shared else None
+        sources = [Source(Origin.TEXT, text.followers)]
+        if shared is not None:
+            sources.append(Source(Origin.SHARED, shared.followers))
+        sources.append(Source(Origin.TARGET, said.followers))
+        prompt = itertools.cycle(sequence.request.prompt_ids)
+        state = _State(
+            said=said,
+            index=TextIndex(
+                text, start=0 if self._config.seed_from_prompt else sequence.prompt_len
+            ),
+            forecaster=Forecaster(sources, order, self._calibration, self._cost),
+            most_nodes=chosen.guess_nodes,
+            window=Window(chosen.window, chosen.ngram, prompt.__next__),
+            shared=shared,
+        )
+        self._states[sequence] = state
+        state.index.catch_up(sequence.ids)
+        if shared is not None:
+            shared.expect(sequence.ids[-_EXPECTED:])
+
+    def ready(self, sequence: Sequence, now: float) -> bool:
+        """Always."""
+        return True
+
+    def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
+        """Adds guesses as far as they pay, and the window where it is due."""
+        state = self._states[sequence]
+        state.index.catch_up(sequence.ids)
+        state.tree, before = tree, len(tree)
+        most = min(budget, sequence.request.draft_tokens or state.most_nodes)
+        expected = self._guess(state, sequence, tree, most)
+        left = budget - (len(tree) - before)
+        if self._duty.due and state.window.rows <= left and expected < _ENOUGH_TOKENS:
+            self._place(state, tree, 1 + expected)
+
+    def observe(self, sequence: Sequence, outcome: Outcome) -> None:
+        """Learns from the text, and from what the target chose everywhere else in the tree."""
+        state = self._states[sequence]
+        stood = outcome.tree is state.tree  # else the cache had no room for it
+        self._settle(state, outcome, stood)
+        state.forecaster.learn(state.forecast, outcome.ids)
+        _listen(state.said, sequence, outcome)
+        if stood and state.placed:
+            state.window.learn(outcome.choices, len(outcome.ids))
+        else:
+            state.window.skip(len(outcome.ids))
+        if state.shared is not None and self._shared is not None:
+            state.shared.add(_ngrams(sequence, len(outcome.ids), self._shared.ngram_tokens))
+        state.tree, state.forecast, state.placed, state.spent = None, Forecast(), False, 0.0
+        state.index.catch_up(sequence.ids)
+
+    def close(self, sequence: Sequence) -> None:
+        """Forgets the sequence; what it shared stays."""
+        del self._states[sequence]
+
+    def flush(self) -> float | None:
+        """Nothing to send."""
+        return None
+
+    def _guess(self, state: _State, sequence: Sequence, tree: TokenTree, most: int) -> float:
+        """Adds guesses; returns how many tokens they are expected to bring."""
+        if most <= 0:
+            return 0.0
+        thought = most if state.idle < _IDLE_ROUNDS else min(_IDLE_CANDIDATES, most)
+        forecast = state.forecaster.forecast(sequence.ids, thought, len(tree) - 1)
+        forecast.plant(tree, forecast.worth)
+        state.forecast = forecast
+        state.idle = 0 if forecast.planted else state.idle + 1
+        return sum(forecast.chances[: forecast.planted])
+
+    def _place(self, state: _State, tree: TokenTree, expected: float) -> None:
+        """Adds the window, and notes what it costs where `expected` tokens come without it."""
+        without = self._cost.round_s(len(tree) - 1)
+        state.window.place(tree)
+        more = self._cost.round_s(len(tree) - 1) - without
+        state.placed, state.spent = True, more * self._cost.rate(expected, without)
+
+    def _settle(self, state: _State, outcome: Outcome, stood: bool) -> None:
+        """Counts where accepted tokens came from."""
+        self.counts.rounds += 1
+        self.counts.answered += state.forecast.planted > 0
+        self.counts.windows += state.placed
+        earned = 0
+        if stood:
+            guessed = state.forecast.origins(outcome.ids)
+            earned = guessed.count(Origin.TARGET)
+            self.counts.accepted.update(guessed)
+            if state.placed:
+                own = state.window.held(outcome.accepted[len(guessed) :])
+                earned += own
+                self.counts.accepted[Origin.TARGET] += own
+        self._duty.observe(earned=earned, spent=state.spent)
+
+
+def _listen(said: Contexts, sequence: Sequence, outcome: Outcome) -> None:
+    """Notes the target's choice after every node that the text did not go through.
+
+    That holds the window's n-grams: the path to a node of its last level is a column of it.
+    """
+    tree, taken = outcome.tree, set(outcome.accepted)
+    root = len(sequence.ids) - len(outcome.ids)
+    contexts = [tuple(sequence.ids[max(root - said.order, 0) : root])]
+    for node in range(1, len(tree)):
+        contexts.append((*contexts[tree.parents[node]], tree.ids[node])[-said.order :])
+        if node not in taken:
+            said.add(contexts[node], outcome.choices[node])
+
+
+def _ngrams(sequence: Sequence, fresh: int, length: int) -> list[tuple[int, ...]]:
+    """N-grams that end in one of the last `fresh` tokens."""
+    ids = sequence.ids
+    first = max(len(ids) - fresh + 1, length)
+    return [tuple(ids[end - length : end]) for end in range(first, len(ids) + 1)]

@@ -1,0 +1,212 @@
+"""Drafts from extra heads on the target's last state (Cai et al. 2024).
+
+The heads run once a round, at the one state from which the round's last token was chosen, for
+all sequences that ended a round in one batch. Their guesses become a tree: one chosen by joint
+confidence for this round, as large as pays, or the sparse one that came with the heads.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from common.model.medusa import MedusaHeads
+from common.model.tree import TokenTree
+from verifier.cost import StepCost
+from verifier.methods.base import Outcome
+from verifier.sequence import Sequence
+
+RANKS = 8
+"""Guesses taken of each head where the tree is grown."""
+
+_FORGET = 0.98
+_PRIOR = 4.0
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What the heads say of the tokens after the next: by depth, likeliest first."""
+
+    ids: list[list[int]]
+    """`[heads, ranks]`."""
+    chances: list[list[float]]
+    """`[heads, ranks]`, each given that the guess before it was right."""
+
+
+@dataclass
+class _Session:
+    state: Tensor | None = None  # [hidden]; where the heads are to run
+    guesses: Guesses | None = None
+    tree: TokenTree | None = None  # what is being checked
+    nodes: dict[int, float] = field(default_factory=dict)  # its guesses: chance given the parent
+    trust: list[_Trust] = field(default_factory=list)
+
+
+@dataclass
+class _Trust:
+    """How often guesses of one head are right, against what it says itself."""
+
+    said: float = _PRIOR
+    right: float = _PRIOR
+
+    @property
+    def factor(self) -> float:
+        return self.right / self.said
+
+    def observe(self, said: float, right: int) -> None:
+        self.said = _FORGET * self.said + said
+        self.right = _FORGET * self.right + right
+
+
+class MedusaProposer:
+    """Drafts with heads.
+
+    Args:
+        heads: Made for the engine's model.
+        cost: Of the engine's steps.
+        most_nodes: Largest tree.
+        static: Whether to use the heads' own tree rather than grow one.
+    """
+
+    def __init__(
+        self, heads: MedusaHeads, cost: StepCost, most_nodes: int, *, static: bool = False
+    ) -> None:
+        self._heads = heads
+        self._cost = cost
+        self._most_nodes = most_nodes
+        self._paths = heads.tree if static else None
+        self._ranks = RANKS
+        if self._paths is not None:
+            self._ranks = 1 + max(rank for path in self._paths for rank in path)
+        self._sessions: dict[Sequence, _Session] = {}
+        self._trust = [_Trust() for _ in range(heads.num_heads)]
+
+    def open(self, sequence: Sequence) -> None:
+        """Starts from what all sequences so far have taught."""
+        trust = [_Trust(_PRIOR, _PRIOR * each.factor) for each in self._trust]
+        self._sessions[sequence] = _Session(trust=trust)
+
+    def ready(self, sequence: Sequence, now: float) -> bool:
+        """Always: the heads are here."""
+        return True
+
+    def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
+        """Adds the guesses after the last round's state."""
+        self._guess()
+        session = self._sessions[sequence]
+        budget = min(budget, sequence.request.draft_tokens or self._most_nodes)
+        if session.guesses is None or budget <= 0:
+            return
+        session.tree = tree
+        if self._paths is None:
+            session.nodes = self._grow(session, session.guesses, tree, budget)
+        else:
+            session.nodes = _lay(session.guesses, self._paths, tree, budget)
+
+    def observe(self, sequence: Sequence, outcome: Outcome) -> None:
+        """Learns how far the heads can be trusted; keeps the state to guess from."""
+        session = self._sessions[sequence]
+        if outcome.tree is session.tree:
+            self._learn(session, outcome)
+        session.tree, session.nodes, session.guesses = None, {}, None
+        session.state = None if sequence.finished else outcome.state
+
+    def close(self, sequence: Sequence) -> None:
+        """Forgets it."""
+        del self._sessions[sequence]
+
+    def flush(self) -> float | None:
+        """Nothing to send."""
+        return None
+
+    @torch.inference_mode()
+    def _guess(self) -> None:
+        """Runs the heads for every sequence that ended a round."""
+        fresh = [session for session in self._sessions.values() if session.state is not None]
+        if not fresh:
+            return
+        states = torch.stack([session.state for session in fresh if session.state is not None])
+        ids, chances = self._heads.top(states, self._ranks)
+        for session, tokens, odds in zip(fresh, ids.unbind(1), chances.unbind(1), strict=True):
+            session.state = None
+            session.guesses = Guesses(tokens.tolist(), odds.tolist())
+
+    def _grow(
+        self, session: _Session, guesses: Guesses, tree: TokenTree, budget: int
+    ) -> dict[int, float]:
+        """Adds nodes in the order of joint confidence, as many as make the step worth most."""
+        factors = [trust.factor for trust in session.trust]
+        ranked = _ranked(guesses, factors, budget)
+        expected, rates = 1.0, [self._cost.rate(1.0, self._cost.round_s(0))]
+        for nodes, (joint, _) in enumerate(ranked, start=1):
+            expected += joint
+            rates.append(self._cost.rate(expected, self._cost.round_s(nodes)))
+        best = max(range(len(rates)), key=rates.__getitem__)
+        return _add(guesses, [path for _, path in ranked[: max(best, 1)]], tree)
+
+    def _learn(self, session: _Session, outcome: Outcome) -> None:
+        """Compares what the heads said below every accepted node with what was right."""
+        tree, right = outcome.tree, {0, *outcome.accepted}
+        said: dict[int, float] = {}
+        hits: dict[int, int] = {}
+        for node, chance in session.nodes.items():
+            if tree.parents[node] in right:
+                depth = tree.depths[node] - 1
+                said[depth] = said.get(depth, 0.0) + chance
+                hits[depth] = hits.get(depth, 0) + (node in right)
+        for depth, chance in said.items():
+            session.trust[depth].observe(chance, hits[depth])
+            self._trust[depth].observe(chance, hits[depth])
+
+
+def _ranked(
+    guesses: Guesses, factors: list[float], count: int
+) -> list[tuple[float, tuple[int, ...]]]:
+    """The `count` paths of ranks with the highest joint chance, parents before children."""
+
+    def chance(path: tuple[int, ...]) -> float:
+        joint = 1.0
+        for depth, rank in enumerate(path):
+            joint *= min(guesses.chances[depth][rank] * factors[depth], 1.0)
+        return joint
+
+    heads, ranks = len(guesses.ids), len(guesses.ids[0])
+    start: tuple[int, ...] = (0,)
+    heap = [(-chance(start), start)]
+    ranked: list[tuple[float, tuple[int, ...]]] = []
+    while heap and len(ranked) < count:
+        joint, path = heapq.heappop(heap)
+        ranked.append((-joint, path))
+        if len(path) < heads:
+            heapq.heappush(heap, (-chance((*path, 0)), (*path, 0)))
+        if path[-1] + 1 < ranks:
+            sibling = (*path[:-1], path[-1] + 1)
+            heapq.heappush(heap, (-chance(sibling), sibling))
+    return ranked
+
+
+def _add(guesses: Guesses, paths: list[tuple[int, ...]], tree: TokenTree) -> dict[int, float]:
+    """Adds paths of ranks, parents before children; returns each node's own chance."""
+    nodes: dict[tuple[int, ...], int] = {(): 0}
+    chances = {}
+    for path in paths:
+        depth, rank = len(path) - 1, path[-1]
+        node = tree.add(nodes[path[:-1]], guesses.ids[depth][rank])
+        nodes[path] = node
+        chances[node] = guesses.chances[depth][rank]
+    return chances
+
+
+def _lay(
+    guesses: Guesses, paths: tuple[tuple[int, ...], ...], tree: TokenTree, budget: int
+) -> dict[int, float]:
+    """Adds a static tree, as far as the budget goes."""
+    inside = sorted((path for path in paths if len(path) <= len(guesses.ids)), key=_by_depth)
+    return _add(guesses, inside[:budget], tree)
+
+
+def _by_depth(path: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    return len(path), path

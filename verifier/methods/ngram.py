@@ -1,0 +1,95 @@
+"""Drafts by looking things up in the sequence's own prompt and output; no model.
+
+Long repeats are followed token by token (`Match`), short ones counted (`Contexts`); a forecast
+of both is checked as far as it pays. What the forecasts were worth is learned from the text
+itself, so a sequence that does not repeat itself is soon left alone, and not for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.model.tree import TokenTree
+from verifier.cost import StepCost
+from verifier.methods.base import Outcome
+from verifier.pool.calibration import Calibration
+from verifier.pool.contexts import Contexts
+from verifier.pool.forecast import Forecast, Forecaster, Origin, Source
+from verifier.pool.index import TextIndex
+from verifier.pool.match import Match
+from verifier.sequence import Sequence
+
+_ORDER = 3
+"""Longest counted context; longer ones are `Match`'s."""
+
+_IDLE_ROUNDS = 8
+_IDLE_CANDIDATES = 4
+
+
+@dataclass
+class _State:
+    index: TextIndex
+    match: Match
+    forecaster: Forecaster
+    forecast: Forecast | None = None
+    idle: int = 0  # rounds in a row in which nothing was worth checking
+
+
+class NgramProposer:
+    """Prompt lookup and counted n-grams.
+
+    Args:
+        cost: Of the engine's steps.
+        most_nodes: Largest draft where a request leaves it open.
+    """
+
+    def __init__(self, cost: StepCost, most_nodes: int) -> None:
+        self._cost = cost
+        self._most_nodes = most_nodes
+        self._calibration = Calibration()
+        self._states: dict[Sequence, _State] = {}
+
+    def open(self, sequence: Sequence) -> None:
+        """Starts to index the prompt."""
+        contexts, match = Contexts(_ORDER), Match()
+        forecaster = Forecaster(
+            [Source(Origin.TEXT, contexts.followers)], _ORDER, self._calibration, self._cost
+        )
+        state = _State(TextIndex(contexts, match), match, forecaster)
+        self._states[sequence] = state
+        state.index.catch_up(sequence.ids)
+
+    def ready(self, sequence: Sequence, now: float) -> bool:
+        """Always."""
+        return True
+
+    def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
+        """Adds what is likely enough to pay."""
+        state = self._states[sequence]
+        most = min(budget, sequence.request.draft_tokens or self._most_nodes)
+        if not state.index.catch_up(sequence.ids) or most <= 0:
+            return
+        thought = most if state.idle < _IDLE_ROUNDS else min(_IDLE_CANDIDATES, most)
+        line = state.match.continuation(sequence.ids, thought)
+        forecast = state.forecaster.forecast(
+            sequence.ids, thought, len(tree) - 1, line, state.match.length
+        )
+        forecast.plant(tree, forecast.worth)
+        state.forecast = forecast
+        state.idle = 0 if forecast.planted else state.idle + 1
+
+    def observe(self, sequence: Sequence, outcome: Outcome) -> None:
+        """Learns what the forecast was worth, and the new text."""
+        state = self._states[sequence]
+        if state.forecast is not None:
+            state.forecaster.learn(state.forecast, outcome.ids)
+            state.forecast = None
+        state.index.catch_up(sequence.ids)
+
+    def close(self, sequence: Sequence) -> None:
+        """Forgets the text."""
+        del self._states[sequence]
+
+    def flush(self) -> float | None:
+        """Nothing to send."""
+        return None

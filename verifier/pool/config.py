@@ -1,0 +1,27 @@
+"""Configuration of lookahead decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.errors import ConfigError
+from common.worker_config import at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookaheadConfig:
+    """Sizes of lookahead decoding; 0 chooses by the target's size and what rows cost."""
+
+    window_columns: int = 0
+    """Columns of the window, the paper's W."""
+    ngram_tokens: int = 0
+    """Tokens of an n-gram of the window, the paper's N; not 1."""
+    guess_ngrams: int = 0
+    """N-grams guessed in a step, the paper's G: N - 1 nodes each before they share any."""
+    seed_from_prompt: bool = True
+    """Guess from the prompt's n-grams as well as from the output's."""
+
+    def __post_init__(self) -> None:
+        at_least(self, "lookahead.", window_columns=0, ngram_tokens=0, guess_ngrams=0)
+        if self.ngram_tokens == 1:
+            raise ConfigError("lookahead.ngram_tokens: must be 0 or at least 2, got 1")

@@ -1,0 +1,83 @@
+"""Prompt lookup: where the end of a text occurred before, and what stood after it there.
+
+A pointer follows the earlier occurrence token by token; only where it breaks is the last few
+tokens' latest occurrence looked up. Constant time a token, two words of memory.
+(Saxena's prompt lookup with the match model of PAQ in place of its search.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+
+LEAST = 4
+"""Tokens that must agree before an occurrence is followed."""
+
+_MOST_LENGTH = 64
+
+
+class Match:
+    """The longest recent match of a growing text's end.
+
+    Args:
+        most: Places remembered; older ones are forgotten.
+    """
+
+    def __init__(self, most: int = 1 << 16) -> None:
+        self.length = 0
+        """Tokens before the pointer that agree with the end of the text, as far as is known; 0
+        where one disagreed and the pointer went on over it."""
+        self._most = most
+        self._places: dict[tuple[int, ...], int] = {}
+        self._older: dict[tuple[int, ...], int] = {}
+        self._pointer = 0  # 0 where nothing is followed: nothing stands before index 1
+
+    def extend(self, ids: Ids[int], start: int) -> None:
+        """Takes the tokens of a text from index `start` on; those before it are known."""
+        for index in range(start, len(ids)):
+            self._follow(ids, index)
+            self._remember(ids, index + 1)
+
+    def continuation(self, ids: Ids[int], most: int) -> Ids[int]:
+        """What stood after the earlier occurrence; empty where there is none.
+
+        Where that runs into the end of the text, the text repeats itself and is expected to go on.
+
+        Args:
+            ids: The whole text.
+            most: Longest wanted, in tokens.
+        """
+        if not self._pointer:
+            return ()
+        period = len(ids) - self._pointer
+        return [ids[self._pointer + step % period] for step in range(most)]
+
+    def _follow(self, ids: Ids[int], index: int) -> None:
+        """Moves the pointer over the token at `index`."""
+        if self._pointer and ids[self._pointer] == ids[index]:
+            self._pointer += 1
+            self.length = min(self.length + 1, _MOST_LENGTH)
+            return
+        key = tuple(ids[index + 1 - LEAST : index + 1])
+        place = self._places.get(key) or self._older.get(key) or 0
+        if place:
+            self._pointer, self.length = place, _agreement(ids, place, index + 1)
+        elif self._pointer and self.length >= LEAST:  # one token was exchanged, as edits do
+            self._pointer, self.length = self._pointer + 1, 0
+        else:
+            self._pointer = self.length = 0
+
+    def _remember(self, ids: Ids[int], end: int) -> None:
+        """Notes that the text up to `end` ended in its last tokens."""
+        if end < LEAST:
+            return
+        if len(self._places) >= self._most:
+            self._older, self._places = self._places, {}
+        self._places[tuple(ids[end - LEAST : end])] = end
+
+
+def _agreement(ids: Ids[int], one: int, other: int) -> int:
+    """Tokens that agree before two places of a text."""
+    length = 0
+    while length < min(one, _MOST_LENGTH) and ids[one - 1 - length] == ids[other - 1 - length]:
+        length += 1
+    return length

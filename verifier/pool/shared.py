@@ -1,0 +1,35 @@
+"""N-grams that sequences share, as a proposer sees them: always at hand, never waited for.
+
+Implemented by `common.store.pools`; engines know nothing of where the n-grams are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from verifier.pool.contexts import Context
+
+
+class SharedPool(Protocol):
+    """One tenant's n-grams. No method blocks or raises."""
+
+    def followers(self, context: Context) -> Mapping[int, float] | None:
+        """Frequencies by token after a context, as far as they are known here by now."""
+
+    def add(self, ngrams: Iterable[tuple[int, ...]]) -> None:
+        """Takes n-grams of committed text, each `ngram_tokens` long."""
+
+    def expect(self, tokens: Iterable[int]) -> None:
+        """Contexts that begin with these will soon be asked for."""
+
+
+class SharedPools(Protocol):
+    """The n-grams of all tenants, kept apart."""
+
+    @property
+    def ngram_tokens(self) -> int:
+        """Tokens of an n-gram; contexts are shorter by at least one."""
+
+    def of(self, tenant: str) -> SharedPool:
+        """The pool of one tenant."""
