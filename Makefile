@@ -20,7 +20,7 @@ help: ## Show these targets
 demo: $(VENV)/.installed ## Start the services on the bundled models and stream text
 	@$(BIN)/paceline demo $(ARGS)
 
-bench: $(VENV)/.installed ## Measure plain, draft, in-process and transformers; results in bench/results/
+bench: $(VENV)/.installed ## Measure every way to decode, in turns (ARGS=--full: and peers, loads, delays)
 	@$(BIN)/paceline bench $(ARGS)
 
 test: $(VENV)/.dev ## Run the tests (CPU, no network; ARGS="-k name" narrows them)

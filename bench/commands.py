@@ -2,59 +2,141 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TimeElapsedColumn
 
-from bench.measure import Settings, run
+from bench import plots, roofline
 from bench.report import Report
+from bench.run import run
+from bench.settings import FULL, PEERS, SHORT, Settings
+from bench.tables import markdown, notes, tables
 from launcher import models
-from launcher.commands import Draft, DType, DTypeOption, Target, Threads, ending_well
+from launcher.commandline import default_threads
+from launcher.commands import Draft, DType, DTypeOption, Medusa, Target, Threads, ending_well
 from launcher.display import Display
 
 RESULTS = Path("bench/results")
+WIDE = 140
+"""Columns of the tables where no terminal says how many there are."""
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Split at commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def contenders(text: str) -> tuple[str, ...]:
+    """Split names of contenders at commas."""
+    names = words(text)
+    if unknown := [name for name in names if name not in PEERS]:
+        raise typer.BadParameter(f"must be of {', '.join(PEERS)}, got {', '.join(unknown)}")
+    return names
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Split whole numbers above 0 at commas."""
+    try:
+        numbers = tuple(int(word) for word in words(text))
+    except ValueError:
+        raise typer.BadParameter(f"must be whole numbers with commas, got {text!r}") from None
+    if any(number < 1 for number in numbers):
+        raise typer.BadParameter(f"must be at least 1, got {text!r}")
+    return numbers
+
+
+def delays(text: str) -> tuple[float, ...]:
+    """Split milliseconds at commas."""
+    try:
+        numbers = tuple(float(word) for word in words(text))
+    except ValueError:
+        raise typer.BadParameter(f"must be milliseconds with commas, got {text!r}") from None
+    if not all(0 <= number <= 1000 for number in numbers):
+        raise typer.BadParameter(f"must be in [0, 1000], got {text!r}")
+    return numbers
 
 
 def bench(
     target: Target = None,
     draft: Draft = None,
+    medusa: Medusa = None,
     dtype: DTypeOption = DType.AUTO,
     threads: Threads = 0,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every method, peer, concurrency and round trip")
+    ] = False,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Methods with commas, hybrids as draft+ngram (default: by profile)"),
+    ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(help="Of engine,transformers,assisted,lookup (default: by profile)"),
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(help="Prompts at once, with commas; empty for none (default: by profile)"),
+    ] = None,
+    round_trips: Annotated[
+        str | None,
+        typer.Option(
+            help="Round trips to add before the drafter, ms with commas (default: by profile)"
+        ),
+    ] = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Passes over the prompts")] = 3,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens for each prompt")] = 96,
-    out: Annotated[Path, typer.Option(help="Folder for the JSON and Markdown results")] = RESULTS,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens for each prompt")] = 64,
+    per_domain: Annotated[int, typer.Option(min=0, help="Prompts of each domain; 0 takes all")] = 0,
+    show_roofline: Annotated[
+        bool, typer.Option("--roofline", help="Only compare steps with what memory allows")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots")] = RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON only")] = False,
 ) -> None:
-    """Measure plain, draft, the engine in process and transformers, in turns, on CPU."""
+    """Measure every way to decode on this machine, in turns: tables, JSON and plots."""
     console = Console(quiet=as_json)
+    if not console.is_terminal:
+        console.width = WIDE
+    profile = FULL if full else SHORT
     with ending_well(interrupted=130):
-        target, draft = models.choose_pair(target, draft)
         settings = Settings(
-            target=target,
-            draft=draft,
+            models=models.choose(target, draft, medusa),
             dtype=dtype.value,
             threads=threads,
             repetitions=repetitions,
             max_tokens=max_tokens,
+            per_domain=per_domain,
+            methods=profile.methods if methods is None else words(methods),
+            peers=profile.peers if peers is None else contenders(peers),
+            concurrency=profile.concurrency if concurrency is None else counts(concurrency),
+            concurrent_methods=profile.concurrent_methods if methods is None else (),
+            round_trips_ms=profile.round_trips_ms if round_trips is None else delays(round_trips),
+            full=full,
         )
+        if show_roofline:
+            compare_with_roofline(settings, console, as_json)
+            return
         report = measured(settings, console)
-    written = save(report, out)
+        written = save(report, out)
     if as_json:
         print(report.to_json())
         return
-    console.print(*report.tables(), sep="\n")
-    console.print(f"Gateway: {report.gateway_rss_bytes / 2**20:.0f} MiB resident.")
+    for cells in tables(report):
+        console.print(cells.drawn())
+    console.print(*notes(report), sep="\n", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Written to {written}", highlight=False, soft_wrap=True)
 
 
 def measured(settings: Settings, console: Console) -> Report:
-    """Run the bench with a progress bar."""
+    """Run the bench with a progress bar, or a line for each pass where there is no terminal."""
     lines = Display(console, live=False)
-    with Progress(console=console, disable=console.quiet) as bar:
+    bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console)
+    bar.disable = console.quiet or not console.is_terminal
+    with bar:
         task = bar.add_task("starting")
 
         def progress(what: str, done: int, total: int) -> None:
@@ -67,11 +149,32 @@ def measured(settings: Settings, console: Console) -> Report:
     return report
 
 
+def compare_with_roofline(settings: Settings, console: Console, as_json: bool) -> None:
+    """Show how near the models' steps come to what memory allows."""
+    threads = settings.threads or default_threads()
+    found = [
+        roofline.measure(str(model), settings.dtype, threads)
+        for model in (settings.models.target, settings.models.draft)
+        if model
+    ]
+    if as_json:
+        print(roofline.to_json(found))
+        return
+    for one in found:
+        console.print(one.cells().drawn())
+        console.print(one.about(), highlight=False, soft_wrap=True)
+
+
 def save(report: Report, folder: Path) -> Path:
-    """Write the report as JSON and Markdown; return the latter's path."""
+    """Write the report as JSON, Markdown and plots; return the Markdown's path."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / datetime.now(UTC).strftime("bench-%Y%m%d-%H%M%S")
     stem.with_suffix(".json").write_text(report.to_json() + "\n", encoding="utf-8")
-    markdown = stem.with_suffix(".md")
-    markdown.write_text(report.to_markdown(), encoding="utf-8")
-    return markdown
+    text = markdown(report)
+    if plots.available():
+        text += "".join(f"\n![{path.stem}]({path.name})\n" for path in plots.draw(report, stem))
+    else:
+        print("no plots: they need matplotlib", file=sys.stderr)
+    path = stem.with_suffix(".md")
+    path.write_text(text, encoding="utf-8")
+    return path

@@ -1,10 +1,10 @@
 """Contenders that run in a process of their own, so that none disturbs another's threads.
 
-    python -m bench.contender transformers MODEL DTYPE THREADS
+    python -m bench.contender NAME '{"target": …, "draft": …, "dtype": …, "threads": …}'
 
 reads one request a line, `{"prompt_ids": [...], "max_tokens": N}`, and answers each with
-`{"ids": [...], "seconds": S}`, the time from the first new token to the last. Between requests
-it sleeps.
+`{"ids": [...], "tokens": N, "seconds": S}`, as `bench.measurement.Sample` has them. Between
+requests it sleeps.
 """
 
 from __future__ import annotations
@@ -15,23 +15,44 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from bench.measurement import Sample
 from common.errors import StartupError
 from launcher.process import tethered
 
 CONTENDERS = {
-    "transformers": "bench.reference:Transformers",
     "engine": "bench.inprocess:InProcess",
+    "transformers": "bench.peers:Transformers",
+    "assisted": "bench.peers:Assisted",
+    "lookup": "bench.peers:PromptLookup",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """What a contender loads, and how."""
+
+    target: str
+    """Directory of the model whose text is wanted."""
+
+    draft: str | None = None
+    """Directory of the model that guesses, for those who use one."""
+
+    dtype: str = "auto"
+    """torch dtype of the weights, or auto."""
+
+    threads: int = 1
+    """CPU threads."""
 
 
 class Engine(Protocol):
     """What a contender must do."""
 
-    def generate(self, prompt_ids: list[int], max_tokens: int) -> tuple[list[int], float]:
-        """Decode greedily; return the new ids and the seconds from the first to the last."""
+    def generate(self, prompt_ids: list[int], max_tokens: int) -> Sample:
+        """Decode greedily."""
 
 
 class Contender:
@@ -39,14 +60,12 @@ class Contender:
 
     Args:
         name: One of `CONTENDERS`.
-        model: Model directory.
-        dtype: torch dtype of the weights, or auto.
-        threads: CPU threads.
+        loading: What it loads.
     """
 
-    def __init__(self, name: str, model: str, dtype: str, threads: int) -> None:
+    def __init__(self, name: str, loading: Loading) -> None:
         self._name = name
-        flags = [name, model, dtype, str(threads)]
+        flags = [name, json.dumps(asdict(loading))]
         self._child = subprocess.Popen(
             tethered([sys.executable, "-P", "-m", "bench.contender", *flags]),
             stdin=subprocess.PIPE,
@@ -68,8 +87,8 @@ class Contender:
         self._child.kill()
         self._child.communicate()
 
-    def generate(self, prompt_ids: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
-        """Have it decode greedily; see `Engine.generate`.
+    def generate(self, prompt_ids: Sequence[int], max_tokens: int) -> Sample:
+        """Have it decode greedily.
 
         Raises:
             StartupError: The process died; its own words are on standard error.
@@ -82,20 +101,21 @@ class Contender:
             answer = json.loads(self._child.stdout.readline())
         except (BrokenPipeError, ValueError):
             raise StartupError(f"the contender {self._name} died") from None
-        return answer["ids"], answer["seconds"]
+        return Sample(ids=tuple(answer["ids"]), tokens=answer["tokens"], seconds=answer["seconds"])
 
 
-def serve(name: str, model: str, dtype: str, threads: int) -> None:
+def serve(name: str, loading: Loading) -> None:
     """Answer requests until standard input ends."""
     # Only our answers may go to standard output; libraries print where they like.
     answers, sys.stdout = sys.stdout, sys.stderr
     module, cls = CONTENDERS[name].split(":")
-    engine: Engine = getattr(importlib.import_module(module), cls)(model, dtype, threads)
+    engine: Engine = getattr(importlib.import_module(module), cls)(loading)
     for line in sys.stdin:
         request = json.loads(line)
-        ids, seconds = engine.generate(request["prompt_ids"], request["max_tokens"])
-        print(json.dumps({"ids": ids, "seconds": seconds}), file=answers, flush=True)
+        sample = engine.generate(request["prompt_ids"], request["max_tokens"])
+        answer = {"ids": sample.ids, "tokens": sample.tokens, "seconds": sample.seconds}
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    serve(sys.argv[1], Loading(**json.loads(sys.argv[2])))

@@ -6,6 +6,8 @@ import time
 
 import torch
 
+from bench.contender import Loading
+from bench.measurement import Sample
 from common.model.loader import load
 from common.model.runner import Runner
 from verifier.config import EngineConfig
@@ -17,25 +19,19 @@ class InProcess:
     """A contender, see `bench.contender`: plain decoding by the engine, no service in between.
 
     Args:
-        model: Model directory.
-        dtype: torch dtype of the weights, or auto.
-        threads: CPU threads.
+        loading: Which model.
     """
 
-    def __init__(self, model: str, dtype: str, threads: int) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, loading: Loading) -> None:
+        torch.set_num_threads(loading.threads)
         config = EngineConfig()
-        loaded = load(model, dtype=dtype, device="cpu")  # type: ignore[arg-type]
+        loaded = load(loading.target, dtype=loading.dtype, device="cpu")  # type: ignore[arg-type]
         runner = Runner(loaded, kv_bytes=config.kv_bytes, block_tokens=config.block_tokens)
         self._engine = Engine(runner, config)
         self._eos = frozenset(loaded.eos_token_ids)
 
-    def generate(self, prompt_ids: list[int], max_tokens: int) -> tuple[list[int], float]:
-        """Decode greedily.
-
-        Returns:
-            The new ids, and the seconds from the first of them to the last.
-        """
+    def generate(self, prompt_ids: list[int], max_tokens: int) -> Sample:
+        """Decode greedily."""
         heard: list[tuple[float, Event]] = []
         request = Request(
             request_id="bench",
@@ -49,5 +45,9 @@ class InProcess:
                 self._engine.wait()
         if error := heard[-1][1].error:
             raise error
-        times = [at_s for at_s, event in heard if event.ids]
-        return [token for _, event in heard for token in event.ids], times[-1] - times[0]
+        told = [(at_s, event.ids) for at_s, event in heard if event.ids]
+        return Sample(
+            ids=tuple(token for _, ids in told for token in ids),
+            tokens=sum(len(ids) for _, ids in told[1:]),
+            seconds=told[-1][0] - told[0][0],
+        )

@@ -1,142 +1,65 @@
-"""One run of the bench: start everything, measure in turns, sum up."""
+"""Passes in turns: every variant decodes every prompt, again and again."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-import psutil
-from paceline import Client
+from paceline import PacelineError as ClientError
 
-from bench import prompts as bundled
-from bench.contender import Contender
-from bench.report import Report, ratio, row
-from bench.variants import (
-    ConcurrentVariant,
-    ContenderVariant,
-    GatewayVariant,
-    Measurement,
-    Variant,
-)
-from launcher.cluster import Cluster, Watcher
-from launcher.commandline import WorkerOptions, default_threads
-
-CONCURRENCY = 8
-TRANSFORMERS = "transformers"
-ENGINE = "engine, in process"
-PLAIN = "plain"
-DRAFT = "draft"
-PLAIN_MANY = f"plain, {CONCURRENCY} at once"
-DRAFT_MANY = f"draft, {CONCURRENCY} at once"
-
-# Name, what is divided by what, and the least the product promises.
-RATIOS = (
-    ("draft / plain", DRAFT, PLAIN, 1.5),
-    ("plain / engine in process", PLAIN, ENGINE, 0.9),
-    ("plain / transformers", PLAIN, TRANSFORMERS, 1.0),
-    ("draft / transformers", DRAFT, TRANSFORMERS, 1.0),
-    (f"plain: {CONCURRENCY} / 1", PLAIN_MANY, PLAIN, 3.0),
-    (f"draft: {CONCURRENCY} / 1", DRAFT_MANY, DRAFT, 1.0),
-)
+from bench.measurement import Pass
+from bench.progress import Progress
+from bench.variants import Variant
+from common.errors import PacelineError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What to run."""
+@dataclass(frozen=True)
+class Passes:
+    """What was measured, and what could not be."""
 
-    target: Path
-    draft: Path
-    dtype: str
-    threads: int
-    """CPU threads of each model's process; 0 shares the cores."""
+    by_variant: dict[str, list[Pass]] = field(default_factory=dict)
+    """Every repetition of each variant, in the order of the variants."""
 
-    repetitions: int
-    max_tokens: int
-    """Most tokens for each prompt."""
-
-
-def run(settings: Settings, watch: Watcher, progress: Callable[[str, int, int], None]) -> Report:
-    """Run the bench.
-
-    Args:
-        settings: What to run.
-        watch: Told how the services come up.
-        progress: Told what is next, how many passes are done, and how many there will be.
-    """
-    threads = settings.threads or default_threads()
-    options = WorkerOptions(dtype=settings.dtype, device="cpu", threads=threads)
-    with ExitStack() as stack:
-        cluster = stack.enter_context(
-            Cluster(target=settings.target, draft=settings.draft, options=options, watch=watch)
-        )
-        client = stack.enter_context(Client(cluster.address))
-        flags = (str(settings.target), settings.dtype, threads)
-        reference = stack.enter_context(Contender("transformers", *flags))
-        engine = stack.enter_context(Contender("engine", *flags))
-        variants: list[Variant] = [
-            ContenderVariant(TRANSFORMERS, reference),
-            ContenderVariant(ENGINE, engine),
-            GatewayVariant(PLAIN, client, "plain"),
-            GatewayVariant(DRAFT, client, "draft"),
-            ConcurrentVariant(PLAIN_MANY, client, "plain", CONCURRENCY),
-            ConcurrentVariant(DRAFT_MANY, client, "draft", CONCURRENCY),
-        ]
-        ids = bundled.encode(bundled.load(), client)
-        passes = measure(variants, ids, settings, progress)
-        memory_bytes = resident_bytes(cluster)
-    return Report(
-        settings=described(settings, threads),
-        prompts=len(ids),
-        rows=[row(name, done, passes[PLAIN][0]) for name, done in passes.items()],
-        ratios=[ratio(name, passes, over, under, least) for name, over, under, least in RATIOS],
-        gateway_rss_bytes=memory_bytes,
-    )
+    left_out: list[str] = field(default_factory=list)
+    """A line for each variant that failed: which, and why."""
 
 
 def measure(
     variants: Sequence[Variant],
-    ids: Sequence[Sequence[int]],
-    settings: Settings,
-    progress: Callable[[str, int, int], None],
-) -> dict[str, list[Measurement]]:
+    prompts: Sequence[Sequence[int]],
+    *,
+    repetitions: int,
+    max_tokens: int,
+    progress: Progress,
+) -> Passes:
     """Let every variant decode every prompt, in turns, after a warm-up that does not count.
 
-    The order turns round at every repetition, so that none always follows the same one.
+    The order turns round at every repetition, so that none always follows the same one. A variant
+    that fails is left out from then on, and so is what it measured before.
+
+    Args:
+        variants: What is compared.
+        prompts: Ids.
+        repetitions: Passes of each variant.
+        max_tokens: Most tokens for each prompt.
+        progress: Told before every pass.
     """
-    passes: dict[str, list[Measurement]] = {variant.name: [] for variant in variants}
-    total = len(variants) * (settings.repetitions + 1)
-    done = 0
-    for variant in variants:
-        progress(f"warm-up: {variant.name}", done, total)
-        variant.measure(ids[:1], settings.max_tokens)
-        done += 1
-    for repetition in range(settings.repetitions):
-        for variant in variants if repetition % 2 == 0 else reversed(variants):
-            progress(f"{repetition + 1}/{settings.repetitions}: {variant.name}", done, total)
-            passes[variant.name].append(variant.measure(ids, settings.max_tokens))
-            done += 1
-    return passes
-
-
-def resident_bytes(cluster: Cluster) -> int:
-    """Return the gateway's memory after all that work."""
-    gateway = cluster.services[-1].process
-    assert gateway
-    return int(psutil.Process(gateway.pid).memory_info().rss)
-
-
-def described(settings: Settings, threads: int) -> dict[str, str | int]:
-    """Return what somebody needs to repeat the run."""
-    return {
-        "target": settings.target.name,
-        "draft": settings.draft.name,
-        "dtype": settings.dtype,
-        "threads": threads,
-        "cores": os.cpu_count() or 0,
-        "repetitions": settings.repetitions,
-        "max_tokens": settings.max_tokens,
-        "temperature": 0,
-    }
+    passes: dict[str, list[Pass]] = {variant.name: [] for variant in variants}
+    left_out: list[str] = []
+    turns = [("warm-up", variant) for variant in variants]
+    for repetition in range(repetitions):
+        order = variants if repetition % 2 == 0 else reversed(variants)
+        turns += [(f"{repetition + 1}/{repetitions}", variant) for variant in order]
+    for done, (when, variant) in enumerate(turns):
+        if variant.name not in passes:
+            continue
+        progress(f"{when}: {variant.name}", done, len(turns))
+        try:
+            if when == "warm-up":
+                variant.measure(prompts[:1], max_tokens)
+            else:
+                passes[variant.name].append(variant.measure(prompts, max_tokens))
+        except (PacelineError, ClientError) as error:
+            del passes[variant.name]
+            left_out.append(f"{variant.name}: {error}")
+    return Passes(passes, left_out)

@@ -1,9 +1,10 @@
-"""The bundled prompts: three domains, written for this bench, in no training data."""
+"""The bundled prompts: four domains, in no training data; see PROMPTS.md for their sources."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from paceline import Client
@@ -11,29 +12,39 @@ from paceline import Client
 PATH = Path(__file__).with_name("prompts.jsonl")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One thing to continue."""
+    """One thing to continue: a conversation or a text."""
 
     domain: str
-    """dialogue, arithmetic or story."""
+    """dialogue, arithmetic, story or repeating."""
 
-    chat: bool
-    """Whether the text is a user's turn, to be wrapped by the chat template."""
+    source: str
+    """Where it is from."""
 
-    text: str
+    messages: tuple[dict[str, str], ...] = ()
+    """A conversation, for the chat template; empty where `text` is given."""
+
+    text: str = ""
+    """Plain text."""
 
 
-def load() -> list[Prompt]:
-    """Read the prompts."""
-    return [Prompt(**json.loads(line)) for line in PATH.read_text("utf-8").splitlines()]
+def load(per_domain: int = 0) -> list[Prompt]:
+    """Read the prompts, domain by domain.
+
+    Args:
+        per_domain: How many of each domain; 0 takes all.
+    """
+    prompts = [Prompt(**json.loads(line)) for line in PATH.read_text("utf-8").splitlines()]
+    by_domain = [list(group) for _, group in groupby(prompts, lambda prompt: prompt.domain)]
+    return [prompt for group in by_domain for prompt in group[: per_domain or None]]
 
 
 def encode(prompts: list[Prompt], client: Client) -> list[list[int]]:
     """Turn prompts into ids, once, so that every contender gets the same ones."""
     return [
-        client.tokenize(messages=[{"role": "user", "content": prompt.text}])
-        if prompt.chat
+        client.tokenize(messages=prompt.messages)
+        if prompt.messages
         else client.tokenize(prompt.text)
         for prompt in prompts
     ]

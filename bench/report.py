@@ -1,27 +1,33 @@
-"""What the bench found: medians, ratios, and how they are written down."""
+"""What a run of the bench found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
 
-from rich.table import Table
-
-from bench.variants import Measurement
+from bench.confidence import Estimate
+from bench.round_trips import RoundTrips
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One variant over all repetitions."""
+    """One variant that decodes one prompt after the other."""
 
     name: str
-    tokens_per_s: float
-    """Median of the repetitions."""
+    tokens_per_s: Estimate
+    """Total tokens over total decode time, median of the repetitions."""
+
+    speedup: Estimate
+    """Over plain decoding through the same gateway, median of the repetitions' ratios."""
+
+    by_domain: dict[str, Estimate]
+    """Tokens a second in each domain."""
+
+    speedup_by_domain: dict[str, Estimate]
+    """Over plain decoding of the same domain."""
 
     repetitions: list[float]
-    """Tokens/s of each."""
+    """Tokens a second of each."""
 
     mean_accepted_length: float | None
     """Tokens committed per target pass; None where nobody counted."""
@@ -30,7 +36,28 @@ class Row:
     """Share of checked draft tokens that were committed; None where nothing was drafted."""
 
     same_ids: int
-    """Prompts whose ids are those of the baseline."""
+    """Prompts whose ids are those of plain decoding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """One method with several prompts at once."""
+
+    method: str
+    concurrency: int
+    """Prompts at once."""
+
+    tokens_per_s: Estimate
+    """All of them together, by the clock on the wall; median of the repetitions."""
+
+    repetitions: list[float]
+    """Tokens a second of each."""
+
+    mean_accepted_length: float | None
+    """Tokens committed per target pass."""
+
+    same_ids: int
+    """Prompts whose ids are those of plain decoding, one at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +65,14 @@ class Ratio:
     """Two variants compared: median of the repetitions' ratios."""
 
     name: str
-    value: float
+    value: Estimate
     wanted: float
     """At least this."""
+
+    @property
+    def met(self) -> bool:
+        """Whether it is."""
+        return self.value.value >= self.wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,102 +82,16 @@ class Report:
     settings: dict[str, str | int]
     prompts: int
     rows: list[Row]
+    loads: list[Load]
+    round_trips: RoundTrips | None
+    """None where that part was not run."""
+
     ratios: list[Ratio]
+    left_out: list[str]
+    """A line for each thing asked for that could not be measured."""
+
     gateway_rss_bytes: int
 
     def to_json(self) -> str:
         """Return it on one line."""
         return json.dumps(asdict(self))
-
-    def to_markdown(self) -> str:
-        """Return it as tables."""
-        settings = ", ".join(f"{key} {value}" for key, value in self.settings.items())
-        lines = [f"Settings: {settings}.", "", *markdown(COLUMNS, self._cells()), ""]
-        lines += [*markdown(RATIO_COLUMNS, self._ratio_cells()), ""]
-        lines += [f"Gateway: {self.gateway_rss_bytes / 2**20:.0f} MiB resident.", ""]
-        return "\n".join(lines)
-
-    def tables(self) -> list[Table]:
-        """Return it for the screen."""
-        return [table(COLUMNS, self._cells()), table(RATIO_COLUMNS, self._ratio_cells())]
-
-    def _cells(self) -> list[list[str]]:
-        return [
-            [
-                row.name,
-                f"{row.tokens_per_s:.1f}",
-                f"{min(row.repetitions):.0f}–{max(row.repetitions):.0f}",
-                shown(row.mean_accepted_length),
-                shown(row.acceptance_rate),
-                f"{row.same_ids}/{self.prompts}",
-            ]
-            for row in self.rows
-        ]
-
-    def _ratio_cells(self) -> list[list[str]]:
-        return [[r.name, f"{r.value:.2f}", f"≥ {r.wanted:.2f}"] for r in self.ratios]
-
-
-COLUMNS = ("variant", "tokens/s", "range", "tokens/pass", "accepted", "same ids")
-RATIO_COLUMNS = ("ratio", "value", "wanted")
-
-
-def row(name: str, passes: Sequence[Measurement], baseline: Measurement) -> Row:
-    """Sum one variant up.
-
-    Args:
-        name: The variant's.
-        passes: Its repetitions.
-        baseline: What its ids are compared with.
-    """
-    stats = [s for one in passes for s in one.speculation]
-    committed = sum(len(ids) for one in passes for ids in one.outputs)
-    rounds = sum(s.rounds for s in stats)
-    drafted = sum(s.drafted_tokens for s in stats)
-    rates = [one.tokens_per_s for one in passes]
-    same = [
-        all(one.outputs[i] == baseline.outputs[i] for one in passes)
-        for i in range(len(baseline.outputs))
-    ]
-    return Row(
-        name=name,
-        tokens_per_s=median(rates),
-        repetitions=rates,
-        mean_accepted_length=committed / rounds if rounds else None,
-        acceptance_rate=sum(s.accepted_tokens for s in stats) / drafted if drafted else None,
-        same_ids=sum(same),
-    )
-
-
-def ratio(
-    name: str,
-    passes: Mapping[str, Sequence[Measurement]],
-    over: str,
-    under: str,
-    wanted: float,
-) -> Ratio:
-    """Compare two variants repetition by repetition: what slows one moment slows both."""
-    pairs = zip(passes[over], passes[under], strict=True)
-    value = median(a.tokens_per_s / b.tokens_per_s for a, b in pairs)
-    return Ratio(name=name, value=value, wanted=wanted)
-
-
-def shown(value: float | None) -> str:
-    """Return a figure, or a dash where there is none."""
-    return "–" if value is None else f"{value:.2f}"
-
-
-def table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
-    """Return a table for the screen."""
-    drawn = Table()
-    for column in columns:
-        drawn.add_column(column, no_wrap=True)
-    for cell_row in cells:
-        drawn.add_row(*cell_row)
-    return drawn
-
-
-def markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    rows = [list(columns), ["---"] * len(columns), *[list(cell_row) for cell_row in cells]]
-    return ["| " + " | ".join(cell_row) + " |" for cell_row in rows]

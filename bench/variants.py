@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from paceline import Chunk, Client, Speculation
+from paceline import Chunk, Client
 
 from bench.contender import Contender
+from bench.measurement import Pass, Sample
 from launcher.timing import Timed, timed
 
-
-@dataclass(kw_only=True)
-class Measurement:
-    """One pass over the prompts."""
-
-    tokens: int = 0
-    """Tokens decoded, those that started the clock left out."""
-
-    seconds: float = 0.0
-    """Decode time."""
-
-    outputs: list[tuple[int, ...]] = field(default_factory=list)
-    """The ids of each prompt."""
-
-    speculation: list[Speculation] = field(default_factory=list)
-    """What speculation did for each prompt, where the variant knows."""
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Total tokens over total time."""
-        return self.tokens / self.seconds if self.seconds else 0.0
+ROUNDS = 3
+"""Prompts each worker of a concurrent pass decodes, at least."""
 
 
 class Variant(Protocol):
@@ -41,7 +23,7 @@ class Variant(Protocol):
 
     name: str
 
-    def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Measurement:
+    def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
         """Decode every prompt greedily."""
 
 
@@ -52,44 +34,47 @@ class ContenderVariant:
         self.name = name
         self._contender = contender
 
-    def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Measurement:
+    def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
         """Decode every prompt greedily."""
-        measurement = Measurement()
-        for prompt in prompts:
-            ids, seconds = self._contender.generate(prompt, max_tokens)
-            measurement.outputs.append(tuple(ids))
-            measurement.tokens += len(ids) - 1
-            measurement.seconds += seconds
-        return measurement
+        return Pass.of([self._contender.generate(prompt, max_tokens) for prompt in prompts])
 
 
 class GatewayVariant:
-    """Through all services, one prompt at a time."""
+    """Through all services, one prompt at a time.
 
-    def __init__(self, name: str, client: Client, method: str) -> None:
+    Args:
+        name: What to call it.
+        client: Of the gateway.
+        method: The speculation method.
+        draft_tokens: Length of every draft; 0 leaves it to the verifier.
+    """
+
+    def __init__(self, name: str, client: Client, method: str, draft_tokens: int = 0) -> None:
         self.name = name
         self._client = client
         self._method = method
+        self._draft_tokens = draft_tokens
 
-    def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Measurement:
+    def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
         """Decode every prompt greedily."""
-        measurement = Measurement()
-        for prompt in prompts:
-            generation = self._client.generate(
-                token_ids=prompt, method=self._method, max_tokens=max_tokens
-            )
-            run = timed(generation)
-            measurement.tokens += run.decoded_tokens
-            measurement.seconds += run.seconds
-            add(measurement, run)
-        return measurement
+        return Pass.of([sample(self._run(prompt, max_tokens)) for prompt in prompts])
+
+    def _run(self, prompt: Sequence[int], max_tokens: int) -> Timed:
+        generation = self._client.generate(
+            token_ids=prompt,
+            method=self._method,
+            max_tokens=max_tokens,
+            draft_tokens=self._draft_tokens,
+        )
+        return timed(generation)
 
 
 class ConcurrentVariant:
     """Through all services, several prompts at a time, each worker taking the next.
 
-    The clock runs from the first token of all to the last of all, so the thin end of a pass, where
-    fewer are left than could run, counts against it.
+    The prompts are repeated until every worker has a few. The clock runs from the first token of
+    all to the last of all, so prefill counts, and the thin end of a pass, where fewer are left
+    than could run, counts against it.
     """
 
     def __init__(self, name: str, client: Client, method: str, concurrency: int) -> None:
@@ -98,12 +83,13 @@ class ConcurrentVariant:
         self._method = method
         self._concurrency = concurrency
 
-    def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Measurement:
-        """Decode every prompt greedily, twice, so that all workers are busy most of the time."""
+    def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
+        """Decode every prompt greedily, at least once."""
         arrivals: list[tuple[float, int]] = []
 
         def note(chunk: Chunk) -> None:
-            arrivals.append((time.perf_counter(), len(chunk.token_ids)))
+            if chunk.token_ids:
+                arrivals.append((time.perf_counter(), len(chunk.token_ids)))
 
         def run(prompt: Sequence[int]) -> Timed:
             generation = self._client.generate(
@@ -111,19 +97,22 @@ class ConcurrentVariant:
             )
             return timed(generation, note)
 
+        enough = max(len(prompts), ROUNDS * self._concurrency)
         with ThreadPoolExecutor(self._concurrency) as pool:
-            runs = list(pool.map(run, [*prompts, *prompts]))
+            runs = list(pool.map(run, itertools.islice(itertools.cycle(prompts), enough)))
         arrivals.sort()
-        measurement = Measurement(
+        return Pass(
+            samples=tuple(sample(done) for done in runs[: len(prompts)]),
             tokens=sum(count for _, count in arrivals) - arrivals[0][1],
             seconds=arrivals[-1][0] - arrivals[0][0],
         )
-        for done in runs[: len(prompts)]:
-            add(measurement, done)
-        return measurement
 
 
-def add(measurement: Measurement, run: Timed) -> None:
-    """Note a generation's ids and speculation."""
-    measurement.outputs.append(run.result.token_ids)
-    measurement.speculation.append(run.result.speculation)
+def sample(run: Timed) -> Sample:
+    """Return what the bench keeps of a generation."""
+    return Sample(
+        ids=run.result.token_ids,
+        tokens=run.decoded_tokens,
+        seconds=run.seconds,
+        speculation=run.result.speculation,
+    )

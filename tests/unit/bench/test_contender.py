@@ -4,26 +4,28 @@ from pathlib import Path
 
 import pytest
 
-from bench.contender import Contender
+from bench.contender import Contender, Loading
 from common.errors import StartupError
 
 
 def test_contenders_decode_alike_in_processes_of_their_own(demo_target: Path) -> None:
     prompt = [1, 300, 301, 302]
-    flags = (str(demo_target), "float32", 1)
-    with Contender("transformers", *flags) as reference, Contender("engine", *flags) as engine:
-        (expected, reference_s), (ids, engine_s) = (
-            contender.generate(prompt, 12) for contender in (reference, engine)
-        )
-    assert ids == expected
-    assert 1 < len(ids) <= 12
-    assert reference_s > 0
-    assert engine_s > 0
+    loading = Loading(target=str(demo_target), dtype="float32")
+    with (
+        Contender("transformers", loading) as reference,
+        Contender("engine", loading) as engine,
+    ):
+        expected, sample = (contender.generate(prompt, 12) for contender in (reference, engine))
+    assert sample.ids == expected.ids
+    assert 1 < len(sample.ids) <= 12
+    assert sample.tokens == expected.tokens == len(sample.ids) - 1
+    assert expected.seconds > 0
+    assert sample.seconds > 0
 
 
 def test_one_that_cannot_start_is_an_error(tmp_path: Path) -> None:
     with (
-        Contender("engine", str(tmp_path), "float32", 1) as engine,
+        Contender("engine", Loading(target=str(tmp_path))) as engine,
         pytest.raises(StartupError, match="the contender engine died"),
     ):
         engine.generate([1], 2)

@@ -1,0 +1,100 @@
+"""What everyone has already: `generate` of transformers, plain and with its own speculation.
+
+The options are those of transformers itself; where it has none, those of Spec-Bench.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.generation.streamers import BaseStreamer
+
+from bench.contender import Loading
+from bench.measurement import Sample, kept
+from common.errors import StartupError
+
+LOOKUP_TOKENS = 10
+
+
+class Transformers:
+    """A contender, see `bench.contender`: transformers with its own key/value cache.
+
+    Args:
+        loading: Which model.
+    """
+
+    def __init__(self, loading: Loading) -> None:
+        torch.set_num_threads(loading.threads)
+        self._model = from_directory(loading.target, loading.dtype)
+        ends = self._model.generation_config.eos_token_id
+        self._ends = set(ends if isinstance(ends, list) else [ends])
+        self._options: dict[str, Any] = {}
+
+    def generate(self, prompt_ids: list[int], max_tokens: int) -> Sample:
+        """Decode greedily."""
+        clock = Clock()
+        ids = torch.tensor([prompt_ids])
+        output = self._model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_tokens,
+            do_sample=False,
+            streamer=clock,
+            **self._options,
+        )
+        # Assisted generation may go past the end token; what is past it counts as nothing.
+        new = kept(output[0, len(prompt_ids) :].tolist()[:max_tokens], self._ends)
+        return Sample(
+            ids=tuple(new),
+            tokens=max(0, len(new) - clock.first_tokens),
+            seconds=clock.last_s - clock.first_s,
+        )
+
+
+class Assisted(Transformers):
+    """Its assisted generation with the same pair; both models share the process's threads."""
+
+    def __init__(self, loading: Loading) -> None:
+        if loading.draft is None:
+            raise StartupError("assisted generation needs a draft model")
+        super().__init__(loading)
+        self._options = {"assistant_model": from_directory(loading.draft, loading.dtype)}
+
+
+class PromptLookup(Transformers):
+    """Its prompt lookup."""
+
+    def __init__(self, loading: Loading) -> None:
+        super().__init__(loading)
+        self._options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS}
+
+
+class Clock(BaseStreamer):  # type: ignore[misc]
+    """Notes when the first and the last tokens came; `generate` hands over the prompt before."""
+
+    def __init__(self) -> None:
+        self.first_s = self.last_s = 0.0
+        self.first_tokens = 0
+        """Tokens that came when the clock started."""
+        self._calls = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        """Called with the prompt, then with the tokens of each pass."""
+        self._calls += 1
+        self.last_s = time.perf_counter()
+        if self._calls == 2:
+            self.first_s, self.first_tokens = self.last_s, value.numel()
+
+    def end(self) -> None:
+        """Called after the last token."""
+
+
+def from_directory(model: str, dtype: str) -> Any:
+    """Load a model as transformers does."""
+    kind = dtype if dtype == "auto" else getattr(torch, dtype)
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=kind)
+    loaded.eval()
+    return loaded

@@ -1,0 +1,97 @@
+"""Which ways to decode a run compares, and which of those asked for there are none of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from paceline import Client
+
+from bench.contender import Contender, Loading
+from bench.settings import HYBRIDS, PEERS, PLAIN, Settings, at_once
+from bench.variants import ConcurrentVariant, ContenderVariant, GatewayVariant, Variant
+
+
+@dataclass
+class Plan:
+    """What a run measures besides round trips."""
+
+    single: list[Variant] = field(default_factory=list)
+    """One prompt at a time."""
+
+    concurrent: list[tuple[str, int, ConcurrentVariant]] = field(default_factory=list)
+    """Several at once: method, how many, and the variant."""
+
+    left_out: list[str] = field(default_factory=list)
+    """A line for each that was asked for and cannot be run."""
+
+
+def plan(
+    settings: Settings, threads: int, offered: Sequence[str], client: Client, stack: ExitStack
+) -> Plan:
+    """Make the variants.
+
+    Args:
+        settings: What is asked for.
+        threads: CPU threads of each model's process.
+        offered: Methods the deployment lists.
+        client: Of its gateway.
+        stack: Ends the contenders' processes.
+    """
+    made = Plan()
+    for name in settings.peers:
+        if name == "assisted" and settings.models.draft is None:
+            made.left_out.append(f"{PEERS[name]}: there is no draft model")
+            continue
+        contender = stack.enter_context(Contender(name, loading(settings, threads)))
+        made.single.append(ContenderVariant(PEERS[name], contender))
+    methods, lacking = choose(settings.methods, offered)
+    made.left_out += lacking
+    made.single += [GatewayVariant(method, client, method) for method in methods]
+    if settings.concurrency:
+        together = settings.concurrent_methods or tuple(m for m in methods if "+" not in m)
+        together, lacking = choose(together, offered)
+        made.left_out += [line for line in lacking if line not in made.left_out]
+        made.concurrent = [
+            (method, count, ConcurrentVariant(at_once(method, count), client, method, count))
+            for method in together
+            for count in settings.concurrency
+        ]
+    return made
+
+
+def choose(asked: Sequence[str], offered: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Sort out what can be run.
+
+    Args:
+        asked: Methods, hybrids among them; none asks for all.
+        offered: Single methods there are.
+
+    Returns:
+        Those that can be run, plain first since all are compared with it; and a line for each
+        other.
+    """
+    if not asked:
+        asked = (*offered, *(name for name in HYBRIDS if set(name.split("+")) <= set(offered)))
+    lacking = {
+        name: [part for part in name.split("+") if part not in offered]
+        for name in dict.fromkeys((PLAIN, *asked))
+    }
+    lines = [
+        f"{name}: this deployment does not offer {' and '.join(parts)}"
+        for name, parts in lacking.items()
+        if parts
+    ]
+    return tuple(name for name, parts in lacking.items() if not parts), lines
+
+
+def loading(settings: Settings, threads: int) -> Loading:
+    """Return what contenders load: the same weights, type and threads as the services."""
+    draft = settings.models.draft
+    return Loading(
+        target=str(settings.models.target),
+        draft=str(draft) if draft else None,
+        dtype=settings.dtype,
+        threads=threads,
+    )

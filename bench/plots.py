@@ -1,0 +1,112 @@
+"""A report as pictures, where matplotlib is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.report import Load, Report, Row
+from bench.round_trips import RoundTrips
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DPI = 120
+
+
+def available() -> bool:
+    """Return whether pictures can be drawn."""
+    return find_spec("matplotlib") is not None
+
+
+def draw(report: Report, stem: Path) -> list[Path]:
+    """Draw what the report has figures for.
+
+    Args:
+        report: The figures.
+        stem: What the files' names begin with.
+
+    Returns:
+        The files, PNG.
+    """
+    written = [_save(stem, "speedup", lambda axes: _speedups(axes, report.rows))]
+    if len({load.concurrency for load in report.loads}) > 1:
+        written.append(_save(stem, "concurrency", lambda axes: _loads(axes, report.loads)))
+    if delays := report.round_trips:
+        written.append(_save(stem, "round-trip", lambda axes: _round_trips(axes, delays)))
+    return written
+
+
+def _save(stem: Path, name: str, plot: Callable[[Axes], None]) -> Path:
+    # Not pyplot: it keeps figures alive and looks for a screen.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    plot(axes)
+    axes.grid(axis="y", alpha=0.3)
+    path = stem.with_name(f"{stem.name}-{name}.png")
+    figure.savefig(path, dpi=DPI)
+    return path
+
+
+def _speedups(axes: Axes, rows: Sequence[Row]) -> None:
+    """Bars by domain, one colour a variant, with their intervals."""
+    from matplotlib import colormaps
+
+    domains = list(rows[0].speedup_by_domain)
+    width = 0.8 / len(rows)
+    colours = colormaps["tab20"]
+    for index, row in enumerate(rows):
+        estimates = list(row.speedup_by_domain.values())
+        axes.bar(
+            [place + (index - (len(rows) - 1) / 2) * width for place in range(len(domains))],
+            [estimate.value for estimate in estimates],
+            width,
+            yerr=[
+                [max(estimate.value - estimate.low, 0.0) for estimate in estimates],
+                [max(estimate.high - estimate.value, 0.0) for estimate in estimates],
+            ],
+            label=row.name,
+            color=colours(index % colours.N),
+            error_kw={"elinewidth": 0.8},
+        )
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(domains)), domains)
+    axes.set_ylabel("speed-up over plain")
+    axes.legend(fontsize="small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.07))
+
+
+def _loads(axes: Axes, loads: Sequence[Load]) -> None:
+    """One line a method."""
+    for method in dict.fromkeys(load.method for load in loads):
+        mine = sorted(
+            (load for load in loads if load.method == method), key=lambda load: load.concurrency
+        )
+        counts = [load.concurrency for load in mine]
+        rates = [load.tokens_per_s for load in mine]
+        axes.plot(counts, [r.value for r in rates], marker="o", label=method)
+        axes.fill_between(counts, [r.low for r in rates], [r.high for r in rates], alpha=0.15)
+    counts = sorted({load.concurrency for load in loads})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_xlabel("prompts at once")
+    axes.set_ylabel("tokens/s, all together")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+def _round_trips(axes: Axes, delays: RoundTrips) -> None:
+    """Measured with its interval, predicted, and plain decoding."""
+    at = [row.round_trip_ms for row in delays.rows]
+    measured = [row.measured for row in delays.rows]
+    axes.plot(at, [m.value for m in measured], marker="o", label="draft, measured")
+    axes.fill_between(at, [m.low for m in measured], [m.high for m in measured], alpha=0.15)
+    axes.plot(at, [row.predicted for row in delays.rows], linestyle="--", label="draft, predicted")
+    axes.axhline(delays.plain.value, color="black", linewidth=0.8, label="plain")
+    axes.set_xlabel("round trip added between verifier and drafter, ms")
+    axes.set_ylabel("tokens/s")
+    axes.set_ylim(bottom=0)
+    axes.legend()

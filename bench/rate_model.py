@@ -1,0 +1,90 @@
+"""What a round trip between verifier and drafter should cost, by a model of one round.
+
+A round checks a draft of γ tokens and commits E of them. Where the drafter has drafted ahead for
+its outcome, with chance h, the next draft is there as soon as the verifier is, or as soon as the
+drafter is; elsewhere the verifier waits for the way and the draft:
+
+    X = E / [h · max(τ_v, R + τ_e) + (1 − h) (τ_v + R + γ t_d)]
+
+with τ_v the verifier's step, t_d the drafter's step, τ_e = (γ + 1) t_d and R the round trip. E and
+the round's time are measured without added delay, t_d and the way as it is at the drafter, τ_v
+from plain decoding; h follows from those. What is said of any delay is prediction. The length is
+chosen anew for each delay, plain decoding included, as the verifier does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bench.drafter_probe import Answering
+from bench.step_times import Table, at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """What drafts of one length did without added delay."""
+
+    committed: float
+    """Tokens a round, E."""
+
+    seconds: float
+    """Of a round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """All that was measured without added delay."""
+
+    plain_s: float
+    """Seconds a token of plain decoding."""
+
+    steps: Table
+    """The verifier's model alone: its step by rows."""
+
+    answering: Answering
+    """The drafter's answers."""
+
+    rounds: Mapping[int, Rounds]
+    """By draft length."""
+
+    hits: Mapping[int, float] = field(init=False)
+    """Share of rounds whose draft was made ahead, h, by draft length."""
+
+    def __post_init__(self) -> None:
+        hits = {length: self._hit_share(length) for length in self.rounds}
+        object.__setattr__(self, "hits", hits)
+
+    def step_s(self, length: int) -> float:
+        """Return the verifier's step with a draft of so many tokens, services included."""
+        return self.plain_s * at(self.steps, length + 1) / at(self.steps, 1)
+
+    def hit_s(self, length: int, round_trip_s: float) -> float:
+        """Return the time of a round whose draft was made ahead."""
+        ahead_s = (length + 1) * self.answering.token_s
+        return max(self.step_s(length), round_trip_s + self.answering.way_s + ahead_s)
+
+    def miss_s(self, length: int, round_trip_s: float) -> float:
+        """Return the time of a round whose draft was waited for."""
+        draft_s = length * self.answering.token_s
+        return self.step_s(length) + round_trip_s + self.answering.way_s + draft_s
+
+    def tokens_per_s(self, round_trip_s: float) -> float:
+        """Predict the rate with an added round trip and the best length for it."""
+        rates = [
+            rounds.committed / self._round_s(length, rounds, round_trip_s)
+            for length, rounds in self.rounds.items()
+        ]
+        return max(1 / self.plain_s, *rates)
+
+    def _round_s(self, length: int, rounds: Rounds, round_trip_s: float) -> float:
+        """Return the measured round plus what the delay adds to hits and misses."""
+        hits = self.hits[length]
+        added_s = self.hit_s(length, round_trip_s) - self.hit_s(length, 0.0)
+        return rounds.seconds + hits * added_s + (1 - hits) * round_trip_s
+
+    def _hit_share(self, length: int) -> float:
+        hit_s, miss_s = self.hit_s(length, 0.0), self.miss_s(length, 0.0)
+        if miss_s <= hit_s:  # a drafter slower than its verifier: nothing comes ahead
+            return 0.0
+        return min(max((miss_s - self.rounds[length].seconds) / (miss_s - hit_s), 0.0), 1.0)

@@ -1,0 +1,223 @@
+"""How near a model's steps come to what memory and arithmetic allow on this machine.
+
+    python -m bench.roofline [MODEL_DIRECTORY ...]
+
+A step reads every weight of the model's products once, however many rows it has, and the keys and
+values of all positions before; it multiplies and adds once for each weight and row. Neither can
+take less time than the machine needs for so many bytes or operations.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from bench import machine, step_times
+from bench.machine import Limits
+from bench.tables import Cells
+from common.errors import ModelError
+from launcher import models
+from launcher.commandline import default_threads
+
+MEMORY_BYTES = 512 << 20
+"""More than any cache holds."""
+
+DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a step of a model needs; a dense model, all of whose weights take part."""
+
+    dtype: str
+    """Type of the weights, as torch calls it."""
+
+    weight_bytes: int
+    """Weights read by each step."""
+
+    kv_bytes_per_position: int
+    """Keys and values read for each earlier position, and written for each row."""
+
+    operations_per_row: int
+    """Multiplications and additions of the products, for each row."""
+
+    def moved_bytes(self, rows: int) -> int:
+        """Return what a step of so many rows, with nothing before them, reads and writes."""
+        return self.weight_bytes + rows * self.kv_bytes_per_position
+
+    def floor_s(self, rows: int, limits: Limits) -> float:
+        """Return the least time of a step."""
+        moved_s = self.moved_bytes(rows) / limits.bytes_per_s
+        return max(moved_s, rows * self.operations_per_row / limits.operations_per_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """One model on this machine."""
+
+    model: str
+    """Its directory."""
+
+    threads: int
+    """CPU threads of its steps."""
+
+    demand: Demand
+    memory_one_thread: Limits
+    """Reading more than any cache holds, with one thread."""
+
+    memory: Limits
+    """The same with a thread on every core."""
+
+    limits: Limits
+    """Reading as many bytes as the model has, which may fit a cache, with the steps' threads: what
+    a step is compared with."""
+
+    steps: list[tuple[int, float]]
+    """Seconds of a step by rows."""
+
+    def reached(self, rows: int, seconds: float) -> float:
+        """Return the share of what the machine allows."""
+        return self.demand.floor_s(rows, self.limits) / seconds
+
+    def cells(self) -> Cells:
+        """Return it as a table."""
+        rows = [
+            [
+                str(count),
+                f"{self.demand.moved_bytes(count) / 1e6:.1f}",
+                f"{count * self.demand.operations_per_row / 1e9:.3f}",
+                f"{1e3 * self.demand.floor_s(count, self.limits):.2f}",
+                f"{1e3 * seconds:.2f}",
+                f"{100 * self.reached(count, seconds):.0f} %",
+            ]
+            for count, seconds in self.steps
+        ]
+        return Cells(
+            f"{Path(self.model).name}, {self.demand.dtype}, threads: {self.threads}",
+            ("rows", "MB", "Gop", "least ms", "ms", "reached"),
+            rows,
+        )
+
+    def about(self) -> str:
+        """Return what the machine can do."""
+        return (
+            f"Memory: {self.memory_one_thread.bytes_per_s / 1e9:.1f} GB/s with one thread, "
+            f"{self.memory.bytes_per_s / 1e9:.1f} GB/s with {os.cpu_count()}; reading "
+            f"{self.demand.weight_bytes / 1e6:.1f} MB again and again with {self.threads}: "
+            f"{self.limits.bytes_per_s / 1e9:.1f} GB/s; products: "
+            f"{self.limits.operations_per_s / 1e9:.0f} Gop/s."
+        )
+
+
+def measure(model: str, dtype: str, threads: int) -> Roofline:
+    """Compare a model's steps with the machine.
+
+    Args:
+        model: Its directory.
+        dtype: torch dtype of the weights, or auto.
+        threads: CPU threads of its steps.
+    """
+    needs = demand(Path(model), dtype)
+    return Roofline(
+        model=model,
+        threads=threads,
+        demand=needs,
+        memory_one_thread=machine.measure(MEMORY_BYTES, needs.dtype, 1),
+        memory=machine.measure(MEMORY_BYTES, needs.dtype, os.cpu_count() or 1),
+        limits=machine.measure(needs.weight_bytes, needs.dtype, threads),
+        steps=step_times.measure(model, dtype, threads),
+    )
+
+
+def demand(model: Path, dtype: str) -> Demand:
+    """Work out what a step needs from a model's files.
+
+    Raises:
+        ModelError: They do not say.
+    """
+    sizes, stored = weights(model)
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    kind = stored if dtype == "auto" else dtype
+    width = BYTES[kind]
+    try:
+        layers = first(config, "num_hidden_layers", "n_layer")
+        heads = first(config, "num_attention_heads", "n_head")
+        head = config.get("head_dim") or first(config, "hidden_size", "n_embd") // heads
+        kv_heads = config.get("num_key_value_heads") or heads
+    except KeyError as error:
+        raise ModelError(f"{model}: config.json has no {error}") from None
+    embeddings = [name for name in sizes if "embed" in name or name.endswith("wte.weight")]
+    # An embedding is a look-up of a row, unless it is the output layer, too.
+    tied = not any(name.endswith("lm_head.weight") for name in sizes)
+    looked_up = set() if tied else {name for name in embeddings if name in sizes}
+    products = sum(size for name, size in sizes.items() if name not in looked_up)
+    return Demand(
+        dtype=kind,
+        weight_bytes=products * width,
+        kv_bytes_per_position=2 * layers * kv_heads * head * width,
+        operations_per_row=2 * products,
+    )
+
+
+def weights(model: Path) -> tuple[dict[str, int], str]:
+    """Return the elements of each matrix in a model's files, and the type of most of them."""
+    sizes: dict[str, int] = {}
+    kinds: dict[str, int] = {}
+    for path in sorted(model.glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            for name in file.keys():  # noqa: SIM118 (it is no dict)
+                part = file.get_slice(name)
+                shape = part.get_shape()
+                if len(shape) < 2:  # norms and biases: next to nothing
+                    continue
+                sizes[name] = elements = product(shape)
+                kinds[part.get_dtype()] = kinds.get(part.get_dtype(), 0) + elements
+    most = max(kinds, key=kinds.__getitem__, default="")
+    if most not in DTYPES:
+        raise ModelError(f"{model}: no safetensors weights of type {', '.join(DTYPES)}")
+    return sizes, DTYPES[most]
+
+
+def product(shape: Sequence[int]) -> int:
+    """Multiply."""
+    result = 1
+    for size in shape:
+        result *= size
+    return result
+
+
+def first(config: dict[str, Any], *names: str) -> int:
+    """Return the first entry there is.
+
+    Raises:
+        KeyError: There is none.
+    """
+    for name in names:
+        if name in config:
+            return int(config[name])
+    raise KeyError(" or ".join(names))
+
+
+def to_json(found: Sequence[Roofline]) -> str:
+    """Return rooflines on one line."""
+    return json.dumps([asdict(one) for one in found])
+
+
+def main(directories: Sequence[str]) -> None:
+    """Print the rooflines of models, or of the bundled ones."""
+    bundled = models.choose(None, None)
+    for directory in directories or [str(m) for m in (bundled.target, bundled.draft) if m]:
+        found = measure(directory, "auto", default_threads())
+        print(found.cells().markdown(), "", found.about(), sep="\n", end="\n\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

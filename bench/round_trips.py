@@ -1,0 +1,168 @@
+"""Throughput against the round trip between verifier and drafter, and what the model predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from paceline import Client
+
+from bench import drafter_probe, prompts, step_times
+from bench.confidence import Estimate, grid, rate, ratio
+from bench.deployment import await_draft, options
+from bench.link import SlowLink
+from bench.measurement import Pass
+from bench.progress import Progress
+from bench.rate_model import Calibration, Rounds
+from bench.settings import DRAFT, PLAIN, Settings
+from bench.variants import GatewayVariant
+from common.errors import StartupError
+from launcher.cluster import Cluster, Watcher
+
+LENGTHS = (2, 4, 8)
+"""Draft lengths the model is calibrated with."""
+
+HALF_STEP_LEAST = 0.9
+"""Share of its rate that drafting should keep with a round trip of half a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTrip:
+    """Drafting with one added round trip."""
+
+    round_trip_ms: float
+    """Added to a message and its answer together."""
+
+    measured: Estimate
+    """Tokens a second."""
+
+    predicted: float
+    """The same, by `bench.rate_model`."""
+
+    kept: Estimate
+    """Share of the rate with the least delay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTrips:
+    """That part of a run."""
+
+    plain: Estimate
+    """Tokens a second without drafts."""
+
+    half_step_ms: float
+    """Half of a plain step; one of the delays."""
+
+    drafter_token_ms: float
+    """Time of a draft token."""
+
+    drafter_way_ms: float
+    """Time of an answer besides, without added delay."""
+
+    hits: dict[str, float]
+    """Share of rounds drafted for ahead, as the model has it, by draft length."""
+
+    rows: list[RoundTrip]
+    """By delay, rising."""
+
+
+def run(settings: Settings, watch: Watcher, progress: Progress) -> RoundTrips:
+    """Measure that part: a deployment of its own, with a slow link before the drafter.
+
+    Raises:
+        StartupError: The deployment does not draft.
+    """
+    workers = options(settings)
+    progress("step times", 0, 1)
+    steps = step_times.measure(str(settings.models.target), settings.dtype, workers.threads)
+    links: list[SlowLink] = []
+    with ExitStack() as stack:
+
+        def slow(address: str) -> str:
+            links.append(stack.enter_context(SlowLink(address)))
+            return links[-1].address
+
+        cluster = Cluster(models=settings.models, options=workers, watch=watch, drafter_link=slow)
+        client = stack.enter_context(Client(stack.enter_context(cluster).address))
+        if not await_draft(client):
+            raise StartupError("this deployment does not draft")
+        ids = prompts.encode(prompts.load(settings.per_domain), client)
+        return _measure(settings, client, links[0], ids, steps, progress)
+
+
+def _measure(
+    settings: Settings,
+    client: Client,
+    link: SlowLink,
+    ids: Sequence[Sequence[int]],
+    steps: step_times.Table,
+    progress: Progress,
+) -> RoundTrips:
+    progress("asking the drafter", 0, 1)
+    answering = drafter_probe.probe(link.address, ids[0])
+    plain = GatewayVariant(PLAIN, client, PLAIN)
+    rough = max(plain.measure(ids, settings.max_tokens).tokens_per_s, 1.0)
+    half_step_ms = round(500 / rough, 1)
+    delays_ms = sorted({0.0, *settings.round_trips_ms, half_step_ms})
+    draft = GatewayVariant(DRAFT, client, DRAFT)
+    fixed = {
+        length: GatewayVariant(f"{DRAFT}, {length} tokens", client, DRAFT, length)
+        for length in LENGTHS
+    }
+    turns = [(0.0, plain), *((0.0, variant) for variant in fixed.values())]
+    turns += [(delay_ms, draft) for delay_ms in delays_ms]
+    found = _in_turns(turns, link, ids, settings, progress)
+    calibration = Calibration(
+        plain_s=1 / max(rate(grid(found[0.0, PLAIN])).value, 1.0),
+        steps=steps,
+        answering=answering,
+        rounds={length: by_round(found[0.0, variant.name]) for length, variant in fixed.items()},
+    )
+    return RoundTrips(
+        plain=rate(grid(found[0.0, PLAIN])),
+        half_step_ms=half_step_ms,
+        drafter_token_ms=1e3 * answering.token_s,
+        drafter_way_ms=1e3 * answering.way_s,
+        hits={str(length): share for length, share in calibration.hits.items()},
+        rows=[
+            RoundTrip(
+                round_trip_ms=delay_ms,
+                measured=rate(grid(found[delay_ms, DRAFT])),
+                predicted=calibration.tokens_per_s(delay_ms / 1e3),
+                kept=ratio(grid(found[delay_ms, DRAFT]), grid(found[0.0, DRAFT])),
+            )
+            for delay_ms in delays_ms
+        ],
+    )
+
+
+def _in_turns(
+    turns: Sequence[tuple[float, GatewayVariant]],
+    link: SlowLink,
+    ids: Sequence[Sequence[int]],
+    settings: Settings,
+    progress: Progress,
+) -> dict[tuple[float, str], list[Pass]]:
+    """Measure each variant with its delay, again and again, by delay and name."""
+    found: dict[tuple[float, str], list[Pass]] = {}
+    done, total = 0, settings.repetitions * len(turns)
+    for repetition in range(settings.repetitions):
+        for delay_ms, variant in turns if repetition % 2 == 0 else reversed(turns):
+            when = f"{repetition + 1}/{settings.repetitions}"
+            progress(f"{when}: {delay_ms:g} ms round trip, {variant.name}", done, total)
+            link.round_trip_s = delay_ms / 1e3
+            variant.measure(ids[:1], settings.max_tokens)  # until the verifier knows the delay
+            one = variant.measure(ids, settings.max_tokens)
+            found.setdefault((delay_ms, variant.name), []).append(one)
+            done += 1
+    return found
+
+
+def by_round(passes: Sequence[Pass]) -> Rounds:
+    """Return what a round of these passes did; the clock starts after each prompt's first."""
+    rounds = sum(s.speculation.rounds - 1 for one in passes for s in one.samples if s.speculation)
+    return Rounds(
+        committed=sum(one.tokens for one in passes) / max(rounds, 1),
+        seconds=sum(one.seconds for one in passes) / max(rounds, 1),
+    )

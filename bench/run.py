@@ -1,0 +1,142 @@
+"""One run of the bench: start everything, measure in turns, sum up."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+
+import psutil
+from paceline import Client
+from paceline import PacelineError as ClientError
+
+from bench import prompts, round_trips, summary
+from bench.deployment import IN_LOCKSTEP, await_draft, offered, options
+from bench.measure import Passes, measure
+from bench.plan import Plan, plan
+from bench.progress import Progress
+from bench.report import Report
+from bench.settings import DRAFT, LOCKSTEP, PLAIN, Settings
+from bench.variants import GatewayVariant
+from common.errors import PacelineError, StartupError
+from launcher.cluster import Cluster, Watcher
+
+
+def run(settings: Settings, watch: Watcher, progress: Progress) -> Report:
+    """Run the bench.
+
+    Args:
+        settings: What to run.
+        watch: Told how the services come up.
+        progress: Told what is next.
+
+    Raises:
+        StartupError: Nothing could be compared.
+    """
+    workers = options(settings)
+    chosen = prompts.load(settings.per_domain)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(models=settings.models, options=workers, watch=watch))
+        client = stack.enter_context(Client(cluster.address))
+        if settings.models.draft:
+            await_draft(client)
+        planned = plan(settings, workers.threads, offered(client), client, stack)
+        if settings.full and settings.models.draft:
+            try:
+                planned.single.append(lockstep(settings, watch, stack))
+            except (PacelineError, ClientError) as error:
+                planned.left_out.append(f"{LOCKSTEP}: {error}")
+        passes = measure(
+            [*planned.single, *(variant for _, _, variant in planned.concurrent)],
+            prompts.encode(chosen, client),
+            repetitions=settings.repetitions,
+            max_tokens=settings.max_tokens,
+            progress=progress,
+        )
+        memory_bytes = resident_bytes(cluster)
+    if PLAIN not in passes.by_variant:
+        raise StartupError(f"nothing to compare with: {'; '.join(passes.left_out)}")
+    left_out = [*planned.left_out, *passes.left_out]
+    delays = delayed(settings, watch, progress, left_out)
+    return report(settings, chosen, planned, passes, delays, left_out, memory_bytes)
+
+
+def lockstep(settings: Settings, watch: Watcher, stack: ExitStack) -> GatewayVariant:
+    """Start a second deployment, which sleeps between its turns and never drafts ahead."""
+    cluster = Cluster(
+        models=settings.models,
+        options=options(settings),
+        with_store=False,
+        watch=watch,
+        environment=IN_LOCKSTEP,
+    )
+    client = stack.enter_context(Client(stack.enter_context(cluster).address))
+    await_draft(client)
+    return GatewayVariant(LOCKSTEP, client, DRAFT)
+
+
+def delayed(
+    settings: Settings, watch: Watcher, progress: Progress, left_out: list[str]
+) -> round_trips.RoundTrips | None:
+    """Measure with round trips added, if that is asked for and can be done."""
+    if not settings.round_trips_ms:
+        return None
+    try:
+        return round_trips.run(settings, watch, progress)
+    except (PacelineError, ClientError) as error:
+        left_out.append(f"round trips: {error}")
+        return None
+
+
+def report(
+    settings: Settings,
+    chosen: list[prompts.Prompt],
+    planned: Plan,
+    passes: Passes,
+    delays: round_trips.RoundTrips | None,
+    left_out: list[str],
+    gateway_rss_bytes: int,
+) -> Report:
+    """Sum up."""
+    domains = summary.by_domain(chosen)
+    measured = passes.by_variant
+    single = [variant.name for variant in planned.single if variant.name in measured]
+    return Report(
+        settings=described(settings),
+        prompts=len(chosen),
+        rows=[summary.row(name, measured[name], measured[PLAIN], domains) for name in single],
+        loads=[
+            summary.load(method, count, measured[variant.name], measured[PLAIN])
+            for method, count, variant in planned.concurrent
+            if variant.name in measured
+        ],
+        round_trips=delays,
+        ratios=[
+            *summary.ratios(settings, measured, set(single), domains),
+            *(summary.delayed_ratios(delays) if delays else []),
+        ],
+        left_out=left_out,
+        gateway_rss_bytes=gateway_rss_bytes,
+    )
+
+
+def resident_bytes(cluster: Cluster) -> int:
+    """Return the gateway's memory after all that work."""
+    gateway = cluster.services[-1].process
+    assert gateway
+    return int(psutil.Process(gateway.pid).memory_info().rss)
+
+
+def described(settings: Settings) -> dict[str, str | int]:
+    """Return what somebody needs to repeat the run."""
+    models = settings.models
+    return {
+        "target": models.target.name,
+        "draft": models.draft.name if models.draft else "none",
+        "medusa": models.medusa.name if models.medusa else "none",
+        "dtype": settings.dtype,
+        "threads": options(settings).threads,
+        "cores": os.cpu_count() or 0,
+        "repetitions": settings.repetitions,
+        "max_tokens": settings.max_tokens,
+        "temperature": 0,
+    }

@@ -1,0 +1,106 @@
+"""What a run of the bench is to measure: the short profile, and the full one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launcher.models import Models
+
+PLAIN = "plain"
+DRAFT = "draft"
+LOCKSTEP = "draft, lockstep"
+"""Drafting without going ahead: the drafter rests while a draft is checked."""
+
+METHODS = (PLAIN, DRAFT, "medusa", "lookahead", "ngram")
+HYBRIDS = ("draft+ngram", "draft+lookahead", "medusa+ngram")
+
+PEERS = {
+    "engine": "engine, in process",
+    "transformers": "transformers",
+    "assisted": "transformers, assisted",
+    "lookup": "transformers, prompt lookup",
+}
+"""Contenders by their name in `bench.contender`, and what they are called in reports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to run."""
+
+    models: Models
+    """What is served and what guesses."""
+
+    dtype: str
+    """torch dtype of the weights, or auto."""
+
+    threads: int
+    """CPU threads of each model's process; 0 shares the cores."""
+
+    repetitions: int
+    """Passes over the prompts."""
+
+    max_tokens: int
+    """Most tokens for each prompt."""
+
+    per_domain: int
+    """Prompts of each domain; 0 takes all."""
+
+    methods: tuple[str, ...]
+    """Through the gateway, one prompt at a time; what the deployment lacks is left out. Empty
+    takes all that it offers, and hybrids."""
+
+    peers: tuple[str, ...]
+    """Keys of `PEERS`."""
+
+    concurrency: tuple[int, ...]
+    """Through the gateway, so many at once."""
+
+    concurrent_methods: tuple[str, ...]
+    """With these methods; empty takes all single ones of `methods`."""
+
+    round_trips_ms: tuple[float, ...]
+    """Round trips added between verifier and drafter, in milliseconds; empty leaves that part
+    out."""
+
+    full: bool = False
+    """Whether more is wanted than the short profile shows: see `bench.wanted`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What a profile runs where nothing else is said."""
+
+    methods: tuple[str, ...]
+    """As in `Settings`."""
+    peers: tuple[str, ...]
+    """As in `Settings`."""
+    concurrency: tuple[int, ...]
+    """As in `Settings`."""
+    concurrent_methods: tuple[str, ...]
+    """As in `Settings`."""
+    round_trips_ms: tuple[float, ...]
+    """As in `Settings`."""
+
+
+SHORT = Profile(
+    methods=METHODS,
+    peers=("engine", "transformers"),
+    concurrency=(8,),
+    concurrent_methods=(PLAIN, DRAFT),
+    round_trips_ms=(),
+)
+"""A few minutes on two cores."""
+
+FULL = Profile(
+    methods=(),
+    peers=tuple(PEERS),
+    concurrency=(1, 2, 4, 8, 16, 32),
+    concurrent_methods=(),
+    round_trips_ms=(0.0, 1.0, 2.0, 5.0, 10.0, 20.0),
+)
+"""Everything."""
+
+
+def at_once(method: str, concurrency: int) -> str:
+    """Return what a method with so many prompts at once is called."""
+    return f"{method}, {concurrency} at once"

@@ -1,0 +1,59 @@
+"""Which ratios the bench shows, and what each should be at least."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from bench.settings import DRAFT, LOCKSTEP, PEERS, PLAIN, Settings, at_once
+
+ENGINE, TRANSFORMERS, ASSISTED = PEERS["engine"], PEERS["transformers"], PEERS["assisted"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One variant against another."""
+
+    over: str
+    under: str
+    least: float
+    domain: str | None = None
+    """Of one domain's prompts only."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return f"{self.over} / {self.under}" + (f" ({self.domain})" if self.domain else "")
+
+
+SHORT = (
+    Wanted(DRAFT, PLAIN, 1.5),
+    Wanted("medusa", PLAIN, 1.6),
+    Wanted("lookahead", PLAIN, 1.15),
+    Wanted("ngram", PLAIN, 1.5, "repeating"),
+    Wanted(PLAIN, ENGINE, 0.9),
+    Wanted(PLAIN, TRANSFORMERS, 1.0),
+    Wanted(at_once(PLAIN, 8), PLAIN, 3.0),
+    Wanted(at_once(DRAFT, 8), at_once(PLAIN, 8), 0.98),
+)
+
+MORE = (
+    Wanted(DRAFT, PLAIN, 2.2),
+    Wanted(DRAFT, LOCKSTEP, 1.3),
+    Wanted(PLAIN, TRANSFORMERS, 2.0),
+    Wanted(DRAFT, TRANSFORMERS, 4.0),
+    Wanted(DRAFT, ASSISTED, 2.5),
+    Wanted(at_once(PLAIN, 16), PLAIN, 5.0),
+    Wanted(at_once(DRAFT, 16), PLAIN, 5.0),
+)
+"""Of the full profile; where both name a ratio, this holds."""
+
+
+def wanted(settings: Settings, measured: Collection[str]) -> list[Wanted]:
+    """Return the ratios of which both sides were measured."""
+    every = list(SHORT)
+    if settings.full:
+        every += MORE
+        every += [Wanted(at_once(DRAFT, n), at_once(PLAIN, n), 0.98) for n in settings.concurrency]
+    by_name = {one.name: one for one in every}
+    return [one for one in by_name.values() if {one.over, one.under} <= set(measured)]

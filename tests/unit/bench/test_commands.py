@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+import typer
+
+from bench.commands import contenders, counts, delays, words
+
+
+def test_lists_are_split_at_commas() -> None:
+    assert words("plain, draft+ngram,") == ("plain", "draft+ngram")
+    assert contenders("engine,lookup") == ("engine", "lookup")
+    assert counts("1,8") == (1, 8)
+    assert counts("") == ()
+    assert delays("0, 2.5") == (0.0, 2.5)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "a", "1.5"])
+def test_a_concurrency_is_a_number_above_zero(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="must be"):
+        counts(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "x", "1001", "nan"])
+def test_a_round_trip_is_a_sensible_time(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="must be"):
+        delays(text)
+
+
+def test_a_contender_is_one_there_is() -> None:
+    with pytest.raises(typer.BadParameter, match=r"must be of engine, .* got vllm"):
+        contenders("engine,vllm")

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.contender import Loading
+from bench.measurement import kept
+from bench.peers import Assisted, Clock, PromptLookup, Transformers
+from common.errors import StartupError
+
+PROMPT = [1, 300, 301, 302, 300, 301, 302]
+
+
+@pytest.mark.parametrize("kind", [Assisted, PromptLookup])
+def test_speculation_of_transformers_gives_the_same_ids(
+    kind: type[Transformers], demo_target: Path, demo_draft: Path
+) -> None:
+    loading = Loading(target=str(demo_target), draft=str(demo_draft), dtype="float32")
+    expected = Transformers(loading).generate(PROMPT, 24)
+    sample = kind(loading).generate(PROMPT, 24)
+    assert sample.ids == expected.ids
+    # It starts the clock with all tokens of its first pass.
+    assert 0 < sample.tokens <= expected.tokens == len(expected.ids) - 1
+
+
+def test_assisted_generation_needs_a_draft(demo_target: Path) -> None:
+    with pytest.raises(StartupError, match="needs a draft model"):
+        Assisted(Loading(target=str(demo_target)))
+
+
+def test_the_clock_starts_with_the_first_new_tokens() -> None:
+    clock = Clock()
+    clock.put(torch.tensor([[1, 2, 3]]))
+    clock.put(torch.tensor([4, 5]))
+    started_s = clock.first_s
+    clock.put(torch.tensor([6]))
+    clock.end()
+    assert clock.first_tokens == 2
+    assert clock.first_s == started_s <= clock.last_s
+
+
+def test_what_comes_after_the_end_is_no_output() -> None:
+    assert kept([5, 6, 2, 7, 2], {2, 3}) == [5, 6, 2]
+    assert kept([5, 6], {2}) == [5, 6]
+    assert kept([], {2}) == []

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.plan import choose
+from bench.settings import FULL, METHODS, SHORT, Settings
+from bench.wanted import wanted
+from launcher.models import Models
+
+
+def settings(*, full: bool) -> Settings:
+    profile = FULL if full else SHORT
+    return Settings(
+        models=Models(target=Path("target")),
+        dtype="auto",
+        threads=0,
+        repetitions=1,
+        max_tokens=8,
+        per_domain=0,
+        methods=profile.methods,
+        peers=profile.peers,
+        concurrency=profile.concurrency,
+        concurrent_methods=profile.concurrent_methods,
+        round_trips_ms=profile.round_trips_ms,
+        full=full,
+    )
+
+
+def test_what_the_deployment_lacks_is_left_out_and_said() -> None:
+    methods, lacking = choose(METHODS, ("plain", "draft", "ngram"))
+    assert methods == ("plain", "draft", "ngram")
+    assert lacking == [
+        "medusa: this deployment does not offer medusa",
+        "lookahead: this deployment does not offer lookahead",
+    ]
+
+
+def test_a_hybrid_needs_all_its_parts() -> None:
+    methods, lacking = choose(("draft+ngram", "draft+medusa"), ("plain", "draft", "ngram"))
+    assert methods == ("plain", "draft+ngram")
+    assert lacking == ["draft+medusa: this deployment does not offer medusa"]
+
+
+def test_plain_comes_always_and_first() -> None:
+    assert choose(("ngram", "plain"), ("ngram", "plain"))[0] == ("plain", "ngram")
+
+
+def test_nothing_asked_for_is_everything_offered() -> None:
+    methods, lacking = choose((), ("draft", "plain", "ngram"))
+    assert methods == ("plain", "draft", "ngram", "draft+ngram")
+    assert lacking == []
+
+
+def test_ratios_are_shown_of_what_was_measured() -> None:
+    names = {"plain", "draft", "transformers"}
+    found = {one.name: one.least for one in wanted(settings(full=False), names)}
+    assert found == {"draft / plain": 1.5, "plain / transformers": 1.0}
+
+
+def test_the_full_profile_wants_more() -> None:
+    names = {"plain", "draft", "draft, 32 at once", "plain, 32 at once"}
+    found = {one.name: one.least for one in wanted(settings(full=True), names)}
+    assert found == {"draft / plain": 2.2, "draft, 32 at once / plain, 32 at once": 0.98}

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bench.machine import Limits, best
+from bench.roofline import Demand, Roofline, demand, to_json
+from common.errors import ModelError
+
+LIMITS = Limits(bytes_per_s=1e10, operations_per_s=1e11)
+
+
+def test_the_bundled_target_reads_its_weights_once_a_step(demo_target: Path) -> None:
+    """12 layers of 320, heads 10 and 2 of 32, 864 inside, a vocabulary of 4096 that is tied."""
+    found = demand(demo_target, "auto")
+    layer = 320 * (320 + 2 * 64 + 320) + 3 * 320 * 864
+    assert found.dtype == "bfloat16"
+    assert found.weight_bytes == 2 * (12 * layer + 4096 * 320)
+    assert found.kv_bytes_per_position == 2 * 12 * 2 * 32 * 2
+    assert found.operations_per_row == 2 * (12 * layer + 4096 * 320)
+    assert demand(demo_target, "float32").weight_bytes == 2 * found.weight_bytes
+
+
+def test_an_embedding_that_is_looked_up_is_not_read(tmp_path: Path) -> None:
+    matrix = np.zeros((10, 4), dtype=np.float32)
+    save_file(
+        {"model.embed_tokens.weight": matrix, "lm_head.weight": matrix, "norm": matrix[0]},
+        tmp_path / "model.safetensors",
+    )
+    config = {"n_layer": 1, "n_head": 2, "n_embd": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = demand(tmp_path, "auto")
+    assert found.weight_bytes == 40 * 4
+    assert found.kv_bytes_per_position == 2 * 1 * 2 * 2 * 4
+
+
+def test_a_directory_without_weights_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="no safetensors weights"):
+        demand(tmp_path, "auto")
+
+
+def test_a_config_that_does_not_say_is_an_error(tmp_path: Path) -> None:
+    save_file({"a": np.zeros((2, 2), dtype=np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="num_hidden_layers or n_layer"):
+        demand(tmp_path, "auto")
+
+
+def test_few_rows_are_bound_by_memory_and_many_by_arithmetic() -> None:
+    needs = Demand(
+        dtype="bfloat16", weight_bytes=10**7, kv_bytes_per_position=0, operations_per_row=10**7
+    )
+    assert needs.floor_s(1, LIMITS) == pytest.approx(1e-3)
+    assert needs.floor_s(10, LIMITS) == pytest.approx(1e-3)
+    assert needs.floor_s(100, LIMITS) == pytest.approx(1e-2)
+    found = Roofline(
+        model="models/target",
+        threads=1,
+        demand=needs,
+        memory_one_thread=LIMITS,
+        memory=LIMITS,
+        limits=LIMITS,
+        steps=[(1, 0.002), (100, 0.010)],
+    )
+    assert found.reached(1, 0.002) == pytest.approx(0.5)
+    text = found.cells().markdown()
+    assert "| 1 | 10.0 | 0.010 | 1.00 | 2.00 | 50 % |" in text
+    assert "| 100 | 10.0 | 1.000 | 10.00 | 10.00 | 100 % |" in text
+    assert "10.0 GB/s" in found.about()
+    assert json.loads(to_json([found]))[0]["demand"]["weight_bytes"] == 10**7
+
+
+def test_the_best_of_several_calls_counts() -> None:
+    calls = []
+    assert best(lambda: calls.append(1)) >= 0
+    assert len(calls) > 7
