@@ -1,0 +1,42 @@
+# Verifiers and drafters. From the repository's root, for NVIDIA GPUs:
+#   docker build -f docker/worker.Dockerfile -t paceline-worker:0.1.0 .
+# and for processors, with the smaller build of torch:
+#   docker build -f docker/worker.Dockerfile -t paceline-worker:0.1.0-cpu \
+#     --build-arg TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu .
+# torch's wheels bring the CUDA libraries along; the driver comes from the node.
+ARG PYTHON_VERSION=3.11.14
+ARG DEBIAN_RELEASE=bookworm
+
+FROM python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE} AS build
+# Where another build of torch is; empty takes the one of the package index.
+ARG TORCH_INDEX_URL=
+WORKDIR /src
+ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/constraints.txt \
+    PIP_BUILD_CONSTRAINT=/src/constraints.txt
+COPY constraints.txt pyproject.toml ./
+COPY client/pyproject.toml client/
+COPY docker/requirements.py docker/
+RUN python -m venv /opt/venv \
+    && python docker/requirements.py worker > /tmp/requirements.txt \
+    && pip install --no-cache-dir ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} \
+        -r /tmp/requirements.txt
+COPY LICENSE README.md ./
+COPY client client
+COPY common common
+COPY verifier verifier
+COPY drafter drafter
+RUN pip install --no-cache-dir --no-deps ./client .
+
+FROM python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE}
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="paceline-worker" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin paceline
+COPY --from=build /opt/venv /opt/venv
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+WORKDIR /tmp
+USER 10001:10001
+EXPOSE 7071 7072 7079
+CMD ["python", "-m", "verifier"]

@@ -1,0 +1,5 @@
+{{- define "valkey.selector" -}}
+app.kubernetes.io/name: valkey
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: store
+{{- end -}}

@@ -1,0 +1,66 @@
+{{/* The services' own YAML file: what the operator set, and what follows from the chart. */}}
+{{- define "paceline.config" -}}
+{{- $values := .root.Values -}}
+{{- $derived := dict "host" $values.listen "port" .load.port "health_port" $values.healthPort "grace_s" .load.values.drainS -}}
+{{- $models := include "paceline.models" . | fromJsonArray -}}
+{{- if eq .load.tier "gateway" -}}
+  {{- $_ := set $derived "verifiers" (list (include "paceline.target" (dict "root" .root "tier" "verifier" "port" 7071))) -}}
+  {{- if $values.drafter.pools -}}
+    {{- $_ := set $derived "drafters" (list (include "paceline.target" (dict "root" .root "tier" "drafter" "port" 7072))) -}}
+  {{- end -}}
+  {{- $locations := list -}}
+  {{- range $models -}}{{- $locations = append $locations (include "paceline.model.location" .) -}}{{- end -}}
+  {{- if $locations -}}{{- $_ := set $derived "models" $locations -}}{{- end -}}
+  {{- with $values.tls.fleet.existingSecret -}}{{- $_ := set $derived "fleet_tls" (include "paceline.fleetTls" $values | fromJson) -}}{{- end -}}
+  {{- if $values.tls.public.existingSecret -}}
+    {{- $tls := dict "cert" "/etc/paceline-public/tls.crt" "key" "/etc/paceline-public/tls.key" -}}
+    {{- if $values.tls.public.clientCertificates -}}{{- $_ := set $tls "ca" "/etc/paceline-public/ca.crt" -}}{{- end -}}
+    {{- $_ := set $derived "tls" $tls -}}
+  {{- end -}}
+  {{- if $values.auth.existingSecret -}}{{- $_ := set $derived "auth" (dict "tokens" (printf "/etc/paceline-auth/%s" $values.auth.key)) -}}{{- end -}}
+{{- else -}}
+  {{- $model := first $models -}}
+  {{- $_ := set $derived "model" (include "paceline.model.location" $model) -}}
+  {{- with $model.name -}}{{- $_ := set $derived "name" . -}}{{- end -}}
+  {{- with $values.tls.fleet.existingSecret -}}{{- $_ := set $derived "tls" (include "paceline.fleetTls" $values | fromJson) -}}{{- end -}}
+{{- end -}}
+{{- with include "paceline.unprotected" . -}}
+  {{- if not $values.insecure -}}
+    {{- fail (printf "%s: %s is needed; or set insecure: true, where everybody who can reach the pods may use them and read along" $.load.tier .) -}}
+  {{- end -}}
+  {{- $_ := set $derived "insecure" true -}}
+{{- end -}}
+{{- range $key, $value := $derived -}}
+  {{- if and (hasKey $.load.values.config $key) (not (kindIs "map" $value)) -}}
+    {{- fail (printf "%s config.%s: the chart sets it; see values.yaml for what it follows from" $.load.name $key) -}}
+  {{- end -}}
+{{- end -}}
+{{- toYaml (merge $derived .load.values.config) -}}
+{{- end -}}
+
+{{/* All workers of a tier, as a gateway is told: (dict "root" $ "tier" tier "port" port). */}}
+{{- define "paceline.target" -}}
+{{- $service := printf "%s-%s" (include "paceline.fullname" .root) .tier -}}
+{{- if eq .root.Values.discovery "kubernetes" -}}
+kubernetes:{{ .root.Release.Namespace }}/{{ $service }}:grpc
+{{- else -}}
+dns:{{ $service }}.{{ .root.Release.Namespace }}.svc:{{ .port }}
+{{- end -}}
+{{- end -}}
+
+{{/* The fleet's certificates: both sides of every call among services. */}}
+{{- define "paceline.fleetTls" -}}
+{{- toJson (dict "cert" "/etc/paceline-fleet/tls.crt" "key" "/etc/paceline-fleet/tls.key" "ca" "/etc/paceline-fleet/ca.crt" "server_name" .tls.fleet.serverName) -}}
+{{- end -}}
+
+{{/* What is missing for a workload to know its callers; empty where nothing is. */}}
+{{- define "paceline.unprotected" -}}
+{{- $values := .root.Values -}}
+{{- if ne .load.tier "gateway" -}}
+{{- if not $values.tls.fleet.existingSecret -}}tls.fleet.existingSecret{{- end -}}
+{{- else if not $values.tls.public.existingSecret -}}
+tls.public.existingSecret
+{{- else if not (or $values.tls.public.clientCertificates $values.auth.existingSecret (dig "auth" "jwks" "" .load.values.config)) -}}
+auth.existingSecret, gateway.config.auth.jwks or tls.public.clientCertificates
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,174 @@
+{{- define "paceline.image" -}}
+{{- $image := .load.values.image -}}
+{{- $common := .root.Values.image -}}
+{{- with $image.registry | default $common.registry -}}{{ . }}/{{- end -}}
+{{ $image.repository }}
+{{- if $image.digest -}}
+@{{ $image.digest }}
+{{- else -}}
+:{{ $image.tag | default $common.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "paceline.env" -}}
+- {name: HOME, value: /tmp}
+{{- $models := include "paceline.models" . | fromJsonArray }}
+{{- $hub := false }}
+{{- range $models }}{{- if .hub }}{{- $hub = true }}{{- end }}{{- end }}
+{{- if $hub }}
+- {name: HF_HOME, value: /hub}
+{{- include "paceline.hubToken" .root }}
+{{- else }}
+- {name: HF_HUB_OFFLINE, value: "1"}
+{{- end }}
+{{- if eq .load.tier "gateway" }}
+{{- include "paceline.storeEnv" (dict "root" .root "variable" "PACELINE_GATEWAY_STORE_URL") }}
+{{- end }}
+{{- with .load.values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "paceline.hubToken" -}}
+{{- with .Values.hubToken.existingSecret }}
+- name: HF_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.hubToken.key }}}}
+{{- end }}
+{{- end -}}
+
+{{- define "paceline.storeEnv" -}}
+{{- $values := .root.Values -}}
+{{- if $values.store.existingSecret }}
+- name: {{ .variable }}
+  valueFrom: {secretKeyRef: {name: {{ $values.store.existingSecret }}, key: {{ $values.store.key }}}}
+{{- else if $values.store.url }}
+- {name: {{ .variable }}, value: {{ $values.store.url | quote }}}
+{{- else if $values.valkey.enabled }}
+{{- $host := printf "%s-valkey" .root.Release.Name | trunc 63 | trimSuffix "-" }}
+{{- with $values.valkey.existingSecret }}
+- name: STORE_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $values.valkey.key }}}}
+- {name: {{ $.variable }}, value: "redis://:$(STORE_PASSWORD)@{{ $host }}:6379/0"}
+{{- else }}
+- {name: {{ .variable }}, value: "redis://{{ $host }}:6379/0"}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "paceline.volumes" -}}
+- name: config
+  configMap: {name: {{ .load.name }}}
+- name: tmp
+  emptyDir: {}
+{{- range $name, $secret := include "paceline.secrets" . | fromJson }}
+- name: {{ $name }}
+  secret: {secretName: {{ $secret }}, defaultMode: 288}  # 0440, for the pod's group
+{{- end }}
+{{- if .load.values.shm }}
+- name: shm
+  emptyDir: {{ toJson (merge (dict "medium" "Memory") .load.values.shm) }}
+{{- end }}
+{{- range include "paceline.models" . | fromJsonArray }}
+{{- if .pvc }}
+- name: model-{{ .key }}
+  persistentVolumeClaim: {claimName: {{ .pvc.claimName }}, readOnly: true}
+{{- else if .oci }}
+- name: model-{{ .key }}
+  image: {reference: {{ .oci.reference | quote }}, pullPolicy: {{ .oci.pullPolicy | default "IfNotPresent" }}}
+{{- else if .download }}
+- name: model-{{ .key }}
+  emptyDir: {{ pick .download "sizeLimit" | toJson }}
+{{- else if .hub }}
+- name: hub
+{{- if .cache.claimName }}
+  persistentVolumeClaim: {claimName: {{ .cache.claimName }}}
+{{- else }}
+  emptyDir: {{ pick .cache "sizeLimit" | toJson }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .load.values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "paceline.mounts" -}}
+- {name: config, mountPath: /etc/paceline, readOnly: true}
+- {name: tmp, mountPath: /tmp}
+{{- range $name, $secret := include "paceline.secrets" . | fromJson }}
+- {name: {{ $name }}, mountPath: /etc/paceline-{{ $name }}, readOnly: true}
+{{- end }}
+{{- if .load.values.shm }}
+- {name: shm, mountPath: /dev/shm}
+{{- end }}
+{{- range include "paceline.models" . | fromJsonArray }}
+{{- if or .pvc .oci }}
+- {name: model-{{ .key }}, mountPath: /models/{{ .key }}, readOnly: true}
+{{- else if .download }}
+- {name: model-{{ .key }}, mountPath: {{ include "paceline.model.location" . }}, readOnly: true}
+{{- else if .hub }}
+- {name: hub, mountPath: /hub}
+{{- end }}
+{{- end }}
+{{- with .load.values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Fetch models before the service starts: `download` sources. A gateway needs the tokenizer only. */}}
+{{- define "paceline.initContainers" -}}
+{{- range include "paceline.models" . | fromJsonArray }}
+{{- if .download }}
+- name: download-{{ .key }}
+  image: {{ include "paceline.image" $ | quote }}
+  imagePullPolicy: {{ $.load.values.image.pullPolicy | default $.root.Values.image.pullPolicy }}
+  command:
+    - hf
+    - download
+    - {{ .download.repository | quote }}
+    {{- with .download.revision }}
+    - --revision={{ . }}
+    {{- end }}
+    - --local-dir={{ include "paceline.model.location" . }}
+    {{- if eq $.load.tier "gateway" }}
+    - --include=*.json
+    - --include=*.jinja
+    - --exclude=*.index.json
+    {{- end }}
+  env:
+    - {name: HOME, value: /tmp}
+    - {name: HF_HOME, value: /tmp/hub}
+    {{- with include "paceline.hubToken" $.root | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+  volumeMounts:
+    - {name: tmp, mountPath: /tmp}
+    - {name: model-{{ .key }}, mountPath: {{ include "paceline.model.location" . }}}
+  securityContext: {{- toYaml $.load.values.containerSecurityContext | nindent 4 }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "paceline.probe" -}}
+grpc: {port: {{ .root.Values.healthPort }}, service: {{ .service }}}
+timeoutSeconds: 5
+{{- end -}}
+
+{{- define "paceline.spread" -}}
+{{- range .load.values.topologySpreadConstraints }}
+{{- $own := dict "labelSelector" (dict "matchLabels" (include "paceline.load.selector" $ | fromYaml)) }}
+- {{ toYaml (merge (deepCopy .) $own) | nindent 2 | trim }}
+{{- end }}
+{{- end -}}
+
+{{/* The Secrets a workload reads as files: {volume: Secret}. */}}
+{{- define "paceline.secrets" -}}
+{{- $values := .root.Values -}}
+{{- $secrets := dict -}}
+{{- with $values.tls.fleet.existingSecret -}}{{- $_ := set $secrets "fleet" . -}}{{- end -}}
+{{- if eq .load.tier "gateway" -}}
+{{- with $values.tls.public.existingSecret -}}{{- $_ := set $secrets "public" . -}}{{- end -}}
+{{- with $values.auth.existingSecret -}}{{- $_ := set $secrets "auth" . -}}{{- end -}}
+{{- end -}}
+{{- toJson $secrets -}}
+{{- end -}}

@@ -1,0 +1,65 @@
+{{/*
+Every Deployment of the chart as JSON: [{tier, pool, name, port, values}], where values are those of
+the pool over its tier's over those of `pods`. All other templates range over this list.
+*/}}
+{{- define "paceline.workloads" -}}
+{{- $name := include "paceline.fullname" . -}}
+{{- $gateway := mustMergeOverwrite (deepCopy .Values.pods) (deepCopy .Values.gateway) -}}
+{{- $loads := list (dict "tier" "gateway" "pool" "" "name" (printf "%s-gateway" $name) "port" 7070 "values" $gateway) -}}
+{{- range $tier, $port := dict "verifier" 7071 "drafter" 7072 -}}
+  {{- $block := index $.Values $tier -}}
+  {{- range $pool, $own := $block.pools -}}
+    {{- if $own -}}
+      {{- $values := mustMergeOverwrite (deepCopy $.Values.pods) (deepCopy $block.defaults) (deepCopy $own) -}}
+      {{- $loads = append $loads (dict "tier" $tier "pool" $pool "name" (printf "%s-%s-%s" $name $tier $pool) "port" $port "values" $values) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- toJson $loads -}}
+{{- end -}}
+
+{{/* Whether a source needs the hub: (dict "models" list of models). */}}
+{{- define "paceline.usesHub" -}}
+{{- range .models -}}{{- if or .hub .download -}}true{{- end -}}{{- end -}}
+{{- end -}}
+
+{{/* All models of a workload: a gateway has several, a worker one. */}}
+{{- define "paceline.models" -}}
+{{- if eq .load.tier "gateway" -}}
+{{- $models := list -}}
+{{- range $key, $model := .load.values.models -}}
+{{- if $model -}}
+{{- $models = append $models (mustMergeOverwrite (dict "key" $key) (deepCopy $model)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $models -}}
+{{- else -}}
+{{- $sources := list -}}
+{{- range $source := list "path" "hub" "pvc" "oci" "download" -}}
+{{- if index $.load.values.model $source -}}{{- $sources = append $sources $source -}}{{- end -}}
+{{- end -}}
+{{- if ne (len $sources) 1 -}}
+{{- fail (printf "%s.pools.%s.model: exactly one of path, hub, pvc, oci and download is needed, got %d" .load.tier .load.pool (len $sources)) -}}
+{{- end -}}
+{{- toJson (list (mustMergeOverwrite (dict "key" "model") (deepCopy .load.values.model))) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where a model is, as the service is told. */}}
+{{- define "paceline.model.location" -}}
+{{- if .path -}}
+{{ .path }}
+{{- else if .hub -}}
+{{ .hub }}
+{{- else if .pvc -}}
+{{ printf "/models/%s/%s" .key (.pvc.path | default "") | trimSuffix "/" }}
+{{- else if .oci -}}
+{{ printf "/models/%s/%s" .key (.oci.path | default "") | trimSuffix "/" }}
+{{- else if .download -}}
+{{ printf "/models/%s" (base .download.repository) }}
+{{- end -}}
+{{- end -}}
+
+{{- define "paceline.hasStore" -}}
+{{- if or .Values.valkey.enabled .Values.store.url .Values.store.existingSecret -}}true{{- end -}}
+{{- end -}}

@@ -1,0 +1,192 @@
+"""The chart itself: linted, its values checked, its refusals told."""
+
+import tomllib
+
+import helm_python as helm
+import pytest
+
+from tests.helm.chart import (
+    CHART,
+    EXAMPLES,
+    ROOT,
+    objects_of,
+    of_kind,
+    one,
+    overlay,
+    render,
+    services,
+    values,
+)
+
+BASE = {"insecure": True, "verifier": {"pools": {"a": {"model": {"path": "/opt/model"}}}}}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_lint(example: str) -> None:
+    report = helm.lint(
+        CHART, values(example), strict=True, with_subcharts=True, kube_version="v1.33.0"
+    )
+    assert report["errors"] == []
+    assert [each for each in report["messages"] if each["severity"] > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gatway": {}}, "gatway"),
+        ({"healthPort": "7079"}, "/healthPort"),
+        ({"discovery": "consul"}, "/discovery"),
+        ({"verifier": {"pools": {"A100": {}}}}, "A100"),
+        ({"verifier": {"pools": {"a" * 21: {}}}}, "a" * 21),
+        ({"verifier": {"pools": {"a": {"replica": 2}}}}, "replica"),
+        ({"verifier": {"pools": {"a": {"preStopS": 0}}}}, "preStopS"),
+        ({"verifier": {"pools": {"a": {"model": {"hub": "llama"}}}}}, "hub"),
+        ({"verifier": {"pools": {"a": {"extraEnv": [{"name": "PACELINE_X"}]}}}}, "extraEnv"),
+        ({"drafter": {"pools": {"d": {"autoscaling": {"kind": "vpa"}}}}}, "kind"),
+        ({"drafter": {"pools": {"d": {"autoscaling": {"kind": "keda"}}}}}, "keda"),
+        ({"drafter": {"pools": {"d": {"autoscaling": {"kind": "hpa", "min": 0}}}}}, "min"),
+        ({"gateway": {"models": {"m": {"hub": "a/b"}}}}, "hub"),
+        ({"gateway": {"models": {"m": {"path": "/m", "pvc": {"claimName": "c"}}}}}, "models"),
+        ({"store": {"url": "http://store"}}, "/store/url"),
+        ({"valkey": {"maxmemory": "1gb"}}, "maxmemory"),
+    ],
+)
+def test_the_schema_refuses_what_is_no_setting(changes: dict, message: str) -> None:
+    with pytest.raises(helm.HelmError) as caught:
+        render(overlay(BASE, changes))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "verifier.pools: at least one pool is needed"),
+        (
+            overlay(BASE, {"insecure": False}),
+            "gateway: tls.public.existingSecret is needed; or set insecure: true",
+        ),
+        (
+            overlay(BASE, {"insecure": False, "tls": {"public": {"existingSecret": "p"}}}),
+            "gateway: auth.existingSecret, gateway.config.auth.jwks or tls.public.client",
+        ),
+        (
+            overlay(
+                BASE,
+                {
+                    "insecure": False,
+                    "tls": {"public": {"existingSecret": "p", "clientCertificates": True}},
+                },
+            ),
+            "verifier: tls.fleet.existingSecret is needed",
+        ),
+        (
+            {"verifier": {"pools": {"a": {"replicas": 1}}}},
+            "verifier.pools.a.model: exactly one of path, hub, pvc, oci and download is needed",
+        ),
+        (
+            overlay(BASE, {"verifier": {"defaults": {"model": {"hub": "org/model"}}}}),
+            "needed, got 2",
+        ),
+        (
+            overlay(BASE, {"verifier": {"defaults": {"config": {"port": 1}}}}),
+            "config.port: the chart sets it",
+        ),
+        (overlay(BASE, {"gateway": {"config": {"verifiers": []}}}), "config.verifiers: the chart"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_by_name(given: dict, message: str) -> None:
+    with pytest.raises(helm.HelmError) as caught:
+        render(given)
+    assert message in str(caught.value)
+
+
+def test_a_pool_overrides_its_tier_and_the_tier_all_pods() -> None:
+    given = overlay(
+        BASE,
+        {
+            "pods": {"priorityClassName": "all", "drainS": 60, "nodeSelector": {"all": "1"}},
+            "verifier": {
+                "defaults": {"priorityClassName": "tier", "nodeSelector": {"tier": "1"}},
+                "pools": {
+                    "b": {
+                        "model": {"path": "/opt/other"},
+                        "priorityClassName": "pool",
+                        "nodeSelector": {"pool": "1"},
+                        "pdb": {"enabled": False},
+                        "replicas": 0,
+                    },
+                    "c": None,
+                },
+            },
+        },
+    )
+    objects = objects_of(render(given))
+    verifiers = {
+        name: one(objects, "Deployment", f"demo-paceline-verifier-{name}") for name in "ab"
+    }
+    pods = {name: each["spec"]["template"]["spec"] for name, each in verifiers.items()}
+    assert pods["a"]["priorityClassName"] == "tier"
+    assert pods["b"]["priorityClassName"] == "pool"
+    assert pods["a"]["nodeSelector"] == {"all": "1", "tier": "1"}
+    assert pods["b"]["nodeSelector"] == {"all": "1", "tier": "1", "pool": "1"}
+    assert pods["a"]["terminationGracePeriodSeconds"] == 5 + 60 + 10
+    assert verifiers["b"]["spec"]["replicas"] == 0
+    budgets = {item["metadata"]["name"] for item in of_kind(objects, "PodDisruptionBudget")}
+    assert budgets == {"demo-paceline-gateway", "demo-paceline-verifier-a"}
+
+
+def test_large_numbers_stay_whole() -> None:
+    changes = {"verifier": {"defaults": {"config": {"engine": {"kv_bytes": 2**40}}}}}
+    objects = objects_of(render(overlay(BASE, changes)))
+    config = one(objects, "ConfigMap", "demo-paceline-verifier-a")["data"]["config.yaml"]
+    assert f"kv_bytes: {2**40}\n" in config
+
+
+def test_a_change_of_the_configuration_restarts_that_pool_only() -> None:
+    def hashes(objects: list) -> dict[str, str]:
+        return {
+            item["metadata"]["name"]: item["spec"]["template"]["metadata"]["annotations"]
+            for item in of_kind(objects, "Deployment")
+            if item["spec"]["template"]["metadata"].get("annotations")
+        }
+
+    two = overlay(BASE, {"verifier": {"pools": {"b": {"model": {"path": "/opt/b"}}}}})
+    before = hashes(objects_of(render(two)))
+    changed = overlay(two, {"verifier": {"pools": {"b": {"config": {"dtype": "float16"}}}}})
+    after = hashes(objects_of(render(changed)))
+    differing = {name for name in before if before[name] != after[name]}
+    assert differing == {"demo-paceline-verifier-b"}
+
+
+@pytest.mark.parametrize("name", ["fullnameOverride", "nameOverride"])
+def test_names_fit_into_63_characters(name: str) -> None:
+    pools = {"p" * 20: {"model": {"path": "/m"}}}
+    given = {
+        "insecure": True,
+        name: "n" * 60,
+        "verifier": {"pools": pools},
+        "drafter": {"pools": pools},
+    }
+    assert max(len(item["metadata"]["name"]) for item in objects_of(render(given))) <= 63
+
+
+def test_notes_say_what_is_missing() -> None:
+    notes = render(overlay(BASE, {"valkey": {"enabled": False}}))["paceline/templates/NOTES.txt"]
+    assert "no drafter pool" in notes
+    assert "There is no store" in notes
+    assert "must carry token ids" in notes
+    full = render(values("t4-a10-h100"))["paceline/templates/NOTES.txt"]
+    assert "no drafter pool" not in full
+    assert "verifier  h100           4 replicas" in full
+
+
+def test_the_versions_of_chart_images_and_services_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    with helm.Chart.load(CHART) as chart:
+        assert chart.metadata["appVersion"] == project["version"]
+    for file in (ROOT / "docker").glob("*.Dockerfile"):
+        assert f"ARG VERSION={project['version']}\n" in file.read_text(encoding="utf-8")
+    for name in EXAMPLES:
+        for deployment in services(objects_of(render(values(name)))):
+            image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+            assert image.rpartition(":")[2].startswith(project["version"])

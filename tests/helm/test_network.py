@@ -1,0 +1,159 @@
+"""Who can reach whom: exactly the arrows of the architecture, and what Kubernetes itself needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helm.chart import (
+    EXAMPLES,
+    Object,
+    example,
+    objects_of,
+    of_kind,
+    pod_of,
+    render,
+    selects,
+)
+from tests.helm.variants import VARIANTS
+
+CLIENT = "a client"
+PORTS = {"gateway": 7070, "verifier": 7071, "drafter": 7072, "store": 6379}
+ARROWS = {
+    (CLIENT, "gateway"),
+    ("gateway", "verifier"),
+    ("gateway", "drafter"),  # its load; drafts never pass a gateway
+    ("verifier", "drafter"),
+    ("gateway", "store"),
+    ("verifier", "store"),
+}
+
+
+def tier_of(deployment: Object) -> str:
+    return pod_of(deployment)["metadata"]["labels"]["app.kubernetes.io/component"]
+
+
+def number(port: int | str, deployment: Object) -> int:
+    if isinstance(port, int):
+        return port
+    named = {
+        each["name"]: each["containerPort"]
+        for container in pod_of(deployment)["spec"]["containers"]
+        for each in container["ports"]
+    }
+    return named[port]
+
+
+def policies_of(objects: list[Object], labels: dict[str, str]) -> list[Object]:
+    return [
+        item
+        for item in of_kind(objects, "NetworkPolicy")
+        if selects(item["spec"]["podSelector"]["matchLabels"], labels)
+    ]
+
+
+def peer_matches(peer: Object, labels: dict[str, str]) -> bool:
+    """Of pods of the same namespace; a peer elsewhere or outside the cluster never matches."""
+    if "namespaceSelector" in peer or "ipBlock" in peer:
+        return False
+    return selects(peer["podSelector"]["matchLabels"], labels)
+
+
+def allows(rules: list[Object], key: str, labels: dict[str, str], port: int, to: Object) -> bool:
+    return any(
+        (key not in rule or any(peer_matches(peer, labels) for peer in rule[key]))
+        and port in {number(each["port"], to) for each in rule["ports"]}
+        for rule in rules
+    )
+
+
+def reaches(objects: list[Object], source: Object | None, target: Object, port: int) -> bool:
+    """Whether packets pass, as NetworkPolicies are defined: egress there and ingress here."""
+    here = pod_of(target)["metadata"]["labels"]
+    there = pod_of(source)["metadata"]["labels"] if source else {"app": "client"}
+    incoming = policies_of(objects, here)
+    outgoing = policies_of(objects, there) if source else []
+    enters = not incoming or any(
+        allows(policy["spec"]["ingress"], "from", there, port, target) for policy in incoming
+    )
+    leaves = not outgoing or any(
+        allows(policy["spec"]["egress"], "to", here, port, target) for policy in outgoing
+    )
+    return enters and leaves
+
+
+@pytest.fixture(params=[*EXAMPLES, "store-elsewhere", "one-verifier"], scope="module")
+def objects(request: pytest.FixtureRequest) -> list[Object]:
+    if request.param in EXAMPLES:
+        return example(request.param)
+    return objects_of(render(VARIANTS[request.param]))
+
+
+def test_exactly_the_arrows(objects) -> None:
+    deployments = of_kind(objects, "Deployment")
+    clients_limited = any(
+        "from" in rule
+        for policy in of_kind(objects, "NetworkPolicy")
+        if policy["metadata"]["name"].endswith("-gateway")
+        for rule in policy["spec"]["ingress"]
+    )
+    for target in deployments:
+        tier = tier_of(target)
+        for source in (None, *deployments):
+            pair = (tier_of(source) if source else CLIENT, tier)
+            wanted = pair in ARROWS and source is not target
+            if tier == "gateway" and source is not None:
+                continue  # a pod of ours is as good a client as any: what matters is egress
+            if pair == (CLIENT, "gateway") and clients_limited:
+                wanted = False  # this client is in no namespace that was named
+            assert reaches(objects, source, target, PORTS[tier]) is wanted, pair
+
+
+def test_nobody_reaches_a_gateway_from_inside(objects) -> None:
+    gateway = next(d for d in of_kind(objects, "Deployment") if tier_of(d) == "gateway")
+    for source in of_kind(objects, "Deployment"):
+        assert not reaches(objects, source, gateway, PORTS["gateway"])
+
+
+def test_no_other_port_is_open(objects) -> None:
+    for target in of_kind(objects, "Deployment"):
+        for source in (None, *of_kind(objects, "Deployment")):
+            for port in (7079, 22, 9464):
+                assert not reaches(objects, source, target, port)
+
+
+def test_everybody_finds_names_and_nobody_more_than_needed(objects) -> None:
+    outside = {}
+    for policy in of_kind(objects, "NetworkPolicy"):
+        tier = policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        outside[tier] = {
+            port["port"]
+            for rule in policy["spec"]["egress"]
+            for peer in rule["to"]
+            if "namespaceSelector" in peer or "ipBlock" in peer
+            for port in rule["ports"]
+        }
+    text = str(objects)
+    hub = {443} if "hf download" in text or "'download'" in text or "/hub" in text else set()
+    api = {443, 6443} if "kubernetes:" in text else set()
+    store = {6379} if "STORE_URL" in text and "valkey" not in text else set()
+    assert outside.pop("gateway") - hub == ({53} | api | store) - hub
+    assert outside.pop("verifier") - hub == ({53} | store)
+    if "drafter" in outside:
+        assert outside.pop("drafter") - hub == {53}
+    assert outside in ({}, {"store": set()})
+
+
+def test_without_policies_there_are_none() -> None:
+    objects = objects_of(render(VARIANTS["no-store-no-policies-six"]))
+    assert not of_kind(objects, "NetworkPolicy")
+
+
+def test_monitoring_reaches_the_metrics_port_only_where_it_is_named() -> None:
+    rules = [
+        rule
+        for policy in of_kind(example("t4-a10-h100"), "NetworkPolicy")
+        for rule in policy["spec"]["ingress"]
+        if rule["ports"] == [{"port": 9464}]
+    ]
+    assert len(rules) == 3
+    assert all("namespaceSelector" in peer for rule in rules for peer in rule["from"])
