@@ -76,7 +76,7 @@ class Placement:
     Attributes:
         verifier: Address of the verifier.
         drafters: Addresses of fitting drafters, best first; empty unless the method drafts.
-        method: The method that will run, "auto" resolved.
+        method: The method asked for.
         numerics: The verifier's numerics fingerprint: only one with the same can go on with what
             it began.
     """
@@ -144,8 +144,7 @@ def place(
         return shun, not own, each.expected_wait_ms, each.in_flight
 
     chosen = min(able, key=preference)
-    method = _resolve(method, offered_methods([chosen], drafters))
-    fitting = _fitting(chosen, drafters) if "draft" in method.split("+") else []
+    fitting = _fitting(chosen, drafters) if _may_draft(method, chosen) else []
     offered = tuple(drafter.address for drafter in fitting[:MOST_DRAFTERS])
     return Placement(
         verifier=chosen.address,
@@ -168,10 +167,11 @@ def _runs(method: str, offered: Sequence[str]) -> bool:
     return method == "auto" or all(part in offered for part in method.split("+"))
 
 
-def _resolve(method: str, offered: Sequence[str]) -> str:
-    if method != "auto":
-        return method
-    return "draft" if "draft" in offered else "plain"
+def _may_draft(method: str, verifier: Candidate) -> bool:
+    """Whether drafters are of use; what "auto" is, the verifier decides."""
+    if method == "auto":
+        return "draft" in verifier.description.methods
+    return "draft" in method.split("+")
 
 
 def _lacking(method: str, verifiers: Sequence[Candidate], drafters: Sequence[Candidate]) -> str:

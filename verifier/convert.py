@@ -45,21 +45,17 @@ def request_from_proto(
     """
     check_length("session", message.session, MOST_SESSION_CHARS)
     check_length("cache_salt", message.cache_salt, MAX_SALT_BYTES)
-    drafters = tuple(drafter.address for drafter in message.drafters)
-    method = message.speculation.method or "auto"
-    if method == "auto":
-        method = "draft" if drafters else "plain"
     stops = frozenset(message.stop_token_ids)
     return Request(
         request_id=message.request_id,
         prompt_ids=tuple(message.prompt_ids),
         max_tokens=message.max_tokens,
         sampling=sampling_from_proto(message.sampling),
-        method=method,
+        method=message.speculation.method or "auto",
         acceptance=acceptance_from_proto(message.speculation.acceptance),
         draft_tokens=message.speculation.draft_tokens,
         stop_ids=stops if message.ignore_eos else stops.union(eos),
-        drafters=drafters,
+        drafters=tuple(drafter.address for drafter in message.drafters),
         cache_salt=message.cache_salt,
     )
 
@@ -92,7 +88,7 @@ def complete_to_proto(
                 cached_tokens=counts.cached_tokens,
             ),
             speculation=types_pb2.SpeculationStats(
-                method=request.method,
+                method=counts.method,
                 acceptance=acceptance_to_proto(request.acceptance),
                 rounds=counts.rounds,
                 drafted_tokens=counts.drafted_tokens,

@@ -24,6 +24,7 @@ from common.model.tree import TokenTree
 from verifier.acceptance import rules
 from verifier.acceptance.base import Scores
 from verifier.acceptance.typical import Typical
+from verifier.choice import MethodChoice
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.methods import Methods, Parts
@@ -104,9 +105,8 @@ class Engine:
         self.methods = Methods(parts)
         """What drafts."""
         self._rules = rules(Typical(threshold=config.typical_threshold, alpha=config.typical_alpha))
-        self._scheduler = Scheduler(
-            config, lambda sequence: self.methods.find(sequence.request.method)
-        )
+        self._choice = MethodChoice(tuple(self.methods.single), self._cost)
+        self._scheduler = Scheduler(config, lambda sequence: self.methods.find(sequence.method))
         self.limits = Limits(
             vocab_size=runner.loaded.vocab_size,
             max_len=runner.max_len,
@@ -307,7 +307,10 @@ class Engine:
             state=scored.states[kept[-1] if kept else 0],
         )
         self._scheduler.proposer(sequence).observe(sequence, outcome)
+        sequence.began_at = sequence.began_at or time.monotonic()
         if sequence.finished:
+            seconds = time.monotonic() - sequence.began_at
+            self._choice.learn(sequence, seconds, sequence.output_len - 1)
             self._retire(sequence)
         return Event(ids, sources, sequence.finished, sequence.counts.snapshot())
 
@@ -328,6 +331,7 @@ class Engine:
         sequence.lease.publish(sequence.ids, sequence.computed)
 
     def _start(self, sequence: Sequence) -> None:
+        sequence.method = sequence.counts.method = self._choice.choose(sequence.request)
         sequence.watch_ids(self.limits.vocab_size, self._runner.loaded.device)
         self._scheduler.proposer(sequence).open(sequence)
         self._scheduler.waiting.append(sequence)

@@ -96,7 +96,7 @@ class Scheduler:
 
     def _propose(self, sequence: Sequence, budget: int) -> TokenTree:
         tree = TokenTree(sequence.ids[-1])
-        tree.owner = sequence.request.method
+        tree.owner = sequence.method
         self.proposer(sequence).propose(sequence, tree, max(budget, 0))
         return tree
 

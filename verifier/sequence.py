@@ -51,7 +51,7 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     """How tokens are chosen."""
     method: str = "plain"
-    """Which proposer drafts."""
+    """Which proposer drafts; "auto" leaves it to the engine."""
     acceptance: str = "coupled"
     """Which rule keeps draft tokens."""
     draft_tokens: int = 0
@@ -118,7 +118,7 @@ def validate(request: Request, limits: Limits) -> None:
 
 
 def _validate_method(method: str, limits: Limits) -> None:
-    names = method.split("+")
+    names = [] if method == "auto" else method.split("+")
     for name in names:
         if name not in limits.methods:
             raise FailedPrecondition(
@@ -135,6 +135,8 @@ def _validate_method(method: str, limits: Limits) -> None:
 class Counts:
     """What happened to one request."""
 
+    method: str = ""
+    """What drafted."""
     cached_tokens: int = 0
     """Prompt tokens found in the cache at first admission."""
     rounds: int = 0
@@ -216,6 +218,8 @@ class Sequence:
         self.listener = listener
         self.lease = lease
         self.ticket = ticket
+        self.method = request.method
+        """What drafts; the engine settles "auto"."""
         self.gone = False
         """Set once it has left the engine."""
         self.ids = list(request.prompt_ids)
@@ -223,6 +227,8 @@ class Sequence:
         self.computed = 0
         """How many of them have keys and values in the cache."""
         self.counts = Counts()
+        self.began_at = 0.0
+        """When its first token was committed, in seconds of the monotonic clock."""
         self.finished: FinishReason | None = None
         self.seen: Tensor | None = None
         """Which ids occur so far, `[V]`; kept where a repetition penalty needs it."""

@@ -69,14 +69,14 @@ def test_no_verifier_is_unavailable_and_named(gone) -> None:
         place("auto", [worker("h:1", **gone)], [])
 
 
-def test_auto_drafts_where_a_fitting_drafter_is_there() -> None:
+def test_auto_gets_drafters_where_they_fit() -> None:
     fitting, idle = worker("d1", running=4), worker("d2")
     foreign = worker("d3", tokenizer_fingerprint="other")
     placed = place("auto", [worker("v")], [fitting, foreign, idle])
-    assert (placed.method, placed.drafters) == ("draft", ("d2", "d1"))
-    assert place("auto", [worker("v")], [foreign]).method == "plain"
-    assert place("auto", [worker("v")], [worker("d", lost=True)]).method == "plain"
-    assert place("auto", [worker("v", methods=("plain",))], [fitting]).method == "plain"
+    assert (placed.method, placed.drafters) == ("auto", ("d2", "d1")), "the verifier settles it"
+    assert place("auto", [worker("v")], [foreign]).drafters == ()
+    assert place("auto", [worker("v")], [worker("d", lost=True)]).drafters == ()
+    assert place("auto", [worker("v", methods=("plain",))], [fitting]).drafters == ()
 
 
 def test_plain_gets_no_drafters() -> None:
