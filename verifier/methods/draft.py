@@ -246,8 +246,8 @@ class DraftProposer:
             self._pair(sequence, session)
             return
         branch = session.ahead.get((key.accepted, key.bonus), Branch())
-        wanted = self._wanted(sequence, session, session.link, now, ready=bool(branch))
-        branch = branch.cut(wanted)
+        wanted = self._wanted(sequence, session, session.link, now)
+        branch = branch.cut(sequence.room - 1 if wanted else 0)
         session.link.commit(
             session.id,
             session.incarnation,
@@ -357,20 +357,15 @@ class DraftProposer:
             link.clock.answered(session.late.tokens, time.monotonic() - session.late.at)
             session.late = None
 
-    def _wanted(
-        self, sequence: Sequence, session: _Session, link: DraftLink, now: float, *, ready: bool
-    ) -> int:
+    def _wanted(self, sequence: Sequence, session: _Session, link: DraftLink, now: float) -> int:
         """Tokens to ask for: none of a cold mirror, else what the request says or what pays."""
         if not session.warm or not link.clock.worth_asking(now):
             return 0
         room = sequence.room - 1
         if sequence.request.draft_tokens:
             return min(sequence.request.draft_tokens, room)
-        most = min(self.draft_tokens, room)
-        clock = link.clock
-        return session.length.choose(
-            most, self.cost, clock.cost.at, 1.0 if ready else clock.foresight
-        )
+        most, clock = min(self.draft_tokens, room), link.clock
+        return session.length.choose(most, self.cost, clock.cost.at, clock.foresight)
 
 
 def _drafting(request: Request) -> tuple[SamplingParams, bool]:

@@ -2,8 +2,8 @@
 
 With acceptance α a draft of K tokens commits E(K) = (1 - α^(K+1)) / (1 - α) tokens a round on
 average, and a round takes verify(K) + draft(K) seconds, both measured. Where the drafter has
-drafted for the outcome ahead of it, draft(K) costs nothing: with foresight f the expected cost is
-(1 - f) draft(K). The K with the highest rate wins, zero included (Leviathan et al. 2023, with
+drafted for the outcome ahead of it, only that part of draft(K) is waited for that the pass did not
+cover: with foresight f the wait is (1 - f) draft(K) + f max(draft(K) - verify(K), 0). The K with the highest rate wins, zero included (Leviathan et al. 2023, with
 the costs of the critical path in the denominator). A session that drafts nothing tries again
 after a while.
 """
@@ -119,8 +119,9 @@ class DraftLength:
         for length in range(1, most + 1):
             right *= self.acceptance.rate
             expected += right
-            seconds = cost.round_s(length) + (1 - foresight) * draft_s(length)
-            rates.append(cost.rate(expected, seconds))
+            verify, draft = cost.round_s(length), draft_s(length)
+            wait = foresight * max(draft - verify, 0.0) + (1 - foresight) * draft
+            rates.append(cost.rate(expected, verify + wait))
         trial = self._rounds < _TRIAL_ROUNDS and most > 0  # too early to give up
         best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
         if best == 0 and most:
