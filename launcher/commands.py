@@ -136,7 +136,7 @@ def demo(
             if as_json:
                 print(outcome.to_json())
             else:
-                console.print(outcome.line(), highlight=False, soft_wrap=True)
+                console.print(outcome.lines(), highlight=False, soft_wrap=True)
             same_text = outcome.same_text
     if not same_text:
         raise typer.Exit(1)

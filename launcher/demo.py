@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -43,6 +44,10 @@ PROMPTS = (
 )
 
 
+METHODS = ("draft", "medusa")
+"""What is shown, where the deployment has it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """How much to do."""
@@ -55,17 +60,36 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What the demo found."""
+class Figures:
+    """What one method did."""
 
-    draft_tokens_per_s: float
-    plain_tokens_per_s: float
+    method: str
+    tokens_per_s: float
     speedup: float
+    """Over plain decoding."""
+
     mean_accepted_length: float
-    """Tokens a target pass commits, with drafts; plain decoding is 1."""
+    """Tokens a target pass commits; plain decoding is 1."""
 
     acceptance_rate: float
     """Share of the checked draft tokens that were committed."""
+
+    def line(self) -> str:
+        """Return it for people."""
+        return (
+            f"{self.method:<7}{self.tokens_per_s:>5.0f} tokens/s: {self.speedup:.2f}×; "
+            f"mean accepted length {self.mean_accepted_length:.2f}, "
+            f"acceptance rate {self.acceptance_rate:.2f}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What the demo found."""
+
+    plain_tokens_per_s: float
+    methods: tuple[Figures, ...]
+    """Those that draft."""
 
     same_text: bool
     """Whether every run of a prompt gave the same ids, whatever the method."""
@@ -74,15 +98,11 @@ class Outcome:
         """Return it on one line."""
         return json.dumps(asdict(self))
 
-    def line(self) -> str:
-        """Return it for people, on one line."""
-        return (
-            f"{self.draft_tokens_per_s:.0f} tokens/s with speculation, "
-            f"{self.plain_tokens_per_s:.0f} without: {self.speedup:.2f}×; "
-            f"mean accepted length {self.mean_accepted_length:.2f}, "
-            f"acceptance rate {self.acceptance_rate:.2f}; "
-            f"same text: {'yes' if self.same_text else 'NO'}"
-        )
+    def lines(self) -> str:
+        """Return it for people, a line for each method."""
+        plain = f"{'plain':<7}{self.plain_tokens_per_s:>5.0f} tokens/s"
+        same = f"same text: {'yes' if self.same_text else 'NO'}"
+        return "\n".join([plain, *(figures.line() for figures in self.methods), same])
 
 
 def run(address: str, target: Path, plan: Plan, console: Console | None) -> Outcome:
@@ -100,62 +120,74 @@ def run(address: str, target: Path, plan: Plan, console: Console | None) -> Outc
     if not (target / "tokenizer.json").is_file():
         raise ModelError(f"the demo needs text, and there is no tokenizer.json in {target}")
     with Client(address) as client:
+        offered = {name for model in client.models() for name in model.methods}
+        methods = [name for name in METHODS if name in offered]
         if console:
-            show(client, target, plan, console)
+            show(client, target, plan, methods, console)
             # No spinner: turning it would take processor time from what is being measured.
-            console.print(f"Timing each with and without drafts, {plan.repetitions} times ...\n")
-        return measure(client, plan)
+            names = ", ".join(["plain", *methods])
+            console.print(f"Timing each prompt {plan.repetitions} times with {names} ...\n")
+        return measure(client, plan, methods)
 
 
-def show(client: Client, target: Path, plan: Plan, console: Console) -> None:
-    """Stream each prompt with drafts, coloured."""
+def show(
+    client: Client, target: Path, plan: Plan, methods: Sequence[str], console: Console
+) -> None:
+    """Stream each prompt, coloured, the methods taking turns."""
     console.print()
     console.print(legend())
-    for prompt in PROMPTS:
-        console.print(f"\n[bold]{prompt.title}[/bold]", highlight=False)
+    for prompt, method in zip(PROMPTS, itertools.cycle(methods), strict=False):
+        console.print(f"\n[bold]{prompt.title}[/bold] [dim]by {method}[/dim]", highlight=False)
         ending = "\nassistant: " if prompt.chat else ""
         console.print(prompt.text, style="dim", end=ending, highlight=False, soft_wrap=True)
         printer = ColourPrinter(console, target / "tokenizer.json")
-        timed(prompt.generate(client, "draft", plan.max_tokens), printer)
+        timed(prompt.generate(client, method, plan.max_tokens), printer)
         console.print()
     console.print()
 
 
-def measure(client: Client, plan: Plan) -> Outcome:
-    """Time every prompt with both methods in turn, so that a busy moment hits both alike."""
+def measure(client: Client, plan: Plan, methods: Sequence[str]) -> Outcome:
+    """Time every prompt with all methods in turn, so that a busy moment hits them alike."""
     runs: dict[tuple[Prompt, str], list[Timed]] = {}
-    for prompt, method in schedule(plan.repetitions):
+    for prompt, method in schedule(plan.repetitions, ["plain", *methods]):
         done = timed(prompt.generate(client, method, plan.max_tokens))
         runs.setdefault((prompt, method), []).append(done)
     return summarise(runs)
 
 
-def schedule(repetitions: int) -> Iterator[tuple[Prompt, str]]:
+def schedule(repetitions: int, methods: Sequence[str]) -> Iterator[tuple[Prompt, str]]:
     """Yield what to run, methods interleaved."""
     for _ in range(repetitions):
         for prompt in PROMPTS:
-            yield prompt, "plain"
-            yield prompt, "draft"
+            for method in methods:
+                yield prompt, method
 
 
 def summarise(runs: dict[tuple[Prompt, str], list[Timed]]) -> Outcome:
     """Add the runs up."""
-    plain, draft = (
-        [run for (_, ran), done in runs.items() if ran == method for run in done]
-        for method in ("plain", "draft")
-    )
+    by_method: dict[str, list[Timed]] = {}
+    for (_, method), done in runs.items():
+        by_method.setdefault(method, []).extend(done)
+    plain = rate(by_method.pop("plain"))
     texts = {
         (prompt, tuple(run.result.token_ids)) for (prompt, _), done in runs.items() for run in done
     }
-    stats = [run.result.speculation for run in draft]
-    committed = sum(run.result.usage.completion_tokens for run in draft)
-    drafted = sum(s.drafted_tokens for s in stats)
-    plain_rate, draft_rate = rate(plain), rate(draft)
     return Outcome(
-        draft_tokens_per_s=draft_rate,
-        plain_tokens_per_s=plain_rate,
-        speedup=draft_rate / plain_rate if plain_rate else 0.0,
+        plain_tokens_per_s=plain,
+        methods=tuple(figures(method, done, plain) for method, done in by_method.items()),
+        same_text=len(texts) == len({prompt for prompt, _ in runs}),
+    )
+
+
+def figures(method: str, runs: Sequence[Timed], plain: float) -> Figures:
+    """Add one method's runs up; `plain` is what plain decoding did, in tokens/s."""
+    stats = [run.result.speculation for run in runs]
+    committed = sum(run.result.usage.completion_tokens for run in runs)
+    drafted = sum(s.drafted_tokens for s in stats)
+    return Figures(
+        method=method,
+        tokens_per_s=rate(runs),
+        speedup=rate(runs) / plain if plain else 0.0,
         mean_accepted_length=committed / max(1, sum(s.rounds for s in stats)),
         acceptance_rate=sum(s.accepted_tokens for s in stats) / max(1, drafted),
-        same_text=len(texts) == len({prompt for prompt, _ in runs}),
     )

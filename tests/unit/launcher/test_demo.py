@@ -56,8 +56,8 @@ def test_the_clock_starts_with_the_first_tokens() -> None:
 
 
 def test_methods_take_turns() -> None:
-    methods = [method for _, method in schedule(2)]
-    assert methods == ["plain", "draft"] * len(PROMPTS) * 2
+    methods = [method for _, method in schedule(2, ["plain", "draft", "medusa"])]
+    assert methods == ["plain", "draft", "medusa"] * len(PROMPTS) * 2
 
 
 def test_the_outcome_adds_up() -> None:
@@ -68,13 +68,14 @@ def test_the_outcome_adds_up() -> None:
     }
     outcome = summarise(runs)
     assert outcome.plain_tokens_per_s == 10.0
-    assert outcome.draft_tokens_per_s == 20.0
-    assert outcome.speedup == 2.0
-    assert outcome.mean_accepted_length == 3.0
-    assert outcome.acceptance_rate == 0.5
+    (draft,) = outcome.methods
+    assert draft.tokens_per_s == 20.0
+    assert draft.speedup == 2.0
+    assert draft.mean_accepted_length == 3.0
+    assert draft.acceptance_rate == 0.5
     assert outcome.same_text
-    assert "2.00×" in outcome.line()
-    assert outcome.line().endswith("same text: yes")
+    assert "2.00×" in draft.line()
+    assert outcome.lines().endswith("same text: yes")
     assert json.loads(outcome.to_json())["same_text"] is True
 
 
@@ -85,7 +86,7 @@ def test_one_differing_id_is_noticed() -> None:
     }
     outcome = summarise(runs)
     assert not outcome.same_text
-    assert outcome.line().endswith("same text: NO")
+    assert outcome.lines().endswith("same text: NO")
 
 
 def test_each_token_has_the_colour_of_how_it_came(demo_target: Path) -> None:
