@@ -21,8 +21,9 @@
 {{- else }}
 - {name: HF_HUB_OFFLINE, value: "1"}
 {{- end }}
-{{- if eq .load.tier "gateway" }}
-{{- include "paceline.storeEnv" (dict "root" .root "variable" "PACELINE_GATEWAY_STORE_URL") }}
+{{- if ne .load.tier "drafter" }}
+{{- $variable := printf "PACELINE_%s_STORE_URL" (upper .load.tier) }}
+{{- include "paceline.storeEnv" (dict "root" .root "variable" $variable) }}
 {{- end }}
 {{- with .load.values.extraEnv }}
 {{ toYaml . }}
