@@ -83,7 +83,9 @@ def ask(
 ) -> verifier_pb2.VerifierGenerateRequest:
     """A request; keywords are those of the message."""
     fields.setdefault("sampling", types_pb2.SamplingParams(temperature=0.8, seed=7))
-    fields.setdefault("speculation", types_pb2.SpeculationOptions(draft_tokens=DRAFT_TOKENS))
+    method = "draft" if drafters else "plain"
+    speculation = types_pb2.SpeculationOptions(method=method, draft_tokens=DRAFT_TOKENS)
+    fields.setdefault("speculation", speculation)
     return verifier_pb2.VerifierGenerateRequest(
         request_id="test",
         prompt_ids=prompt,
