@@ -3,9 +3,9 @@
 With acceptance α a draft of K tokens commits E(K) = (1 - α^(K+1)) / (1 - α) tokens a round on
 average, and a round takes verify(K) + draft(K) seconds, both measured. Where the drafter has
 drafted for the outcome ahead of it, only that part of draft(K) is waited for that the pass did not
-cover: with foresight f the wait is (1 - f) draft(K) + f max(draft(K) - verify(K), 0). The K with the highest rate wins, zero included (Leviathan et al. 2023, with
-the costs of the critical path in the denominator). A session that drafts nothing tries again
-after a while.
+cover: with foresight f the wait is (1 - f) draft(K) + f max(draft(K) - verify(K), 0). The K with
+the highest rate wins, zero included (Leviathan et al. 2023, with the costs of the critical path in
+the denominator). A session that drafts nothing tries again after a while.
 """
 
 from __future__ import annotations
