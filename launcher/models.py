@@ -40,7 +40,7 @@ def choose(target: Path | None, draft: Path | None, medusa: Path | None = None) 
     return Models(
         target=bundled("target"),
         draft=own_draft or bundled("draft"),
-        medusa=own_medusa or (BUNDLED / "medusa" if (BUNDLED / "medusa").is_dir() else None),
+        medusa=own_medusa or bundled("medusa", holds="medusa*"),
     )
 
 

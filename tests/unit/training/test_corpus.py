@@ -1,0 +1,108 @@
+"""Files of training data: what is read from them, and what bad ones are told."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from training import blocks
+from training.corpus import Document, Turn, read
+from training.encode import Encoder
+from training.errors import DataError
+
+
+def _file(folder: Path, name: str, content: str | bytes) -> Path:
+    file = folder / name
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return file
+
+
+def test_json_lines_hold_texts_problems_and_conversations(tmp_path: Path) -> None:
+    file = _file(
+        tmp_path,
+        "mixed.jsonl",
+        '{"text": " One. "}\n\n{"question": "1+1?", "answer": "2"}\n'
+        '{"messages": [{"role": "system", "content": "Hm."}, {"role": "user", "content": "Hi"}]}\n',
+    )
+    assert read([file]) == [
+        Document(text="One."),
+        Document(turns=(Turn("user", "1+1?"), Turn("assistant", "2"))),
+        Document(turns=(Turn("system", "Hm."), Turn("user", "Hi"))),
+    ]
+
+
+def test_plain_text_is_cut_at_separators_or_blank_lines(tmp_path: Path) -> None:
+    separated = _file(tmp_path, "a.txt", "One.\n\nStill one.\n<|endoftext|>\nTwo.\n<|endoftext|>\n")
+    spaced = _file(tmp_path, "b.txt", "User: Hi\nAssistant: Ho\n\n\nUser: spoke\nand left.\n")
+    assert read([separated, spaced]) == [
+        Document(text="One.\n\nStill one."),
+        Document(text="Two."),
+        Document(turns=(Turn("user", "Hi"), Turn("assistant", "Ho"))),
+        Document(text="User: spoke\nand left."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("empty.txt", "", "empty"),
+        ("blank.jsonl", "\n \n", "empty"),
+        ("latin.txt", b"caf\xe9 au lait", "not UTF-8: byte 3"),
+        ("broken.jsonl", '{"text": "a"}\n{"text": \n', "line 2: not JSON"),
+        ("odd.jsonl", '{"body": "a"}\n', 'line 1: needs "text"'),
+        ("roles.jsonl", '{"messages": [{"role": "user"}]}\n', 'each of "messages" needs'),
+    ],
+)
+def test_bad_data_is_refused_with_the_files_name(
+    name: str, content: str | bytes, problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=problem) as raised:
+        read([_file(tmp_path, name, content)])
+    assert name in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere\.txt: cannot be read"):
+        read([tmp_path / "nowhere.txt"])
+
+
+def test_a_file_shorter_than_a_block_is_named(encoder: Encoder, tmp_path: Path) -> None:
+    file = _file(tmp_path, "short.txt", "The cat.")
+    with pytest.raises(DataError, match=r"short\.txt: \d+ tokens, shorter than a block of 64"):
+        blocks.of_corpora([file], encoder, block_tokens=64, seed=0)
+
+
+def test_conversations_use_the_chat_template_and_end(encoder: Encoder) -> None:
+    talk = Document(turns=(Turn("user", "The cat"), Turn("assistant", "is in.")))
+    whole, text = encoder.documents([talk, Document(text="The cat")])
+    assert encoder.tokenizer.decode(whole) == "<|begin|><|user|>The cat<|assistant|>is in.<|end|>"
+    assert encoder.tokenizer.decode(text) == "The cat<|end|>"
+    prompt = encoder.prompt(talk, random.Random(0))
+    assert encoder.tokenizer.decode(prompt) == "<|begin|><|user|>The cat<|assistant|>"
+    assert whole[: len(prompt)] == prompt
+
+
+def test_the_batch_of_a_step_depends_on_seed_and_step_alone(
+    stories: Path, talks: Path, encoder: Encoder
+) -> None:
+    one, again, other = (
+        blocks.of_corpora([stories, talks], encoder, block_tokens=16, seed=seed)
+        for seed in (0, 0, 1)
+    )
+    for step in range(3):
+        one.batch(step, 4)
+    assert one.batch(7, 4).tolist() == again.batch(7, 4).tolist() != other.batch(7, 4).tolist()
+    size = len(one)
+    epoch = [tuple(row) for row in one.batch(1, size).tolist()]
+    assert sorted(epoch) == sorted(map(tuple, one.ids.tolist()))
+
+
+def test_a_mixture_keeps_its_proportion(stories: Path, talks: Path, encoder: Encoder) -> None:
+    first, second = (
+        blocks.of_corpora([file], encoder, block_tokens=16, seed=0) for file in (stories, talks)
+    )
+    batch = blocks.Mixture(first, second, share=0.75).batch(2, 8)
+    assert batch[:2].tolist() == first.batch(2, 2).tolist()
+    assert batch[2:].tolist() == second.batch(2, 6).tolist()

@@ -1,0 +1,330 @@
+"""Runs from files to files: every kind ends in something usable, and goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from paceline.cli._app import app as paceline_app
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from common.errors import ModelError
+from common.model import medusa_checkpoint
+from tests import tiny_models
+from tests.unit.training.conftest import SHAPE
+from training import choose_tree, runs, step_time, written
+from training.commands import train as commands
+from training.corpus import read
+from training.distill import Labels
+from training.encode import Encoder
+from training.errors import DataError, RunError
+from training.folder import RunFolder
+from training.loop import LoopConfig, decayed, train
+from training.models import load_model
+from training.written import WriteConfig
+
+HOW = runs.How(seed=3, block_tokens=16, device="cpu", half=False)
+LOOP = LoopConfig(
+    steps=12, batch=4, learning_rate=5e-3, warmup_share=0.1, log_every=1, evaluate_every=4
+)
+
+
+class Killed(Exception):
+    """Stands for the end of a process."""
+
+
+def _silent(done: int, total: int, line: str = "") -> None:
+    pass
+
+
+def _dying_at(step: int) -> Callable[[int, int, str], None]:
+    def progress(done: int, total: int, line: str = "") -> None:
+        if done == step:
+            raise Killed
+
+    return progress
+
+
+def _curve(folder: Path) -> list[dict[str, float]]:
+    lines = (folder / "curves.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@dataclass
+class Setting:
+    """A kind of run and where it leaves its curves."""
+
+    run: Callable[[Path, Any], dict[str, float]]
+    folders: Sequence[str]
+
+
+@pytest.fixture(scope="session")
+def texts(target: Path, encoder: Encoder, stories: Path, talks: Path) -> Path:
+    out = stories.with_name("written.jsonl")
+    config = WriteConfig(texts=24, max_new_tokens=12, batch=8)
+    written.write(out, load_model(target), encoder, read([stories, talks]), config)
+    return out
+
+
+@pytest.fixture
+def setting(
+    request: pytest.FixtureRequest, target: Path, stories: Path, talks: Path, texts: Path
+) -> Setting:
+    data = runs.Data(corpora=[stories], written=texts, share=0.5, held_out=[stories, talks])
+
+    def pretrain(out: Path, progress: Any) -> dict[str, float]:
+        corpora = [stories, talks]
+        return runs.pretrain(
+            corpora=corpora, out=out, shape=SHAPE, loop=LOOP, how=HOW, progress=progress
+        )
+
+    def distill(out: Path, progress: Any) -> dict[str, float]:
+        return runs.distill(
+            target=target,
+            draft=target,
+            fresh=True,
+            labels=Labels.TARGET,
+            data=data,
+            prompts=4,
+            out=out,
+            loop=LOOP,
+            how=HOW,
+            progress=progress,
+        )
+
+    def medusa(out: Path, progress: Any) -> dict[str, float]:
+        return runs.medusa(
+            target=target,
+            shape=runs.HeadShape(num_heads=2),
+            data=data,
+            prompts=4,
+            out=out,
+            frozen=LOOP,
+            joint=runs.joint_loop(LOOP, 8, 1e-3),
+            how=HOW,
+            progress=progress,
+        )
+
+    return {
+        "pretrain": Setting(pretrain, ["."]),
+        "distill": Setting(distill, ["."]),
+        "medusa": Setting(medusa, ["frozen", "joint"]),
+    }[request.param]
+
+
+KINDS = pytest.mark.parametrize("setting", ["pretrain", "distill", "medusa"], indirect=True)
+
+
+@KINDS
+def test_a_killed_run_goes_on_to_the_same_losses(setting: Setting, tmp_path: Path) -> None:
+    best = setting.run(tmp_path / "whole", _silent)
+    for death in (2, 6, 11):
+        with pytest.raises(Killed):
+            setting.run(tmp_path / "killed", _dying_at(death))
+    assert setting.run(tmp_path / "killed", _silent) == best
+    for folder in setting.folders:
+        whole = _curve(tmp_path / "whole" / folder)
+        assert _curve(tmp_path / "killed" / folder) == whole
+        assert len([point for point in whole if "loss" in point]) in (8, 12)
+        assert (tmp_path / "killed" / folder / "curves.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("setting", ["pretrain"], indirect=True)
+def test_a_checkpoint_that_a_crash_left_half_renamed_counts(
+    setting: Setting, tmp_path: Path
+) -> None:
+    setting.run(tmp_path / "whole", _silent)
+    with pytest.raises(Killed):
+        setting.run(tmp_path / "killed", _dying_at(6))
+    (tmp_path / "killed" / "checkpoint").rename(tmp_path / "killed" / "checkpoint.new")
+    steps: list[int] = []
+    setting.run(tmp_path / "killed", lambda done, total, line="": steps.append(done))
+    assert steps[0] == 5
+    assert _curve(tmp_path / "killed") == _curve(tmp_path / "whole")
+
+
+@KINDS
+def test_losses_fall(setting: Setting, tmp_path: Path) -> None:
+    setting.run(tmp_path, _silent)
+    losses = [point["loss"] for point in _curve(tmp_path / setting.folders[0]) if "loss" in point]
+    assert sum(losses[-3:]) < sum(losses[:3])
+
+
+@pytest.mark.parametrize("setting", ["pretrain"], indirect=True)
+def test_a_folder_of_another_run_is_refused(
+    setting: Setting, tmp_path: Path, stories: Path, talks: Path
+) -> None:
+    setting.run(tmp_path, _silent)
+    with pytest.raises(RunError, match="holds a run with seed 3, not 4: give another --out"):
+        runs.pretrain(
+            corpora=[stories, talks],
+            out=tmp_path,
+            shape=SHAPE,
+            loop=LOOP,
+            how=runs.How(seed=4, block_tokens=16, half=False),
+            progress=_silent,
+        )
+
+
+@pytest.mark.parametrize("setting", ["pretrain"], indirect=True)
+def test_a_damaged_checkpoint_is_named(setting: Setting, tmp_path: Path) -> None:
+    setting.run(tmp_path, _silent)
+    (tmp_path / "checkpoint" / "optimizer.pt").write_bytes(b"not tensors")
+    with pytest.raises(RunError, match="checkpoint: cannot go on from it"):
+        setting.run(tmp_path, _silent)
+
+
+@pytest.mark.parametrize("setting", ["medusa"], indirect=True)
+def test_joint_training_leaves_a_model_and_heads_that_fit_it(
+    setting: Setting, tmp_path: Path, target: Path
+) -> None:
+    setting.run(tmp_path, _silent)
+    joint = load_model(tmp_path / "model")
+    lm_head = joint.get_output_embeddings().weight
+    heads = medusa_checkpoint.load(tmp_path / "heads", lm_head=lm_head)
+    assert heads.num_heads == 2
+    last = load_file(tmp_path / "joint" / "checkpoint" / "weights.safetensors")
+    before = load_model(target).get_input_embeddings().weight.float()
+    assert not torch.equal(last["base.model.embed_tokens.weight"], before)
+
+
+def test_a_drafter_of_another_vocabulary_is_refused(
+    target: Path, stories: Path, tmp_path: Path
+) -> None:
+    draft = tiny_models.save("llama", tmp_path / "draft")
+    with pytest.raises(ModelError, match=r"vocabulary 199, but the target's is \d+"):
+        runs.distill(
+            target=target,
+            draft=draft,
+            fresh=False,
+            labels=Labels.TARGET,
+            data=runs.Data(corpora=[stories], held_out=[stories]),
+            prompts=4,
+            out=tmp_path / "out",
+            loop=LOOP,
+            how=HOW,
+            progress=_silent,
+        )
+
+
+def test_writing_goes_on_after_whole_batches(
+    target: Path, encoder: Encoder, stories: Path, talks: Path, texts: Path, tmp_path: Path
+) -> None:
+    whole = texts.read_text()
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text(whole[: len(whole) // 2])
+    config = WriteConfig(texts=24, max_new_tokens=12, batch=8)
+    documents = read([stories, talks])
+    assert written.write(cut, load_model(target), encoder, documents, config) == 24
+    assert cut.read_text() == whole
+
+
+def test_files_of_written_text_are_checked(tmp_path: Path) -> None:
+    file = tmp_path / "written.jsonl"
+    for content, problem in (
+        (b"", "empty"),
+        (b'{"ids": [1]}\n', "line 1: needs"),
+        (b"\xff\n", "not UTF-8"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=problem) as raised:
+            written.read(file)
+        assert "written.jsonl" in str(raised.value)
+
+
+def test_the_checkpoint_with_the_best_score_is_kept(
+    accelerator: Accelerator, tmp_path: Path
+) -> None:
+    class Shrinking:
+        """A weight that falls, and is best half-way."""
+
+        def __init__(self) -> None:
+            self.module: nn.Module = nn.Linear(1, 1, bias=False)
+            self._weight = next(self.module.parameters())
+            nn.init.constant_(self._weight, 1.0)
+
+        def groups(self, learning_rate: float) -> list[dict[str, Any]]:
+            return decayed(self.module, learning_rate)
+
+        def losses(self, batch: Tensor, progress: float) -> dict[str, float]:
+            self._weight.sum().backward()
+            return {"loss": self._weight.item()}
+
+        def evaluate(self) -> dict[str, float]:
+            return {"score": -abs(self._weight.item() - 0.5)}
+
+    class Nothing:
+        def batch(self, step: int, size: int) -> Tensor:
+            return torch.zeros(size, 1)
+
+    task, folder = Shrinking(), RunFolder(tmp_path, {})
+    config = LoopConfig(steps=20, learning_rate=0.1, weight_decay=0.0, evaluate_every=1)
+    train(task, Nothing(), folder, accelerator, config)
+    scores = [point["score"] for point in _curve(tmp_path) if "score" in point]
+    assert folder.state.best_score == max(scores)
+    assert 0 < folder.state.best_step < 20
+    assert task.evaluate()["score"] == max(scores)
+
+
+def test_the_commands_from_corpus_to_tree(
+    target: Path, stories: Path, texts: Path, tmp_path: Path
+) -> None:
+    """Heads are trained, their tree chosen from given step times, and both measured."""
+    held = ["--target", str(target), "--held-out", str(stories), "--prompts", "4"]
+    small = ["--steps", "4", "--batch", "2", "--block-tokens", "16", "--evaluate-every", "2"]
+    data = ["--corpus", str(stories), "--written", str(texts)]
+    out = tmp_path / "run"
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(commands, arguments)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    run("medusa", *held, *data, *small, "--num-heads", "2", "--out", str(out), "--fp32")
+    printed = run("tree", *held, "--heads", str(out / "heads"), "--step-ms", "1:1,9:1.01")
+    assert "chosen" in printed
+    facts = medusa_checkpoint.read_facts(out / "heads")
+    assert facts["tree"] is not None
+    printed = run("measure", *held, "--heads", str(out / "heads"), "--draft", str(target))
+    assert f"the tree of {len(facts['tree'])} nodes" in printed
+    assert "stories" in printed
+
+
+@pytest.mark.parametrize("name", ["pretrain", "write", "distill", "medusa", "tree", "measure"])
+def test_every_command_shows_an_example(name: str) -> None:
+    result = CliRunner().invoke(paceline_app, ["train", name, "--help"])
+    assert result.exit_code == 0
+    assert f"Example: paceline train {name}" in result.output
+
+
+def test_a_command_ends_bad_data_with_one_line(target: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    arguments = ["--target", str(target), "--corpus", str(empty), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(commands, ["write", *arguments])
+    assert result.exit_code == 1
+    assert result.output.splitlines()[-1].startswith("error: ")
+    assert "empty.txt: empty" in result.output
+
+
+def test_step_times_cover_the_rows_asked_for(target: Path) -> None:
+    lm_head = load_model(target).get_output_embeddings().weight
+    heads = choose_tree.Heads(lm_head, num_heads=2, num_layers=1, own_lm=True)
+    found = step_time.measure(
+        target,
+        heads.weights(),
+        lambda nodes: tuple((rank,) for rank in range(nodes)),
+        device="cpu",
+        rows=(1, 3),
+        passes=2,
+    )
+    assert found.keys() == {1, 3}
+    assert all(ms > 0 for ms in found.values())

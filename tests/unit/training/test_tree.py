@@ -1,0 +1,134 @@
+"""The search for a tree, and what acceptance along a text is said to be."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from training import acceptance, tree
+from training.acceptance import tree_tokens
+from training.choose_tree import parsed
+from training.encode import Encoder
+from training.heads import Heads
+from training.models import load_model
+from training.tree import PathWorth, choices, grow, interpolated, of_size
+from training.written import Written
+
+HEADS, RANKS = 2, 3
+
+
+def _found(seed: int, positions: int = 300) -> list[list[list[int]]]:
+    """Ranks of a domain: low ones are likelier, the second head is often right with the first."""
+    chooser = random.Random(seed)
+    rows = []
+    for _ in range(positions):
+        first = min(int(chooser.expovariate(0.9)), RANKS)
+        rows.append([first, first if chooser.random() < 0.5 else chooser.randint(0, RANKS)])
+    return [rows]
+
+
+def _downward_closed(paths: tuple[tuple[int, ...], ...]) -> bool:
+    return all(len(path) == 1 or path[:-1] in paths for path in paths)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+def test_no_tree_of_the_same_size_is_worth_more(nodes: int) -> None:
+    domains = [_found(0), _found(1)]
+    worth = PathWorth(domains, RANKS)
+    every = [path for n in (1, 2) for path in itertools.product(range(RANKS), repeat=n)]
+    best = max(
+        sum(map(worth, paths))
+        for paths in itertools.combinations(every, nodes)
+        if _downward_closed(paths)
+    )
+    found = of_size(domains, nodes, RANKS)
+    assert len(found) == nodes
+    assert _downward_closed(found)
+    assert sum(map(worth, found)) == pytest.approx(best)
+
+
+def test_paths_come_by_falling_probability_down_to_the_last() -> None:
+    grown = list(grow(PathWorth([_found(0)], RANKS)))
+    assert len(grown) == RANKS + RANKS**2
+    assert len({path for path, _ in grown}) == len(grown)
+    probabilities = [probability for _, probability in grown]
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_domains_weigh_the_same_however_long_they_are() -> None:
+    long, short = [[[0, 0]] * 1000], [[[1, 1]] * 50]
+    worth = PathWorth([long, short], RANKS)
+    assert worth((0,)) == pytest.approx(0.5)
+    assert worth((1,)) == pytest.approx(0.5)
+
+
+def test_the_size_follows_the_cost_of_rows() -> None:
+    domains = [_found(0)]
+    flat = choices(domains, {1: 3.0, 13: 3.0}, RANKS)
+    steep = choices(domains, {1: 3.0, 2: 300.0, 13: 3000.0}, RANKS)
+    assert [len(choice.tree) for choice in flat] == list(range(13))
+    assert len(max(flat, key=lambda choice: choice.tokens_per_s).tree) == 12
+    assert max(steep, key=lambda choice: choice.tokens_per_s).tree == ()
+
+
+def test_step_times_are_interpolated() -> None:
+    table = parsed("2:3,4:5.0,12:9")
+    assert [interpolated(table, rows) for rows in (1, 2, 3, 4, 8, 12, 20)] == [3, 3, 4, 5, 7, 9, 9]
+
+
+def test_tokens_with_a_tree_by_hand() -> None:
+    # Positions 0, 1, 3, 6 are reached: the walks accept 0, 1, 2 and, at the end, no guess.
+    rows = [[1, 0], [0, 1], [9, 9], [0, 0], [9, 9], [9, 9], [-1, -1]]
+    assert tree_tokens([rows], ((0,), (0, 0))) == pytest.approx(7 / 4)
+    assert tree_tokens([rows], ()) == 1
+
+
+def test_chains_by_hand() -> None:
+    hits = [True, True, False, True, True, True, True]
+    passes = [acceptance._chain_passes(hits, length) for length in (1, 2, 3)]
+    # K=1: 2+1+2+2; K=2: 3+3+1; K=3: 3+4.
+    assert passes == [4, 3, 2]
+
+
+def test_accuracies_leave_out_what_stands_behind_the_end() -> None:
+    table = acceptance.accuracies([[[0, 1], [1, -1], [5, -1]]], 2)
+    torch.testing.assert_close(table, torch.tensor([[1 / 3, 1 / 3], [0.0, 1.0]]))
+
+
+def test_ranks_are_those_of_the_tokens_that_come(target: Path, encoder: Encoder) -> None:
+    model = load_model(target)
+    lm_head = model.get_output_embeddings().weight
+    heads = Heads(lm_head, num_heads=HEADS, num_layers=1, own_lm=False).to(lm_head.dtype)
+    texts = [Written([5, 9, 7, 30, 12, 44], 2), Written([8, 6, 31], 1)]
+    found = acceptance.ranks(model, heads, texts, lm_head)
+    # Fresh heads are the output layer itself, so they rank by the next token's logits.
+    for text, rows in zip(texts, found, strict=True):
+        logits = model(input_ids=torch.tensor([text.ids])).logits[0]
+        assert len(rows) == len(text.ids) - text.prompt_tokens
+        for place, row in enumerate(rows, start=text.prompt_tokens - 1):
+            for head, rank in enumerate(row):
+                coming = place + 2 + head
+                if coming >= len(text.ids):
+                    assert rank == -1
+                else:
+                    assert rank == (logits[place] > logits[place, text.ids[coming]]).sum()
+
+
+def test_the_target_agrees_with_itself(target: Path) -> None:
+    model = load_model(target)
+    ids = [5, 9]
+    for _ in range(12):
+        ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+    found = acceptance.chain(model, [Written(ids, 2)], [3])
+    assert found.agreement == 1
+    assert found.tokens == {3: 12 / 3}
+
+
+def test_a_tree_of_no_nodes_is_left_where_no_head_is_right() -> None:
+    never = [[[9, 9]] * 40]
+    offered = tree.choices([never], {1: 1.0, 5: 1.1}, RANKS)
+    assert max(offered, key=lambda choice: choice.tokens_per_s).tree == ()

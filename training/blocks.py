@@ -1,0 +1,105 @@
+"""Token ids cut into blocks of one length, and the batch of every step.
+
+The batch of step n is a function of the seed and n alone: a run that goes on after a crash sees
+what it would have seen.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from training import corpus, written
+from training.encode import Encoder, Ids
+from training.errors import DataError
+
+
+class Blocks:
+    """Blocks in an order drawn anew for each epoch.
+
+    Args:
+        ids: All blocks. # [blocks, T]
+        seed: Decides the order.
+    """
+
+    def __init__(self, ids: Tensor, *, seed: int) -> None:
+        assert ids.ndim == 2
+        assert len(ids) > 0
+        self.ids = ids
+        self._seed = seed
+        self._order = lru_cache(maxsize=2)(self._draw)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def batch(self, step: int, size: int) -> Tensor:
+        """The blocks of a step. # [size, T]"""
+        places = range(step * size, (step + 1) * size)
+        return self.ids[[int(self._order(p // len(self))[p % len(self)]) for p in places]]
+
+    def split(self, count: int) -> tuple[Blocks, Blocks]:
+        """Sets `count` blocks aside; returns the rest and those."""
+        order = self._draw(-1)
+        rest, aside = self.ids[order[count:]], self.ids[order[:count]]
+        return Blocks(rest, seed=self._seed), Blocks(aside, seed=self._seed)
+
+    def _draw(self, epoch: int) -> Tensor:
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch + 1)
+        return torch.randperm(len(self), generator=generator)
+
+
+class Mixture:
+    """Two kinds of blocks in a fixed proportion.
+
+    Args:
+        first: One kind.
+        second: The other.
+        share: Part of each batch that is of the second kind.
+    """
+
+    def __init__(self, first: Blocks, second: Blocks, *, share: float) -> None:
+        self._first, self._second, self._share = first, second, share
+
+    def batch(self, step: int, size: int) -> Tensor:
+        """The blocks of a step. # [size, T]"""
+        second = round(size * self._share)
+        parts = [(self._first, size - second), (self._second, second)]
+        return torch.cat([blocks.batch(step, count) for blocks, count in parts if count])
+
+
+def of_corpora(paths: Sequence[Path], encoder: Encoder, block_tokens: int, seed: int) -> Blocks:
+    """Reads corpora.
+
+    Raises:
+        DataError: A file that cannot be used, or is shorter than a block.
+    """
+    packed = []
+    for path in paths:
+        documents = encoder.documents(corpus.read([path]))
+        packed.append(_pack(path, documents, block_tokens, seed))
+    return Blocks(torch.cat(packed), seed=seed)
+
+
+def of_written(path: Path, block_tokens: int, seed: int) -> Blocks:
+    """Reads a file of what a target wrote.
+
+    Raises:
+        DataError: It cannot be used, or is shorter than a block.
+    """
+    texts = [text.ids for text in written.read(path)]
+    return Blocks(_pack(path, texts, block_tokens, seed), seed=seed)
+
+
+def _pack(path: Path, documents: Sequence[Ids], block_tokens: int, seed: int) -> Tensor:
+    """Strings documents together in random order and cuts the string. # [blocks, T]"""
+    order = list(documents)
+    random.Random(seed).shuffle(order)
+    ids = torch.tensor([token for document in order for token in document], dtype=torch.int32)
+    if len(ids) < block_tokens:
+        raise DataError(f"{path}: {len(ids)} tokens, shorter than a block of {block_tokens}")
+    return ids[: len(ids) // block_tokens * block_tokens].view(-1, block_tokens)

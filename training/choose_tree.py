@@ -1,0 +1,126 @@
+"""`paceline train tree`: chooses a tree for heads by what they hit and what a pass costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from common.errors import InvalidArgument
+from common.model import medusa_checkpoint
+from training import acceptance, held_out, step_time, tree
+from training.encode import Encoder
+from training.heads import Heads
+from training.held_out import HeldOutConfig
+from training.models import load_model
+from training.tree import Choice, PathWorth
+
+MOST_RANKS = 10
+"""Ranks of a head that may stand in a tree."""
+
+
+def run(
+    *,
+    target: Path,
+    heads: Path,
+    files: Sequence[Path],
+    step_ms: Mapping[int, float],
+    most_rows: int,
+    prompts: int,
+    device: str,
+) -> list[str]:
+    """Chooses, writes the tree into the heads' `medusa.json`, and says why.
+
+    Args:
+        target: Directory of the model.
+        heads: Directory of the heads, in our layout.
+        files: Files of documents, one a domain.
+        step_ms: Time of a pass by its rows, ms; measured where empty.
+        most_rows: Largest tree, the root included.
+        prompts: Held-out prompts of each domain.
+        device: Where to compute.
+
+    Returns:
+        Lines to print: accuracy by head and rank, and the sizes considered.
+    """
+    facts = medusa_checkpoint.read_facts(heads)
+    found, module = measured(target, heads, files, prompts=prompts, device=device)
+    worth = PathWorth(found, MOST_RANKS)
+    paths = [path for path, _ in islice(tree.grow(worth), most_rows - 1)]
+    if not step_ms:
+        rows = [count for count in step_time.ROWS if count <= most_rows]
+        step_ms = step_time.measure(
+            target,
+            module.weights(),
+            lambda nodes: tuple(paths[:nodes]),
+            device=device,
+            rows=rows,
+        )
+    offered = tree.choices(found, step_ms, MOST_RANKS)
+    best = max(offered, key=lambda choice: choice.tokens_per_s)
+    chosen = sorted(best.tree, key=lambda path: (len(path), path))
+    medusa_checkpoint.write_facts(heads, {**facts, "tree": chosen})
+    return [*_accuracy_lines(worth), *_size_lines(offered, best, step_ms)]
+
+
+def measured(
+    target: Path, heads: Path, files: Sequence[Path], *, prompts: int, device: str
+) -> tuple[list[list[list[list[int]]]], Heads]:
+    """Ranks along the choosing half of held-out texts, a domain each; and the heads."""
+    model = load_model(target).to(device)
+    lm_head = model.get_output_embeddings().weight
+    module = load_heads(heads, lm_head)
+    domains = held_out.load(files, model, Encoder(target), HeldOutConfig(prompts=prompts))
+    return [acceptance.ranks(model, module, d.choosing, lm_head) for d in domains], module
+
+
+def load_heads(directory: Path, lm_head: torch.Tensor) -> Heads:
+    """Reads heads in the type of the model they are for. # lm_head [V, d]"""
+    weights = medusa_checkpoint.load(directory, lm_head=lm_head)
+    module = Heads(
+        lm_head,
+        num_heads=weights.num_heads,
+        num_layers=weights.num_layers,
+        own_lm=weights.lm is not None,
+    )
+    module.set_weights(weights)
+    return module.to(lm_head.device, lm_head.dtype).requires_grad_(False)
+
+
+def parsed(table: str) -> dict[int, float]:
+    """Reads "1:3.2,8:4.5": rows and milliseconds.
+
+    Raises:
+        InvalidArgument: Of another form.
+    """
+    try:
+        pairs = [entry.split(":") for entry in table.split(",") if entry]
+        found = {int(rows): float(ms) for rows, ms in pairs}
+    except ValueError as error:
+        raise InvalidArgument("step-ms", 'must be like "1:3.2,8:4.5,32:9"') from error
+    if any(rows < 1 or ms <= 0 for rows, ms in found.items()):
+        raise InvalidArgument("step-ms", "rows start at 1, times are above 0")
+    return found
+
+
+def _accuracy_lines(worth: PathWorth) -> list[str]:
+    lines = ["head  share of tokens at rank 0, 1, …"]
+    for head in range(worth.num_heads):
+        shares = " ".join(f"{share:.3f}" for share in worth.ranks_of(head))
+        lines.append(f"{head:>4}  {shares}")
+    return lines
+
+
+def _size_lines(offered: Sequence[Choice], best: Choice, step_ms: Mapping[int, float]) -> list[str]:
+    lines = ["rows  tokens a pass  ms a pass  tokens/s"]
+    for choice in offered:
+        rows = len(choice.tree) + 1
+        if rows in step_ms or choice is best:
+            mark = "  chosen" if choice is best else ""
+            lines.append(
+                f"{rows:>4}  {choice.tokens:>13.3f}  {choice.step_ms:>9.2f}"
+                f"  {choice.tokens_per_s:>8.0f}{mark}"
+            )
+    return lines

@@ -1,0 +1,62 @@
+"""Curves of a run: one JSON object a line, and a plot of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+Point = dict[str, float]
+"""What was measured after "step" steps, by name."""
+
+_LINES = "curves.jsonl"
+_PLOT = "curves.png"
+
+
+def read(folder: Path) -> list[Point]:
+    """Returns the points in a folder, without a last one that a crash cut short."""
+    file = folder / _LINES
+    if not file.is_file():
+        return []
+    points = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            points.append(json.loads(line))
+        except ValueError:
+            break
+    return points
+
+
+def append(folder: Path, point: Point) -> None:
+    """Adds a line."""
+    with (folder / _LINES).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(point) + "\n")
+
+
+def rewrite(folder: Path, points: Sequence[Point]) -> None:
+    """Replaces all lines."""
+    text = "".join(json.dumps(point) + "\n" for point in points)
+    (folder / _LINES).write_text(text, encoding="utf-8")
+
+
+def plot(folder: Path, points: Sequence[Point]) -> None:
+    """Draws losses above, everything else below."""
+    # Without pyplot: it keeps global state and looks for a display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = sorted({name for point in points for name in point} - {"step"})
+    losses = [name for name in names if name.startswith("loss")]
+    others = [name for name in names if not name.startswith(("loss", "learning"))]
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, group in enumerate((losses, others), start=1):
+        axes = figure.add_subplot(2, 1, place)
+        for name in group:
+            drawn = [(point["step"], point[name]) for point in points if name in point]
+            axes.plot(*zip(*drawn, strict=True), label=name)
+        axes.set_xlabel("step")
+        axes.grid(alpha=0.3)
+        if group:
+            axes.legend(fontsize="small", ncols=2)
+    figure.savefig(folder / _PLOT, dpi=110)

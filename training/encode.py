@@ -1,0 +1,87 @@
+"""Documents to ids, the way the model will meet them when it is served."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from common.errors import ModelError
+from training.corpus import Document, Turn
+
+Ids = list[int]
+
+
+class Encoder:
+    """A model directory's tokenizer and chat template.
+
+    Args:
+        directory: With the tokenizer's files.
+
+    Raises:
+        ModelError: No tokenizer there, or one without an end-of-text token.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{directory}: no tokenizer to be had there: {error}") from error
+        end = self.tokenizer.eos_token_id
+        if end is None:
+            raise ModelError(f"{directory}: its tokenizer has no end-of-text token")
+        self.end: int = end
+        pad = self.tokenizer.pad_token_id
+        self.pad: int = end if pad is None else pad
+
+    def documents(self, documents: Iterable[Document]) -> list[Ids]:
+        """Ids of whole documents, the end-of-text token included."""
+        rendered = [self._rendered(document) for document in documents]
+        if not rendered:
+            return []
+        batch = self.tokenizer([text for text, _ in rendered], add_special_tokens=False)
+        starts = [self._start if plain else [] for _, plain in rendered]
+        return [[*s, *ids, self.end] for s, ids in zip(starts, batch["input_ids"], strict=True)]
+
+    def prompt(self, document: Document, chooser: random.Random) -> Ids:
+        """The beginning of a document that the model is to continue.
+
+        A conversation breaks off where the assistant answers, after any one of the user's turns;
+        a text after 4 to 32 tokens.
+        """
+        if document.turns:
+            asked = [i for i, turn in enumerate(document.turns) if turn.role == "user"]
+            return self.chat(document.turns[: chooser.choice(asked) + 1]) if asked else []
+        return self.text(document.text)[: chooser.randint(4, 32)]
+
+    def chat(self, turns: Sequence[Turn]) -> Ids:
+        """A conversation, up to where the assistant answers."""
+        return self._encode(self._template(turns, answer=True))
+
+    def text(self, text: str) -> Ids:
+        """A plain text, with the special tokens the model expects before it."""
+        return [*self._start, *self._encode(text)]
+
+    @property
+    def _start(self) -> Ids:
+        found: Ids = self.tokenizer("").input_ids
+        return found[:-1] if found[-1:] == [self.end] else found
+
+    def _rendered(self, document: Document) -> tuple[str, bool]:
+        if document.turns:
+            return self._template(document.turns, answer=False), False
+        return document.text, True
+
+    def _template(self, turns: Sequence[Turn], *, answer: bool) -> str:
+        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        text: str = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=answer
+        )
+        return text
+
+    def _encode(self, text: str) -> Ids:
+        ids: Ids = self.tokenizer(text, add_special_tokens=False).input_ids
+        return ids

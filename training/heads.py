@@ -1,0 +1,115 @@
+"""Medusa heads that can be trained, and the losses of all of them in little memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from common.model.medusa_checkpoint import HeadWeights, Tree
+from training.loss import chunks, distributions, soft_cross_entropy
+
+
+class Heads(nn.Module):
+    """K heads that start as copies of the base model's output layer.
+
+    Args:
+        lm_head: The base model's output matrix. # [V, d]
+        num_heads: K.
+        num_layers: Blocks of a head.
+        own_lm: Whether each head has an output matrix of its own; else the base model's serves.
+    """
+
+    def __init__(self, lm_head: Tensor, *, num_heads: int, num_layers: int, own_lm: bool) -> None:
+        super().__init__()
+        size = lm_head.shape[1]
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(_zero(nn.Linear(size, size)) for _ in range(num_layers))
+            for _ in range(num_heads)
+        )
+        start = lm_head.detach().float()
+        self.lm = nn.ParameterList(start.clone() for _ in range(num_heads if own_lm else 0))
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def logits(self, head: int, hidden: Tensor, lm_head: Tensor) -> Tensor:
+        """One head's logits. # [..., d] -> [..., V]"""
+        x = hidden
+        for layer in self._layers(head):
+            x = x + F.silu(layer(x))
+        return F.linear(x, self.lm[head] if len(self.lm) else lm_head.to(x.dtype))
+
+    def _layers(self, head: int) -> list[nn.Linear]:
+        layers: Any = self.blocks[head]
+        return list(layers)
+
+    def weights(self, tree: Tree | None = None) -> HeadWeights:
+        """The weights in the form that is saved."""
+        layers = [self._layers(head) for head in range(len(self))]
+        return HeadWeights(
+            block=torch.stack([torch.stack([m.weight for m in head]) for head in layers]),
+            bias=torch.stack([torch.stack([m.bias for m in head]) for head in layers]),
+            lm=torch.stack(list(self.lm)) if len(self.lm) else None,
+            tree=tree,
+        )
+
+    def set_weights(self, weights: HeadWeights) -> None:
+        """Takes weights over from heads of the same shape."""
+        with torch.no_grad():
+            for head in range(len(self)):
+                for layer, module in enumerate(self._layers(head)):
+                    module.weight.copy_(weights.block[head, layer])
+                    module.bias.copy_(weights.bias[head, layer])
+                if weights.lm is not None:
+                    self.lm[head].copy_(weights.lm[head])
+
+
+def backward(
+    heads: Heads,
+    hidden: Tensor,
+    lm_head: Tensor,
+    teacher_hidden: Tensor,
+    teacher_lm: Tensor,
+    scales: Sequence[float],
+    accelerator: Accelerator,
+) -> list[float]:
+    """Losses of all heads, each followed by its backward pass before the next one's logits.
+
+    Head i is to give, at position t, the teacher's distribution of the token at t + 2 + i.
+
+    Args:
+        heads: What is trained.
+        hidden: States after the final norm; a leaf, whose gradient adds up where it has one.
+            # [B, T, d]
+        lm_head: Output matrix for heads without their own. # [V, d]
+        teacher_hidden: The teacher's states of the same text. # [B, T, d]
+        teacher_lm: Its output matrix. # [V, d]
+        scales: Each head's factor in the loss.
+        accelerator: Runs the passes.
+
+    Returns:
+        Each head's mean loss, without its factor.
+    """
+    length = hidden.shape[1]
+    losses = [0.0] * len(heads)
+    for part, share in chunks(hidden):
+        labels = distributions(teacher_hidden[part], teacher_lm, accelerator)
+        for head, scale in enumerate(scales):
+            with accelerator.autocast():
+                seen = hidden[part, : length - 1 - head].flatten(0, 1)
+                logits = heads.logits(head, seen, lm_head)
+            loss = soft_cross_entropy(logits, labels[:, head + 1 :].flatten(0, 1))
+            accelerator.backward(loss * (scale * share))
+            losses[head] += loss.item() * share
+    return losses
+
+
+def _zero(layer: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,94 @@
+"""Held-out prompts by domain, and what the target makes of them greedily.
+
+A domain is a file of documents that no training saw; its name is the file's. Every other prompt
+chooses (checkpoints, trees), the rest reports, so that no figure is measured on what it was
+chosen by.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training import corpus
+from training.encode import Encoder
+from training.errors import DataError
+from training.written import WriteConfig, Written, continued
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutConfig:
+    """How much is held out."""
+
+    prompts: int = 40
+    """Prompts of a domain; half of them choose, half report."""
+
+    new_tokens: int = 64
+    """Length of the target's continuations."""
+
+    max_prompt_tokens: int = 256
+    """Longer beginnings are passed over."""
+
+    batch: int = 40
+    """Prompts continued at once."""
+
+    seed: int = 1
+    """Decides which documents, and where they break off."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The target's greedy texts of one domain.
+
+    Attributes:
+        name: Of the file the prompts came from.
+        choosing: Texts that choose.
+        reporting: Texts that report.
+    """
+
+    name: str
+    choosing: list[Written]
+    reporting: list[Written]
+
+
+def load(
+    paths: Sequence[Path], target: Any, encoder: Encoder, config: HeldOutConfig
+) -> list[Domain]:
+    """Reads each file's documents and lets the target continue their beginnings.
+
+    Args:
+        paths: A file a domain, as `training.corpus` reads them.
+        target: A `transformers` causal language model.
+        encoder: Its tokenizer.
+        config: How much.
+
+    Raises:
+        DataError: A file cannot be used or gives fewer than two prompts.
+    """
+    return [_domain(path, target, encoder, config) for path in paths]
+
+
+def _domain(path: Path, target: Any, encoder: Encoder, config: HeldOutConfig) -> Domain:
+    chooser = random.Random(config.seed)
+    documents = corpus.read([path])
+    chooser.shuffle(documents)
+    prompts = []
+    for document in documents:
+        ids = encoder.prompt(document, chooser)
+        if 0 < len(ids) <= config.max_prompt_tokens:
+            prompts.append(ids)
+        if len(prompts) == config.prompts:
+            break
+    if len(prompts) < 2:
+        raise DataError(
+            f"{path}: {len(prompts)} prompts of up to {config.max_prompt_tokens} tokens: needs 2"
+        )
+    how = WriteConfig(max_new_tokens=config.new_tokens)
+    texts: list[Written] = []
+    for first in range(0, len(prompts), config.batch):
+        part = prompts[first : first + config.batch]
+        texts += continued(target, encoder, part, how, greedy=True)
+    return Domain(path.stem, texts[::2], texts[1::2])

@@ -1,0 +1,90 @@
+"""Cross-entropy with a whole distribution as the label, and in little memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import Tensor
+
+CHUNK_ROWS = 2048
+"""Positions whose logits, and whose labels, are held at once."""
+
+
+class _SoftCrossEntropy(torch.autograd.Function):
+    """Computes the gradient along with the loss, so that logits are gone over once."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        wide = logits.float()
+        normaliser = wide.logsumexp(-1, keepdim=True)
+        losses: Tensor = normaliser[:, 0] - torch.linalg.vecdot(wide, labels)
+        gradient = (wide - normaliser).exp_().sub_(labels)
+        ctx.save_for_backward(gradient.to(logits.dtype))
+        return losses.mean()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        scaled: Tensor = gradient * (grads[0] / len(gradient))
+        return scaled, None
+
+
+def soft_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over rows of -sum(label * log softmax(logits)).
+
+    Its gradient is that of the KL divergence from the labels; it exceeds it by their entropy.
+
+    Args:
+        logits: Any floating-point type. # [N, V]
+        labels: Probabilities, each row summing to 1, float32. # [N, V]
+    """
+    loss: Tensor = _SoftCrossEntropy.apply(logits, labels)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def distil_backward(
+    hidden: Tensor,
+    lm_head: Tensor,
+    teacher_hidden: Tensor,
+    teacher_lm: Tensor,
+    accelerator: Accelerator,
+) -> float:
+    """Distils one model's distributions into another's, some blocks at a time.
+
+    Args:
+        hidden: The learner's states after its final norm; a leaf, which receives the gradient.
+            # [B, T, d]
+        lm_head: Its output matrix. # [V, d]
+        teacher_hidden: The teacher's states of the same text. # [B, T, d']
+        teacher_lm: Its output matrix. # [V, d']
+        accelerator: Runs the passes.
+
+    Returns:
+        The mean loss.
+    """
+    total = 0.0
+    for part, share in chunks(hidden):
+        with accelerator.autocast():
+            logits = F.linear(hidden[part], lm_head).flatten(0, 1)
+        labels = distributions(teacher_hidden[part], teacher_lm, accelerator)
+        loss = soft_cross_entropy(logits, labels.flatten(0, 1))
+        accelerator.backward(loss * share)
+        total += loss.item() * share
+    return total
+
+
+def distributions(hidden: Tensor, lm_head: Tensor, accelerator: Accelerator) -> Tensor:
+    """A teacher's probabilities. # [B, T, d] -> float32 [B, T, V]"""
+    with torch.no_grad(), accelerator.autocast():
+        return F.linear(hidden, lm_head).float().softmax(-1)
+
+
+def chunks(hidden: Tensor) -> list[tuple[slice, float]]:
+    """Cuts a batch of blocks so that few logits are held; each part with its share of it."""
+    blocks, length, _ = hidden.shape
+    size = max(1, CHUNK_ROWS // length)
+    parts = [slice(first, min(first + size, blocks)) for first in range(0, blocks, size)]
+    return [(part, (part.stop - part.start) / blocks) for part in parts]

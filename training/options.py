@@ -1,0 +1,129 @@
+"""Options that the commands of `paceline train` share, and how those commands end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from common.errors import PacelineError
+
+
+class Device(StrEnum):
+    """Where to compute."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+Target = Annotated[
+    Path, typer.Option(exists=True, file_okay=False, help="Directory of the target model")
+]
+Corpus = Annotated[
+    list[Path],
+    typer.Option(
+        "--corpus",
+        help="Training file, .jsonl or text; may be given again. "
+        'Lines of .jsonl hold "text", "question" and "answer", or "messages"',
+    ),
+]
+WrittenFile = Annotated[
+    Path | None, typer.Option("--written", help="Text by the target, from `paceline train write`")
+]
+WrittenShare = Annotated[
+    float, typer.Option(min=0, max=1, help="Part of each batch that the target wrote")
+]
+HeldOut = Annotated[
+    list[Path],
+    typer.Option(
+        "--held-out",
+        help="File of documents that no training saw, one a domain; may be given again",
+    ),
+]
+Prompts = Annotated[int, typer.Option(min=2, help="Held-out prompts of each domain")]
+Steps = Annotated[int, typer.Option(min=1, help="Optimiser steps")]
+Batch = Annotated[int, typer.Option(min=1, help="Blocks of a step")]
+BlockTokens = Annotated[int, typer.Option(min=8, help="Tokens of a block")]
+LearningRate = Annotated[float, typer.Option(min=0, help="Highest learning rate")]
+EvaluateEvery = Annotated[
+    int, typer.Option(min=1, help="Steps between evaluations, each followed by a checkpoint")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Decides weights, order and samples")]
+DeviceOption = Annotated[Device, typer.Option(help="Where to compute")]
+Half = Annotated[bool, typer.Option("--bf16/--fp32", help="Number format of products")]
+Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves it to torch")]
+
+
+@contextmanager
+def ending_well() -> Iterator[None]:
+    """Turns an error of ours into one line and exit code 1."""
+    try:
+        yield
+    except PacelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+class Bar:
+    """A progress bar with a line of figures; plain lines where there is no terminal.
+
+    Args:
+        console: Where to draw.
+        what: Stands before the bar.
+    """
+
+    def __init__(self, console: Console, what: str) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[line]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(what, line="", total=None)
+        self._what, self._told = what, -1
+
+    def __enter__(self) -> Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, done: int, total: int, line: str = "") -> None:
+        """Shows how far the work is."""
+        self._bar.update(self._task, completed=done, total=total, line=line)
+        percent = 100 * done // max(1, total)
+        if not self._console.is_terminal and percent != self._told:
+            self._told = percent
+            self._console.print(
+                f"{self._what} {done}/{total} {line}", markup=False, highlight=False, soft_wrap=True
+            )
+
+
+def place(device: Device) -> str:
+    """The device's name for torch."""
+    import torch
+
+    if device is Device.AUTO:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device.value
+
+
+def set_threads(threads: int) -> None:
+    """Sets how many CPU threads torch uses; 0 changes nothing."""
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
