@@ -83,7 +83,7 @@ async def serve(
         cost=cost,
         heads=heads,
         lookahead=settings.lookahead,
-        shared=pools,
+        shared=pools if settings.share_ngrams else None,
     )
     links.bind(engine)
     description.methods.extend(engine.limits.methods)

@@ -66,6 +66,8 @@ class VerifierConfig(WorkerConfig):
     store_url: str | None = None
     """Redis or Valkey through which verifiers share n-grams: redis://host:port/0 or unix:///path.
     Without it this process shares them among its own requests."""
+    share_ngrams: bool = True
+    """Whether requests of one tenant learn from each other's n-grams."""
     medusa: str = ""
     """Directory of Medusa heads made for the model; empty serves without."""
     lookahead: LookaheadConfig = field(default_factory=LookaheadConfig)

@@ -22,6 +22,7 @@ from verifier.cost import StepCost
 from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft_length import Acceptance, DraftLength
+from verifier.methods.gate import Gate
 from verifier.sequence import Request, Sequence
 
 
@@ -192,6 +193,7 @@ class DraftProposer:
     _by_id: dict[int, _Session] = field(default_factory=dict)
     _next_id: int = 0
     _acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
+    _gate: Gate = field(default_factory=Gate)
 
     def open(self, sequence: Sequence) -> None:
         """Opens a mirror at the first drafter that can be reached."""
@@ -231,6 +233,7 @@ class DraftProposer:
         checked = session.proposed if tree is session.tree else []
         session.proposed, session.tree = [], None
         right = _common(checked, outcome.accepted)
+        self._gate.count(len(ids))
         session.length.observe(len(checked), right)
         self._acceptance.observe(len(checked), right)
         key = RoundKey(
@@ -364,6 +367,8 @@ class DraftProposer:
         room = sequence.room - 1
         if sequence.request.draft_tokens:
             return min(sequence.request.draft_tokens, room)
+        if not self._gate.drafting(len(self._sessions), now):
+            return 0
         most, clock = min(self.draft_tokens, room), link.clock
         return session.length.choose(most, self.cost, clock.cost.at, clock.foresight)
 
