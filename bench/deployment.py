@@ -14,6 +14,10 @@ JOIN_S = 30.0
 
 TICK_S = 0.2
 
+FORGETFUL = {"PACELINE_VERIFIER_SHARE_NGRAMS": "false"}
+"""Environment of a deployment whose requests do not learn from each other: the same prompts are
+asked again and again, and what one pass wrote would answer the next."""
+
 IN_LOCKSTEP = {"PACELINE_VERIFIER_ENGINE__DRAFT_FANOUT": "0"}
 """Environment of a deployment whose drafter never drafts ahead."""
 

@@ -10,7 +10,7 @@ from paceline import Client
 from paceline import PacelineError as ClientError
 
 from bench import prompts, round_trips, summary
-from bench.deployment import IN_LOCKSTEP, await_draft, offered, options
+from bench.deployment import FORGETFUL, IN_LOCKSTEP, await_draft, offered, options
 from bench.measure import Passes, measure
 from bench.plan import Plan, plan
 from bench.progress import Progress
@@ -35,7 +35,9 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> Report:
     workers = options(settings)
     chosen = prompts.load(settings.per_domain)
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(models=settings.models, options=workers, watch=watch))
+        cluster = stack.enter_context(
+            Cluster(models=settings.models, options=workers, watch=watch, environment=FORGETFUL)
+        )
         client = stack.enter_context(Client(cluster.address))
         if settings.models.draft:
             await_draft(client)

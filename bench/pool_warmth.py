@@ -1,0 +1,113 @@
+"""`python -m bench.pool_warmth`: lookahead with an empty shared pool, and with a warm one.
+
+Half of the prompts of every domain are decoded by one verifier, whose n-grams go to the store. A
+second verifier, started afterwards with that store, decodes the other half, each prompt once, in
+turn with plain decoding; so does one whose store is empty. Nothing is asked twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from paceline import Client
+
+from bench import prompts
+from launcher import rundir, store
+from launcher.cluster import Cluster
+from launcher.commandline import WorkerOptions
+from launcher.models import Models, choose
+from launcher.process import Process
+from launcher.timing import Timed, rate, timed
+
+SETTLE_S = 1.0
+"""Time for what was written behind to arrive."""
+
+STOP_S = 5.0
+
+
+def main() -> None:
+    """Run it and print a line for each pool."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--max-tokens", type=int, default=96, help="tokens of each text")
+    parser.add_argument("--repetitions", type=int, default=3, help="fresh stores to do it with")
+    given = parser.parse_args()
+    models = Models(target=choose(None, None).target)
+    runs = [once(models, given.max_tokens) for _ in range(given.repetitions)]
+    for name in ("empty", "warm"):
+        passes = [run[name] for run in runs]
+        speedup = statistics.median(rate(ran) / rate(plain) for plain, ran in passes)
+        rounds = sum(one.result.speculation.rounds for _, ran in passes for one in ran)
+        tokens = sum(len(one.result.token_ids) for _, ran in passes for one in ran)
+        accepted = sum(one.result.speculation.accepted_tokens for _, ran in passes for one in ran)
+        drafted = sum(one.result.speculation.drafted_tokens for _, ran in passes for one in ran)
+        print(
+            f"{name}: {speedup:.2f}x plain, {tokens / rounds:.2f} tokens/pass, "
+            f"{accepted / max(drafted, 1):.2f} of the guesses right"
+        )
+
+
+def once(models: Models, max_tokens: int) -> dict[str, tuple[list[Timed], list[Timed]]]:
+    """Measure with one pair of stores; return plain and lookahead by pool."""
+    half = [prompt for index, prompt in enumerate(prompts.load()) if index % 2]
+    rest = [prompt for index, prompt in enumerate(prompts.load()) if not index % 2]
+    measured = {}
+    for name in ("empty", "warm"):
+        with shared_store() as url:
+            if name == "warm":
+                with verifier(models, url) as client:
+                    texts(client, half, max_tokens, ("lookahead",))
+                    time.sleep(SETTLE_S)
+            with verifier(models, url) as client:
+                plain, ran = texts(client, rest, max_tokens, ("plain", "lookahead"))
+            assert [one.result.token_ids for one in plain] == [
+                one.result.token_ids for one in ran
+            ], "one seed, one text"
+            measured[name] = plain, ran
+    return measured
+
+
+def texts(
+    client: Client, chosen: Sequence[prompts.Prompt], max_tokens: int, methods: Sequence[str]
+) -> list[list[Timed]]:
+    """Decode prompts by each method in turn."""
+    done: list[list[Timed]] = [[] for _ in methods]
+    for ids in prompts.encode(list(chosen), client):
+        for method, ran in zip(methods, done, strict=True):
+            ran.append(timed(client.generate(token_ids=ids, method=method, max_tokens=max_tokens)))
+    return done
+
+
+@contextmanager
+def shared_store() -> Iterator[str]:
+    """The embedded store by itself; yields its URL."""
+    directory = rundir.create()
+    process = Process("store", store.command(directory), log=directory / "store.log")
+    try:
+        while not store.answers(directory):
+            time.sleep(0.05)
+        yield store.url(directory)
+    finally:
+        process.stop(STOP_S)
+        process.kill()
+        rundir.remove(directory)
+
+
+@contextmanager
+def verifier(models: Models, url: str) -> Iterator[Client]:
+    """A verifier behind a gateway, which shares n-grams through a store."""
+    cluster = Cluster(
+        models=models,
+        options=WorkerOptions(threads=1),
+        with_store=False,
+        environment={"PACELINE_VERIFIER_STORE_URL": url},
+    )
+    with cluster, Client(cluster.address) as client:
+        yield client
+
+
+if __name__ == "__main__":
+    main()
