@@ -56,14 +56,16 @@ class Odds:
         """
         if not chain:
             return
-        right = len(ids) - 1
+        right = 0  # other methods may have gone on where the chain broke
+        while right < min(len(chain), len(ids) - 1) and chain[right].token == ids[right]:
+            right += 1
         self._accepted = _FORGET * self._accepted + right
         self._tested = _FORGET * self._tested + min(right + 1, len(chain))
         if right < len(chain):
             others = (chain[right - 1] if right else root).others
             self._broken = _FORGET * self._broken + 1
             self._covered = [
-                _FORGET * covered + (rank < len(others) and others[rank] == ids[-1])
+                _FORGET * covered + (rank < len(others) and others[rank] == ids[right])
                 for rank, covered in enumerate(self._covered)
             ]
 

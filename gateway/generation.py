@@ -104,7 +104,8 @@ class Generations:
                 tally = pursuit.tally
                 yield replace(chunk, rounds=tally.rounds, drafted_tokens=tally.drafted_tokens)
         if rest := transcript.finish():
-            yield Chunk(rest)
+            totals = pursuit.tally
+            yield Chunk(rest, rounds=totals.rounds, drafted_tokens=totals.drafted_tokens)
         if transcript.stop is not None and not end.stop:  # completed by text held to the end
             end = replace(end, finish_reason=FinishReason.STOP, stop=transcript.stop)
         self._sessions.end(turn, pursuit.placement, pursuit.ids)

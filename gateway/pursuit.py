@@ -199,9 +199,10 @@ class Pursuit:
                 )
             except Unavailable:
                 found = None
-            if isinstance(error, ResourceExhausted) and _refused(found, self._shunned):
+            full = isinstance(error, ResourceExhausted) and _refused(found, self._shunned)
+            if full and not self._ids:
                 raise error
-            if found is not None:
+            if found is not None and not full:
                 return found
             if loop.time() >= give_up:
                 raise Unavailable(

@@ -13,7 +13,7 @@ class Accumulator:
 
     Attributes:
         begun: Whether a gateway has taken the request.
-        responses: How many came.
+        responses: How many came that tell more of the text; one that takes the request on does not.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Accumulator:
         Raises:
             UnimplementedError: A stream that was to be resumed begins anew.
         """
-        self.responses += 1
+        self.responses += response.WhichOneof("event") != "started"
         match response.WhichOneof("event"):
             case "started":
                 self._start(response.started)

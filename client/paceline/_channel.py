@@ -1,6 +1,8 @@
 """Where the gateway is, and the channel options that suit it."""
 
 import os
+import re
+from ipaddress import ip_address
 
 from paceline._version import __version__
 from paceline.errors import ArgumentError
@@ -12,7 +14,7 @@ _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 # The gateway takes pings down to every 10 s; more often than it allows, it hangs up.
 _KEEPALIVE_MS = 30_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
-_LOOPBACK = ("localhost", "127.", "[::1]", "unix:", "ipv4:127.", "ipv6:[::1]")
+_HOST = re.compile(r"(?:ipv[46]:)?\[?(?P<host>[^\]]*?)\]?(?::\d+)?")
 
 
 def resolve_address(address: str | None) -> str:
@@ -37,8 +39,18 @@ def resolve_address(address: str | None) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is on this machine."""
-    return address.startswith(_LOOPBACK)
+    """Whether an address, and every other that a list of them names, is on this machine."""
+    return address.startswith("unix:") or all(map(_is_this_machine, address.split(",")))
+
+
+def _is_this_machine(target: str) -> bool:
+    found = _HOST.fullmatch(target)
+    if found is None:
+        return False
+    try:
+        return found["host"] == "localhost" or ip_address(found["host"]).is_loopback
+    except ValueError:  # another name
+        return False
 
 
 def channel_options(address: str) -> list[tuple[str, int | str]]:

@@ -103,6 +103,10 @@ class Security:
 def _tls_of_environment() -> Tls | None:
     ca = os.environ.get(CA_VARIABLE)
     if not ca:
+        if os.environ.get(CERT_VARIABLE):
+            raise ArgumentError(
+                CERT_VARIABLE, f"needs {CA_VARIABLE}, a file of authorities or {_SYSTEM!r}"
+            )
         return None
     return Tls(
         ca=None if ca == _SYSTEM else ca,

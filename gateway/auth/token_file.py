@@ -101,14 +101,20 @@ def _parse(path: Path) -> tuple[dict[str, Caller], dict[str, _Entry]]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"auth.tokens: {path}: cannot be read: {error}") from error
     tenants, entries = {}, {}
-    for name, fields in _mapping(tree, "the file", {"tenants"}).get("tenants", {}).items():
+    named = _mapping(tree, "the file", {"tenants"}).get("tenants")
+    if not isinstance(named, dict):
+        raise ConfigError("auth.tokens: tenants: must hold a mapping for each tenant")
+    for name, fields in named.items():
         where = f"tenants.{name}"
         fields = _mapping(fields, where, {"models", "tokens", *_LIMITS})
         tenant = Caller(
             tenant=str(name), models=_models(fields, where), limits=_limits(fields, where)
         )
         tenants[str(name)] = tenant
-        for index, token in enumerate(fields.get("tokens") or ()):
+        tokens = fields.get("tokens") or []
+        if not isinstance(tokens, list):
+            raise ConfigError(f"auth.tokens: {where}.tokens: must be a list")
+        for index, token in enumerate(tokens):
             digest, entry = _entry(tenant, token, f"{where}.tokens[{index}]")
             if digest in entries:
                 raise ConfigError(f"auth.tokens: {where}.tokens[{index}]: stands there twice")

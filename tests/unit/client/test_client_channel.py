@@ -38,7 +38,21 @@ def test_keepalive_stays_within_what_the_gateway_allows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "direct"), [("localhost:1", True), ("127.0.0.1:1", True), ("gpu.example:1", False)]
+    ("address", "direct"),
+    [
+        ("localhost:1", True),
+        ("127.0.0.1:1", True),
+        ("127.9.9.9", True),
+        ("[::1]:1", True),
+        ("unix:/tmp/s", True),
+        ("ipv4:127.0.0.1:1,127.0.0.2:1", True),
+        ("ipv6:[::1]:1", True),
+        ("gpu.example:1", False),
+        ("localhost.example.com:1", False),
+        ("127.0.0.1.example.com:1", False),
+        ("ipv4:127.0.0.1:1,10.0.0.1:1", False),
+        ("10.0.0.1:1", False),
+    ],
 )
 def test_a_proxy_is_never_asked_for_this_machine(address: str, direct: bool) -> None:
     assert ("grpc.enable_http_proxy" in dict(channel_options(address))) is direct

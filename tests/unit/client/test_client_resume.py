@@ -121,3 +121,16 @@ def test_never_beyond_the_timeout(clock: list[float]) -> None:
     clock[0] += 1
     with pytest.raises(errors.DeadlineExceededError):
         asked.request(received())
+
+
+def test_taking_the_request_on_again_is_no_progress(clock: list[float]) -> None:
+    """Gateways that answer `started` and are lost before any text do not go on for ever."""
+    folded, again = received(), resumption()
+    tries = 0
+    while (pause := again.pause_s(LOST, folded)) is not None:
+        clock[0] += pause
+        tries += 1
+        started = pb.GenerationStarted(request_id="r", model="m", seed=3, numerics="n")
+        folded.add(pb.GenerateResponse(started=started))
+        assert tries < 1000
+    assert clock[0] - 100.0 <= _resume._WINDOW_S

@@ -88,6 +88,9 @@ def test_a_changed_file_counts_at_once_and_a_bad_one_does_not(path: Path) -> Non
     [
         ("tenants: [", "cannot be read"),
         ("- a", "the file: must hold tenants"),
+        ("tenants:", "tenants: must hold a mapping"),
+        ("tenants: [a]", "tenants: must hold a mapping"),
+        ("tenants: {a: {tokens: 5}}", r"tenants.a.tokens: must be a list"),
         ("tenant: {}", "knows tenants, not tenant"),
         ("tenants: {a: {tokens: [{sha256: abc}]}}", r"tenants.a.tokens\[0\].sha256: must be 64"),
         ("tenants: {a: {model: [x]}}", "not model"),
