@@ -32,6 +32,9 @@ from drafter.nodes import Node
 
 _log = logging.getLogger(__name__)
 
+_MOST_DRAWN = 64
+"""Tokens of a distribution that is sent; verifiers ask for fewer, but ties may add some."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
@@ -301,9 +304,13 @@ class DraftEngine:
         """
         mirrors = [item for item in self._mirrors.items() if item[1].pending or item[1].round]
         due = [item for item in mirrors if item[1].due]
+        return self._gather(due) or self._gather(mirrors)
+
+    def _gather(self, mirrors: list[tuple[Key, Mirror]]) -> list[Item]:
+        """What these mirrors have to compute, under the budget of a step."""
         budget = self._config.max_batch_tokens
         batch: list[Item] = []
-        for key, mirror in sorted(due or mirrors, key=lambda item: item[1].round is None):
+        for key, mirror in sorted(mirrors, key=lambda item: item[1].round is None):
             item = self._item(key, mirror, budget) if key in self._mirrors else None
             if item is not None:
                 batch.append(item)
@@ -317,7 +324,12 @@ class DraftEngine:
             ends = [mirror.root] if rows == mirror.pending else []
             return Item(key, mirror, committed=rows, ends=ends) if ready else None
         if mirror.unplanned:
-            self._plan(mirror)
+            try:
+                self._plan(mirror)
+            except Exception:  # as with a bad batch
+                _log.exception("planning failed")
+                self._give_up(key, "the engine failed")
+                return None
             self._answer(key, mirror)
         nodes = [node for node in mirror.frontier()[:budget] if mirror.place(node)]
         return Item(key, mirror, nodes=nodes, ends=nodes) if nodes else None
@@ -347,9 +359,11 @@ class DraftEngine:
         for (item, node), row, choice, logits in zip(
             ends, rows, choices, output.logits, strict=False
         ):
-            node.choice, node.computed, node.logits = choice, True, logits
+            node.choice, node.computed = choice, True
             if item.mirror.wants_drawn:
                 node.drawn = _drawn(logits, row)
+            elif item.mirror.round is not None and item.mirror.round.fanout:
+                node.logits = logits.clone()  # a view would keep the whole step's
 
     def _commit(self, batch: list[Item]) -> None:
         """Grows the branches; hands over those that are finished."""
@@ -375,7 +389,7 @@ class DraftEngine:
                 incarnation=mirror.incarnation,
                 round=branch.outcome,
                 ids=tuple(node.token for node in branch.nodes),
-                drawn=tuple(parent.drawn for parent in parents if parent.drawn is not None),
+                drawn=_all([parent.drawn for parent in parents]),
             )
             self._reply(key[0], reply)
 
@@ -445,8 +459,20 @@ def _row(mirror: Mirror, node: Node) -> Row:
     return Row(params=mirror.sampling, position=node.position + 1, seen=mirror.seen, path=path)
 
 
-def _drawn(logits: Tensor, row: Row) -> Drawn:
-    """What a token is drawn from, as far as anything is left by the warpers. # [V]"""
+def _all(drawn: Ids[Drawn | None]) -> tuple[Drawn, ...]:
+    """What every token of a branch was drawn from; nothing where that is not known of all."""
+    known = tuple(one for one in drawn if one is not None)
+    return known if len(known) == len(drawn) else ()
+
+
+def _drawn(logits: Tensor, row: Row) -> Drawn | None:
+    """What a token is drawn from, as far as anything is left by the warpers. # [V]
+
+    None where too much is left to be sent: the token then passes for a guess, which is checked
+    more strictly.
+    """
     chances = warp(logits[None], [row])[0].double().softmax(-1)
     ids = chances.nonzero()[:, 0]
+    if len(ids) > _MOST_DRAWN:
+        return None
     return Drawn(tuple(ids.tolist()), tuple(chances[ids].tolist()))

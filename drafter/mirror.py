@@ -161,8 +161,10 @@ class Mirror:
             Slots to copy keys and values from and to, before anything else is computed.
         """
         assert self.lease.capacity >= len(self.ids) + len(ended.ids)
-        self.odds.observe(self.chain, self.root, ended.ids)
-        sent = self._sent_length(ended)
+        sent = 0
+        if self._checked_by(ended):
+            self.odds.observe(self.chain, self.root, ended.ids)
+            sent = self._sent.get((ended.accepted, ended.ids[-1]), 0)
         right = self.root.follow(ended.ids)
         moves = self._keep(right)
         self._free_all_but(right[-1] if len(right) == len(ended.ids) else None, right)
@@ -241,12 +243,11 @@ class Mirror:
         elif self.answered and self.chain[-1].computed:
             self._look_beyond()
 
-    def _sent_length(self, ended: Round) -> int:
-        """Tokens of an outcome's branch that were sent ahead of it."""
+    def _checked_by(self, ended: Round) -> bool:
+        """Whether a round checked the chain in flight, and nothing else was accepted in it."""
         path_hash = fence.extend(self.path_hash, [node.token for node in self.chain])
-        if (ended.base, ended.path_hash) != (len(self.ids), path_hash):
-            return 0
-        return self._sent.get((ended.accepted, ended.ids[-1]), 0)
+        same = (ended.base, ended.path_hash) == (len(self.ids), path_hash)
+        return same and ended.accepted == len(ended.ids) - 1
 
     def _grow_chain(self, length: int) -> None:
         """Extends the chain by what is chosen already."""
@@ -260,7 +261,8 @@ class Mirror:
         assert self.round is not None
         self._ends_known = True
         end = self.chain[-1]
-        if end.choice is not None and self.round.fanout and self.round.draft_tokens:
+        room = len(self.free) > self.round.draft_tokens
+        if end.choice is not None and room and self.round.fanout and self.round.draft_tokens:
             # The bonus is known one step after those of the others: one token less, or all wait.
             self._start(end, end.choice, max(self.round.draft_tokens - bool(self.branches), 1))
 

@@ -120,7 +120,7 @@ def check_method(method: str) -> None:
     joined = len(set(parts)) == len(parts) and all(part in PROPOSERS for part in parts)
     if method not in METHODS and not joined:
         names = ", ".join(METHODS)
-        problem = f"must be one of {names} (drafting ones also joined with +), got {method!r}"
+        problem = f"must be one of {names} (drafting ones also joined with +), got {method[:64]!r}"
         raise InvalidArgument("speculation.method", problem)
 
 

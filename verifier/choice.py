@@ -21,6 +21,7 @@ _LEAST_TOKENS = 8
 """Shorter outputs say nothing about speed."""
 _REPEATING = 0.2
 _NGRAM = 3
+_LOOKED_AT = 4096
 
 
 @dataclass
@@ -88,6 +89,7 @@ class MethodChoice:
 
 
 def repeats(ids: Ids[int]) -> bool:
-    """Whether a text says things twice: a fifth of its n-grams occurred in it before."""
+    """Whether a text says things twice: a fifth of its last n-grams occurred before."""
+    ids = ids[-_LOOKED_AT:]
     ngrams = [tuple(ids[at : at + _NGRAM]) for at in range(len(ids) - _NGRAM + 1)]
     return bool(ngrams) and 1 - len(set(ngrams)) / len(ngrams) >= _REPEATING

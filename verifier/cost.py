@@ -22,7 +22,8 @@ _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 _REPETITIONS = 5
 _SMOOTHING = 0.1
 _FAR = 3.0
-"""A step that took so many times what was expected paid for something else."""
+"""A step that took more than so many times what was expected counts as if it had taken that: it
+may have paid for something else."""
 
 Table = Ids[tuple[int, float]]
 """Seconds of a step by rows, rows rising."""
@@ -55,8 +56,8 @@ class StepCost:
         ratio = seconds / self._measured(rows)
         if self._scale is None:
             self._scale = ratio
-        elif ratio < _FAR * self._scale:
-            self._scale += _SMOOTHING * (ratio - self._scale)
+        else:
+            self._scale += _SMOOTHING * (min(ratio, _FAR * self._scale) - self._scale)
         others = (sequences - 1) / sequences
         self._rows, self._tokens = rows * others, tokens * others
 

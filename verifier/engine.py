@@ -292,7 +292,8 @@ class Engine:
         self._keep_path(sequence, tree, root, kept)
         self._computed(sequence, work.rows + len(kept))
         owners = [tree.owners[node] for node in kept]
-        sequence.counts.add_round(tree.draft_tokens, len(kept), owners)
+        drafted = tree.draft_tokens + tree.probes(kept)
+        sequence.counts.add_round(drafted, len(kept), owners)
         self._tokens += taken
         whole = tree.draft_tokens > 0 and not tree.children(accepted[-1] if accepted else 0)
         sources = [Source.ACCEPTED] * len(kept)
@@ -332,8 +333,14 @@ class Engine:
 
     def _start(self, sequence: Sequence) -> None:
         sequence.method = sequence.counts.method = self._choice.choose(sequence.request)
-        sequence.watch_ids(self.limits.vocab_size, self._runner.loaded.device)
-        self._scheduler.proposer(sequence).open(sequence)
+        try:
+            sequence.watch_ids(self.limits.vocab_size, self._runner.loaded.device)
+            self._scheduler.proposer(sequence).open(sequence)
+        except Exception as error:
+            self._admitted.pop(sequence.ticket, None)
+            sequence.gone = True
+            self._report(sequence, error)
+            return
         self._scheduler.waiting.append(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
@@ -350,10 +357,12 @@ class Engine:
         _log.exception("engine step failed", extra={"sequences": len(batch)})
         for sequence in (work.sequence for work in batch):
             self._retire(sequence)
-            sequence.listener(
-                Event(error=PacelineError(f"the engine failed: {type(error).__name__}"))
-            )
+            self._report(sequence, error)
         self._flush()
+
+    def _report(self, sequence: Sequence, error: Exception) -> None:
+        _log.error("a sequence failed", exc_info=error)
+        sequence.listener(Event(error=PacelineError(f"the engine failed: {type(error).__name__}")))
 
     def _flush(self) -> None:
         self._deadline = self.methods.flush()

@@ -10,6 +10,7 @@ once more later: bit for bit the same, so nobody notices but the clock.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from common.model.tree import TokenTree
 from verifier.config import EngineConfig
 from verifier.methods.base import Proposer
 from verifier.sequence import Sequence
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,11 @@ class Scheduler:
     def _propose(self, sequence: Sequence, budget: int) -> TokenTree:
         tree = TokenTree(sequence.ids[-1])
         tree.owner = sequence.method
-        self.proposer(sequence).propose(sequence, tree, max(budget, 0))
+        try:
+            self.proposer(sequence).propose(sequence, tree, max(budget, 0))
+        except Exception:  # a draft is never worth the thread that owns the model
+            _log.exception("a proposer failed", extra={"method": sequence.method})
+            return TokenTree(sequence.ids[-1])
         return tree
 
     @property

@@ -62,6 +62,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         ended = asyncio.Event()
 
         def take(event: Event) -> None:
+            if ended.is_set():  # nothing counts after the end, whoever brought it about
+                return
             queue.put_nowait(event)
             if event.finish is not None or event.error is not None:
                 ended.set()
@@ -86,10 +88,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
                 due = loop.time() + self._interval_s
                 while not queue.empty():  # a slow reader, too, gets fewer, larger messages
                     events.append(queue.get_nowait())
-                for event in events:  # one that ends the session's turn may stand before others
-                    if event.error is not None:
-                        raise event.error
                 last = events[-1]
+                if last.error is not None:
+                    raise last.error
                 yield tokens_to_proto(events)
                 output.extend(id_ for event in events for id_ in event.ids)
                 if last.finish is not None:

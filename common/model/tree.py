@@ -104,6 +104,10 @@ class TokenTree:
         self._probes.add(node)
         return node
 
+    def probes(self, nodes: Iterable[int]) -> int:
+        """How many of these nodes are probes."""
+        return sum(1 for node in nodes if node in self._probes)
+
     def add_path(self, ids: Iterable[int], parent: int = 0) -> int:
         """Adds a chain below `parent`, sharing what is there; returns its last node."""
         for token in ids:

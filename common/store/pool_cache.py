@@ -86,7 +86,7 @@ class Cache:
         key = (tenant, first)
         self._old.pop(key, None)
         replaced = self._young.pop(key, None)
-        self._contexts -= len(replaced) if replaced is not None else 0
+        self._contexts -= len(replaced) + 1 if replaced is not None else 0
         self._keep(key, table)
 
     def add(self, tenant: str, ngram: Ngram) -> None:
@@ -98,12 +98,19 @@ class Cache:
         before = len(table)
         table.add(ngram, 1.0)
         self._contexts += len(table) - before
+        self._age()
 
     def _keep(self, key: tuple[str, int], table: Table) -> None:
-        if self._contexts >= self._most:
-            self._old, self._young, self._contexts = self._young, {}, 0
+        self._age()
+        if len(table) >= self._most:  # one that alone is too much begins anew
+            table = Table()
         self._young[key] = table
         self._contexts += len(table) + 1
+
+    def _age(self) -> None:
+        """Begins a new generation where this one is full; the one before it goes."""
+        if self._contexts >= self._most:
+            self._old, self._young, self._contexts = self._young, {}, 0
 
 
 def _commonest(followers: dict[int, float]) -> dict[int, float]:

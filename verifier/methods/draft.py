@@ -170,6 +170,11 @@ class _Session:
     past: tuple[int, int] | None = None  # of the round before
     ahead: dict[tuple[int, int], Branch] = field(default_factory=dict)  # by its outcome
 
+    def unlink(self) -> None:
+        """Forgets a drafter, and all it has sent."""
+        self.link, self.key, self.branch = None, None, None
+        self.flight, self.past, self.ahead = None, None, {}
+
 
 @dataclass
 class DraftProposer:
@@ -239,7 +244,7 @@ class DraftProposer:
         key = RoundKey(
             base=len(sequence.ids) - len(ids),
             path_hash=fence.extend(session.path_hash, [tree.ids[node] for node in checked]),
-            accepted=len(ids) - 1,
+            accepted=right,
             bonus=ids[-1],
         )
         session.path_hash = fence.extend(session.path_hash, ids)
@@ -248,7 +253,9 @@ class DraftProposer:
         if session.link is None or not session.link.alive:
             self._pair(sequence, session)
             return
-        branch = session.ahead.get((key.accepted, key.bonus), Branch())
+        branch = Branch()
+        if right == len(ids) - 1:  # else another method went on where the chain broke
+            branch = session.ahead.get((key.accepted, key.bonus), branch)
         wanted = self._wanted(sequence, session, session.link, now)
         branch = branch.cut(sequence.room - 1 if wanted else 0)
         session.link.commit(
@@ -320,17 +327,17 @@ class DraftProposer:
         if session is not None and session.incarnation == incarnation:
             if session.link is not None:
                 session.refused[session.link] = time.monotonic() + _REFUSED_S
-            session.link, session.key, session.branch = None, None, None
+            session.unlink()
 
     def lost(self, link: DraftLink) -> None:
         """A drafter is gone with all its mirrors; its sessions go on and look for another."""
         for session in self._by_id.values():
             if session.link is link:
-                session.link, session.key, session.branch = None, None, None
+                session.unlink()
 
     def _pair(self, sequence: Sequence, session: _Session) -> None:
         """Opens a mirror of all committed ids at the first drafter that can be reached."""
-        session.link, session.key, session.branch = None, None, None
+        session.unlink()
         now = time.monotonic()
         for link in map(self.links, sequence.request.drafters):
             if link is not None and link.alive and session.refused.get(link, 0.0) <= now:

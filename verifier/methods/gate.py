@@ -62,7 +62,8 @@ class Gate:
         if level != self._level:  # what was counted so far belongs to no load
             self._start(level, now)
         elif now - self._since >= _WINDOW_S:
-            self._levels[level].learn(self._mode, self._tokens / (now - self._since))
+            if now - self._since < 2 * _WINDOW_S:  # else nobody was there for part of it
+                self._levels[level].learn(self._mode, self._tokens / (now - self._since))
             self._start(level, now)
         return self._mode
 

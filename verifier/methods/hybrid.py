@@ -60,12 +60,18 @@ class HybridProposer:
             member.open(sequence)
 
     def ready(self, sequence: Sequence, now: float) -> bool:
-        """Whether all members are."""
-        return all(member.ready(sequence, now) for member in self._members.values())
+        """Whether all members are that do not rest."""
+        records = self._records[sequence]
+        return all(
+            member.ready(sequence, now)
+            for name, member in self._members.items()
+            if not records[name].resting
+        )
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Lets the members add to the tree, the most useful first."""
         records = self._records[sequence]
+        budget = min(budget, sequence.request.draft_tokens or budget)
         for name in sorted(records, key=lambda name: records[name].value, reverse=True):
             tree.owner = name
             left = budget - (len(tree) - 1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from common.errors import ModelError
 from common.model.medusa import MedusaHeads
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
@@ -24,6 +25,7 @@ RANKS = 8
 
 _FORGET = 0.98
 _PRIOR = 4.0
+_TRY_EVERY = 16
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class _Session:
     tree: TokenTree | None = None  # what is being checked
     nodes: dict[int, float] = field(default_factory=dict)  # its guesses: chance given the parent
     trust: list[_Trust] = field(default_factory=list)
+    idle: int = 0  # rounds in a row in which no guess seemed to pay
 
 
 @dataclass
@@ -77,6 +80,8 @@ class MedusaProposer:
         self._heads = heads
         self._cost = cost
         self._most_nodes = most_nodes
+        if static and not heads.tree:
+            raise ModelError("medusa_tree: static, but these heads came without a tree")
         self._paths = heads.tree if static else None
         self._ranks = RANKS
         if self._paths is not None:
@@ -145,7 +150,10 @@ class MedusaProposer:
             expected += joint
             rates.append(self._cost.rate(expected, self._cost.round_s(nodes)))
         best = max(range(len(rates)), key=rates.__getitem__)
-        return _add(guesses, [path for _, path in ranked[: max(best, 1)]], tree)
+        session.idle = 0 if best else session.idle + 1
+        if session.idle % _TRY_EVERY == 1:  # at first, and now and then: or nothing is learnt
+            best = 1
+        return _add(guesses, [path for _, path in ranked[:best]], tree)
 
     def _learn(self, session: _Session, outcome: Outcome) -> None:
         """Compares what the heads said below every accepted node with what was right."""
