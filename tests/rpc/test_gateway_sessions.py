@@ -106,8 +106,8 @@ async def test_the_verifier_fences_by_itself(target: Runner, prompt: list[int]) 
             stale = ask(prompt, 8, session="s", epoch=4)
             assert (await refusal(verifier.stub.Generate(stale))).code().name == "ABORTED"
             late = asyncio.create_task(verifier.generate(ask(prompt, 8, session="s", epoch=6)))
-            brake.open()
             assert (await refusal(early)).code() is grpc.StatusCode.ABORTED
+            brake.open()
             assert len((await late).ids) == 8
         release = verifier_pb2.ReleaseSessionRequest(session="s", epoch=6)
         await verifier.stub.ReleaseSession(release)

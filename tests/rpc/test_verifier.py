@@ -33,6 +33,7 @@ from tests.rpc.services import (
 from tests.tiny_models import MAX_LEN, VOCAB
 from verifier.config import EngineConfig
 from verifier.links import DrafterLinks
+from verifier.methods import clock
 
 TOKENS = 120
 SAMPLING = SamplingParams(temperature=0.8, seed=7)
@@ -45,6 +46,13 @@ def _nothing_left(target: Runner, twin: Runner, stranger: Runner) -> Iterator[No
     for one in (target, twin, stranger):
         one.pool.blocks.check()
         assert one.pool.blocks.held == 0
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verifiers wait for honest drafters, however busy the machine is."""
+    monkeypatch.setattr(clock, "_LEAST_PATIENCE_S", 10.0)
+    monkeypatch.setattr(clock, "_MOST_PATIENCE_S", 10.0)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +99,7 @@ def check_counts(text: Text, prompt: Sequence[int]) -> None:
 
 
 async def test_ids_over_the_wire_are_those_of_the_engine(
-    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+    patient: None, target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
 ) -> None:
     async with verifying(target) as verifier, drafting(twin) as drafter:
         await paired(verifier, prompts[0], drafter.address)
@@ -175,7 +183,7 @@ async def lose(drafter: RunningDrafter, verifier: RunningVerifier, request: obje
 
 
 async def test_a_drafter_lost_half_way_and_back_again(
-    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+    patient: None, target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
 ) -> None:
     async with verifying(target) as verifier, drafting(twin) as drafter:
         await paired(verifier, prompts[0], drafter.address)
@@ -215,7 +223,7 @@ async def test_a_running_request_pairs_with_a_drafter_that_comes_back(
 
 
 async def test_the_second_drafter_serves_where_the_first_is_dead(
-    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+    patient: None, target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
 ) -> None:
     async with verifying(target) as verifier, drafting(twin) as dead, drafting(twin) as alive:
         await dead.stop()
@@ -228,7 +236,12 @@ async def test_the_second_drafter_serves_where_the_first_is_dead(
 
 
 async def test_the_second_drafter_takes_over_half_way(
-    target: Runner, twin: Runner, stranger: Runner, prompts: list[list[int]], plain: list[list[int]]
+    patient: None,
+    target: Runner,
+    twin: Runner,
+    stranger: Runner,
+    prompts: list[list[int]],
+    plain: list[list[int]],
 ) -> None:
     async with (
         verifying(target) as verifier,
