@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/types.proto\x12\x0bpaceline.v1\"\xa7\x02\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x1f\n\x12repetition_penalty\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12>\n\nlogit_bias\x18\x06 \x03(\x0b\x32*.paceline.v1.SamplingParams.LogitBiasEntry\x12\x11\n\x04seed\x18\x07 \x01(\x06H\x02\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\x07\n\x05_seed\"g\n\x12SpeculationOptions\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x14\n\x0c\x64raft_tokens\x18\x02 \x01(\r\x12+\n\nacceptance\x18\x03 \x01(\x0e\x32\x17.paceline.v1.Acceptance\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\xc8\x02\n\x10SpeculationStats\x12\x0e\n\x06method\x18\x01 \x01(\t\x12+\n\nacceptance\x18\x02 \x01(\x0e\x32\x17.paceline.v1.Acceptance\x12\x0e\n\x06rounds\x18\x03 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x04 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x05 \x01(\r\x12\x1d\n\x15\x61\x63\x63\x65pted_per_position\x18\x06 \x03(\r\x12\r\n\x05lossy\x18\x07 \x01(\x08\x12O\n\x12\x61\x63\x63\x65pted_by_method\x18\x08 \x03(\x0b\x32\x33.paceline.v1.SpeculationStats.AcceptedByMethodEntry\x1a\x37\n\x15\x41\x63\x63\x65ptedByMethodEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01*r\n\nAcceptance\x12\x1a\n\x16\x41\x43\x43\x45PTANCE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43\x43\x45PTANCE_COUPLED\x10\x01\x12\x18\n\x14\x41\x43\x43\x45PTANCE_REJECTION\x10\x02\x12\x16\n\x12\x41\x43\x43\x45PTANCE_TYPICAL\x10\x03*z\n\x0bTokenSource\x12\x1c\n\x18TOKEN_SOURCE_UNSPECIFIED\x10\x00\x12\x19\n\x15TOKEN_SOURCE_ACCEPTED\x10\x01\x12\x1a\n\x16TOKEN_SOURCE_RECOVERED\x10\x02\x12\x16\n\x12TOKEN_SOURCE_BONUS\x10\x03*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/types.proto\x12\x0bpaceline.v1\"\xa7\x02\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x1f\n\x12repetition_penalty\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12>\n\nlogit_bias\x18\x06 \x03(\x0b\x32*.paceline.v1.SamplingParams.LogitBiasEntry\x12\x11\n\x04seed\x18\x07 \x01(\x06H\x02\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\x07\n\x05_seed\"\x99\x01\n\x12SpeculationOptions\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x14\n\x0c\x64raft_tokens\x18\x02 \x01(\r\x12+\n\nacceptance\x18\x03 \x01(\x0e\x32\x17.paceline.v1.Acceptance\x12\x30\n\tlookahead\x18\x04 \x01(\x0b\x32\x1d.paceline.v1.LookaheadOptions\"B\n\x10LookaheadOptions\x12\x0e\n\x06window\x18\x01 \x01(\r\x12\r\n\x05ngram\x18\x02 \x01(\r\x12\x0f\n\x07guesses\x18\x03 \x01(\r\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\xc8\x02\n\x10SpeculationStats\x12\x0e\n\x06method\x18\x01 \x01(\t\x12+\n\nacceptance\x18\x02 \x01(\x0e\x32\x17.paceline.v1.Acceptance\x12\x0e\n\x06rounds\x18\x03 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x04 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x05 \x01(\r\x12\x1d\n\x15\x61\x63\x63\x65pted_per_position\x18\x06 \x03(\r\x12\r\n\x05lossy\x18\x07 \x01(\x08\x12O\n\x12\x61\x63\x63\x65pted_by_method\x18\x08 \x03(\x0b\x32\x33.paceline.v1.SpeculationStats.AcceptedByMethodEntry\x1a\x37\n\x15\x41\x63\x63\x65ptedByMethodEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01*r\n\nAcceptance\x12\x1a\n\x16\x41\x43\x43\x45PTANCE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43\x43\x45PTANCE_COUPLED\x10\x01\x12\x18\n\x14\x41\x43\x43\x45PTANCE_REJECTION\x10\x02\x12\x16\n\x12\x41\x43\x43\x45PTANCE_TYPICAL\x10\x03*z\n\x0bTokenSource\x12\x1c\n\x18TOKEN_SOURCE_UNSPECIFIED\x10\x00\x12\x19\n\x15TOKEN_SOURCE_ACCEPTED\x10\x01\x12\x1a\n\x16TOKEN_SOURCE_RECOVERED\x10\x02\x12\x16\n\x12TOKEN_SOURCE_BONUS\x10\x03*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,22 +35,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
   _globals['_SPECULATIONSTATS_ACCEPTEDBYMETHODENTRY']._loaded_options = None
   _globals['_SPECULATIONSTATS_ACCEPTEDBYMETHODENTRY']._serialized_options = b'8\001'
-  _globals['_ACCEPTANCE']._serialized_start=856
-  _globals['_ACCEPTANCE']._serialized_end=970
-  _globals['_TOKENSOURCE']._serialized_start=972
-  _globals['_TOKENSOURCE']._serialized_end=1094
-  _globals['_FINISHREASON']._serialized_start=1096
-  _globals['_FINISHREASON']._serialized_end=1191
+  _globals['_ACCEPTANCE']._serialized_start=975
+  _globals['_ACCEPTANCE']._serialized_end=1089
+  _globals['_TOKENSOURCE']._serialized_start=1091
+  _globals['_TOKENSOURCE']._serialized_end=1213
+  _globals['_FINISHREASON']._serialized_start=1215
+  _globals['_FINISHREASON']._serialized_end=1310
   _globals['_SAMPLINGPARAMS']._serialized_start=41
   _globals['_SAMPLINGPARAMS']._serialized_end=336
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=246
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=294
-  _globals['_SPECULATIONOPTIONS']._serialized_start=338
-  _globals['_SPECULATIONOPTIONS']._serialized_end=441
-  _globals['_USAGE']._serialized_start=443
-  _globals['_USAGE']._serialized_end=523
-  _globals['_SPECULATIONSTATS']._serialized_start=526
-  _globals['_SPECULATIONSTATS']._serialized_end=854
-  _globals['_SPECULATIONSTATS_ACCEPTEDBYMETHODENTRY']._serialized_start=799
-  _globals['_SPECULATIONSTATS_ACCEPTEDBYMETHODENTRY']._serialized_end=854
+  _globals['_SPECULATIONOPTIONS']._serialized_start=339
+  _globals['_SPECULATIONOPTIONS']._serialized_end=492
+  _globals['_LOOKAHEADOPTIONS']._serialized_start=494
+  _globals['_LOOKAHEADOPTIONS']._serialized_end=560
+  _globals['_USAGE']._serialized_start=562
+  _globals['_USAGE']._serialized_end=642
+  _globals['_SPECULATIONSTATS']._serialized_start=645
+  _globals['_SPECULATIONSTATS']._serialized_end=973
+  _globals['_SPECULATIONSTATS_ACCEPTEDBYMETHODENTRY']._serialized_start=918
+  _globals['_SPECULATIONSTATS_ACCEPTEDBYMETHODENTRY']._serialized_end=973
 # @@protoc_insertion_point(module_scope)

@@ -64,14 +64,26 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class SpeculationOptions(_message.Message):
-    __slots__ = ("method", "draft_tokens", "acceptance")
+    __slots__ = ("method", "draft_tokens", "acceptance", "lookahead")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
     method: str
     draft_tokens: int
     acceptance: Acceptance
-    def __init__(self, method: _Optional[str] = ..., draft_tokens: _Optional[int] = ..., acceptance: _Optional[_Union[Acceptance, str]] = ...) -> None: ...
+    lookahead: LookaheadOptions
+    def __init__(self, method: _Optional[str] = ..., draft_tokens: _Optional[int] = ..., acceptance: _Optional[_Union[Acceptance, str]] = ..., lookahead: _Optional[_Union[LookaheadOptions, _Mapping]] = ...) -> None: ...
+
+class LookaheadOptions(_message.Message):
+    __slots__ = ("window", "ngram", "guesses")
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    NGRAM_FIELD_NUMBER: _ClassVar[int]
+    GUESSES_FIELD_NUMBER: _ClassVar[int]
+    window: int
+    ngram: int
+    guesses: int
+    def __init__(self, window: _Optional[int] = ..., ngram: _Optional[int] = ..., guesses: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens")

@@ -60,18 +60,20 @@ class VerifierGenerateResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Union[CommittedTokens, _Mapping]] = ..., complete: _Optional[_Union[VerifierComplete, _Mapping]] = ...) -> None: ...
 
 class CommittedTokens(_message.Message):
-    __slots__ = ("ids", "sources", "rounds", "drafted_tokens", "cached_tokens")
+    __slots__ = ("ids", "sources", "rounds", "drafted_tokens", "cached_tokens", "method")
     IDS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     sources: _containers.RepeatedScalarFieldContainer[_types_pb2.TokenSource]
     rounds: int
     drafted_tokens: int
     cached_tokens: int
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_types_pb2.TokenSource, str]]] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    method: str
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_types_pb2.TokenSource, str]]] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., method: _Optional[str] = ...) -> None: ...
 
 class VerifierComplete(_message.Message):
     __slots__ = ("finish_reason", "usage", "speculation")
