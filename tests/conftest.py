@@ -10,6 +10,8 @@ import pytest
 # Read when torch is first imported. On a machine whose cores are busy, threads that wait for each
 # other at every small product make tests many times slower; tests of threads set their own count.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# And where a test sets two, they sleep until the other one is there instead of taking its core.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 ROOT = Path(__file__).parents[1]
 

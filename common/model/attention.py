@@ -16,13 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from common.model.batch import QUERY_ROWS, Batch, Group
+from common.model.batch import FIXED_TILES, Batch, Group, TileRows
 from common.model.kv_cache import KvPool, LayerShape
 
 NAME = "paceline"
 """The attention implementation's name in `transformers`' registry."""
 
 _CONTEXT = "paceline_context"
+
+_SETTLED_ROWS, _MOST_ROWS = 4, 32
+"""Of one product of the fused kernel; see `_tile_rows`."""
 
 
 class AttentionContext:
@@ -33,8 +36,11 @@ class AttentionContext:
         """None while shapes are being learnt."""
         self.shapes: dict[int, LayerShape] = {}
         """By layer, filled by the first pass."""
+        self.tile_rows: TileRows = FIXED_TILES
+        """Rows of a tile that every layer's kernel can take; settled by the first pass."""
         self._batch: Batch | None = None
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
+        self._steps: dict[tuple[int | None, torch.dtype], Tensor] = {}
 
     @property
     def batch(self) -> Batch:
@@ -47,19 +53,63 @@ class AttentionContext:
         self._batch = batch
         self._masks.clear()
 
+    def learn(
+        self, layer: int, shape: LayerShape, repeat: int, query: Tensor, *, plain: bool
+    ) -> None:
+        """Takes down a layer's shape, and what its kernel needs.
+
+        Args:
+            layer: Which.
+            shape: Of its cache.
+            repeat: Query heads of each key/value head; they are rows of one product.
+            query: Queries like those to come.
+            plain: Whether torch's fused kernel attends.
+        """
+        if not self.shapes:
+            self.tile_rows = _tile_rows(repeat, query)
+        self.shapes[layer] = shape
+        if not plain or _tile_rows(repeat, query) != self.tile_rows:
+            self.tile_rows = FIXED_TILES
+
     def mask(self, group: Group, repeat: int, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Additive mask of a group, `[T, 1, repeat * QUERY_ROWS, W]`; made once a pass."""
+        """Additive mask of a group, `[T, 1, repeat * R, W]`; made once a pass."""
         key = (group.first, repeat, window)
         if key not in self._masks:
-            columns = torch.arange(group.index.shape[1], device=group.index.device)
-            rows = group.positions[:, None, :, None]  # [T, 1, R, 1]
-            seen = columns <= rows
-            if window is not None:
-                seen &= columns > rows - window
-            bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-            bias.masked_fill_(~seen, float("-inf"))
-            self._masks[key] = bias.repeat(1, 1, repeat, 1)
+            width = group.index.shape[1]
+            steps, zero = self._step(width, window, dtype, group.index.device)
+            # A row's mask is the step, read from where the row's position falls on its edge.
+            starts = (zero - group.positions)[:, None].expand(-1, repeat, -1).reshape(-1)
+            bias = steps.unfold(0, width, 1).index_select(0, starts)
+            self._masks[key] = bias.view(group.tiles, 1, -1, width)
         return self._masks[key]
+
+    def _step(
+        self, width: int, window: int | None, dtype: torch.dtype, device: torch.device
+    ) -> tuple[Tensor, int]:
+        """The additive mask by (column - position), long enough for a width; and where 0 is."""
+        steps = self._steps.get((window, dtype))
+        if steps is None or len(steps) < 2 * width:
+            offsets = torch.arange(-2 * width, 2 * width, device=device)
+            seen = offsets <= 0
+            if window is not None:
+                seen &= offsets > -window
+            steps = torch.zeros(len(offsets), dtype=dtype, device=device)
+            steps.masked_fill_(~seen, float("-inf"))
+            self._steps[window, dtype] = steps
+        return steps, len(steps) // 2
+
+
+def _tile_rows(repeat: int, query: Tensor) -> TileRows:
+    """Rows of a tile that leave every row its bits.
+
+    In bfloat16 on CPU torch's fused kernel sums in one order from four rows of a product on, so a
+    row alone need not be padded beyond that, and cuts products at 32 rows. In float32, with some
+    counts of threads and rows, it does not; of other devices nothing is known.
+    """
+    if query.device.type != "cpu" or query.dtype != torch.bfloat16:
+        return FIXED_TILES
+    least = -(-_SETTLED_ROWS // repeat)
+    return TileRows(least, max(least, _MOST_ROWS // repeat))
 
 
 def register() -> None:
@@ -152,21 +202,21 @@ def attend(
     """
     (rows, heads, size), kv_heads = query.shape, key_value.shape[1]
     value_size, repeat = key_value.shape[2] - size, heads // kv_heads
+    plain = softcap is None and sinks is None and value_size == size
     if context.pool is None:
-        context.shapes[layer] = LayerShape(kv_heads, size, value_size)
+        context.learn(layer, LayerShape(kv_heads, size, value_size), repeat, query, plain=plain)
         return query.new_zeros(rows, heads, value_size)
     batch, cache = context.batch, context.pool.layers[layer]
     cache.index_copy_(0, batch.slots, key_value)
-    tiles = (
-        query.index_select(0, batch.query_rows)
-        .view(-1, QUERY_ROWS, kv_heads, repeat, size)
-        .permute(0, 2, 3, 1, 4)
-        .reshape(-1, kv_heads, repeat * QUERY_ROWS, size)
-    )
-    plain = softcap is None and sinks is None and value_size == size
+    queries = query if batch.query_rows is None else query.index_select(0, batch.query_rows)
     outs = []
     for group in batch.groups:
-        part = tiles[group.first : group.first + group.tiles]
+        part = (
+            queries[group.first : group.first + group.tiles * group.rows]
+            .view(group.tiles, group.rows, kv_heads, repeat, size)
+            .permute(0, 2, 3, 1, 4)
+            .reshape(group.tiles, kv_heads, repeat * group.rows, size)
+        )
         mask = context.mask(group, repeat, window, query.dtype)
         seen = _gather(cache, group)
         keys, values = seen[..., :size], seen[..., size:]
@@ -174,14 +224,10 @@ def attend(
             out = F.scaled_dot_product_attention(part, keys, values, attn_mask=mask, scale=scale)
         else:
             out = _explicit(part, keys, values, mask, scale, softcap, sinks)
-        outs.append(out)
-    return (
-        (outs[0] if len(outs) == 1 else torch.cat(outs))
-        .view(-1, kv_heads, repeat, QUERY_ROWS, value_size)
-        .permute(0, 3, 1, 2, 4)
-        .reshape(-1, heads, value_size)
-        .index_select(0, batch.row_queries)
-    )
+        out = out.view(group.tiles, kv_heads, repeat, group.rows, value_size)
+        outs.append(out.permute(0, 3, 1, 2, 4).reshape(-1, heads, value_size))
+    attended = outs[0] if len(outs) == 1 else torch.cat(outs)
+    return attended if batch.row_queries is None else attended.index_select(0, batch.row_queries)
 
 
 def _gather(cache: Tensor, group: Group) -> Tensor:
@@ -206,7 +252,8 @@ def _explicit(
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores + mask
     if sinks is not None:
-        column = sinks.view(1, key.shape[1], -1, 1).repeat_interleave(QUERY_ROWS, dim=2)
+        heads = sinks.view(1, key.shape[1], -1, 1)
+        column = heads.repeat_interleave(query.shape[2] // heads.shape[2], dim=2)
         scores = torch.cat([scores, column.expand(len(scores), -1, -1, -1).to(scores.dtype)], dim=3)
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     if sinks is not None:

@@ -5,7 +5,7 @@ Attention is laid out so that the bits of a row do not depend on what else is in
 * a row sees its keys in canonical order: column = absolute position, with the ancestors of a
   tree node gathered by depth;
 * the number of columns is `key_width(position)`, which depends on the row's position alone;
-* queries go in tiles of exactly `QUERY_ROWS` rows, padded with copies of their first row.
+* queries go in tiles of rows, padded with copies of their first row; `TileRows` says of how many.
 
 Rows of one tile share a list of keys, so a tile covers a stretch of one path: a run of a
 prompt, a draft chain, or one run of a tree's path cover.
@@ -13,9 +13,10 @@ prompt, a draft chain, or one run of a tree's path cover.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,12 +25,41 @@ from torch import Tensor
 from common.model.kv_cache import TRASH_SLOT, ZERO_SLOT
 from common.model.tree import TokenTree
 
-QUERY_ROWS = 4
-"""Query rows of one attention call: enough that the kernel's summation order is settled
-(a single float32 query takes another path), few enough to waste little on plain decoding."""
+_SHARED_ROWS = 16
+"""From this many rows over one list of keys on, the keys are gathered once for all."""
 
-_SHARED_TILES = 4
-"""From this many tiles over one list of keys on, the keys are gathered once for all."""
+_TILE_COST = 2
+"""What a tile costs by itself, in rows: converting keys, starting two products. Measured on CPU."""
+
+
+@dataclass(frozen=True)
+class TileRows:
+    """How many query rows a tile of attention may have.
+
+    Attributes:
+        least: Fewer would take a kernel that sums in another order.
+        most: More would bring nothing.
+    """
+
+    least: int
+    most: int
+
+    def fit(self, lengths: Sequence[int]) -> int:
+        """The rows of a tile that cost least over stretches of these lengths, padding included."""
+        longest = max(lengths)
+        if longest <= self.least:
+            return self.least
+        even = -(-longest // -(-longest // self.most))  # the longest in equal parts
+        wanted = {self.least, *(min(max(n, self.least), self.most) for n in (even, *lengths))}
+        return min(
+            sorted(wanted),
+            key=lambda rows: sum(-(-n // rows) for n in lengths) * (rows + _TILE_COST),
+        )
+
+
+FIXED_TILES = TileRows(4, 4)
+"""Where a kernel has to see one shape always: enough rows that its order of summation is settled
+(a single float32 query takes another path), few enough to waste little on plain decoding."""
 
 
 @lru_cache(maxsize=65_536)
@@ -66,11 +96,11 @@ class Segment:
         self.ids, self.start, self.slots, self.wanted = ids, start, slots, wanted
         n = len(ids)
         if tree is None:
-            self.runs = [list(range(n))]
+            self.runs: list[Sequence[int]] = [range(n)]
             self.positions = np.arange(start, start + n)
             self.row_slots = slots[start : start + n]
             return
-        self.runs = tree.path_cover()
+        self.runs = [*tree.path_cover()]
         self.positions = start + np.asarray(tree.depths)
         self.row_slots = tree_slots(tree, self.runs, start, slots)
         self._tree = tree
@@ -143,14 +173,16 @@ class Group:
 
     Attributes:
         index: Slots of the keys, `[T, W]`; `[1, W]` where all tiles share them.
-        positions: Absolute position of each query, `[T, QUERY_ROWS]`.
+        positions: Absolute position of each query, `[T, R]`.
         tiles: T.
-        first: Index of the first tile in the batch.
+        rows: R, query rows of a tile.
+        first: The first tile's first query in the batch.
     """
 
     index: Tensor
     positions: Tensor
     tiles: int
+    rows: int
     first: int
 
 
@@ -162,8 +194,8 @@ class Batch:
         ids: `[N]`.
         positions: `[N]`.
         slots: Where each row's key and value go, `[N]`.
-        query_rows: Row of each query of each tile, `[tiles * QUERY_ROWS]`.
-        row_queries: Query that computes each row, `[N]`.
+        query_rows: Row of each query of each tile, `[Q]`; None where the rows are the queries.
+        row_queries: Query that computes each row, `[N]`; None where the rows are the queries.
         groups: Attention calls.
         wanted: Rows whose logits are wanted, `[M]`.
     """
@@ -171,100 +203,138 @@ class Batch:
     ids: Tensor
     positions: Tensor
     slots: Tensor
-    query_rows: Tensor
-    row_queries: Tensor
+    query_rows: Tensor | None
+    row_queries: Tensor | None
     groups: tuple[Group, ...]
     wanted: Tensor
 
 
-@dataclass(frozen=True)
-class _Tile:
-    rows: np.ndarray  # [n <= QUERY_ROWS], in the batch
-    positions: np.ndarray  # the same rows
+class _Stretch(NamedTuple):
+    """Rows of one path whose keys have one width."""
+
+    rows: Sequence[int]  # in the batch
+    position: int  # of the first
     table: np.ndarray  # slots by position
 
 
-def build_batch(segments: Sequence[Segment], *, rows: int, device: torch.device) -> Batch:
+# Lists rather than arrays below: a pass of few rows meets this code with cold caches, and what
+# counts then is how many calls there are.
+
+
+def build_batch(
+    segments: Sequence[Segment],
+    *,
+    rows: int,
+    device: torch.device,
+    tile_rows: TileRows = FIXED_TILES,
+) -> Batch:
     """Lays out one forward pass.
 
     Args:
         segments: What each sequence runs.
         rows: Rows to pad to; at least as many as the segments have.
         device: Where the tensors go.
+        tile_rows: Rows of a tile that the model's attention can take.
     """
-    ids = np.concatenate([np.asarray(s.ids, dtype=np.int64) for s in segments])
-    positions = np.concatenate([s.positions for s in segments])
-    slots = np.concatenate([s.row_slots for s in segments])
-    firsts = np.cumsum([0, *(len(s.ids) for s in segments[:-1])])  # row of each segment's first
-    wanted = [
-        int(first) + row for first, s in zip(firsts, segments, strict=True) for row in s.wanted
-    ]
-    grouped = _group(segments, firsts)
-    count = sum(len(tiles) for _, tiles in grouped)
-    query_rows = np.zeros((count, QUERY_ROWS), dtype=np.int64)
-    row_queries = np.zeros(len(ids), dtype=np.int64)
-    groups, first = [], 0
-    for width, tiles in grouped:
-        shared = all(tile.table is tiles[0].table for tile in tiles)
-        index = np.full((1 if shared else len(tiles), width), ZERO_SLOT, dtype=np.int64)
-        queries = np.empty((len(tiles), QUERY_ROWS), dtype=np.int64)
-        for t, tile in enumerate(tiles):
-            n = len(tile.rows)
-            query_rows[first + t] = tile.rows[0]
-            query_rows[first + t, :n] = tile.rows
-            queries[t] = tile.positions[0]
-            queries[t, :n] = tile.positions
-            row_queries[tile.rows] = (first + t) * QUERY_ROWS + np.arange(n)
-            if t == 0 or not shared:
-                seen = tile.table[:width]
-                index[t, : len(seen)] = seen
-        groups.append(Group(_to(index, device), _to(queries, device), len(tiles), first))
-        first += len(tiles)
+    ids: list[int] = []
+    wanted: list[int] = []
+    firsts = []
+    for segment in segments:
+        firsts.append(len(ids))
+        wanted += [len(ids) + row for row in segment.wanted]
+        ids += segment.ids
+    positions = _joined([segment.positions for segment in segments])
+    slots = _joined([segment.row_slots for segment in segments])
+    groups: list[Group] = []
+    queries: list[int] = []  # row of each
+    for width, stretches in _calls(segments, firsts):
+        groups.append(_group(width, stretches, tile_rows, queries, device))
+    direct = queries == list(range(rows))
     pad = rows - len(ids)
     if pad:
-        ids, positions, row_queries = (np.pad(a, (0, pad)) for a in (ids, positions, row_queries))
+        ids += [0] * pad
+        positions = np.pad(positions, (0, pad))
         slots = np.pad(slots, (0, pad), constant_values=TRASH_SLOT)
     return Batch(
         ids=_to(ids, device),
         positions=_to(positions, device),
         slots=_to(slots, device),
-        query_rows=_to(query_rows.reshape(-1), device),
-        row_queries=_to(row_queries, device),
+        query_rows=None if direct else _to(queries, device),
+        row_queries=None if direct else _to(_first_places(queries, rows), device),
         groups=tuple(groups),
-        wanted=_to(np.asarray(wanted, dtype=np.int64), device),
+        wanted=_to(wanted, device),
     )
 
 
-def _group(segments: Sequence[Segment], firsts: np.ndarray) -> list[tuple[int, list[_Tile]]]:
-    """Tiles by key width; long stretches over one list of keys in groups of their own."""
-    mixed: dict[int, list[_Tile]] = {}
+def _calls(segments: Sequence[Segment], firsts: Sequence[int]) -> list[tuple[int, list[_Stretch]]]:
+    """Stretches by key width; long ones, whose keys are gathered once, in calls of their own."""
+    mixed: dict[int, list[_Stretch]] = {}
     own = []
     for segment, first in zip(segments, firsts, strict=True):
         for run in segment.runs:
-            table = segment.run_table(run)
-            for width, tiles in _tiles(segment, run, int(first), table).items():
-                if len(tiles) >= _SHARED_TILES:
-                    own.append((width, tiles))
+            for width, stretch in _stretches(segment, run, first):
+                if len(stretch.rows) >= _SHARED_ROWS:
+                    own.append((width, [stretch]))
                 else:
-                    mixed.setdefault(width, []).extend(tiles)
+                    mixed.setdefault(width, []).append(stretch)
     return [*mixed.items(), *own]
 
 
-def _tiles(
-    segment: Segment, run: Sequence[int], first: int, table: np.ndarray
-) -> dict[int, list[_Tile]]:
-    rows, positions = np.asarray(run) + first, segment.positions[run]
-    out: dict[int, list[_Tile]] = {}
-    begin = 0
-    while begin < len(rows):
-        width = key_width(int(positions[begin]))
-        end = min(begin + QUERY_ROWS, begin + width - int(positions[begin]), len(rows))
-        tile = _Tile(rows[begin:end], positions[begin:end], table)
-        out.setdefault(width, []).append(tile)
-        begin = end
-    return out
+def _stretches(segment: Segment, run: Sequence[int], first: int) -> Iterator[tuple[int, _Stretch]]:
+    rows = [first + row for row in run]
+    position, table = int(segment.positions[run[0]]), segment.run_table(run)
+    while rows:
+        width = key_width(position)
+        room = width - position
+        yield width, _Stretch(rows[:room], position, table)
+        rows, position = rows[room:], width
 
 
-def _to(array: np.ndarray, device: torch.device) -> Tensor:
-    tensor = torch.from_numpy(array)
+def _group(
+    width: int,
+    stretches: Sequence[_Stretch],
+    tile_rows: TileRows,
+    queries: list[int],
+    device: torch.device,
+) -> Group:
+    """One attention call; adds the row of each of its queries."""
+    height = tile_rows.fit([len(stretch.rows) for stretch in stretches])
+    first = len(queries)
+    positions: list[int] = []
+    seen: list[np.ndarray] = []
+    for rows, position, table in stretches:
+        tiles = -(-len(rows) // height)
+        pad, repeated = tiles * height - len(rows), (tiles - 1) * height
+        queries += rows
+        queries += [rows[repeated]] * pad
+        positions += range(position, position + len(rows))
+        positions += [position + repeated] * pad
+        seen += [table[:width]] * (tiles if len(stretches) > 1 else 1)
+    index = np.full((len(seen), width), ZERO_SLOT, dtype=np.int64)
+    for line, slots in zip(index, seen, strict=True):
+        line[: len(slots)] = slots
+    count = len(positions) // height
+    return Group(
+        index=_to(index, device),
+        positions=_to(positions, device).view(count, height),
+        tiles=count,
+        rows=height,
+        first=first,
+    )
+
+
+def _first_places(queries: Sequence[int], rows: int) -> list[int]:
+    """Where each row first stands among the queries; 0 for rows that do not."""
+    places = [0] * rows
+    for place in range(len(queries) - 1, -1, -1):
+        places[queries[place]] = place
+    return places
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _to(values: np.ndarray | Sequence[int], device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(np.asarray(values, dtype=np.int64))
     return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)

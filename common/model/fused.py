@@ -1,19 +1,22 @@
 """Decoder layers of Llama's shape on CPU, in few calls.
 
 At a handful of rows a pass costs what its calls cost, not its arithmetic. A layer here takes
-five products where the original takes seven, with activation, gating and both residual sums
-inside them, and talks to the paged cache directly. It replaces models whose layers are of
+four products where the original takes seven, with both residual sums inside them, and talks to
+the paged cache directly. It replaces models whose layers are of
 classes known to compute just this; a row still depends on nothing but itself.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.model.attention import AttentionContext, attend
+from common.model.linear import PARALLEL_ELEMENTS, PackedProduct
 
 FUSED_CLASSES = {
     "LlamaDecoderLayer",
@@ -24,27 +27,48 @@ FUSED_CLASSES = {
 """Layer classes of `transformers` whose arithmetic is the one below."""
 
 
-class _Product:
-    """A linear layer packed for oneDNN, with what follows it done inside."""
+class Product(Protocol):
+    """A matrix ready to be multiplied by."""
 
-    def __init__(self, *layers: nn.Linear) -> None:
-        weight = torch.cat([layer.weight.data for layer in layers])
-        biases = [layer.bias for layer in layers if layer.bias is not None]
-        assert len(biases) in (0, len(layers)), "biases on all parts or on none"
-        self._bias = torch.cat([bias.data for bias in biases]) if biases else None
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        self._plain = torch.ops.mkldnn._linear_pointwise.default
-        self._binary = torch.ops.mkldnn._linear_pointwise.binary
+    def __call__(self, x: Tensor) -> Tensor:
+        """`W x + b`."""
 
-    def __call__(self, x: Tensor, then: str = "none") -> Tensor:
-        """`then(W x + b)`; `then` is "none" or "swish"."""
-        out: Tensor = self._plain(x, self._packed, self._bias, then, [], "")
-        return out
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        """`W x + b + other`."""
 
-    def with_other(self, x: Tensor, other: Tensor, how: str) -> Tensor:
-        """`(W x + b) how other`; `how` is "add" or "mul"."""
-        out: Tensor = self._binary(x, other, self._packed, self._bias, how)
-        return out
+
+MakeProduct = Callable[[Tensor, Tensor | None], Product]
+"""Makes one of a weight `[out, in]` and a bias `[out]`."""
+
+
+def _product(make: MakeProduct, *layers: nn.Linear) -> Product:
+    """Layers over one input as one product."""
+    biases = [layer.bias.data for layer in layers if layer.bias is not None]
+    assert len(biases) in (0, len(layers)), "biases on all parts or on none"
+    weight = torch.cat([layer.weight.data for layer in layers])
+    return make(weight, torch.cat(biases) if biases else None)
+
+
+class _RmsNorm:
+    """Root-mean-square norm over the last dimension, in float32 and in few calls.
+
+    What is one number a row is computed by operations that round once each: a kernel that
+    contracts two would do so in its vector part and not in its tail, or the other way round.
+
+    Args:
+        *norms: What it stands in for: one, or one for each head.
+    """
+
+    def __init__(self, *norms: Any) -> None:
+        weight = torch.stack([norm.weight.data for norm in norms]).squeeze(0).float()
+        # The mean is a sum: x / sqrt(sum / n + e) * w  =  x / sqrt(sum + n e) * (sqrt(n) w)
+        self._weight = weight * weight.shape[-1] ** 0.5
+        self._epsilon = weight.shape[-1] * norms[0].variance_epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, 2, -1, keepdim=True, dtype=torch.float32)
+        inverse = length.square_().add_(self._epsilon).rsqrt_()
+        return torch.mul(x * inverse, self._weight, out=torch.empty_like(x))
 
 
 class FusedLayer:
@@ -53,28 +77,26 @@ class FusedLayer:
     Args:
         original: The layer it stands in for, of one of `FUSED_CLASSES`.
         context: The model's cache and batch.
+        make: Makes its products.
     """
 
-    def __init__(self, original: Any, context: AttentionContext) -> None:
+    def __init__(self, original: Any, context: AttentionContext, make: MakeProduct) -> None:
         attention, mlp = original.self_attn, original.mlp
         self._context, self._layer = context, attention.layer_idx
         self._size, self._scale = attention.head_dim, attention.scaling
-        self._qkv = _Product(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = _Product(attention.o_proj)
-        self._gate, self._up = _Product(mlp.gate_proj), _Product(mlp.up_proj)
-        self._down = _Product(mlp.down_proj)
+        self._qkv = _product(make, attention.q_proj, attention.k_proj, attention.v_proj)
+        self._out = _product(make, attention.o_proj)
+        self._gate_up = _product(make, mlp.gate_proj, mlp.up_proj)
+        self._down = _product(make, mlp.down_proj)
         self._heads = attention.q_proj.weight.shape[0] // self._size
         self._kv_heads = attention.k_proj.weight.shape[0] // self._size
-        self._norms = [
-            (norm.weight.data, norm.variance_epsilon)
-            for norm in (original.input_layernorm, original.post_attention_layernorm)
-        ]
+        self._attention_norm = _RmsNorm(original.input_layernorm)
+        self._mlp_norm = _RmsNorm(original.post_attention_layernorm)
         self._window = _window(attention)
-        self._qk_norm: tuple[Tensor, float] | None = None
+        self._qk_norm: _RmsNorm | None = None
         if hasattr(attention, "q_norm"):
-            weights = [attention.q_norm.weight.data] * self._heads
-            weights += [attention.k_norm.weight.data] * self._kv_heads
-            self._qk_norm = torch.stack(weights), attention.q_norm.variance_epsilon
+            norms = [attention.q_norm] * self._heads + [attention.k_norm] * self._kv_heads
+            self._qk_norm = _RmsNorm(*norms)
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Maps hidden states `[N, hidden]` to the next layer's.
@@ -85,10 +107,10 @@ class FusedLayer:
             sin: Rotary sines, `[N, 1, D]`, the sign of their first half changed: with the halves
                 of a head rolled past each other that is `rotate_half`.
         """
-        qkv = self._qkv(_rms_norm(x, *self._norms[0])).view(len(x), -1, self._size)
+        qkv = self._qkv(self._attention_norm(x)).view(len(x), -1, self._size)
         turning = qkv[:, : self._heads + self._kv_heads]  # [N, H + Hkv, D]
         if self._qk_norm is not None:
-            turning = _rms_norm(turning, *self._qk_norm)
+            turning = self._qk_norm(turning)
         half = turning.roll(self._size // 2, dims=-1)
         turned = torch.addcmul(turning * cos, half, sin)
         attended = attend(
@@ -99,10 +121,8 @@ class FusedLayer:
             scale=self._scale,
             window=self._window,
         )
-        x = self._out.with_other(attended.view(len(x), -1), x, "add")
-        y = _rms_norm(x, *self._norms[1])
-        y = self._up.with_other(y, self._gate(y, "swish"), "mul")
-        return self._down.with_other(y, x, "add")
+        x = self._out.plus(attended.reshape(len(x), -1), x)
+        return self._down.plus(_swiglu(self._gate_up(self._mlp_norm(x))), x)
 
 
 class FusedModel:
@@ -112,17 +132,24 @@ class FusedModel:
         original: The model it stands in for; see `can_fuse`.
         context: The model's cache and batch.
         max_len: Positions to be ready for.
+        make: Makes its products.
     """
 
-    def __init__(self, original: Any, context: AttentionContext, max_len: int) -> None:
+    def __init__(
+        self,
+        original: Any,
+        context: AttentionContext,
+        max_len: int,
+        make: MakeProduct = PackedProduct,
+    ) -> None:
         inner = original.model
         self._embeddings = inner.embed_tokens.weight.data  # [V, hidden]
         angles = inner.rotary_emb(self._embeddings, torch.arange(max_len)[None])
         cos, (first, second) = angles[0][0], angles[1][0].chunk(2, dim=-1)
         self._cos, self._sin = cos[:, None], torch.cat((-first, second), dim=-1)[:, None]
-        self._layers = [FusedLayer(layer, context) for layer in inner.layers]
-        self._norm = (inner.norm.weight.data, inner.norm.variance_epsilon)
-        self._head = _Product(original.lm_head)
+        self._layers = [FusedLayer(layer, context, make) for layer in inner.layers]
+        self._norm = _RmsNorm(inner.norm)
+        self._head = _product(make, original.lm_head)
 
     def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `[M, V]` and last states `[M, hidden]` of the wanted rows of a batch `[N]`."""
@@ -130,7 +157,7 @@ class FusedModel:
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
         for layer in self._layers:
             x = layer(x, cos, sin)
-        states = _rms_norm(x.index_select(0, wanted), *self._norm)
+        states = self._norm(x.index_select(0, wanted))
         return self._head(states), states
 
 
@@ -158,8 +185,13 @@ def _window(attention: Any) -> int | None:
     return getattr(attention, "sliding_window", None)
 
 
-def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Root-mean-square norm over the last dimension, in float32."""
-    wide = x.float()
-    inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
-    return (wide * inverse).to(x.dtype) * weight
+def _swiglu(both: Tensor) -> Tensor:
+    """`silu(gate) * up` of `[N, gate + up]`.
+
+    exp() rounds otherwise in the tail of a kernel, so no two threads may share a row.
+    """
+    gate, up = both.chunk(2, dim=-1)
+    if gate.numel() < PARALLEL_ELEMENTS or torch.get_num_threads() == 1:
+        return F.silu(gate) * up
+    rows = max(1, PARALLEL_ELEMENTS // 2 // gate.shape[1])
+    return torch.cat([F.silu(part) for part in gate.split(rows)]) * up

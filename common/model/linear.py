@@ -12,7 +12,8 @@ changes. Two replacements take that freedom away:
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,9 +26,12 @@ TILE_ROWS = 16
 CUDA_TILE_ROWS = 64
 """The same on CUDA, where a pass is bound by memory and 64 rows cost what 1 does."""
 
-_ELEMENTWISE_CHUNK = 16_384
+PARALLEL_ELEMENTS = 16_384
 """Elements below which torch runs an elementwise kernel on one thread; a multiple of every SIMD
 width, so that no element falls into a scalar tail, whose exp() rounds differently."""
+
+_PROBE_ROWS, _PROBE_OUTPUTS = 8, 1024
+"""Of the layers by which kernels are judged."""
 
 
 def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int) -> Tensor:
@@ -69,8 +73,39 @@ class TiledLinear(nn.Module):
         return flat.view(*x.shape[:-1], -1)
 
 
+class PackedProduct:
+    """A matrix packed for oneDNN, on CPU.
+
+    Args:
+        weight: `[out, in]`; not kept.
+        bias: `[out]` or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        # A batch size given here would select a special kernel for that many rows.
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        self._bias = bias
+        self._alone = _row_alone_is_steady(*weight.shape, weight.dtype, torch.get_num_threads())
+        self._plain = torch.ops.mkldnn._linear_pointwise.default
+        self._binary = torch.ops.mkldnn._linear_pointwise.binary
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`W x + b` of `[N, in]`."""
+        if len(x) == 1 and not self._alone:
+            return self(torch.cat((x, x)))[:1]
+        out: Tensor = self._plain(x, self._packed, self._bias, "none", [], "")
+        return out
+
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        """`W x + b + other`, all of a row within one rounding."""
+        if len(x) == 1 and not self._alone:
+            return self.plus(torch.cat((x, x)), torch.cat((other, other)))[:1]
+        out: Tensor = self._binary(x, other, self._packed, self._bias, "add")
+        return out
+
+
 class PackedLinear(nn.Module):
-    """A CPU linear layer with its weight packed for oneDNN.
+    """`PackedProduct` as a layer.
 
     Args:
         weight: `[out, in]`; not kept.
@@ -79,15 +114,11 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        # A batch size given here would select a special kernel for that many rows.
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self._run = torch.ops.mkldnn._linear_pointwise.default
+        self._product = PackedProduct(weight, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps `[..., in]` to `[..., out]`."""
-        result: Tensor = self._run(x, self.packed, self.bias, "none", [], "")
-        return result
+        return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
 
 class SteadyActivation(nn.Module):
@@ -104,11 +135,11 @@ class SteadyActivation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Applies the activation to every element of `x`."""
         count = x.numel()
-        if count % 64 == 0 and count < _ELEMENTWISE_CHUNK and x.is_contiguous():
+        if count % 64 == 0 and count < PARALLEL_ELEMENTS and x.is_contiguous():
             out: Tensor = self.inner(x)
             return out
         flat = F.pad(x.reshape(-1), (0, -count % 64))
-        parts = [self.inner(part) for part in torch.split(flat, _ELEMENTWISE_CHUNK // 2)]
+        parts = [self.inner(part) for part in torch.split(flat, PARALLEL_ELEMENTS // 2)]
         return torch.cat(parts)[:count].view(x.shape)
 
 
@@ -122,6 +153,27 @@ def packing_works(dtype: torch.dtype) -> bool:
 
 
 @cache
+def _row_alone_is_steady(outputs: int, inputs: int, dtype: torch.dtype, threads: int) -> bool:
+    """Whether a layer of this shape gives a row the same bits alone.
+
+    From 1024 inputs on oneDNN cuts the sum of a single row into parts, of several rows not. The
+    inputs here are of all sizes and cancel out, so that another order of summation shows.
+    """
+    generator = torch.Generator().manual_seed(0)
+    pairs = (_PROBE_ROWS, inputs // 2)
+    half = torch.randn(pairs, generator=generator)
+    half *= 2.0 ** torch.randint(0, 24, pairs, generator=generator)
+    x = torch.zeros(_PROBE_ROWS, inputs)
+    x[:, : 2 * pairs[1]] = torch.cat((half.to(dtype), -half.to(dtype)), dim=1)
+    x = x[:, torch.randperm(inputs, generator=generator)].to(dtype)
+    weight = torch.ones(min(outputs, _PROBE_OUTPUTS), inputs, dtype=dtype)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    run = torch.ops.mkldnn._linear_pointwise.default
+    alone = [run(row, packed, None, "none", [], "") for row in x.split(1)]
+    return torch.equal(torch.cat(alone), run(x, packed, None, "none", [], ""))
+
+
+@cache
 def _wide_layers_are_steady() -> bool:
     """Whether a wide float32 layer gives a row the same bits alone; that of torch 2.11 does not."""
     generator = torch.Generator().manual_seed(0)
@@ -130,7 +182,24 @@ def _wide_layers_are_steady() -> bool:
     return torch.equal(layer(rows)[:1], layer(rows[:1]))
 
 
-def replace_linears(model: nn.Module, device: torch.device, dtype: torch.dtype) -> str:
+MakeLinear = Callable[[Tensor, Tensor | None], nn.Module]
+"""Makes a layer of a weight `[out, in]` and a bias `[out]`."""
+
+
+def linear_maker(device: torch.device, dtype: torch.dtype) -> tuple[str, MakeLinear]:
+    """The layers that fit a device and a type, and their name for the numerics fingerprint."""
+    if device.type == "cpu" and packing_works(dtype):
+        return "packed", PackedLinear
+    tile = tile_rows(device)
+    return f"tiled{tile}", partial(TiledLinear, tile=tile)
+
+
+def tile_rows(device: torch.device) -> int:
+    """Rows of one product where kernels are not invariant by themselves."""
+    return TILE_ROWS if device.type == "cpu" else CUDA_TILE_ROWS
+
+
+def replace_linears(model: nn.Module, device: torch.device, make: MakeLinear) -> None:
     """Swaps every linear layer and, on CPU, every activation of `model` for a steady one.
 
     Layers that a tensor-parallel plan has split (their weights are DTensors) are left alone.
@@ -138,22 +207,15 @@ def replace_linears(model: nn.Module, device: torch.device, dtype: torch.dtype) 
     Args:
         model: A loaded `transformers` model.
         device: Where it runs.
-        dtype: Of its weights.
-
-    Returns:
-        The name of the kernels chosen, for the numerics fingerprint.
+        make: Makes the layers.
     """
-    pack = device.type == "cpu" and packing_works(dtype)
-    tile = TILE_ROWS if device.type == "cpu" else CUDA_TILE_ROWS
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             weights = _linear_weights(child)
             if weights is not None:
-                new = PackedLinear(*weights) if pack else TiledLinear(*weights, tile)
-                setattr(parent, name, new)
+                setattr(parent, name, make(*weights))
             elif device.type == "cpu" and _is_activation(child):
                 setattr(parent, name, SteadyActivation(child))
-    return "packed" if pack else f"tiled{tile}"
 
 
 def _linear_weights(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
@@ -212,5 +274,4 @@ def tiled_experts(self: Any, hidden: Tensor, top_k_index: Tensor, top_k_weights:
 def _expert_linear(experts: Any, name: str, expert: int, x: Tensor) -> Tensor:
     weight = getattr(experts, name)[expert]
     bias = getattr(experts, f"{name}_bias")[expert] if experts.has_bias else None
-    tile = TILE_ROWS if x.device.type == "cpu" else CUDA_TILE_ROWS
-    return tiled_linear(x, weight.T if experts.is_transposed else weight, bias, tile)
+    return tiled_linear(x, weight.T if experts.is_transposed else weight, bias, tile_rows(x.device))

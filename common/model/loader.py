@@ -11,7 +11,6 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,10 +26,8 @@ from transformers.utils import logging as hf_logging
 
 from common.errors import ModelError
 from common.model import attention
-from common.model.batch import QUERY_ROWS
-from common.model.fused import FusedModel, can_fuse
-from common.model.linear import packing_works, replace_linears, tiled_experts
-from common.model.rotary import replace_rotary
+from common.model.kernels import Forward, Quantize, prepare
+from common.model.linear import tiled_experts
 
 Dtype = Literal["auto", "bfloat16", "float32", "float16"]
 
@@ -43,9 +40,6 @@ _SAMPLES = 256
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 """Layer kinds whose mask is a matter of position alone."""
-
-
-Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +73,16 @@ class LoadedModel:
     """Hash of what decides the bits of its logits, but for row padding."""
 
 
-def load(path: str, *, dtype: Dtype = "auto", device: str = "auto") -> LoadedModel:
+def load(
+    path: str, *, dtype: Dtype = "auto", device: str = "auto", quantize: Quantize = "none"
+) -> LoadedModel:
     """Loads a model.
 
     Args:
         path: A directory in Hugging Face form, or a repository of the hub.
         dtype: Of the weights; "auto" takes what the files say.
         device: "cpu", "cuda", "cuda:1", …; "auto" takes CUDA where it is there.
+        quantize: What the weights of its linear layers are rounded to.
 
     Raises:
         ModelError: Missing, corrupt or unsupported; says which file or what.
@@ -108,17 +105,12 @@ def load(path: str, *, dtype: Dtype = "auto", device: str = "auto") -> LoadedMod
     max_len = _max_len(text)
     model.eval().requires_grad_(False)
     output_layer: Any = model.get_output_embeddings()  # type: ignore[operator]
-    forward: Forward
-    if where.type == "cpu" and packing_works(weight_type) and can_fuse(model):
-        forward, kernels = FusedModel(model, context, max_len), "fused"
-    else:
-        replace_rotary(model, max_len)
-        kernels = replace_linears(model, where, weight_type)
-        forward = _Adapter(model)
+    weight = output_layer.weight.data
+    forward, kernels = prepare(model, context, device=where, max_len=max_len, quantize=quantize)
     return LoadedModel(
         forward=forward,
         parameters=parameters,
-        output_weight=output_layer.weight.data,
+        output_weight=weight,
         context=context,
         path=directory,
         name=Path(path).name,
@@ -129,31 +121,6 @@ def load(path: str, *, dtype: Dtype = "auto", device: str = "auto") -> LoadedMod
         dtype=weight_type,
         fingerprint=_fingerprint(directory, config, weight_type, where, kernels),
     )
-
-
-class _Adapter:
-    """Calls a `transformers` model the way the engine does."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        # Four dimensions tell transformers that the mask is made; it then looks no further.
-        self._ready_mask = torch.zeros(1, 1, 1, 1)
-        self._states = torch.empty(0)
-        output_layer: Any = model.get_output_embeddings()  # type: ignore[operator]
-        output_layer.register_forward_pre_hook(self._keep_states)
-
-    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        out = self._model(
-            input_ids=ids[None],
-            position_ids=positions[None],
-            attention_mask=self._ready_mask.to(ids.device),
-            use_cache=False,
-            logits_to_keep=wanted,
-        )
-        return out.logits[0], self._states[0]
-
-    def _keep_states(self, layer: nn.Module, inputs: tuple[Tensor]) -> None:
-        self._states = inputs[0]
 
 
 def _device(name: str) -> str:
@@ -281,7 +248,6 @@ def _fingerprint(
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "kernels": kernels,
-        "query_rows": QUERY_ROWS,
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
     for file in sorted(path.glob("*.safetensors")):

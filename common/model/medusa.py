@@ -95,9 +95,9 @@ class MedusaHeads:
         """
         assert hidden.ndim == 2
         assert 0 < k <= self._vocab_size
-        wide = self._logits(hidden).float()  # [K, N, V]
-        values, ids = wide.topk(k, dim=-1)
-        return ids, (values - wide.logsumexp(-1, keepdim=True)).exp()
+        chances = self._logits(hidden).softmax(-1, dtype=torch.float32)  # [K, N, V]
+        values, ids = chances.topk(k, dim=-1)
+        return ids, values
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """All heads' logits. # [N, d] -> [K, N, V]"""

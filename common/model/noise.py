@@ -15,7 +15,8 @@ Philox: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +29,9 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _LANES = 4
+_KEPT_POSITIONS, _KEPT_NUMBERS = 8, 32_768
+"""Noise on the CPU is computed and kept for so many positions at once, if it is no more than so
+many numbers."""
 
 Array: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = Any
@@ -67,6 +71,54 @@ def gumbel_rows(
     Returns:
         Standard Gumbel noise, float64. # [G, V]
     """
+    if torch.device(device).type == "cpu" and vocab_size <= _KEPT_NUMBERS and len(seeds):
+        return torch.stack([*map(_kept_row, seeds, positions, repeat(vocab_size))])
+    return _rows(seeds, positions, vocab_size, device)
+
+
+def gumbel_of(
+    ids: Sequence[Array], seeds: Sequence[int], positions: Sequence[int], vocab_size: int
+) -> list[NDArray[np.float64]]:
+    """Noise of some ids of each row, on the CPU.
+
+    Args:
+        ids: Token ids of each row, any number of them.
+        seeds: One 64-bit seed a row.
+        positions: Absolute position of the token being chosen, one a row.
+        vocab_size: Number of token ids there are.
+
+    Returns:
+        Standard Gumbel noise of each row's ids.
+    """
+    if len(ids) == 1 and vocab_size <= _KEPT_NUMBERS:  # of several rows few ids are cheaper
+        return [_kept_row(seeds[0], positions[0], vocab_size).numpy()[ids[0]]]
+    padded = np.zeros((len(ids), max(map(len, ids))), dtype=np.int64)
+    for line, tokens in zip(padded, ids, strict=True):
+        line[: len(tokens)] = tokens
+    noise = gumbel(seeds, positions, torch.from_numpy(padded)).numpy()
+    return [line[: len(tokens)] for line, tokens in zip(noise, ids, strict=True)]
+
+
+def _kept_row(seed: int, position: int, vocab_size: int) -> Tensor:
+    """Noise of one position; not to be changed. # [V]"""
+    count = min(_KEPT_POSITIONS, _KEPT_NUMBERS // vocab_size)
+    return _kept(seed, position // count, count, vocab_size)[position % count]
+
+
+@lru_cache(maxsize=256)
+def _kept(seed: int, block: int, count: int, vocab_size: int) -> Tensor:
+    """Noise of a stretch of positions. # [count, V]
+
+    Few rows cost what their calls cost, and the same are asked for again: by every branch of a
+    tree, and by the next round where a draft was wrong.
+    """
+    return _rows([seed] * count, range(block * count, (block + 1) * count), vocab_size, "cpu")
+
+
+def _rows(
+    seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device | str
+) -> Tensor:
+    """Computes `gumbel_rows`."""
     blocks = np.arange(-(-vocab_size // _LANES))[None].repeat(len(seeds), axis=0)
     counters = _counters(seeds, positions, blocks)
     if torch.device(device).type == "cpu":

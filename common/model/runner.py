@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.batch import Segment, build_batch
+from common.model.batch import FIXED_TILES, Segment, build_batch
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
@@ -79,12 +79,13 @@ class Runner:
         if blocks * block_tokens < loaded.max_len:
             facts = {"kv_bytes": kv_bytes, "tokens": blocks * block_tokens, "model": loaded.max_len}
             _log.warning("the cache holds less than the model's length", extra=facts)
-        self._settle_row_multiple()
+        self._settle()
 
     @property
     def fingerprint(self) -> str:
         """What decides the bits of the logits."""
-        return f"{self.loaded.fingerprint}-{self._row_multiple}"
+        tile = self.loaded.context.tile_rows.least
+        return f"{self.loaded.fingerprint}-{self._row_multiple}-{tile}"
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Output:
@@ -98,8 +99,11 @@ class Runner:
             meaning.
         """
         rows = self._padded(sum(len(segment.ids) for segment in segments))
-        batch = build_batch(segments, rows=rows, device=self.loaded.device)
-        self.loaded.context.begin(batch)
+        context = self.loaded.context
+        batch = build_batch(
+            segments, rows=rows, device=self.loaded.device, tile_rows=context.tile_rows
+        )
+        context.begin(batch)
         wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
         output = Output(*self.loaded.forward(batch.ids, batch.positions, wanted))
         assert output.logits.shape[0] == output.states.shape[0] == wanted.shape[0]
@@ -115,6 +119,7 @@ class Runner:
     def _learn_shapes(self) -> None:
         zero = torch.zeros(1, dtype=torch.int64, device=self.loaded.device)
         self.loaded.context.pool = None
+        self.loaded.context.shapes.clear()
         self.loaded.forward(zero, zero, zero)
 
     def _padded(self, rows: int) -> int:
@@ -126,14 +131,21 @@ class Runner:
         step = next(step for most, step in _ROW_STEPS if rows <= most)
         return -(-rows // max(step, self._row_multiple)) * max(step, self._row_multiple)
 
-    def _settle_row_multiple(self) -> None:
+    def _settle(self) -> None:
         """Finds the least padding that keeps rows independent, by trying.
 
         Layers that are not ours to replace (routers of experts, say) may use kernels that
         change with the row count; padded to a multiple of 16 rows none known does.
         """
-        for multiple in (1, 16, 64):
+        context = self.loaded.context
+        for multiple, tile_rows in (
+            (1, context.tile_rows),
+            (1, FIXED_TILES),
+            (16, FIXED_TILES),
+            (64, FIXED_TILES),
+        ):
             self._row_multiple = max(multiple, self._row_multiple)
+            context.tile_rows = tile_rows
             if self._rows_independent():
                 return
         raise ModelError(

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.model.noise import gumbel, gumbel_rows
+from common.model.noise import gumbel_of, gumbel_rows
 from common.sampling_params import SamplingParams
 
 # The likeliest token weighs 2^40: 2^22 of those still sum within an int64.
@@ -60,18 +60,13 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     assert logits.ndim == 2
     assert logits.shape[0] == len(rows)
     adjusted = _adjust(logits, rows)
-    greedy = [i for i, row in enumerate(rows) if row.params.greedy]
-    if len(greedy) == len(rows):
-        return _greedy(adjusted, rows)
-    cut = [i for i, row in enumerate(rows) if _cuts(row.params, logits.shape[1])]
-    whole = sorted(set(range(len(rows))).difference(greedy, cut))
+    kinds = _kinds(rows, logits.shape[1])
+    if len(kinds) == 1:
+        return _CHOOSE[kinds[0][0]](adjusted, rows)
     chosen = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
-    for group, choose in ((greedy, _greedy), (cut, _among_survivors), (whole, _among_all)):
-        if len(group) == len(rows):
-            return choose(adjusted, rows)
-        if group:
-            picked = torch.tensor(group, device=logits.device)
-            chosen[picked] = choose(adjusted[picked], [rows[i] for i in group])
+    for kind, group in kinds:
+        picked = torch.tensor(group, device=logits.device)
+        chosen[picked] = _CHOOSE[kind](adjusted[picked], [rows[i] for i in group])
     return chosen
 
 
@@ -89,21 +84,14 @@ def runners_up(
     Returns:
         Up to `count` ids a row, the best first; fewer where the warpers leave fewer.
     """
-    if all(row.params.greedy for row in rows):
-        scores = _adjust(logits, rows)
-    else:
-        noise = gumbel_rows(*_keys(rows), logits.shape[1], logits.device)
-        loud = [[0.0 if row.params.greedy else 1.0] for row in rows]
-        scores = warp(logits, rows).double() + noise * noise.new_tensor(loud)
-    best, ids = scores.topk(min(count + 1, scores.shape[1]))
-    return [
-        [
-            token
-            for token, score in zip(tokens, values, strict=True)
-            if token != own and score > -math.inf
-        ][:count]
-        for tokens, values, own in zip(ids.tolist(), best.tolist(), chosen, strict=True)
-    ]
+    adjusted = _adjust(logits, rows)
+    best: list[list[int]] = [[] for _ in rows]
+    for kind, group in _kinds(rows, logits.shape[1]):
+        part = adjusted if len(group) == len(rows) else adjusted[group]
+        ranked = _RANK[kind](part, [rows[i] for i in group], count + 1)
+        for i, tokens in zip(group, ranked, strict=True):
+            best[i] = [token for token in tokens if token != chosen[i]][:count]
+    return best
 
 
 def warp(logits: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -140,19 +128,60 @@ def _warp_row(adjusted: Tensor, row: Row) -> Tensor:
     return scaled.where(survives, -math.inf)
 
 
+def _kinds(rows: Sequence[Row], vocab_size: int) -> list[tuple[str, list[int]]]:
+    """Indices of the rows by what their choice takes."""
+    kinds: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        cut = "cut" if _cuts(row.params, vocab_size) else "whole"
+        kinds.setdefault("greedy" if row.params.greedy else cut, []).append(i)
+    return [*kinds.items()]
+
+
 def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
     return adjusted.argmax(-1)
 
 
 def _among_all(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Samples rows that no warper cuts: noise for the whole vocabulary."""
-    seeds, positions = _keys(rows)
-    noise = gumbel_rows(seeds, positions, adjusted.shape[1], adjusted.device)
-    return noise.add_(_scale(adjusted, rows)).argmax(-1)
+    """Samples rows that no warper cuts."""
+    return _noisy(adjusted, rows).argmax(-1)
 
 
 def _among_survivors(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Samples rows that some warper cuts: sorting and noise for few tokens only.
+    """Samples rows that some warper cuts."""
+    best = [tokens[scores.argmax()] for tokens, scores in _noisy_survivors(adjusted, rows)]
+    return torch.tensor(np.array(best, dtype=np.int64), device=adjusted.device)
+
+
+def _rank(scores: Tensor, rows: Sequence[Row], count: int) -> list[list[int]]:
+    """The best ids of each row, the best first."""
+    return scores.topk(min(count, scores.shape[1])).indices.tolist()
+
+
+def _rank_all(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[list[int]]:
+    return _rank(_noisy(adjusted, rows), rows, count)
+
+
+def _rank_survivors(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[list[int]]:
+    return [
+        tokens[np.argsort(-scores, kind="stable")[:count]].tolist()
+        for tokens, scores in _noisy_survivors(adjusted, rows)
+    ]
+
+
+_CHOOSE = {"greedy": _greedy, "whole": _among_all, "cut": _among_survivors}
+_RANK = {"greedy": _rank, "whole": _rank_all, "cut": _rank_survivors}
+
+
+def _noisy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Scores of rows that no warper cuts: noise for the whole vocabulary. # float64 [G, V]"""
+    noise = gumbel_rows(*_keys(rows), adjusted.shape[1], adjusted.device)
+    return noise.add_(_scale(adjusted, rows))
+
+
+def _noisy_survivors(
+    adjusted: Tensor, rows: Sequence[Row]
+) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Ids that survive, rising, and their scores: sorting and noise for few tokens only.
 
     What the whole vocabulary needs is done on the device, the few candidates on the CPU.
     """
@@ -169,22 +198,19 @@ def _among_survivors(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
         tokens, values, mass = (column[start:end] for column in columns)
         kept = _nucleus(values, mass, total, row.params)
         survivors.append((tokens[kept], values[kept]))
-    return torch.from_numpy(_draw(survivors, rows)).to(adjusted.device)
+    return _add_noise(survivors, rows, scaled.shape[1])
 
 
-def _draw(
-    survivors: Sequence[tuple[NDArray[np.int64], NDArray[np.float32]]], rows: Sequence[Row]
-) -> NDArray[np.int64]:
-    """Adds noise to each row's survivors, ids (rising) and logits, and takes the best id."""
-    padded = np.zeros((len(rows), max(len(tokens) for tokens, _ in survivors)), dtype=np.int64)
-    for line, (tokens, _) in zip(padded, survivors, strict=True):
-        line[: len(tokens)] = tokens
-    noise = gumbel(*_keys(rows), torch.from_numpy(padded)).numpy()
-    best = [
-        tokens[(values + line[: len(tokens)]).argmax()]
-        for line, (tokens, values) in zip(noise, survivors, strict=True)
+def _add_noise(
+    survivors: Sequence[tuple[NDArray[np.int64], NDArray[np.float32]]],
+    rows: Sequence[Row],
+    vocab_size: int,
+) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Turns each row's survivors, ids (rising) and logits, into ids and scores."""
+    noise = gumbel_of([tokens for tokens, _ in survivors], *_keys(rows), vocab_size)
+    return [
+        (tokens, values + line) for line, (tokens, values) in zip(noise, survivors, strict=True)
     ]
-    return np.array(best, dtype=np.int64)
 
 
 def _floors(scaled: Tensor, top: Tensor, totals: list[int], rows: Sequence[Row]) -> Tensor:

@@ -46,6 +46,7 @@ class TokenTree:
         """Children that were drawn, by their parent: in order, with what each was drawn from. A
         child may have been drawn twice. Children that are not here were guessed."""
         self._probes: set[int] = set()
+        self._again: dict[int, set[str]] = {}  # who else wanted a node
         self._children: list[dict[int, int]] = [{}]
 
     @classmethod
@@ -76,6 +77,8 @@ class TokenTree:
         known = self._children[parent].get(token)
         if known is not None:
             self._probes.discard(known)
+            if self.owner != self.owners[known]:
+                self._again.setdefault(known, set()).add(self.owner)
             return known
         node = len(self.ids)
         self.ids.append(token)
@@ -85,6 +88,10 @@ class TokenTree:
         self._children[parent][token] = node
         self.owners.append(self.owner)
         return node
+
+    def wanted(self, node: int, owner: str) -> bool:
+        """Whether a proposer added a node, or would have if another had not."""
+        return self.owners[node] == owner or owner in self._again.get(node, ())
 
     def draw(self, parent: int, token: int, drawn: Drawn) -> int:
         """Adds or finds a node whose id was drawn at random; see `draws`."""

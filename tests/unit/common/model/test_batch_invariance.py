@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from common.model.batch import Segment, key_width, tree_positions
+from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.runner import Runner
 from common.model.tree import TokenTree
@@ -20,23 +21,25 @@ from tests import tiny_models
 from tests.inprocess import runner
 
 LENGTH = 150
-KINDS = ("llama", "gemma2", "qwen3_moe", "gpt2")
+KINDS = ("llama", "gemma2", "qwen3_moe", "gpt2", "gpt2-int8")
 
 
 @pytest.fixture(
-    scope="module", params=["bfloat16", "float32", "bfloat16-threads", "float32-threads", *KINDS]
+    scope="module",
+    params=["bfloat16", "float32", "bfloat16-threads", "float32-threads", "bfloat16-int8", *KINDS],
 )
 def target(
     request: pytest.FixtureRequest, demo_target: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:
-    """The demo target in a type, on one thread or two, or a tiny model of a kind."""
-    name, _, threads = request.param.partition("-")
+    """The demo target in a type, on one thread or two, or a tiny model; some in int8."""
+    name, _, how = request.param.partition("-")
+    quantize: Quantize = "int8" if how == "int8" else "none"
     before = torch.get_num_threads()
-    torch.set_num_threads(2 if threads else 1)
+    torch.set_num_threads(2 if how == "threads" else 1)
     if name in KINDS:
-        yield runner(tiny_models.save(name, tmp_path_factory.mktemp(name)))
+        yield runner(tiny_models.save(name, tmp_path_factory.mktemp(name)), quantize=quantize)
     else:
-        yield runner(demo_target, name)
+        yield runner(demo_target, name, quantize=quantize)
     torch.set_num_threads(before)
 
 
@@ -70,7 +73,8 @@ def _cache(target: Runner, lease: KvLease, length: int) -> list[Tensor]:
 
 @pytest.fixture(scope="module")
 def alone(target: Runner) -> list[tuple[list[int], Tensor, list[Tensor]]]:
-    texts = [_text(target, seed) for seed in range(4)]
+    # Two threads that wait for each other on busy cores take long: half of it will do.
+    texts = [_text(target, seed) for seed in range(4 if torch.get_num_threads() == 1 else 2)]
     return [(ids, *_one_by_one(target, ids)) for ids in texts]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from common.model.noise import gumbel, gumbel_rows, philox
+from common.model.noise import gumbel, gumbel_of, gumbel_rows, philox
 
 ONES = 0xFFFFFFFF
 # Random123's kat_vectors, "philox4x32 10": counter, key, output.
@@ -88,3 +88,21 @@ def test_extreme_words_are_finite():
     noise = gumbel_rows(list(range(50)), [1] * 50, 4096, "cpu")
     assert least < noise.min() < -2.4
     assert 10 < noise.max() < most
+
+
+@pytest.mark.parametrize("vocab_size", [300, 5000, 40_000])
+def test_kept_and_computed_noise_are_the_same(vocab_size):
+    """Small vocabularies' noise is computed for some positions at once, and kept."""
+    seeds, positions = [5, 5, 5, 2**63], [7, 8, 100, 8]
+    ids = [np.array([0, 3, 299]), np.arange(300), np.array([5]), np.array([17, 18])]
+    whole = gumbel_rows(seeds, positions, vocab_size, "cpu")
+    again = gumbel_rows(seeds, positions, vocab_size, "cpu")
+    assert torch.equal(whole, again)
+    whole.zero_()  # what callers do with theirs is their business
+    together = gumbel_of(ids, seeds, positions, vocab_size)
+    for row, tokens in enumerate(ids):
+        expected = again[row].numpy()[tokens].tolist()
+        key = seeds[row : row + 1], positions[row : row + 1]
+        assert together[row].tolist() == expected
+        assert gumbel_of([tokens], *key, vocab_size)[0].tolist() == expected
+        assert gumbel(*key, torch.tensor(tokens[None]))[0].tolist() == expected

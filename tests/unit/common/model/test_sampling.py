@@ -12,7 +12,7 @@ from transformers.generation import logits_process as hf
 
 from common.model import sampling
 from common.model.noise import gumbel_rows
-from common.model.sampling import Row, sample, warp
+from common.model.sampling import Row, runners_up, sample, warp
 from common.sampling_params import SamplingParams
 
 VOCAB = 160
@@ -129,6 +129,25 @@ def test_sample_is_argmax_of_warped_logits_and_noise(rows, seed, dtype):
     greedy = torch.tensor([row.params.greedy for row in rows])
     score += noise.masked_fill(greedy[:, None], 0.0)
     assert torch.equal(sample(logits, rows), score.argmax(-1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(rows_strategy, min_size=1, max_size=4), st.integers(0, 2**31), st.integers(1, 6))
+def test_runners_up_are_the_next_best_of_warped_logits_and_noise(rows, seed, count):
+    logits = random_logits(len(rows), VOCAB, seed, torch.float32)
+    chosen = sample(logits, rows).tolist()
+    noise = gumbel_rows([r.params.seed for r in rows], [r.position for r in rows], VOCAB, "cpu")
+    noise[[row.params.greedy for row in rows]] = 0
+    score = warp(logits, rows).double() + noise
+    for line, own, others in zip(
+        score, chosen, runners_up(logits, rows, chosen, count), strict=True
+    ):
+        left = int((line > -math.inf).sum()) - 1
+        assert len(others) == len({*others} - {own}) == min(count, left)
+        values = line[others].tolist()
+        assert values == sorted(values, reverse=True)
+        rest = line.index_fill(0, torch.tensor([own, *others]), -math.inf)
+        assert not values or values[-1] >= rest.max().item()
 
 
 @pytest.mark.parametrize("few", [True, False])

@@ -1,0 +1,141 @@
+"""Linear layers with int8 weights: half the bytes of bfloat16, and on CPU integer products.
+
+A weight is rounded to 255 steps of a scale of its output channel's own. On a CPU whose integer
+products are exact (`integer_products`) a row of inputs is rounded likewise, to a scale of its
+own, and the sums are integers: they cannot depend on how many rows there are. Elsewhere the
+weights are widened for each product, which then runs in tiles like that of `TiledLinear`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from common.model.linear import tiled_linear
+
+_STEPS = 127
+_LEAST = 1e-30  # scale of what is zero all over
+_ZERO = 128  # oneDNN takes inputs without sign: what stands for 0
+
+
+def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Rounds a matrix to int8.
+
+    Args:
+        weight: `[out, in]`.
+
+    Returns:
+        int8 `[out, in]` and the scale of each output channel, float32 `[out]`.
+    """
+    wide = weight.float()
+    scale = wide.abs().amax(1).clamp_min(_LEAST) / _STEPS
+    return (wide / scale[:, None]).round_().to(torch.int8), scale
+
+
+class IntegerProduct:
+    """A matrix of int8 weights packed for oneDNN.
+
+    Args:
+        weight: `[out, in]`; not kept.
+        bias: `[out]` or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        rounded, self._scale = round_weight(weight)
+        self._packed = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self._no_zeros = torch.zeros(len(rounded), dtype=torch.int32)
+        self._bias = None if bias is None else bias.float()
+        self._run = torch.ops.onednn.qlinear_pointwise.default
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`W x + b` of `[N, in]`, in the type of x."""
+        y, scale = self._product(x)
+        out = torch.empty(y.shape, dtype=x.dtype)
+        if self._bias is None:
+            return torch.mul(y, scale, out=out)
+        return torch.add(y.mul_(scale), self._bias, out=out)
+
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        """`W x + b + other`."""
+        y, scale = self._product(x)
+        y.mul_(scale)
+        if self._bias is not None:
+            y.add_(self._bias)
+        return torch.add(y, other, out=torch.empty_like(other))
+
+    def _product(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`W x` but for the scales of the rows, and these. # float32 [N, out], [N, 1]"""
+        top = torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True, dtype=torch.float32)
+        scale = top.clamp_min_(_LEAST).mul_(1 / _STEPS)
+        # Conversion cuts off, so a half more than the zero rounds to the nearest.
+        rounded = (x / scale).add_(_ZERO + 0.5).to(torch.uint8)
+        product = self._run(
+            rounded,
+            1.0,
+            _ZERO,
+            self._packed,
+            self._scale,
+            self._no_zeros,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )
+        return product, scale
+
+
+class IntegerLinear(nn.Module):
+    """`IntegerProduct` as a layer.
+
+    Args:
+        weight: `[out, in]`; not kept.
+        bias: `[out]` or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self._product = IntegerProduct(weight, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps `[..., in]` to `[..., out]`."""
+        return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+
+class WidenedLinear(nn.Module):
+    """A layer whose int8 weights are widened to the type of its inputs at each call, on any device.
+
+    Args:
+        weight: `[out, in]`; not kept.
+        bias: `[out]` or None.
+        tile: Rows of one product.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, tile: int) -> None:
+        super().__init__()
+        self._weight, self._scale = round_weight(weight)
+        self._bias = bias
+        self._tile = tile
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps `[..., in]` to `[..., out]`."""
+        rows = x.reshape(-1, x.shape[-1])
+        out = tiled_linear(rows, self._weight.to(x.dtype), None, self._tile) * self._scale
+        out = (out if self._bias is None else out + self._bias).to(x.dtype)
+        return out.view(*x.shape[:-1], -1)
+
+
+@cache
+def integer_products() -> bool:
+    """Whether oneDNN multiplies 8-bit integers exactly here; without VNNI its sums saturate."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    product = IntegerProduct(torch.ones(64, 256), None)
+    for sign in (1.0, -1.0):
+        if not torch.equal(product(sign * torch.ones(2, 256)), torch.full((2, 64), sign * 256)):
+            return False
+    return True
