@@ -1,15 +1,8 @@
-"""What a round trip between verifier and drafter should cost, by a model of one round.
+"""What a round trip between verifier and drafter should cost, by the model of `common.rate_model`.
 
-A round checks a draft of γ tokens and commits E of them. Where the drafter has drafted ahead for
-its outcome, with chance h, the next draft is there as soon as the verifier is, or as soon as the
-drafter is; elsewhere the verifier waits for the way and the draft:
-
-    X = E / [h · max(τ_v, R + τ_e) + (1 − h) (τ_v + R + γ t_d)]
-
-with τ_v the verifier's step, t_d the drafter's step, τ_e = (γ + 1) t_d and R the round trip. E and
-the round's time are measured without added delay, t_d and the way as it is at the drafter, τ_v
-from plain decoding; h follows from those. What is said of any delay is prediction. The length is
-chosen anew for each delay, plain decoding included, as the verifier does.
+E and the round's time are measured without added delay, t_d and the way as it is at the drafter,
+τ_v from plain decoding; h follows from those. What is said of any delay is prediction. The length
+is chosen anew for each delay, plain decoding included, as the verifier does.
 """
 
 from __future__ import annotations
@@ -19,6 +12,7 @@ from dataclasses import dataclass, field
 
 from bench.drafter_probe import Answering
 from bench.step_times import Table, at
+from common.rate_model import ahead_round_s, waiting_round_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +55,13 @@ class Calibration:
 
     def hit_s(self, length: int, round_trip_s: float) -> float:
         """Return the time of a round whose draft was made ahead."""
-        ahead_s = (length + 1) * self.answering.token_s
-        return max(self.step_s(length), round_trip_s + self.answering.way_s + ahead_s)
+        way_s = round_trip_s + self.answering.way_s
+        return ahead_round_s(self.step_s(length), way_s, self.answering.token_s, length)
 
     def miss_s(self, length: int, round_trip_s: float) -> float:
         """Return the time of a round whose draft was waited for."""
-        draft_s = length * self.answering.token_s
-        return self.step_s(length) + round_trip_s + self.answering.way_s + draft_s
+        way_s = round_trip_s + self.answering.way_s
+        return waiting_round_s(self.step_s(length), way_s, self.answering.token_s, length)
 
     def tokens_per_s(self, round_trip_s: float) -> float:
         """Predict the rate with an added round trip and the best length for it."""

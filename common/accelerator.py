@@ -1,0 +1,33 @@
+"""What a device is called: the name operators know it by."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import torch
+
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def accelerator_name(device: torch.device) -> str:
+    """Returns the name of a GPU, or that of the processor.
+
+    Args:
+        device: Where a model runs.
+    """
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return device.type
+    return _processor() or platform.processor() or platform.machine()
+
+
+def _processor() -> str:
+    """The model name that Linux tells of the first core; empty where it tells none."""
+    try:
+        lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "")
