@@ -1,22 +1,26 @@
 """`python -m bench.pools`: what shared n-gram pools cost a token, and what the store sustains.
 
-One thread does what an engine does between two passes of the target: it proposes, learns, and
-shares n-grams at a set rate. The passes themselves are slept through, which lets the thread that
-writes to the store run beside them, as a pass does. The embedded store serves.
+One thread does what an engine does: it proposes, computes a pass and learns, and hands over text of
+other sequences at a set rate. A pass is multiplied through, so that it takes a processor as the
+target does, or slept through as where a device computes. Every way to share takes its turn, a
+second or so at a time, so that whatever else the machine does meets all of them alike. The embedded
+store serves.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ids
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,7 +30,7 @@ from common.model.blocks import BlockManager
 from common.model.kv_cache import KvLease
 from common.model.tree import TokenTree
 from common.store.pool_config import PoolConfig
-from common.store.pools import MemoryPools, NgramPools, RedisPools
+from common.store.pools import MemoryPools, NgramPools, RedisPools, TenantPool
 from launcher import store
 from verifier.acceptance.coupled import walk
 from verifier.cost import StepCost
@@ -36,6 +40,8 @@ from verifier.pool.config import LookaheadConfig
 from verifier.sequence import Request, Sequence
 
 PASS_S = 0.003
+ROUND_TOKENS = 3
+"""Of each of the other sequences, in a step."""
 VOCAB = 4096
 COST = StepCost(((1, 3.2e-3), (8, 4.3e-3), (64, 14e-3)))
 
@@ -47,7 +53,9 @@ class Times:
     propose: list[float] = field(default_factory=list)
     observe: list[float] = field(default_factory=list)
     share: list[float] = field(default_factory=list)
-    """Handing over the n-grams of one step, all sequences together."""
+    """Handing over other sequences' text of one step."""
+    step: list[float] = field(default_factory=list)
+    """All of that and the pass: what a token waits for."""
 
     @staticmethod
     def line(seconds: list[float]) -> str:
@@ -58,32 +66,74 @@ class Times:
         return f"{1e6 * statistics.median(seconds):7.0f} {1e6 * ninety_ninth:7.0f}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One way to share."""
+
+    name: str
+    """In the report."""
+    pools: NgramPools | None
+    """Shared with."""
+    rate: int
+    """N-grams of other sequences, a second."""
+    times: Times = field(default_factory=Times)
+    """What it took."""
+
+
 def main(argv: Ids[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m bench.pools", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
+    parser.add_argument(
+        "--turn", type=float, default=1.0, help="seconds before the next one's turn"
+    )
     parser.add_argument("--rate", type=int, default=10_000, help="n-grams shared a second")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("--sleep", action="store_true", help="sleep through the passes")
+    given = parser.parse_args(argv)
     sizes = PoolConfig(max_bytes=512 << 10)
-    print(f"{'us, median and p99':24}{'propose':>16}{'observe':>16}{'share':>16}")
-    report("no shared pool", run(None, 0, arguments.seconds))
-    report("in this process", run(MemoryPools(sizes), arguments.rate, arguments.seconds))
-    with serving() as url:
-        for rate in (0, arguments.rate):
-            pools = RedisPools(url, "bench", sizes)
-            started = time.monotonic()
-            report(f"store, {rate} a second", run(pools, rate, arguments.seconds))
-            seconds = time.monotonic() - started
-            pools.close()
-            counts = pools.counts
-            print(f"  written {counts.written / seconds:.0f} a second, dropped {counts.dropped}")
+    compute = partial(time.sleep, PASS_S) if given.sleep else multiplied()
+    with serving() as url, closing(RedisPools(url, "bench", sizes)) as pools:
+        ways = [
+            Way(name="no shared pool", pools=None, rate=0),
+            Way(name="in this process", pools=MemoryPools(sizes), rate=given.rate),
+            Way(name="store, 0 a second", pools=pools, rate=0),
+            Way(name=f"store, {given.rate} a second", pools=pools, rate=given.rate),
+        ]
+        for turn in range(max(round(given.seconds / given.turn), 1)):
+            for way in ways:
+                run(way, turn, given.turn, compute)
+        pools.close()
+        report(ways)
+        counts = pools.counts
+        print(
+            f"  written {counts.written}, dropped {counts.dropped}, evicted {counts.evicted} sets"
+        )
         describe(url, sizes)
 
 
-def report(name: str, times: Times) -> None:
-    """Prints one measurement."""
-    columns = (times.propose, times.observe, times.share)
-    print(f"{name:24}" + "".join(f"{Times.line(c):>16}" for c in columns))
+def report(ways: Ids[Way]) -> None:
+    """Prints the measurements."""
+    names = ("propose", "observe", "share", "step")
+    print(f"{'us, median and p99':24}" + "".join(f"{name:>16}" for name in names))
+    for way in ways:
+        columns = (Times.line(getattr(way.times, name)) for name in names)
+        print(f"{way.name:24}" + "".join(f"{column:>16}" for column in columns))
+
+
+def multiplied() -> Callable[[], object]:
+    """A pass that takes a processor for about `PASS_S`."""
+    matrix = torch.eye(512)
+    started, count = time.perf_counter(), 0
+    while time.perf_counter() - started < 50 * PASS_S:
+        matrix @ matrix
+        count += 1
+    products = max(count // 50, 1)
+
+    def compute() -> None:
+        for _ in range(products):
+            matrix @ matrix
+
+    return compute
 
 
 def describe(url: str, sizes: PoolConfig) -> None:
@@ -112,39 +162,57 @@ def serving() -> Iterator[str]:
             process.wait()
 
 
-def run(pools: NgramPools | None, rate: int, seconds: float) -> Times:
-    """Decodes one text after another, sharing n-grams of others at a rate."""
-    draw, times = random.Random(0), Times()
-    proposer = LookaheadProposer(LookaheadConfig(), COST, shared=pools)
-    others = pools.of("") if pools is not None and rate else None
-    end = time.monotonic() + seconds
-    shared = 0.0
-    while time.monotonic() < end:
-        text = words(draw, 400)
+def run(way: Way, turn: int, seconds: float, compute: Callable[[], object]) -> None:
+    """Decodes one text after another, and shares other sequences' at a rate."""
+    draw, times = random.Random(f"{turn} {way.name}"), way.times  # no text comes twice
+    proposer = LookaheadProposer(LookaheadConfig(), COST, shared=way.pools)
+    others = way.pools.of("") if way.pools is not None and way.rate else None
+    texts = [words(draw, 400) for _ in range(8)]
+    foreign = words(draw, 1 << 16)
+    began = time.perf_counter()
+    end, shared = began + seconds, 0
+    for text in itertools.cycle(texts):
         one = sequence(text[:40], 300)
         proposer.open(one)
-        while one.finished is None and time.monotonic() < end:
-            began = time.monotonic()
-            step(proposer, one, text, times)
+        while one.finished is None and time.perf_counter() < end:
+            started = time.perf_counter()
+            step(proposer, one, text, times, compute)
             if others is not None:
-                shared += (time.monotonic() - began) * rate
-                ngrams = [tuple(words(draw, 4)) for _ in range(int(shared))]
-                shared -= len(ngrams)
-                started = time.perf_counter()
-                others.add(ngrams)
-                times.share.append(time.perf_counter() - started)
-                shared += (time.perf_counter() - started) * rate
+                due = int((time.perf_counter() - began) * way.rate) - shared
+                times.share.append(share(others, foreign, shared, due))
+                shared += due
+            times.step.append(time.perf_counter() - started)
         proposer.close(one)
-    return times
+        if time.perf_counter() >= end:
+            return
 
 
-def step(proposer: LookaheadProposer, one: Sequence, text: list[int], times: Times) -> None:
-    """One round, the pass slept through."""
+def share(pool: TenantPool, text: list[int], done: int, due: int) -> float:
+    """Hands n-grams over as a batch of sequences does, a few tokens of each; returns seconds."""
+    length = PoolConfig().ngram_tokens - 1
+    pieces = []
+    for first in range(done, done + due, ROUND_TOKENS):
+        begin = first % (len(text) - length - ROUND_TOKENS)
+        pieces.append(text[begin : begin + length + min(ROUND_TOKENS, done + due - first)])
+    started = time.perf_counter()
+    for piece in pieces:
+        pool.add(piece)
+    return time.perf_counter() - started
+
+
+def step(
+    proposer: LookaheadProposer,
+    one: Sequence,
+    text: list[int],
+    times: Times,
+    compute: Callable[[], object],
+) -> None:
+    """One round."""
     tree = TokenTree(one.ids[-1])
     started = time.perf_counter()
     proposer.propose(one, tree, 64)
     times.propose.append(time.perf_counter() - started)
-    time.sleep(PASS_S)
+    compute()
     length = len(one.ids)
     choices = [text[length + depth] if length + depth < len(text) else 0 for depth in tree.depths]
     accepted, last = walk(tree, choices)

@@ -41,6 +41,9 @@ class Table:
                 self._counts[context] = (token, weight)
                 continue
             if isinstance(known, tuple):
+                if known[0] == token:
+                    self._counts[context] = (token, known[1] + weight)
+                    continue
                 known = self._counts[context] = dict([known])
             known[token] = known.get(token, 0.0) + weight
             if len(known) > _MOST_FOLLOWERS:

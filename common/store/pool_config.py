@@ -25,8 +25,9 @@ class PoolConfig:
     """Memory they may take in this process, in bytes."""
     refresh_s: float = 30.0
     """Time after which what is known is asked for again, in seconds."""
-    flush_s: float = 0.05
-    """Time for which writes gather, in seconds."""
+    flush_s: float = 0.2
+    """Time for which writes gather, in seconds: the longer, the less each n-gram costs this process
+    and the store."""
     most_waiting: int = 65_536
     """N-grams that may wait to be written; more are dropped and counted."""
 

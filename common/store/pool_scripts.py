@@ -17,10 +17,7 @@ import struct
 from collections.abc import Iterator
 
 UPSERTS = 64
-"""In one call at most: a script blocks the server, about 20 us an upsert."""
-
-MOST_HITS = 255
-"""Occurrences one record can hold."""
+"""N-grams in one call at most: a script blocks the server, a few us for each."""
 
 WRITE = """
 local half_life_s, ttl_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -46,7 +43,7 @@ local function forget(key)
 end
 
 for i = 3, #KEYS do
-  local key, records = KEYS[i], ARGV[i + 3]
+  local key, records, grown = KEYS[i], ARGV[i + 3], 0
   for at = 1, #records, size + 1 do
     local member = string.sub(records, at + 1, at + size)
     local score = now + math.log(string.byte(records, at)) / log2
@@ -55,12 +52,14 @@ for i = 3, #KEYS do
       local high, low = math.max(known, score), math.min(known, score)
       score = high + math.log(1 + 2 ^ (low - high)) / log2
     end
-    redis.call('ZADD', key, score, member)
+    grown = grown + redis.call('ZADD', key, score, member)
   end
-  redis.call('ZREMRANGEBYRANK', key, 0, -most - 1)
   redis.call('PEXPIRE', key, ttl_ms)
-  redis.call('ZADD', index, seconds, key)
-  resize(key, redis.call('MEMORY', 'USAGE', key) + per_key)
+  grown = grown + redis.call('ZADD', index, seconds, key)
+  if grown > 0 then  -- else it takes what it took
+    redis.call('ZREMRANGEBYRANK', key, 0, -most - 1)
+    resize(key, redis.call('MEMORY', 'USAGE', key) + per_key)
+  end
 end
 
 local gone = 0
@@ -115,22 +114,26 @@ class Layout:
         self._prefix = f"{namespace}:{{ngrams}}"
         self._model, self._tokens = model, ngram_tokens
         self._member = struct.Struct(f"<{ngram_tokens - 1}I")
-        self._record = struct.Struct(f"<B{ngram_tokens - 1}I")
         self.index, self.sizes = f"{self._prefix}:index", f"{self._prefix}:sizes"
+
+    @property
+    def ngram_tokens(self) -> int:
+        """Tokens of an n-gram."""
+        return self._tokens
 
     @property
     def member_bytes(self) -> int:
         """Length of a member."""
         return self._member.size
 
-    def key(self, tenant: str, first: int) -> str:
-        """Name of a sorted set; tenants cannot be told from it, nor collide in it."""
+    def prefix(self, tenant: str) -> str:
+        """Begins the names of a tenant's sets; nobody can tell whose it is, and none collide."""
         owner = hashlib.blake2b(f"{self._model}\0{tenant}".encode(), digest_size=16).hexdigest()
-        return f"{self._prefix}:{owner}:{self._tokens}:{first}"
+        return f"{self._prefix}:{owner}:{self._tokens}:"
 
-    def record(self, ngram: tuple[int, ...], hits: int) -> bytes:
-        """An n-gram and how often it occurred, for `WRITE`."""
-        return self._record.pack(min(hits, MOST_HITS), *ngram[1:])
+    def key(self, tenant: str, first: int) -> str:
+        """Name of a sorted set: the prefix, and the first token."""
+        return f"{self.prefix(tenant)}{first}"
 
     def ngrams(
         self, first: int, members: bytes, weights: bytes

@@ -1,19 +1,24 @@
 """The thread that carries n-grams to and from Redis, so that no other has to wait for it.
 
-Others leave notes in queues of bounded length and find finished tables in another. What cannot
-be written is dropped and counted: n-grams are worth a little speed, not an effort.
+Others leave notes in queues of bounded length and find finished tables in another. Text gathers
+for a moment and is then packed at once, so that other threads are held up for little: this one
+shares the interpreter with the engine's. What cannot be written is dropped and counted: n-grams
+are worth a little speed, not an effort.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from common.store.pool_cache import Ngram, Table
+from common.store.pool_packing import PackedSet, count, pack
 from common.store.pool_scripts import READ, UPSERTS, WRITE, Layout
 
 if TYPE_CHECKING:
@@ -24,8 +29,10 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 0.5
 _FIRST_PAUSE_S = 0.1
 _MOST_PAUSE_S = 5.0
+_CLOSE_S = 1.0
+"""How long writing goes on after `close`."""
 _MOST_READS = 4096
-_READS = 8
+_READS = 4
 """Sets read in one call: building their tables holds other threads up."""
 
 _FOLLOW = 4
@@ -48,6 +55,21 @@ class PoolCounts:
     """Calls that failed."""
     away: bool = False
     """Whether the last call failed."""
+
+
+@dataclass
+class _Call:
+    """One call of `WRITE`."""
+
+    keys: list[str] = field(default_factory=list)
+    records: list[bytes] = field(default_factory=list)
+    ngrams: int = 0
+
+    def add(self, prefix: str, packed: PackedSet) -> None:
+        """Takes a set; `prefix` begins its name."""
+        self.keys.append(f"{prefix}{packed.first}")
+        self.records.append(packed.records)
+        self.ngrams += packed.ngrams
 
 
 class Sizes(Protocol):
@@ -93,7 +115,8 @@ class Worker:
         self._read_script = client.register_script(READ)
         self.arrived: deque[tuple[str, int, Table]] = deque(maxlen=_MOST_READS)
         """Tables read: tenant, first token, table; for whoever owns the cache."""
-        self._writes: deque[tuple[str, Sequence[Ngram]]] = deque()
+        self._writes: deque[tuple[str, Sequence[int]]] = deque()
+        self._calls: deque[_Call] = deque()
         self._reads: deque[tuple[str, int]] = deque(maxlen=_MOST_READS)
         self._ahead: deque[tuple[str, int]] = deque(maxlen=_MOST_READS)
         self._followed: set[tuple[str, int]] = set()
@@ -101,6 +124,7 @@ class Worker:
         self._offered = self._refused = self._taken = 0
         self._counts = PoolCounts()
         self._pause_s = _FIRST_PAUSE_S
+        self._give_up_at = math.inf
         self._work, self._urgent = threading.Event(), threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ngram-pools", daemon=True)
@@ -108,15 +132,16 @@ class Worker:
 
     # From the owner of the cache.
 
-    def write(self, tenant: str, ngrams: Sequence[Ngram]) -> None:
-        """Has n-grams counted in the store, some time."""
+    def write(self, tenant: str, ids: Sequence[int]) -> None:
+        """Has the n-grams of a stretch of text counted in the store, some time."""
+        ngrams = count(len(ids), self._layout.ngram_tokens)
         if not ngrams:
             return
-        if self._offered - self._taken + len(ngrams) > self._sizes.most_waiting:
-            self._refused += len(ngrams)
+        if self._offered - self._taken + ngrams > self._sizes.most_waiting:
+            self._refused += ngrams
             return
-        self._offered += len(ngrams)
-        self._writes.append((tenant, ngrams))
+        self._offered += ngrams
+        self._writes.append((tenant, ids))
         if not self._work.is_set():
             self._work.set()
 
@@ -133,11 +158,14 @@ class Worker:
         return replace(self._counts, dropped=self._counts.dropped + self._refused)
 
     def close(self) -> None:
-        """Writes what waits, unless the store is away, and ends the thread."""
+        """Writes what waits, for a short while and unless the store is away; ends the thread."""
+        self._give_up_at = time.monotonic() + _CLOSE_S
         self._closing.set()
         self._urgent.set()
         self._work.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_S + 2 * TIMEOUT_S)  # the call it is in, and a new connection
+        if self._thread.is_alive():
+            log.warning("n-gram store does not let go")
 
     # The thread.
 
@@ -145,19 +173,33 @@ class Worker:
         while not self._closing.is_set():
             self._work.wait()
             self._work.clear()
-            self._urgent.wait(self._sizes.flush_s)
-            self._urgent.clear()
-            self._carry()
-        self._carry()
+            self._gather()
+            self._carry(writing=True)
+        self._carry(writing=True)
         self._client.close()
 
-    def _carry(self) -> None:
-        """Does what waits; after a failure it all is given up, and the store left alone a while."""
+    def _gather(self) -> None:
+        """Lets writes gather, and reads what is asked for meanwhile."""
+        due = time.monotonic() + self._sizes.flush_s
+        while not self._closing.is_set() and (left := due - time.monotonic()) > 0:
+            if self._urgent.wait(left):
+                self._urgent.clear()  # before its reads are taken, so that none is overlooked
+                self._carry(writing=False)
+        self._urgent.clear()
+
+    def _carry(self, *, writing: bool) -> None:
+        """Does what waits; after a failure the store is left alone a while."""
         try:
-            waiting = self._offered  # what comes meanwhile gathers for the next time
-            while self._reads or self._ahead or self._taken < waiting:
+            if writing:
+                self._pack()
+            while self._reads or self._ahead or (writing and self._calls):
+                if time.monotonic() >= self._give_up_at:
+                    self._counts.dropped += sum(call.ngrams for call in self._calls)
+                    self._calls.clear()
+                    return
                 self._read_some()
-                self._write_some()
+                if writing and self._calls:
+                    self._write(self._calls.popleft())
                 self._answered()
         except Exception as error:
             self._failed(error)
@@ -165,42 +207,50 @@ class Worker:
             self._ahead.clear()
             self._closing.wait(self._pause_s)
             self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+            if self._calls:
+                self._work.set()
 
-    def _write_some(self) -> None:
-        """Writes one call's worth."""
-        gathered: dict[tuple[str, int], Counter[Ngram]] = defaultdict(Counter)
-        count = 0
-        while self._writes and count < UPSERTS:
-            tenant, ngrams = self._writes.popleft()
-            if len(ngrams) > UPSERTS - count:
-                self._writes.appendleft((tenant, ngrams[UPSERTS - count :]))
-                ngrams = ngrams[: UPSERTS - count]
-            for ngram in ngrams:
-                gathered[tenant, ngram[0]][ngram] += 1
-            count += len(ngrams)
-        self._taken += count
-        if count:
-            try:
-                self._counts.evicted += int(self._upsert(gathered))
-            except Exception:
-                self._counts.dropped += count
-                raise
-            self._counts.written += count
+    def _pack(self) -> None:
+        """Turns the text that has gathered into calls."""
+        gathered: dict[str, list[Sequence[int]]] = defaultdict(list)
+        for _ in range(len(self._writes)):  # what comes meanwhile gathers for the next time
+            tenant, ids = self._writes.popleft()
+            gathered[tenant].append(ids)
+        self._calls.extend(self._calls_of(gathered))
 
-    def _upsert(self, gathered: dict[tuple[str, int], Counter[Ngram]]) -> Any:
+    def _calls_of(self, gathered: dict[str, list[Sequence[int]]]) -> Iterator[_Call]:
+        tokens, call, left = self._layout.ngram_tokens, _Call(), UPSERTS
+        for tenant, stretches in gathered.items():
+            prefix = self._layout.prefix(tenant)
+            for packed in pack(stretches, tokens, UPSERTS):
+                records = len(packed.records) // (1 + self._layout.member_bytes)
+                if records > left:
+                    yield call
+                    call, left = _Call(), UPSERTS
+                call.add(prefix, packed)
+                left -= records
+        if call.keys:
+            yield call
+
+    def _write(self, call: _Call) -> None:
         layout, sizes = self._layout, self._sizes
-        keys = [layout.index, layout.sizes]
-        arguments: list[Any] = [
+        limits: list[Any] = [
             sizes.half_life_s,
             int(1000 * sizes.ttl_s),
             sizes.members,
             sizes.max_bytes,
             layout.member_bytes,
         ]
-        for (tenant, first), hits in gathered.items():
-            keys.append(layout.key(tenant, first))
-            arguments.append(b"".join(layout.record(ngram, n) for ngram, n in hits.items()))
-        return self._write_script(keys=keys, args=arguments)
+        self._taken += call.ngrams
+        try:
+            evicted: Any = self._write_script(
+                keys=[layout.index, layout.sizes, *call.keys], args=[*limits, *call.records]
+            )
+        except Exception:
+            self._counts.dropped += call.ngrams
+            raise
+        self._counts.evicted += int(evicted)
+        self._counts.written += call.ngrams
 
     def _read_some(self) -> None:
         """Reads one call's worth: what was asked for, else what may be asked for next."""

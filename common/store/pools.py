@@ -3,18 +3,26 @@
 Reading never waits: what this process knows by now is the answer, and what it does not know is
 asked for in the background. Writing never waits either. So Redis slow, full or gone changes how
 much is guessed right, and nothing else. No tenant is ever answered from another's n-grams.
+
+What is written can be read in the same process at once, up to a rate: beyond it n-grams come back
+by way of the store, since each that is learned here takes time from the thread that makes tokens.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from common.store.pool_cache import Cache, Ngram, Table
 from common.store.pool_config import PoolConfig
+from common.store.pool_packing import count
 from common.store.pool_scripts import Layout
 from common.store.pool_worker import PoolCounts, Worker, connect
+
+_LEARNED_PER_S = 1000
+"""N-grams that this process learns by itself in a second, 2 or 3 us each."""
+_LEARNED_AT_ONCE = 200
 
 
 class NgramPools(ABC):
@@ -54,8 +62,8 @@ class TenantPool(ABC):
         """
 
     @abstractmethod
-    def add(self, ngrams: Iterable[Ngram]) -> None:
-        """Takes n-grams of committed text."""
+    def add(self, ids: Sequence[int]) -> None:
+        """Takes a stretch of committed text: its n-grams of `ngram_tokens` tokens each."""
 
     def expect(self, tokens: Iterable[int]) -> None:
         """Contexts that begin with these will soon be asked for."""
@@ -85,7 +93,7 @@ class MemoryPools(NgramPools):
 
     def of(self, tenant: str) -> TenantPool:
         """See `NgramPools.of`."""
-        return _MemoryPool(self._cache, tenant)
+        return _MemoryPool(self._cache, tenant, self.ngram_tokens)
 
     @property
     def counts(self) -> PoolCounts:
@@ -94,16 +102,16 @@ class MemoryPools(NgramPools):
 
 
 class _MemoryPool(TenantPool):
-    def __init__(self, cache: Cache, tenant: str) -> None:
-        self._cache, self._tenant = cache, tenant
+    def __init__(self, cache: Cache, tenant: str, ngram_tokens: int) -> None:
+        self._cache, self._tenant, self._tokens = cache, tenant, ngram_tokens
 
     def followers(self, context: Ngram) -> Mapping[int, float] | None:
         table = self._cache.get(self._tenant, context[0])
         return table.followers(context[1:]) if table is not None else None
 
-    def add(self, ngrams: Iterable[Ngram]) -> None:
-        for ngram in ngrams:
-            self._cache.add(self._tenant, ngram)
+    def add(self, ids: Sequence[int]) -> None:
+        for end in range(self._tokens, len(ids) + 1):
+            self._cache.add(self._tenant, tuple(ids[end - self._tokens : end]))
 
 
 class RedisPools(NgramPools):
@@ -124,6 +132,7 @@ class RedisPools(NgramPools):
         layout = Layout(namespace, model, config.ngram_tokens)
         self.worker = Worker(connect(url), layout, config)
         self.now = time.monotonic()
+        self._learnable = float(_LEARNED_AT_ONCE)
 
     def of(self, tenant: str) -> TenantPool:
         """See `NgramPools.of`."""
@@ -137,6 +146,14 @@ class RedisPools(NgramPools):
     def close(self) -> None:
         """See `NgramPools.close`."""
         self.worker.close()
+
+    def learnable(self, ngrams: int) -> int:
+        """How many of so many new n-grams this process may learn by itself."""
+        before, self.now = self.now, time.monotonic()  # once a round is enough to know what is old
+        earned = self._learnable + (self.now - before) * _LEARNED_PER_S
+        granted = min(ngrams, int(earned))
+        self._learnable = min(earned, _LEARNED_AT_ONCE) - granted
+        return granted
 
     def take_arrived(self) -> None:
         """Puts tables that came from the store in place of what was known."""
@@ -159,12 +176,12 @@ class _RedisPool(TenantPool):
             pools.take_arrived()
         return self._table(context[0]).followers(context[1:])
 
-    def add(self, ngrams: Iterable[Ngram]) -> None:
-        pools, taken = self._pools, list(ngrams)
-        pools.now = time.monotonic()  # once a round is enough to know what is stale
-        for ngram in taken:
-            pools.cache.add(self._tenant, ngram)
-        pools.worker.write(self._tenant, taken)
+    def add(self, ids: Sequence[int]) -> None:
+        pools, tokens = self._pools, self._pools.ngram_tokens
+        ngrams = pools.learnable(count(len(ids), tokens))
+        for begin in range(ngrams):
+            pools.cache.add(self._tenant, tuple(ids[begin : begin + tokens]))
+        pools.worker.write(self._tenant, ids)
 
     def expect(self, tokens: Iterable[int]) -> None:
         for token in set(tokens):

@@ -6,6 +6,7 @@ Implemented by `common.store.pools`; engines know nothing of where the n-grams a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Ids
 from typing import Protocol
 
 from verifier.pool.contexts import Context
@@ -17,8 +18,8 @@ class SharedPool(Protocol):
     def followers(self, context: Context) -> Mapping[int, float] | None:
         """Frequencies by token after a context, as far as they are known here by now."""
 
-    def add(self, ngrams: Iterable[tuple[int, ...]]) -> None:
-        """Takes n-grams of committed text, each `ngram_tokens` long."""
+    def add(self, ids: Ids[int]) -> None:
+        """Takes a stretch of committed text: its n-grams of `ngram_tokens` tokens each."""
 
     def expect(self, tokens: Iterable[int]) -> None:
         """Contexts that begin with these will soon be asked for."""

@@ -8,7 +8,7 @@ from bench import pools
 
 
 def test_it_measures_every_way_to_share(capsys: pytest.CaptureFixture[str]) -> None:
-    pools.main(["--seconds", "0.3", "--rate", "2000"])
+    pools.main(["--seconds", "0.4", "--turn", "0.2", "--rate", "2000"])
     lines = capsys.readouterr().out.splitlines()
     names = [line[:24].strip() for line in lines if not line.startswith("  ")]
     assert names[1:] == [

