@@ -14,6 +14,9 @@ from common.sampling_params import SamplingParams
 from drafter.nodes import Node
 from drafter.outlook import Odds, outcomes
 
+_MOST_RESTING = 32
+"""Committed tokens that gather while no draft is wanted; they take one pass together."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
@@ -104,6 +107,8 @@ class Mirror:
     """Whether the first prefill is done."""
     used: int = 0
     """Number of the last message; the least recently used mirror is dropped first."""
+    told_at: float | None = None
+    """When the round came whose branch waits for its first pass, by the monotonic clock."""
     odds: Odds = field(default_factory=Odds)
     """What its rounds have shown."""
     chain: list[Node] = field(default_factory=list)
@@ -124,8 +129,14 @@ class Mirror:
 
     @property
     def due(self) -> bool:
-        """Whether the verifier waits for something: a warm mirror, or a branch."""
-        return self.pending > 0 or (self.round is not None and not self.answered)
+        """Whether the verifier waits for something: a warm mirror, or a branch.
+
+        Where it wants none, what is committed meanwhile gathers: a pass for each round would take
+        time from others, the target among them where both share a machine.
+        """
+        if self.round is None:
+            return self.pending > (_MOST_RESTING if self.warm else 0)
+        return self.pending > 0 or not self.answered
 
     def frontier(self) -> list[Node]:
         """Nodes to compute next, the most urgent first; none where there is nothing to draft.

@@ -43,6 +43,7 @@ class StepCost:
         self._table = table
         self._scale: float | None = None
         self._rows = self._tokens = 0.0  # of the others, in the last step
+        self._sequences = 1  # in the last step
 
     def observe(self, *, rows: int, sequences: int, tokens: int, seconds: float) -> None:
         """Takes a step of decoding sequences only.
@@ -58,12 +59,22 @@ class StepCost:
             self._scale = ratio
         else:
             self._scale += _SMOOTHING * (min(ratio, _FAR * self._scale) - self._scale)
+        self._sequences = sequences
         others = (sequences - 1) / sequences
         self._rows, self._tokens = rows * others, tokens * others
 
     def step_s(self, rows: float) -> float:
         """Seconds of a step of so many rows."""
         return self._measured(rows) * (1.0 if self._scale is None else self._scale)
+
+    @property
+    def plain_s(self) -> float:
+        """Seconds of a step of the present batch without drafts."""
+        return self.step_s(self._sequences)
+
+    def unloaded_s(self, nodes: int) -> float:
+        """The same as `round_s`, on a machine as idle as when it was measured."""
+        return self._measured(self._rows + 1 + nodes)
 
     def round_s(self, nodes: int) -> float:
         """Seconds of a step in which one sequence has so many draft nodes."""

@@ -49,7 +49,7 @@ class AsyncClient(BaseClient[AsyncGeneration]):
 
     async def close(self) -> None:
         """Cancels the generations still running and disconnects."""
-        self._closed = True
+        self._end()
         if "_channel" in self.__dict__:
             await self._channel.close()
 
@@ -119,7 +119,7 @@ class AsyncClient(BaseClient[AsyncGeneration]):
         self, request: pb.GenerateRequest, timeout_s: float, resume: bool
     ) -> AsyncGeneration:
         resumption = Resumption(request, timeout_s, lambda: resume and not self._closed)
-        return AsyncGeneration(self._open, self._address, resumption)
+        return self._tracked(AsyncGeneration(self._open, self._address, resumption))
 
     def _open(self, request: pb.GenerateRequest, timeout_s: float) -> Any:
         return self._stub.Generate(request, timeout=timeout_s, metadata=self._security.metadata())

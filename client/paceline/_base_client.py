@@ -1,13 +1,16 @@
 """What the sync and the asyncio client share: the address, and the building of requests."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from paceline import _requests as checked
 from paceline._channel import resolve_address
+from paceline._generation import BaseGeneration
 from paceline._security import Security, Tls
-from paceline._types import AcceptanceRule
+from paceline._types import AcceptanceRule, Lookahead
 from paceline.errors import ClientClosedError
 from paceline.v1 import inference_pb2 as pb
 
@@ -17,6 +20,7 @@ UNARY_TIMEOUT_S = 60.0
 """Deadline of the other calls."""
 
 GenerationT = TypeVar("GenerationT")
+TrackedT = TypeVar("TrackedT", bound=BaseGeneration)
 
 
 class BaseClient(ABC, Generic[GenerationT]):
@@ -47,6 +51,8 @@ class BaseClient(ABC, Generic[GenerationT]):
         self._address = resolve_address(address)
         self._security = Security(self._address, token, tls, insecure)
         self._closed = False
+        self._generations: WeakSet[BaseGeneration] = WeakSet()
+        self._lock = threading.Lock()  # of the set
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._address!r})"
@@ -76,6 +82,7 @@ class BaseClient(ABC, Generic[GenerationT]):
         ignore_eos: bool = False,
         method: str = "auto",
         draft_tokens: int = 0,
+        lookahead: Lookahead | None = None,
         acceptance: AcceptanceRule = "coupled",
         session_id: str | None = None,
         timeout: float | None = None,
@@ -83,8 +90,8 @@ class BaseClient(ABC, Generic[GenerationT]):
     ) -> GenerationT:
         """Starts a generation and returns at once.
 
-        For one model, prompt, sampling and seed the ids are always the same, whatever `method` and
-        `draft_tokens` (with the default `acceptance`).
+        For one model, prompt, sampling and seed the ids are always the same, whatever `method`,
+        `draft_tokens` and `lookahead` (with the default `acceptance`).
 
         Args:
             prompt: Text to go on from. Give exactly one of prompt, token_ids and messages.
@@ -104,6 +111,7 @@ class BaseClient(ABC, Generic[GenerationT]):
             ignore_eos: Go on past the model's end token.
             method: `auto`, or one of `Model.methods`: `plain`, `draft`.
             draft_tokens: Most draft tokens in a round; 0 lets the server choose.
+            lookahead: Sizes of lookahead decoding; None lets the server choose.
             acceptance: `coupled` (exact), `rejection` (exact in distribution) or `typical` (lossy).
             session_id: The same id in every turn keeps a conversation's cache in place.
             timeout: Seconds for the whole generation; None: one hour.
@@ -132,7 +140,7 @@ class BaseClient(ABC, Generic[GenerationT]):
                 logit_bias=logit_bias,
                 seed=seed,
             ),
-            speculation=checked.speculation(method, draft_tokens, acceptance),
+            speculation=checked.speculation(method, draft_tokens, acceptance, lookahead),
             stop=checked.stop_strings(stop),
             stop_token_ids=checked.token_ids("stop_token_ids", stop_token_ids),
             ignore_eos=checked.flag("ignore_eos", ignore_eos),
@@ -150,6 +158,20 @@ class BaseClient(ABC, Generic[GenerationT]):
     def _unary(self) -> dict[str, Any]:
         """What every call but a generation is given."""
         return {"timeout": UNARY_TIMEOUT_S, "metadata": self._security.metadata()}
+
+    def _tracked(self, generation: TrackedT) -> TrackedT:
+        """Has a generation cancelled when the client is closed."""
+        with self._lock:
+            self._generations.add(generation)
+        return generation
+
+    def _end(self) -> None:
+        """Lets nothing more begin, and cancels what runs, or waits to go on elsewhere."""
+        self._closed = True
+        with self._lock:
+            running = list(self._generations)
+        for generation in running:
+            generation.cancel()
 
     def _require_open(self) -> None:
         if self._closed:

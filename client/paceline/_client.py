@@ -60,7 +60,7 @@ class Client(BaseClient[Generation]):
 
     def close(self) -> None:
         """Cancels the generations still running and disconnects."""
-        self._closed = True
+        self._end()
         self._channel.close()
 
     def models(self) -> list[Model]:
@@ -114,7 +114,7 @@ class Client(BaseClient[Generation]):
 
     def _start(self, request: pb.GenerateRequest, timeout_s: float, resume: bool) -> Generation:
         resumption = Resumption(request, timeout_s, lambda: resume and not self._closed)
-        return Generation(self._open, self._address, resumption)
+        return self._tracked(Generation(self._open, self._address, resumption))
 
     def _connected(self) -> grpc.Channel:
         options = [*channel_options(self._address), *self._security.options]
@@ -123,4 +123,9 @@ class Client(BaseClient[Generation]):
         return grpc.secure_channel(self._address, credentials, options=options)
 
     def _open(self, request: pb.GenerateRequest, timeout_s: float) -> Any:
-        return self._stub.Generate(request, timeout=timeout_s, metadata=self._security.metadata())
+        metadata = self._security.metadata()
+        try:
+            return self._stub.Generate(request, timeout=timeout_s, metadata=metadata)
+        except ValueError:  # so does gRPC say that the channel was closed meanwhile
+            self._require_open()
+            raise

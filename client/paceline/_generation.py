@@ -6,6 +6,7 @@ One that is dropped, or whose iterator is abandoned, is cancelled on the server 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any, Self
 
 import grpc
@@ -18,7 +19,7 @@ from paceline.errors import RpcError
 from paceline.v1 import inference_pb2 as pb
 
 
-class _BaseGeneration:
+class BaseGeneration:
     """A call and what it has answered so far.
 
     Args:
@@ -66,9 +67,15 @@ class _BaseGeneration:
         return pause_s
 
     def _reopen(self) -> None:
-        self._call = self._opened()
-        if self._ended.is_set():  # cancelled meanwhile
+        if not self._ended.is_set():
+            self._call = self._opened()
+        if self._ended.is_set():  # cancelled in the pause, or just now
             self._call.cancel()
+            raise self._cancelled()
+
+    def _cancelled(self) -> RpcError:
+        details = "the generation was cancelled by this client"
+        return from_status(grpc.StatusCode.CANCELLED, details, self._address)
 
     def _whole(self) -> Result:
         result = self._accumulator.result()
@@ -78,7 +85,7 @@ class _BaseGeneration:
         return result
 
 
-class Generation(_BaseGeneration):
+class Generation(BaseGeneration):
     """A generation of `Client`; iterate over it once for its chunks as they come.
 
     Leaving the loop early cancels it, as does dropping it or leaving it as a context manager.
@@ -119,11 +126,28 @@ class Generation(_BaseGeneration):
                 self._reopen()
 
 
-class AsyncGeneration(_BaseGeneration):
+class AsyncGeneration(BaseGeneration):
     """A generation of `AsyncClient`; iterate over it once for its chunks as they come.
 
     Leaving the loop early cancels it, as does dropping it or leaving it as a context manager.
     """
+
+    def __init__(
+        self,
+        open_: Callable[[pb.GenerateRequest, float], Any],
+        address: str,
+        resumption: Resumption,
+    ) -> None:
+        self._awoken = asyncio.Event()
+        super().__init__(open_, address, resumption)
+
+    def cancel(self) -> None:
+        """Stops the generation on every tier; does nothing once it has ended.
+
+        Chunks and result that are asked for afterwards raise `errors.CancelledError`.
+        """
+        super().cancel()
+        self._awoken.set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -155,7 +179,9 @@ class AsyncGeneration(_BaseGeneration):
             try:
                 return await self._read_once()
             except RpcError as error:
-                await asyncio.sleep(self._pause_s(error))
+                pause_s = self._pause_s(error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._awoken.wait(), pause_s)
                 self._reopen()
 
     async def _read_once(self) -> pb.GenerateResponse | None:
@@ -168,6 +194,5 @@ class AsyncGeneration(_BaseGeneration):
             task = asyncio.current_task()
             if task is None or task.cancelling() or not self._call.cancelled():
                 raise
-            details = "the generation was cancelled by this client"
-            raise from_status(grpc.StatusCode.CANCELLED, details, self._address) from exc
+            raise self._cancelled() from exc
         return None if response is grpc.aio.EOF else response

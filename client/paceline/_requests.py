@@ -9,7 +9,7 @@ from numbers import Real
 from operator import index
 from typing import Any, get_args
 
-from paceline._types import AcceptanceRule
+from paceline._types import AcceptanceRule, Lookahead
 from paceline.errors import ArgumentError
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import types_pb2
@@ -80,7 +80,9 @@ def sampling(
     )
 
 
-def speculation(method: str, draft_tokens: int, acceptance: str) -> types_pb2.SpeculationOptions:
+def speculation(
+    method: str, draft_tokens: int, acceptance: str, sizes: Lookahead | None
+) -> types_pb2.SpeculationOptions:
     """Builds the speculation options."""
     rules = get_args(AcceptanceRule)
     if text("acceptance", acceptance) not in rules:
@@ -89,6 +91,18 @@ def speculation(method: str, draft_tokens: int, acceptance: str) -> types_pb2.Sp
         method=text("method", method),
         draft_tokens=integer("draft_tokens", draft_tokens),
         acceptance=f"ACCEPTANCE_{acceptance.upper()}",
+        lookahead=None if sizes is None else lookahead(sizes),
+    )
+
+
+def lookahead(sizes: Lookahead) -> types_pb2.LookaheadOptions:
+    """Builds the sizes of lookahead decoding."""
+    if not isinstance(sizes, Lookahead):
+        raise TypeError(f"lookahead must be paceline.Lookahead, got {type(sizes).__name__}")
+    return types_pb2.LookaheadOptions(
+        window=integer("lookahead.window", sizes.window),
+        ngram=integer("lookahead.ngram", sizes.ngram),
+        guesses=integer("lookahead.guesses", sizes.guesses),
     )
 
 

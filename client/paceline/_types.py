@@ -15,6 +15,18 @@ TokenSource = Literal["accepted", "recovered", "bonus", "unspecified"]
 own after a draft that held whole."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lookahead:
+    """Sizes of lookahead decoding for one generation; 0 lets the server choose."""
+
+    window: int = 0
+    """W, columns of the window in which the target makes n-grams; at most 64."""
+    ngram: int = 0
+    """N, tokens of an n-gram; from 2 to 8."""
+    guesses: int = 0
+    """G, n-grams checked in one pass; at most 64."""
+
+
 @dataclass(frozen=True)
 class Chunk:
     """A piece of a generation.

@@ -9,7 +9,8 @@ from common.model.medusa import MedusaHeads
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.methods.base import Proposer
-from verifier.methods.draft import DraftProposer, LinkSource
+from verifier.methods.draft import DraftProposer
+from verifier.methods.draft_link import LinkSource
 from verifier.methods.hybrid import HybridProposer
 from verifier.methods.lookahead import LookaheadProposer
 from verifier.methods.medusa import MedusaProposer
@@ -50,6 +51,7 @@ METHODS: dict[str, Callable[[Parts], Proposer | None]] = {
         parts.lookahead,
         parts.cost,
         parameters=parts.parameters,
+        most_rows=parts.config.max_batch_tokens,
         shared=parts.shared,
         tenant=lambda sequence: sequence.request.cache_salt.hex(),
     ),
@@ -93,5 +95,6 @@ class Methods:
 
     def flush(self) -> float | None:
         """Ends a step for all; returns when to look again."""
-        deadlines = [proposer.flush() for proposer in self.single.values()]
+        proposers = (*self.single.values(), *self._hybrids.values())
+        deadlines = [proposer.flush() for proposer in proposers]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)

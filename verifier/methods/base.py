@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -33,6 +33,8 @@ class Outcome:
     """Tokens committed: those of the accepted nodes, and one more unless the text ended."""
     state: Tensor
     """The target's last state, normed, at the last accepted node, `[hidden]`."""
+    wanted: bool = True
+    """Whether this proposer is to draft in the next round."""
 
 
 class Proposer(Protocol):
@@ -71,3 +73,11 @@ class Proposer(Protocol):
             When to look again for a sequence that now waits, in seconds of the monotonic
             clock; None where no clock is involved.
         """
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A proposer that knows what it expects before it is asked to propose."""
+
+    def foresee(self, sequence: Sequence) -> float:
+        """Draft tokens expected of the next round, after the last was observed."""

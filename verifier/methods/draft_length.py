@@ -22,18 +22,23 @@ _TRIAL_ROUNDS = 8
 
 
 class CostLine:
-    """Seconds as a straight line over tokens, fitted to what was seen, the latest counting most."""
+    """Seconds as a straight line over tokens, fitted to what was seen, the latest counting most.
 
-    def __init__(self) -> None:
+    Args:
+        forget: Factor on the past with each measurement.
+    """
+
+    def __init__(self, forget: float = _FORGET_COST) -> None:
+        self._forget = forget
         self._n = self._x = self._y = self._xx = self._xy = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
         """Takes a measurement."""
-        self._n = _FORGET_COST * self._n + 1
-        self._x = _FORGET_COST * self._x + tokens
-        self._y = _FORGET_COST * self._y + seconds
-        self._xx = _FORGET_COST * self._xx + tokens * tokens
-        self._xy = _FORGET_COST * self._xy + tokens * seconds
+        self._n = self._forget * self._n + 1
+        self._x = self._forget * self._x + tokens
+        self._y = self._forget * self._y + seconds
+        self._xx = self._forget * self._xx + tokens * tokens
+        self._xy = self._forget * self._xy + tokens * seconds
 
     def at(self, tokens: int) -> float:
         """Seconds expected for so many tokens; 0 before the first measurement."""
@@ -41,6 +46,11 @@ class CostLine:
             return 0.0
         x, y = self._x / self._n, self._y / self._n
         return max(y + self._slope(x, y) * (tokens - x), 0.0)
+
+    @property
+    def token_s(self) -> float:
+        """Seconds of one more token; 0 before the first measurement."""
+        return self._slope(self._x / self._n, self._y / self._n) if self._n else 0.0
 
     def _slope(self, x: float, y: float) -> float:
         """Seconds a token, around the means."""
@@ -87,6 +97,11 @@ class DraftLength:
         self._rounds = 0
         self._rest = _FIRST_REST
         self._resting = 0
+
+    @property
+    def resting(self) -> bool:
+        """Whether drafts do not pay at present."""
+        return self._resting > 0
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learns from a round that checked `drafted` tokens."""

@@ -1,130 +1,148 @@
-"""Several methods for one sequence: their nodes in one tree, split by what each has brought.
+"""Several methods for one sequence: their nodes in one tree, as long as each pays.
 
-Members propose in the order of their measured yield into the same tree, so a node that two of
-them want is checked once. A member takes part while the tokens it alone brings pay for its rows and
-for the time the others wait for it, and is tried again now and then where they do not.
+After each round the set of members is chosen that promises the most tokens a second, see `Arms`.
+Those outside it propose nothing, nobody waits for them, and they are told so: a drafter that is not
+wanted rests. The others propose into the same tree, the most useful first, so that a node that two
+of them want is checked once and a small budget goes where it brings most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
-from dataclasses import dataclass
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
-from verifier.methods.base import Outcome, Proposer
+from verifier.methods.arms import Arm, Arms, Leaning
+from verifier.methods.base import Foreseeing, Outcome, Proposer
 from verifier.sequence import Sequence
-
-_FORGET = 0.97
-_PRIOR_ROUNDS = 4.0
-_PRIOR_NODES = 3.0
-_PRIOR_TOKENS = 1.0
-_TRY_EVERY = 16
-_DOUBT = 0.6
-"""Share of its cost that a member must bring to stay: a few rounds tell little."""
 
 
 @dataclass
-class _Record:
-    """What one member has brought to one sequence, in the rounds it took part in."""
-
-    rounds: float = _PRIOR_ROUNDS
-    nodes: float = _PRIOR_ROUNDS * _PRIOR_NODES
-    tokens: float = _PRIOR_ROUNDS * _PRIOR_TOKENS  # that no other member had proposed before it
-    wait_s: float = 0.0
-    resting: int = 0  # rounds in a row
-    waited_s: float = 0.0  # in the round to come
-
-    @property
-    def value(self) -> float:
-        """Tokens a node."""
-        return self.tokens / self.nodes
-
-    def observe(self, nodes: int, tokens: int) -> None:
-        """Takes a round in which it took part."""
-        self.rounds = _FORGET * self.rounds + 1
-        self.nodes = _FORGET * self.nodes + nodes
-        self.tokens = _FORGET * self.tokens + tokens
-        self.wait_s = _FORGET * self.wait_s + self.waited_s
-        self.waited_s = 0.0
+class _Session:
+    arm: Arm  # who takes part in the next round
+    foreseen: list[float]
+    leanings: list[Leaning]
+    late: Arm = 0  # who was waited for
+    until: float = math.inf  # how long, of the monotonic clock
+    began: float | None = None  # when the last round ended
+    tree: TokenTree | None = None  # what was proposed to
 
 
+@dataclass
 class HybridProposer:
     """Drafts with several methods at once.
 
     Args:
         members: By method, at least two.
         cost: Of the engine's steps.
+        clock: Seconds, of the monotonic clock.
     """
 
-    def __init__(self, members: dict[str, Proposer], cost: StepCost) -> None:
-        self._members = members
-        self._cost = cost
-        self._records: dict[Sequence, dict[str, _Record]] = {}
-        self._waits: dict[Sequence, tuple[float, list[str]]] = {}  # since when, for whom
+    members: dict[str, Proposer]
+    cost: StepCost
+    clock: Callable[[], float] = time.monotonic
+    _sessions: dict[Sequence, _Session] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        seers = {name: each for name, each in self.members.items() if isinstance(each, Foreseeing)}
+        self._seers = list(seers.values())
+        self._names = [*seers, *(name for name in self.members if name not in seers)]
+        self._ordered = [self.members[name] for name in self._names]  # by their bit
+        self._arms = Arms(len(self._names), (1 << len(seers)) - 1, self.cost)
 
     def open(self, sequence: Sequence) -> None:
         """Opens it with every member."""
-        self._records[sequence] = {name: _Record() for name in self._members}
-        for member in self._members.values():
+        for member in self.members.values():
             member.open(sequence)
+        count = len(self._names)
+        self._sessions[sequence] = _Session(
+            (1 << count) - 1, [0.0] * count, [Leaning() for _ in range(count)]
+        )
 
     def ready(self, sequence: Sequence, now: float) -> bool:
-        """Whether all members are that do not rest."""
-        records, late = self._records[sequence], []
-        for name, member in self._members.items():
-            if not records[name].resting and not member.ready(sequence, now):
-                late.append(name)
-        if late:
-            self._waits.setdefault(sequence, (now, late))
-            return False
-        since, names = self._waits.pop(sequence, (now, []))
-        for name in names:
-            records[name].waited_s = now - since
-        return True
+        """Whether all members are that take part, or waiting no longer pays."""
+        session = self._sessions[sequence]
+        late = self._late(sequence, session, now)
+        session.late |= late
+        return not late or now >= session.until
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Lets the members add to the tree, the most useful first."""
-        records = self._records[sequence]
+        session = self._sessions[sequence]
+        session.tree = tree
         budget = min(budget, sequence.request.draft_tokens or budget)
-        for name in sorted(records, key=lambda name: records[name].value, reverse=True):
-            tree.owner = name
-            left = budget - (len(tree) - 1)
-            taking_part = records[name].resting % _TRY_EVERY == 0
-            self._members[name].propose(sequence, tree, left if taking_part else 0)
+        for at in self._arms.ranked(session.foreseen):
+            tree.owner = self._names[at]
+            left = budget - (len(tree) - 1) if session.arm >> at & 1 else 0
+            self._ordered[at].propose(sequence, tree, left)
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
-        """Tells every member, notes what each brought, and settles who takes part next."""
-        tree, records = outcome.tree, self._records[sequence]
-        for name, record in records.items():
-            if record.resting % _TRY_EVERY == 0:
-                nodes = sum(1 for owner in tree.owners[1:] if owner == name)
-                record.observe(nodes, _owned(outcome.accepted, tree, name))
-        for name, record in records.items():
-            others = [other for known, other in records.items() if known != name]
-            record.resting = 0 if self._pays(record, others) else record.resting + 1
-        for member in self._members.values():
+        """Learns what each brought, and settles who takes part next."""
+        session, now = self._sessions[sequence], self.clock()
+        if outcome.tree is session.tree:
+            self._learn(session, outcome, now)
+        session.tree, session.late, session.began = None, 0, now
+        for member in self._ordered[: len(self._seers)]:
             member.observe(sequence, outcome)
+        if not sequence.finished:
+            for at, seer in enumerate(self._seers):
+                session.foreseen[at] = seer.foresee(sequence)
+            known = session.foreseen, session.leanings
+            session.arm = self._arms.choose(*known, session.arm)
+            session.until = now + self._arms.patience_s(session.arm, *known)
+        resting = replace(outcome, wanted=False)
+        for at, member in enumerate(self._ordered[len(self._seers) :], start=len(self._seers)):
+            member.observe(sequence, outcome if session.arm >> at & 1 else resting)
 
     def close(self, sequence: Sequence) -> None:
         """Closes it with every member."""
-        del self._records[sequence]
-        self._waits.pop(sequence, None)
-        for member in self._members.values():
+        del self._sessions[sequence]
+        for member in self.members.values():
             member.close(sequence)
 
     def flush(self) -> float | None:
-        """Nothing: the engine ends the members' steps."""
-        return None
+        """Returns when waiting for a member no longer pays; the engine ends the members' steps."""
+        now = self.clock()
+        waiting = (
+            session.until
+            for sequence, session in self._sessions.items()
+            if session.until > now and self._late(sequence, session, now)
+        )
+        return min(waiting, default=None)
 
-    def _pays(self, record: _Record, others: Ids[_Record]) -> bool:
-        """Whether a member brings more in a round than the others would in the time it takes."""
-        row_s = (self._cost.round_s(8) - self._cost.round_s(0)) / 8
-        spent_s = (record.wait_s + record.nodes * row_s) / record.rounds
-        without = 1.0 + sum(other.tokens / other.rounds for other in others if not other.resting)
-        speed = self._cost.rate(without, self._cost.round_s(0))
-        return record.tokens / record.rounds > _DOUBT * spent_s * speed
+    def _late(self, sequence: Sequence, session: _Session, now: float) -> Arm:
+        """Who takes part and is not ready."""
+        return sum(
+            1 << at
+            for at, member in enumerate(self._ordered)
+            if session.arm >> at & 1 and not member.ready(sequence, now)
+        )
 
+    def _learn(self, session: _Session, outcome: Outcome, now: float) -> None:
+        """Takes a round into account.
 
-def _owned(nodes: Ids[int], tree: TokenTree, name: str) -> int:
-    return sum(1 for node in nodes if tree.owners[node] == name)
+        One that could not propose yet, such as a drafter that still computes the prompt, took no
+        part in it.
+        """
+        tree = outcome.tree
+        wanted = [self._backers(tree, node) for node in range(1, len(tree))]
+        proposed = 0
+        for backers in wanted:
+            proposed |= backers
+        arm = session.arm & (proposed | session.late | self._arms.foreseeing)
+        self._arms.learn(
+            arm,
+            session.foreseen,
+            session.leanings,
+            [wanted[node - 1] for node in outcome.accepted],
+            wanted,
+            session.late & ~proposed,
+        )
+        if session.began is not None:
+            self._arms.took(arm, session.foreseen, len(tree) - 1, now - session.began)
+
+    def _backers(self, tree: TokenTree, node: int) -> Arm:
+        return sum(1 << at for at, name in enumerate(self._names) if tree.wanted(node, name))

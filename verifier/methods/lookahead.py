@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from common.lookahead_sizes import LookaheadSizes
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
@@ -39,6 +40,9 @@ _EXPECTED = 64
 _ENOUGH_TOKENS = 1.0
 """Where the pools are expected to add so many, the window is left out."""
 
+_RESIZE_ROUNDS = 16
+"""Rounds between two looks at how wide a window the load allows."""
+
 _IDLE_ROUNDS = 8
 _IDLE_CANDIDATES = 4
 """Candidates looked at after so many rounds in which none was worth checking."""
@@ -63,13 +67,16 @@ class _State:
     said: Contexts  # what the target chose where the text did not go
     index: TextIndex
     forecaster: Forecaster
+    sizes: LookaheadSizes  # as settled; a window of 0 columns follows the load
     most_nodes: int
     window: Window
     shared: SharedPool | None
     tree: TokenTree | None = None  # the one proposed to
-    forecast: Forecast = field(default_factory=Forecast)
+    forecast: Forecast | None = None  # for the next round
+    guessed: Forecast = field(default_factory=Forecast)  # the same, once it was proposed
     placed: bool = False  # the window stands in the tree
     spent: float = 0.0  # tokens that could be made in the time the window takes
+    rounds: int = 0
     idle: int = 0  # rounds in a row in which no guess was worth checking
 
 
@@ -80,6 +87,7 @@ class LookaheadProposer:
         config: Sizes.
         cost: Of the engine's steps.
         parameters: Of the target.
+        most_rows: Of one step.
         shared: N-grams of other sequences, where there are any.
         tenant: Whose n-grams a sequence may see.
     """
@@ -90,10 +98,12 @@ class LookaheadProposer:
         cost: StepCost,
         *,
         parameters: float = 0.0,
+        most_rows: int = 256,
         shared: SharedPools | None = None,
         tenant: Callable[[Sequence], str] = lambda sequence: "",
     ) -> None:
         self._config, self._cost, self._parameters = config, cost, parameters
+        self._most_rows = most_rows
         self._shared, self._tenant = shared, tenant
         self._calibration = Calibration()
         self._duty = Duty()
@@ -103,7 +113,8 @@ class LookaheadProposer:
 
     def open(self, sequence: Sequence) -> None:
         """Fills a window with the prompt's tokens, and the pool where it is to be seeded."""
-        chosen = sizes.choose(self._config, self._cost, self._parameters)
+        asked = sequence.request.lookahead
+        chosen = self._choose(asked, self._most_rows - 1)
         order = max(chosen.ngram - 1, _LEAST_ORDER)
         text, said = Contexts(order), Contexts(order, _MOST_SAID)
         shared = self._shared.of(self._tenant(sequence)) if self._shared else None
@@ -118,6 +129,7 @@ class LookaheadProposer:
                 text, start=0 if self._config.seed_from_prompt else sequence.prompt_len
             ),
             forecaster=Forecaster(sources, order, self._calibration, self._cost),
+            sizes=replace(asked, ngram=chosen.ngram, guesses=chosen.guesses),
             most_nodes=chosen.guess_nodes,
             window=Window(chosen.window, chosen.ngram, prompt.__next__),
             shared=shared,
@@ -131,31 +143,40 @@ class LookaheadProposer:
         """Always."""
         return True
 
+    def foresee(self, sequence: Sequence) -> float:
+        """Tokens that the next guesses are expected to bring."""
+        return self._look(self._states[sequence], sequence).expected
+
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds guesses as far as they pay, and the window where it is due."""
         state = self._states[sequence]
         state.index.catch_up(sequence.ids)
         state.tree, before = tree, len(tree)
-        most = min(budget, sequence.request.draft_tokens or state.most_nodes)
-        expected = self._guess(state, sequence, tree, most)
+        expected = self._guess(state, sequence, tree, budget)
         left = budget - (len(tree) - before)
-        if self._duty.due and state.window.rows <= left and expected < _ENOUGH_TOKENS:
-            self._place(state, tree, 1 + expected)
+        if self._duty.due and expected < _ENOUGH_TOKENS:
+            state.rounds += 1
+            if state.rounds % _RESIZE_ROUNDS == 0:
+                state.window.resize(self._choose(state.sizes, left).window)
+            if state.window.rows <= left:
+                self._place(state, tree, 1 + expected)
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Learns from the text, and from what the target chose everywhere else in the tree."""
         state = self._states[sequence]
         stood = outcome.tree is state.tree  # else the cache had no room for it
         self._settle(state, outcome, stood)
-        state.forecaster.learn(state.forecast, outcome.ids)
+        if state.forecast is not None:
+            state.forecaster.learn(state.forecast, outcome.ids)
         _listen(state.said, sequence, outcome)
         if stood and state.placed:
             state.window.learn(outcome.choices, len(outcome.ids))
         else:
             state.window.skip(len(outcome.ids))
         if state.shared is not None and self._shared is not None:
-            state.shared.add(_ngrams(sequence, len(outcome.ids), self._shared.ngram_tokens))
-        state.tree, state.forecast, state.placed, state.spent = None, Forecast(), False, 0.0
+            state.shared.add(_stretch(sequence, len(outcome.ids), self._shared.ngram_tokens))
+        state.tree, state.placed, state.spent = None, False, 0.0
+        state.forecast, state.guessed = None, Forecast()
         state.index.catch_up(sequence.ids)
 
     def close(self, sequence: Sequence) -> None:
@@ -166,16 +187,29 @@ class LookaheadProposer:
         """Nothing to send."""
         return None
 
+    def _choose(self, asked: LookaheadSizes, most_rows: int) -> sizes.Sizes:
+        return sizes.choose(
+            self._config, self._cost, self._parameters, asked=asked, most_rows=most_rows
+        )
+
     def _guess(self, state: _State, sequence: Sequence, tree: TokenTree, most: int) -> float:
         """Adds guesses; returns how many tokens they are expected to bring."""
         if most <= 0:
             return 0.0
-        thought = most if state.idle < _IDLE_ROUNDS else min(_IDLE_CANDIDATES, most)
-        forecast = state.forecaster.forecast(sequence.ids, thought, len(tree) - 1)
-        forecast.plant(tree, forecast.worth)
-        state.forecast = forecast
-        state.idle = 0 if forecast.planted else state.idle + 1
+        forecast = self._look(state, sequence)
+        forecast.plant(tree, state.forecaster.worth(forecast, len(tree) - 1, most))
+        state.guessed = forecast
         return sum(forecast.chances[: forecast.planted])
+
+    def _look(self, state: _State, sequence: Sequence) -> Forecast:
+        """The forecast for the next round."""
+        if state.forecast is None:
+            state.index.catch_up(sequence.ids)
+            most = min(sequence.request.draft_tokens or state.most_nodes, state.most_nodes)
+            thought = most if state.idle < _IDLE_ROUNDS else min(_IDLE_CANDIDATES, most)
+            state.forecast = state.forecaster.forecast(sequence.ids, thought)
+            state.idle = 0 if state.forecast.worth else state.idle + 1
+        return state.forecast
 
     def _place(self, state: _State, tree: TokenTree, expected: float) -> None:
         """Adds the window, and notes what it costs where `expected` tokens come without it."""
@@ -187,11 +221,11 @@ class LookaheadProposer:
     def _settle(self, state: _State, outcome: Outcome, stood: bool) -> None:
         """Counts where accepted tokens came from."""
         self.counts.rounds += 1
-        self.counts.answered += state.forecast.planted > 0
+        self.counts.answered += state.guessed.planted > 0
         self.counts.windows += state.placed
         earned = 0
         if stood:
-            guessed = state.forecast.origins(outcome.ids)
+            guessed = state.guessed.origins(outcome.ids)
             earned = guessed.count(Origin.TARGET)
             self.counts.accepted.update(guessed)
             if state.placed:
@@ -215,8 +249,6 @@ def _listen(said: Contexts, sequence: Sequence, outcome: Outcome) -> None:
             said.add(contexts[node], outcome.choices[node])
 
 
-def _ngrams(sequence: Sequence, fresh: int, length: int) -> list[tuple[int, ...]]:
-    """N-grams that end in one of the last `fresh` tokens."""
-    ids = sequence.ids
-    first = max(len(ids) - fresh + 1, length)
-    return [tuple(ids[end - length : end]) for end in range(first, len(ids) + 1)]
+def _stretch(sequence: Sequence, fresh: int, length: int) -> list[int]:
+    """The end of the text in which all n-grams end in one of the last `fresh` tokens."""
+    return sequence.ids[max(len(sequence.ids) - fresh - length + 1, 0) :]

@@ -117,7 +117,7 @@ class MedusaProposer:
         if outcome.tree is session.tree:
             self._learn(session, outcome)
         session.tree, session.nodes, session.guesses = None, {}, None
-        session.state = None if sequence.finished else outcome.state
+        session.state = outcome.state if outcome.wanted and not sequence.finished else None
 
     def close(self, sequence: Sequence) -> None:
         """Forgets it."""

@@ -63,20 +63,17 @@ class NgramProposer:
         """Always."""
         return True
 
+    def foresee(self, sequence: Sequence) -> float:
+        """Tokens that the next draft is expected to bring."""
+        forecast = self._look(self._states[sequence], sequence)
+        return forecast.expected if forecast is not None else 0.0
+
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds what is likely enough to pay."""
         state = self._states[sequence]
-        most = min(budget, sequence.request.draft_tokens or self._most_nodes)
-        if not state.index.catch_up(sequence.ids) or most <= 0:
-            return
-        thought = most if state.idle < _IDLE_ROUNDS else min(_IDLE_CANDIDATES, most)
-        line = state.match.continuation(sequence.ids, thought)
-        forecast = state.forecaster.forecast(
-            sequence.ids, thought, len(tree) - 1, line, state.match.length
-        )
-        forecast.plant(tree, forecast.worth)
-        state.forecast = forecast
-        state.idle = 0 if forecast.planted else state.idle + 1
+        forecast = self._look(state, sequence) if budget > 0 else None
+        if forecast is not None:
+            forecast.plant(tree, state.forecaster.worth(forecast, len(tree) - 1, budget))
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Learns what the forecast was worth, and the new text."""
@@ -93,3 +90,15 @@ class NgramProposer:
     def flush(self) -> float | None:
         """Nothing to send."""
         return None
+
+    def _look(self, state: _State, sequence: Sequence) -> Forecast | None:
+        """The forecast for the next round; none while a long prompt is still being indexed."""
+        if state.forecast is None and state.index.catch_up(sequence.ids):
+            most = sequence.request.draft_tokens or self._most_nodes
+            thought = most if state.idle < _IDLE_ROUNDS else min(_IDLE_CANDIDATES, most)
+            line = state.match.continuation(sequence.ids, thought)
+            state.forecast = state.forecaster.forecast(
+                sequence.ids, thought, line, state.match.length
+            )
+            state.idle = 0 if state.forecast.worth else state.idle + 1
+        return state.forecast

@@ -75,6 +75,11 @@ class Forecast:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def expected(self) -> float:
+        """Tokens that what is worth checking brings, on average."""
+        return sum(self.chances[: self.worth])
+
     def plant(self, tree: TokenTree, count: int) -> None:
         """Adds the first `count` candidates to a tree."""
         nodes = [0] * (count + 1)  # the root's index, -1, is the last place
@@ -114,20 +119,17 @@ class Forecaster:
         self._calibration = calibration
         self.trust = Trust()
 
-    def forecast(
-        self, ids: Ids[int], most: int, nodes: int, line: Ids[int] = (), agreed: int = 0
-    ) -> Forecast:
+    def forecast(self, ids: Ids[int], most: int, line: Ids[int] = (), agreed: int = 0) -> Forecast:
         """The likeliest candidates, and a few more than are worth checking.
 
         Args:
             ids: The text so far.
             most: Most candidates.
-            nodes: Draft nodes the tree has already.
             line: A continuation that is more than counts can say; see `Match`.
             agreed: Tokens of context that agree with it.
         """
         out, factor, cost = Forecast(), self.trust.factor, self._cost
-        tokens, best = 1.0, cost.rate(1.0, cost.round_s(nodes))
+        tokens, best = 1.0, cost.rate(1.0, cost.round_s(0))
         heap: list[tuple[float, int, int, int, Bucket, float, Context, int]] = []
         serial = 0
 
@@ -155,11 +157,30 @@ class Forecaster:
             out.steps.append(conditional)
             out.below.setdefault(parent, []).append(index)
             tokens -= negative
-            rate = cost.rate(tokens, cost.round_s(nodes + index + 1))
+            rate = cost.rate(tokens, cost.round_s(index + 1))
             if rate > best:
                 out.worth, best = index + 1, rate
             expand(index, (*context, token)[-self._order :], -negative, step)
         return out
+
+    def worth(self, forecast: Forecast, nodes: int, most: int) -> int:
+        """How many of the first candidates to check beside draft nodes that are there already.
+
+        Args:
+            forecast: Made for a tree with none.
+            nodes: Draft nodes of the tree.
+            most: Most candidates.
+        """
+        if not nodes:
+            return min(forecast.worth, most)
+        tokens, cost = 1.0, self._cost
+        worth, best = 0, cost.rate(tokens, cost.round_s(nodes))
+        for index, chance in enumerate(forecast.chances[:most]):
+            tokens += chance
+            rate = cost.rate(tokens, cost.round_s(nodes + index + 1))
+            if rate > best:
+                worth, best = index + 1, rate
+        return worth
 
     def learn(self, forecast: Forecast, ids: Ids[int]) -> None:
         """Compares a forecast with the text that came.

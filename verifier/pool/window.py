@@ -49,6 +49,14 @@ class Window:
         """Nodes it takes at most."""
         return sum(map(len, self._levels))
 
+    def resize(self, width: int) -> None:
+        """Takes columns off the right end, or adds some there."""
+        assert width >= 1
+        self._width = width
+        for level, row in enumerate(self._levels):
+            del row[self._columns() - (level == 0) :]
+        self._refill()
+
     def place(self, tree: TokenTree) -> None:
         """Adds the window's nodes to a tree; nodes with the same tokens before them are shared."""
         line = [0]
@@ -86,11 +94,14 @@ class Window:
 
     def _refill(self) -> None:
         """Fills the right end: with what the next level says of the same position, if anything."""
-        count = len(self._levels)
-        columns = self._width + self._ngram - 1 - count  # a column less with each level gained
+        count, columns = len(self._levels), self._columns()
         for level in range(count - 1, -1, -1):
             row, first = self._levels[level], 0 if level else 1
             later = self._levels[level + 1] if level + 1 < count else []
             for column in range(len(row) + first, columns):
                 known = 0 < column <= len(later)
                 row.append(later[column - 1] if known else self._fill())
+
+    def _columns(self) -> int:
+        """Columns of every level: one less with each level gained, until it is warm."""
+        return self._width + self._ngram - 1 - len(self._levels)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast, get_type_hints
 
 import typer
 
-from paceline._types import AcceptanceRule
+from paceline._types import AcceptanceRule, Lookahead
 from paceline.errors import ArgumentError
 
 SPECULATION = "Speculation"
@@ -88,6 +88,14 @@ class GenerationOptions:
     draft_tokens: Annotated[
         int, typer.Option(help="Most draft tokens a round; 0: auto.", rich_help_panel=SPECULATION)
     ] = 0
+    lookahead: Annotated[
+        str | None,
+        typer.Option(
+            metavar="W,N,G",
+            help="Sizes of lookahead decoding; 0: auto.",
+            rich_help_panel=SPECULATION,
+        ),
+    ] = None
     acceptance: Annotated[
         str, typer.Option(help="coupled, rejection or typical.", rich_help_panel=SPECULATION)
     ] = "coupled"
@@ -104,6 +112,7 @@ class GenerationOptions:
             **asdict(self),
             "logit_bias": dict(parse_bias(item) for item in self.logit_bias or ()),
             "stop_token_ids": parse_ids("--stop-token-ids", self.stop_token_ids or ""),
+            "lookahead": None if self.lookahead is None else parse_sizes(self.lookahead),
             "acceptance": cast(AcceptanceRule, self.acceptance),
         }
 
@@ -148,6 +157,19 @@ def parse_ids(option: str, text: str) -> list[int]:
         return [int(part) for part in parts]
     except ValueError:
         raise ArgumentError(option, f"must be ids as in 1,2,3, got {text!r}") from None
+
+
+def parse_sizes(text: str) -> Lookahead:
+    """Reads `W,N,G`.
+
+    Raises:
+        ArgumentError: It is not of that form.
+    """
+    try:
+        window, ngram, guesses = (int(part) for part in text.split(","))
+    except ValueError:
+        raise ArgumentError("--lookahead", f"must be W,N,G as in 15,5,15, got {text!r}") from None
+    return Lookahead(window=window, ngram=ngram, guesses=guesses)
 
 
 def parse_bias(text: str) -> tuple[int, float]:

@@ -20,6 +20,7 @@ _SUMMARIES = {
     "demo": "Watch the bundled models generate, with and without speculation.",
     "bench": "Measure speed, every method.",
     "train": "Train a model, a drafter, Medusa heads.",
+    "fleet": "See, plan and change a fleet of workers.",
 }
 
 

@@ -1,4 +1,4 @@
-"""`auto` takes what has been worth most for prompts like this one, and keeps looking."""
+"""`auto` takes what has been worth most for requests like this one, and keeps looking."""
 
 from __future__ import annotations
 
@@ -6,24 +6,46 @@ from collections import Counter
 
 import pytest
 
+from common.sampling_params import SamplingParams
 from tests.unit.verifier.methods.scripted_target import sequence
-from verifier.choice import MethodChoice, repeats
+from verifier.choice import Domain, MethodChoice, domain, repeated
 from verifier.cost import StepCost
 from verifier.sequence import Request
 
 METHODS = ("plain", "draft", "medusa", "ngram")
+ALL = {*METHODS, "draft+ngram", "medusa+ngram"}
 COST = StepCost(((1, 0.004), (64, 0.008)))
-SPEED = {"plain": 250.0, "draft": 400.0, "medusa": 500.0, "ngram": 300.0}
+SPEED = {
+    "plain": 250.0,
+    "draft": 400.0,
+    "medusa": 500.0,
+    "ngram": 300.0,
+    "draft+ngram": 380.0,
+    "medusa+ngram": 450.0,
+}
 FRESH, REPEATING = tuple(range(40)), (1, 2, 3, 4, 5, 6, 7, 8) * 5
 
 
 def _run(
-    choice: MethodChoice, speed: dict[str, float], prompt: tuple[int, ...], requests: int = 100
+    choice: MethodChoice,
+    speed: dict[str, float],
+    prompt: tuple[int, ...],
+    requests: int = 100,
+    *,
+    tenant: bytes = b"",
+    temperature: float = 0.0,
 ) -> Counter[str]:
     """Requests one after the other; the second half's methods."""
     chosen: Counter[str] = Counter()
     for index in range(requests):
-        one = sequence(prompt, 50, method="auto", drafters=("d",))
+        one = sequence(
+            prompt,
+            50,
+            method="auto",
+            drafters=("d",),
+            cache_salt=tenant,
+            sampling=SamplingParams(temperature=temperature),
+        )
         one.method = choice.choose(one.request)
         choice.learn(one, seconds=40 / speed[one.method], tokens=40)
         if index >= requests // 2:
@@ -38,17 +60,66 @@ def test_the_fastest_method_is_chosen_and_others_are_looked_at_again() -> None:
     assert sum(chosen.values()) - chosen["medusa"] >= 2
 
 
-def test_prompts_that_repeat_themselves_are_judged_apart() -> None:
+def test_every_method_is_tried_at_first_and_hybrids_of_what_there_is() -> None:
+    choice = MethodChoice(METHODS, COST)
+    assert set(_run(choice, SPEED, FRESH, 2 * len(ALL))) <= ALL
+    assert {name for name in ALL if choice._everybody.of(name).begun == 2} == ALL
+    assert "medusa+ngram" not in MethodChoice(("plain", "draft", "ngram"), COST)._methods
+
+
+def test_a_hybrid_is_chosen_where_it_is_worth_most() -> None:
+    chosen = _run(MethodChoice(METHODS, COST), {**SPEED, "draft+ngram": 700.0}, FRESH)
+    assert chosen.most_common(1)[0][0] == "draft+ngram"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "temperature"), [(REPEATING, 0.0), (FRESH, 0.8)], ids=["repeating", "drawn"]
+)
+def test_domains_are_judged_apart(prompt: tuple[int, ...], temperature: float) -> None:
     choice = MethodChoice(METHODS, COST)
     _run(choice, SPEED, FRESH)
-    chosen = _run(choice, {**SPEED, "ngram": 900.0}, REPEATING)
+    chosen = _run(choice, {**SPEED, "ngram": 900.0}, prompt, temperature=temperature)
     assert chosen.most_common(1)[0][0] == "ngram"
+    assert _run(choice, SPEED, FRESH).most_common(1)[0][0] == "medusa"
+
+
+def test_tenants_are_judged_apart_and_begin_where_others_are() -> None:
+    choice = MethodChoice(METHODS, COST)
+    _run(choice, SPEED, FRESH, tenant=b"a")
+    one = sequence(FRESH, 50, method="auto", drafters=("d",), cache_salt=b"b")
+    assert choice.choose(one.request) == "medusa"
+    odd = {name: 900.0 - speed for name, speed in SPEED.items()}
+    assert _run(choice, odd, FRESH, tenant=b"b").most_common(1)[0][0] == "plain"
+    assert _run(choice, SPEED, FRESH, tenant=b"a", requests=4)["medusa"] == 2
+
+
+def test_tenants_are_forgotten_where_there_are_too_many() -> None:
+    choice = MethodChoice(METHODS, COST)
+    for tenant in range(1000):
+        _run(choice, SPEED, FRESH, requests=1, tenant=str(tenant).encode())
+    assert len(choice._own) <= 256
+
+
+def test_looking_around_is_bounded() -> None:
+    """After two trials each: one request in four while a method is new here, then one in 16."""
+    choice = MethodChoice(METHODS, COST)
+    _run(choice, SPEED, FRESH, 2 * len(ALL), tenant=b"a")
+    chosen = _run(choice, SPEED, REPEATING, 2 * 320, tenant=b"b")
+    assert chosen["medusa"] == 320 - 320 // 16
+
+
+def test_what_is_far_behind_is_tried_again_seldom() -> None:
+    choice = MethodChoice(METHODS, COST)
+    chosen = _run(choice, {**SPEED, "draft": 20.0}, FRESH, 2 * 640)
+    assert 1 <= chosen["draft"] <= 640 // 64
+    assert chosen["ngram"] > chosen["draft"]
 
 
 def test_a_method_that_gets_slow_is_left() -> None:
     choice = MethodChoice(METHODS, COST)
     _run(choice, SPEED, FRESH)
-    chosen = _run(choice, {**SPEED, "medusa": 200.0}, FRESH, requests=200)
+    slow = {**SPEED, "medusa": 200.0, "medusa+ngram": 220.0}
+    chosen = _run(choice, slow, FRESH, requests=200)
     assert chosen.most_common(1)[0][0] == "draft"
 
 
@@ -58,7 +129,7 @@ def test_without_drafters_nothing_is_drafted_elsewhere() -> None:
     for _ in range(30):
         one = sequence(FRESH, 50, method="auto")
         chosen.add(choice.choose(one.request))
-    assert chosen == {"plain", "medusa", "ngram"}
+    assert chosen == {"plain", "medusa", "ngram", "medusa+ngram"}
 
 
 def test_who_names_a_method_gets_it() -> None:
@@ -66,7 +137,17 @@ def test_who_names_a_method_gets_it() -> None:
     assert MethodChoice(METHODS, COST).choose(request) == "draft+ngram"
 
 
-@pytest.mark.parametrize(("ids", "expected"), [((), False), ((1,), False), (FRESH, False)])
-def test_texts_that_say_nothing_twice(ids: tuple[int, ...], expected: bool) -> None:
-    assert repeats(ids) == expected
-    assert repeats(REPEATING)
+@pytest.mark.parametrize(("ids", "share"), [((), 0.0), ((1,), 0.0), (FRESH, 0.0)])
+def test_texts_that_say_nothing_twice(ids: tuple[int, ...], share: float) -> None:
+    assert repeated(ids) == share
+    assert repeated(REPEATING) > 0.5
+
+
+def test_domains() -> None:
+    """By how much of a prompt was there before, and by whether tokens are drawn."""
+    some = (*range(60), *range(10))
+    for ids, repeats in ((FRESH, 0), (some, 1), (REPEATING, 2)):
+        for temperature in (0.0, 0.7):
+            sampling = SamplingParams(temperature=temperature)
+            request = Request(request_id="r", prompt_ids=ids, max_tokens=1, sampling=sampling)
+            assert domain(request) == Domain(repeats, temperature > 0)

@@ -6,12 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Ids
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import ConfigError
+from common.lookahead_sizes import LookaheadSizes
 from common.model.tree import TokenTree
 from common.store.pool_config import PoolConfig
 from common.store.pools import MemoryPools
@@ -111,9 +113,9 @@ def test_any_text_comes_out_whatever_the_sizes(
 ) -> None:
     draw = random.Random(seed)
     text = [draw.randrange(vocab) for _ in range(60)]
-    config = LookaheadConfig(window_columns=width, ngram_tokens=ngram, guess_ngrams=guesses)
-    proposer = LookaheadProposer(config, FREE, shared=MemoryPools(PoolConfig()))
-    one = sequence(text[:5], 40)
+    asked = LookaheadSizes(window=width, ngram=ngram, guesses=guesses)
+    proposer = LookaheadProposer(LookaheadConfig(), FREE, shared=MemoryPools(PoolConfig()))
+    one = sequence(text[:5], 40, lookahead=asked)
 
     for _ in rounds(proposer, follow(text), one, budget, lose_every=lose_every):
         pass
@@ -140,8 +142,9 @@ class RecordedPool:
     def followers(self, context: tuple[int, ...]) -> None:
         return None
 
-    def add(self, ngrams: Iterable[tuple[int, ...]]) -> None:
-        self._added.extend(ngrams)
+    def add(self, ids: Ids[int]) -> None:
+        tokens = Recorded.ngram_tokens
+        self._added += [tuple(ids[end - tokens : end]) for end in range(tokens, len(ids) + 1)]
 
     def expect(self, tokens: Iterable[int]) -> None:
         pass
@@ -192,6 +195,48 @@ def test_sizes_are_the_published_ones_where_rows_are_cheap() -> None:
     assert narrow.ngram == 5
     own = choose(LookaheadConfig(window_columns=9, ngram_tokens=3, guess_ngrams=2), CPU, 7e9)
     assert (own.window, own.ngram, own.guesses) == (9, 3, 2)
+
+
+def test_a_request_has_its_own_sizes_and_leaves_the_others_open() -> None:
+    config = LookaheadConfig(window_columns=9, ngram_tokens=3, guess_ngrams=2)
+    asked = LookaheadSizes(window=4, guesses=5)
+    chosen = choose(config, CPU, 7e9, asked=asked)
+    assert (chosen.window, chosen.ngram, chosen.guesses) == (4, 3, 5)
+    asked = LookaheadSizes(ngram=4)
+    assert choose(LookaheadConfig(), FREE, 7e9, asked=asked) == replace(PUBLISHED[0][1], ngram=4)
+    assert choose(LookaheadConfig(), CPU, 7e9, asked=asked) == replace(SMALLEST, ngram=4)
+
+
+def test_a_window_that_no_step_has_room_for_is_narrowed() -> None:
+    asked = LookaheadSizes(window=64, ngram=8)
+    chosen = choose(LookaheadConfig(), FREE, 7e9, asked=asked, most_rows=255)
+    assert chosen.window < 64
+    assert chosen.window_nodes <= 255 < replace(chosen, window=chosen.window + 1).window_nodes
+    assert choose(LookaheadConfig(), FREE, 7e9, asked=asked, most_rows=0).window == 1
+
+
+def test_beside_others_the_window_is_narrower() -> None:
+    """Its rows hold everybody up, so what they may cost falls with the batch."""
+    cost = StepCost(((1, 1.0), (64, 1.1)))
+    alone = choose(LookaheadConfig(), cost, 7e9)
+    cost.observe(rows=8, sequences=8, tokens=8, seconds=cost.step_s(8))
+    crowded = choose(LookaheadConfig(), cost, 7e9)
+    assert alone == PUBLISHED[0][1]
+    assert crowded.window < alone.window
+
+
+def test_the_window_follows_the_load_while_a_text_is_made() -> None:
+    cost = StepCost(((1, 1.0), (64, 1.1)))
+    proposer = LookaheadProposer(LookaheadConfig(), cost, parameters=7e9)
+    one = sequence([1, 2, 3], 100)
+    steps = []
+    for number, each in enumerate(rounds(proposer, _chain, one)):
+        steps.append(len(each.tree) - 1 - each.tree.draft_tokens)
+        if number == 40:
+            cost.observe(rows=30, sequences=30, tokens=30, seconds=cost.step_s(30))
+    assert one.ids[3:] == [_chain([token]) for token in one.ids[2:-1]]
+    assert max(steps[:30]) > 40
+    assert max(steps[60:], default=0) < 20
 
 
 @pytest.mark.parametrize("seeded", [True, False])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from common.lookahead_sizes import LookaheadSizes
 from common.model.loader import Dtype
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
@@ -53,15 +54,19 @@ def plain(target: Runner) -> list[list[int]]:
 
 
 def _texts(
-    target: Runner, proposer: Proposer | None, config: EngineConfig | None = None
+    target: Runner,
+    proposer: Proposer | None,
+    config: EngineConfig | None = None,
+    **options: object,
 ) -> list[list[int]]:
     """All prompts with all samplings, all at once."""
     pair = Pair.make(target, config=config)
     if proposer is not None:
         pair.engine.methods.single["tried"] = proposer
         pair.engine.limits = replace(pair.engine.limits, methods=("tried",))
+    method = "tried" if proposer else "plain"
     heard = [
-        pair.submit(prompt, TOKENS, sampling=sampling, method="tried" if proposer else "plain")
+        pair.submit(prompt, TOKENS, sampling=sampling, method=method, **options)
         for prompt in PROMPTS
         for sampling in SAMPLINGS
     ]
@@ -79,6 +84,21 @@ def test_lookahead(
     target: Runner, plain: list[list[int]], config: LookaheadConfig, cost: StepCost
 ) -> None:
     assert _texts(target, LookaheadProposer(config, cost)) == plain
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        LookaheadSizes(window=1, ngram=2, guesses=1),
+        LookaheadSizes(window=5, ngram=3, guesses=2),
+        LookaheadSizes(window=64, ngram=8, guesses=64),
+    ],
+    ids=["least", "some", "most"],
+)
+def test_sizes_of_a_request(target: Runner, plain: list[list[int]], asked: LookaheadSizes) -> None:
+    proposer = LookaheadProposer(LookaheadConfig(), FREE)
+    assert _texts(target, proposer, lookahead=asked) == plain
+    assert proposer.counts.windows > 0
 
 
 def test_lookahead_with_a_pool_that_knows_the_text(target: Runner, plain: list[list[int]]) -> None:

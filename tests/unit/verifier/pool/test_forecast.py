@@ -44,7 +44,7 @@ def _paths(forecast: Forecast) -> list[list[int]]:
 def test_candidates_are_a_trie_by_falling_chance(
     ids: list[int], most: int, line: list[int]
 ) -> None:
-    forecast = _forecaster(ids).forecast(ids, most, 0, line, 8)
+    forecast = _forecaster(ids).forecast(ids, most, line, 8)
     assert len(forecast) <= most
     assert forecast.worth <= len(forecast)
     assert forecast.chances == sorted(forecast.chances, reverse=True)
@@ -65,26 +65,26 @@ def test_candidates_are_a_trie_by_falling_chance(
 
 def test_longer_contexts_are_believed_first() -> None:
     ids = [1, 2, 3, 9, 2, 4, 9, 2, 4, 8, 2, 4, 1, 2]
-    forecast = _forecaster(ids).forecast(ids, 8, 0)
+    forecast = _forecaster(ids).forecast(ids, 8)
     assert forecast.tokens[0] == 3, "after 1, 2; 4 is commoner after 2 alone"
     assert 4 in forecast.tokens
 
 
 def test_a_long_match_comes_first_and_goes_on() -> None:
     ids = [1, 2, 3, 4]
-    forecast = _forecaster(ids).forecast(ids, 6, 0, [50, 51, 52, 53], 30)
+    forecast = _forecaster(ids).forecast(ids, 6, [50, 51, 52, 53], 30)
     assert _paths(forecast)[:4] == [[50], [50, 51], [50, 51, 52], [50, 51, 52, 53]]
     assert forecast.buckets[0][0] == Origin.MATCH
 
 
 def test_nothing_is_worth_checking_where_rows_are_dear() -> None:
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
-    assert _forecaster(ids, DEAR).forecast(ids, 8, 0).worth == 0
-    assert _forecaster(ids, FREE).forecast(ids, 8, 0).worth > 0
+    assert _forecaster(ids, DEAR).forecast(ids, 8).worth == 0
+    assert _forecaster(ids, FREE).forecast(ids, 8).worth > 0
 
 
 def test_origins_name_who_knew_it() -> None:
-    forecast = _forecaster([1, 2, 1], others=[2, 3, 4]).forecast([1, 2, 1], 10, 0)
+    forecast = _forecaster([1, 2, 1], others=[2, 3, 4]).forecast([1, 2, 1], 10)
     forecast.plant(TokenTree(1), len(forecast))
     assert forecast.origins([2, 3, 9]) == [Origin.TEXT, Origin.SHARED]
     assert forecast.origins([8]) == []
@@ -100,7 +100,7 @@ def test_a_text_that_does_not_repeat_is_soon_left_alone_and_one_that_does_is_not
         forecaster = Forecaster([Source(Origin.TEXT, contexts.followers)], 3, calibration, cost)
         ids, worth = [0], []
         for token in next_token:
-            forecast = forecaster.forecast(ids, 8, 0)
+            forecast = forecaster.forecast(ids, 8)
             worth.append(forecast.worth)
             forecaster.learn(forecast, [token])
             ids.append(token)

@@ -164,6 +164,28 @@ def test_what_was_accepted_moves_the_window_without_moving_tokens(
                 assert token == known
 
 
+@given(
+    widths=st.lists(st.integers(1, 6), min_size=2, max_size=2),
+    ngram=st.integers(2, 6),
+    steps=st.integers(0, 6),
+)
+def test_another_width_keeps_the_columns_that_stay(
+    widths: list[int], ngram: int, steps: int
+) -> None:
+    before, after = widths
+    window = Window(before, ngram, itertools.count(100).__next__)
+    for step in range(steps):
+        tree = TokenTree(step)
+        window.place(tree)
+        window.learn(range(1000, 1000 + len(tree)), 1)
+    kept = [list(level) for level in window.levels]
+    window.resize(after)
+    for old, new in zip(kept, window.levels, strict=True):
+        stay = min(len(old), len(new))
+        assert list(new[:stay]) == old[:stay]
+        assert len(new) - len(old) == after - before
+
+
 @pytest.mark.parametrize("shift", [1, 2])
 def test_each_column_is_an_ngram_the_target_made(shift: int) -> None:
     """Of a target that only looks at the last token, every column is a stretch of text."""

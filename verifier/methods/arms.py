@@ -1,0 +1,238 @@
+"""Which of several members to draft with: what each set of them has brought, and how long it took.
+
+A round tells about the set that took part and about every smaller one, since a token would have
+come all the same as long as one member of the smaller set had wanted it. What is learned holds for
+a deployment, so that a short text starts from what earlier ones have taught. It is kept apart by
+how many tokens those members expect that know it beforehand, as look-ups do: that decides whether
+others are worth waiting for. How a text differs from the rest is a factor of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+
+from verifier.cost import StepCost
+
+Arm = int
+"""A set of members, a bit each."""
+
+_BOUNDS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5, 4.0)
+"""Foreseen tokens at which the next kind of round begins."""
+
+_PRIOR_ALONE = 1.5
+_PRIOR_BESIDE = 0.7
+"""Tokens that members are thought to bring before anything is known of them."""
+
+_PRIOR_ROUNDS = 4
+_MEMORY_ROUNDS = 64
+
+_FAR = 4.0
+"""A round that took so many times what is usual counts as if it had taken that: it may have waited
+for something else."""
+
+_STAY = 1.05
+"""Favours the present set: drafts that are asked for round after round come sooner."""
+
+_PATIENCE = 2.0
+"""How long to wait for a member, over the time in which the others make what it brings."""
+
+_TRY_EVERY = 192
+_TRIAL_ROUNDS = 4
+"""Rounds, of all sequences, between two trials of the member that was left out longest, and those
+that it then has: the first pays for the rest before it."""
+_STALE = 0.99
+"""What is left each round of the weight of what is known of times that were not seen again."""
+
+
+@dataclass
+class Mean:
+    """The mean of what was seen lately, after a belief."""
+
+    value: float
+    weight: float = _PRIOR_ROUNDS
+
+    def add(self, seen: float) -> None:
+        """Takes what was seen."""
+        self.weight = min(self.weight + 1, _MEMORY_ROUNDS)
+        self.value += (seen - self.value) / self.weight
+
+
+class Leaning:
+    """How much more or less one member brings to one text than to others."""
+
+    _PRIOR = 3.0
+    _FORGET = 0.97
+
+    def __init__(self) -> None:
+        self._came = self._expected = 0.0
+
+    @property
+    def factor(self) -> float:
+        """What came over what was expected to."""
+        return (self._came + self._PRIOR) / (self._expected + self._PRIOR)
+
+    def add(self, came: float, expected: float) -> None:
+        """Takes a round that the member took part in."""
+        self._came, self._expected = self._came + came, self._expected + expected
+
+    def fade(self) -> None:
+        """Ends a round: what is long past no longer speaks against a member."""
+        self._came, self._expected = self._FORGET * self._came, self._FORGET * self._expected
+
+
+class Arms:
+    """What sets of members have been worth, over all sequences.
+
+    Args:
+        members: How many there are.
+        foreseeing: Those that know beforehand what they expect.
+        cost: Of the engine's steps.
+    """
+
+    def __init__(self, members: int, foreseeing: Arm, cost: StepCost) -> None:
+        self._members, self._cost = members, cost
+        self.foreseeing = foreseeing
+        """Members that know beforehand what they expect."""
+        self._more: dict[tuple[Arm, int], Mean] = {}  # tokens, see `_brought`
+        self._nodes: dict[tuple[Arm, int], Mean] = {}
+        self._came: dict[tuple[Arm, int], Mean] = {}  # share of rounds in which all were in time
+        self._slow: dict[tuple[Arm, int], Mean] = {}  # seconds over those of the table
+        self._tried = 0  # who has a trial
+        self._last = [0] * members  # the round each took part in
+        self._rounds = 0
+
+    def choose(self, foreseen: Ids[float], leanings: Ids[Leaning], present: Arm) -> Arm:
+        """The set to draft with: the most tokens a second, now and then one not seen for long.
+
+        Args:
+            foreseen: Tokens each member expects to bring; 0 of those that cannot say.
+            leanings: Of this text, by member.
+            present: The set that took part last.
+        """
+        self._rounds += 1
+        rates = [self._rate(arm, foreseen, leanings) for arm in range(1 << self._members)]
+        rates[present] *= _STAY
+        best = max(range(len(rates)), key=rates.__getitem__)
+        if self._rounds % _TRY_EVERY == 0:
+            self._tried = min(range(self._members), key=self._last.__getitem__)
+        if self._rounds >= _TRY_EVERY and self._rounds % _TRY_EVERY < _TRIAL_ROUNDS:
+            best |= 1 << self._tried
+        return best
+
+    def ranked(self, foreseen: Ids[float]) -> list[int]:
+        """Members, those first that bring the most tokens a node."""
+        kind = _kind(foreseen)
+
+        def value(member: int) -> float:
+            nodes = self._nodes.get((1 << member, kind))
+            tokens = foreseen[member] or self._of(1 << member, kind).value
+            return tokens / max(nodes.value, 1.0) if nodes is not None else tokens
+
+        return sorted(range(self._members), key=value, reverse=True)
+
+    def learn(
+        self,
+        arm: Arm,
+        foreseen: Ids[float],
+        leanings: Ids[Leaning],
+        path: Ids[Arm],
+        wanted: Ids[Arm],
+        missed: Arm = 0,
+    ) -> None:
+        """Takes what a round brought.
+
+        Args:
+            arm: Who took part.
+            foreseen: As it was chosen by.
+            leanings: Of this text, by member; they learn as well.
+            path: Who wanted each accepted node, from the root's child down.
+            wanted: Who wanted each node.
+            missed: Who was to take part, and was not waited for until the end.
+        """
+        kind = _kind(foreseen)
+        for part in _parts(arm):
+            self._known(self._came, part, kind, 1.0).add(0.0 if part & missed else 1.0)
+            nodes = self._nodes.setdefault((part, kind), Mean(0.0, 0.0))
+            nodes.add(sum(1 for backers in wanted if backers & part))
+        for member in range(self._members):
+            alone = 1 << member
+            if arm & alone:
+                self._last[member] = self._rounds
+                if not (self.foreseeing | missed) & alone:
+                    leanings[member].add(reach(path, alone), self._of(alone, kind).value)
+            leanings[member].fade()
+        for part in _parts(arm & ~missed):
+            self._of(part, kind).add(self._brought(part, path))
+
+    def took(self, arm: Arm, foreseen: Ids[float], nodes: int, seconds: float) -> None:
+        """Takes a round's time, from the end of the one before, with so many nodes."""
+        for known in self._slow.values():
+            known.weight = max(_STALE * known.weight, _PRIOR_ROUNDS)
+        slow = self._known(self._slow, arm, _kind(foreseen), 1.0)
+        slow.add(min(seconds / self._cost.unloaded_s(nodes), _FAR * slow.value))
+
+    def patience_s(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning]) -> float:
+        """How long to wait for those of a set that do not foresee, rather than go without them."""
+        more = self._of(arm, _kind(foreseen)).value * self._factor(arm, leanings)
+        return _PATIENCE * more / self._rate(arm & self.foreseeing, foreseen, leanings)
+
+    def _rate(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning]) -> float:
+        kind, sure = _kind(foreseen), arm & self.foreseeing
+        tokens = max((foreseen[m] for m in range(self._members) if sure >> m & 1), default=0.0)
+        if sure & (sure - 1):
+            tokens += self._of(sure, kind).value
+        if arm & ~self.foreseeing:
+            came = self._known(self._came, arm, kind, 1.0).value
+            tokens += came * self._of(arm, kind).value * self._factor(arm, leanings)
+        nodes = self._nodes.get((arm, kind))
+        seconds = self._cost.unloaded_s(round(nodes.value) if nodes is not None else 0)
+        slow = self._known(self._slow, arm, kind, 1.0)
+        return self._cost.rate(1.0 + tokens, slow.value * seconds)
+
+    def _factor(self, arm: Arm, leanings: Ids[Leaning]) -> float:
+        """How much more a text gets from those of a set that do not foresee than others do."""
+        others = arm & ~self.foreseeing
+        factors = (leanings[m].factor for m in range(self._members) if others >> m & 1)
+        return max(factors, default=1.0)
+
+    def _brought(self, arm: Arm, path: Ids[Arm]) -> int:
+        """Tokens of a set beyond those of its members that foresee; of these, beyond the best."""
+        if arm & ~self.foreseeing:
+            return reach(path, arm) - reach(path, arm & self.foreseeing)
+        return reach(path, arm) - max(
+            reach(path, 1 << m) for m in range(self._members) if arm >> m & 1
+        )
+
+    def _of(self, arm: Arm, kind: int) -> Mean:
+        """Tokens that a set brings in a kind of round, as `_brought` counts them."""
+        prior = _PRIOR_BESIDE if arm & self.foreseeing else _PRIOR_ALONE
+        return self._known(self._more, arm, kind, prior)
+
+    @staticmethod
+    def _known(means: dict[tuple[Arm, int], Mean], arm: Arm, kind: int, prior: float) -> Mean:
+        """A set's mean in a kind of round; at first what it is in the others."""
+        found = means.get((arm, kind))
+        if found is None:
+            known = [mean.value for (other, _), mean in means.items() if other == arm]
+            value = sum(known) / len(known) if known else prior
+            found = means[arm, kind] = Mean(value)
+        return found
+
+
+def reach(path: Ids[Arm], arm: Arm) -> int:
+    """How far down an accepted path a set comes by itself."""
+    for depth, backers in enumerate(path):
+        if not backers & arm:
+            return depth
+    return len(path)
+
+
+def _kind(foreseen: Ids[float]) -> int:
+    return bisect_right(_BOUNDS, max(foreseen))
+
+
+def _parts(arm: Arm) -> Ids[Arm]:
+    """All sets within a set, but the empty one."""
+    return [part for part in range(1, arm + 1) if part & arm == part]
