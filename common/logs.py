@@ -1,7 +1,8 @@
 """Structured logs: one JSON object a line on stderr.
 
 A message is the event's name; everything else travels in `extra`:
-`log.info("verifier lost", extra={"address": address})`. Prompt and output text never go in.
+`log.info("verifier lost", extra={"address": address})`. Where a span runs, its ids join the line to
+its trace. Prompt and output text never go in.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from common.telemetry import span
+
 LEVELS = ("debug", "info", "warning", "error")
 
 # What every LogRecord carries; anything beyond it came in through `extra`.
@@ -19,7 +22,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Renders a record as {"ts", "level", "service", "event", extras…}."""
+    """Renders a record as {"ts", "level", "service", "event", extras…, "trace_id", "span_id"}."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -34,6 +37,8 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
         }
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if (ids := span.current()) is not None:
+            line |= {"trace_id": ids.trace_id, "span_id": ids.span_id}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)

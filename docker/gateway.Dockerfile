@@ -11,12 +11,13 @@ COPY constraints.txt pyproject.toml ./
 COPY client/pyproject.toml client/
 COPY docker/requirements.py docker/
 RUN python -m venv /opt/venv \
-    && python docker/requirements.py gateway jwt kubernetes > /tmp/requirements.txt \
+    && python docker/requirements.py gateway jwt kubernetes telemetry > /tmp/requirements.txt \
     && pip install --no-cache-dir -r /tmp/requirements.txt
 COPY LICENSE README.md ./
 COPY client client
 COPY common common
 COPY gateway gateway
+COPY fleet fleet
 RUN pip install --no-cache-dir --no-deps ./client .
 
 FROM python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE}
@@ -29,5 +30,5 @@ COPY --from=build /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /tmp
 USER 10001:10001
-EXPOSE 7070 7079
+EXPOSE 7070 7079 9464
 CMD ["python", "-m", "gateway"]

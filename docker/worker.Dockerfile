@@ -17,7 +17,7 @@ COPY constraints.txt pyproject.toml ./
 COPY client/pyproject.toml client/
 COPY docker/requirements.py docker/
 RUN python -m venv /opt/venv \
-    && python docker/requirements.py worker > /tmp/requirements.txt \
+    && python docker/requirements.py worker telemetry > /tmp/requirements.txt \
     && pip install --no-cache-dir ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} \
         -r /tmp/requirements.txt
 COPY LICENSE README.md ./
@@ -38,5 +38,5 @@ ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 WORKDIR /tmp
 USER 10001:10001
-EXPOSE 7071 7072 7079
+EXPOSE 7071 7072 7079 9464
 CMD ["python", "-m", "verifier"]

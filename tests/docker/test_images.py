@@ -62,11 +62,13 @@ def test_the_gateway_has_no_torch_and_all_it_may_be_told_to_use() -> None:
     installed = closure("gateway")
     assert not {"torch", "transformers", "numpy"} & installed
     assert {"tokenizers", "redis", "kubernetes", "pyjwt", "cryptography"} <= installed
+    assert {"prometheus-client", "opentelemetry-exporter-otlp-proto-grpc"} <= installed
 
 
 def test_workers_have_torch_and_nothing_of_the_gateways() -> None:
     installed = closure("worker")
     assert {"torch", "transformers", "huggingface-hub"} <= installed
+    assert {"prometheus-client", "opentelemetry-exporter-otlp-proto-grpc"} <= installed
     assert not {"kubernetes", "pyjwt"} & installed
 
 

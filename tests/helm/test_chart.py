@@ -43,7 +43,7 @@ def test_lint(example: str) -> None:
         ({"verifier": {"pools": {"a": {"model": {"hub": "llama"}}}}}, "hub"),
         ({"verifier": {"pools": {"a": {"extraEnv": [{"name": "PACELINE_X"}]}}}}, "extraEnv"),
         ({"drafter": {"pools": {"d": {"autoscaling": {"kind": "vpa"}}}}}, "kind"),
-        ({"drafter": {"pools": {"d": {"autoscaling": {"kind": "keda"}}}}}, "keda"),
+        ({"tracing": {"otlpEndpoint": "collector:4317"}}, "/tracing/otlpEndpoint"),
         ({"drafter": {"pools": {"d": {"autoscaling": {"kind": "hpa", "min": 0}}}}}, "min"),
         ({"gateway": {"models": {"m": {"hub": "a/b"}}}}, "hub"),
         ({"gateway": {"models": {"m": {"path": "/m", "pvc": {"claimName": "c"}}}}}, "models"),

@@ -153,7 +153,7 @@ def test_monitoring_reaches_the_metrics_port_only_where_it_is_named() -> None:
         rule
         for policy in of_kind(example("t4-a10-h100"), "NetworkPolicy")
         for rule in policy["spec"]["ingress"]
-        if rule["ports"] == [{"port": 9464}]
+        if rule["ports"] == [{"port": "metrics"}]
     ]
     assert len(rules) == 3
     assert all("namespaceSelector" in peer for rule in rules for peer in rule["from"])

@@ -71,6 +71,7 @@ def test_every_setting_is_understood(name: str, tmp_path: Path) -> None:
         (container,) = pod_of(deployment)["spec"]["containers"]
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         assert (settings.port, settings.health_port) == (ports["grpc"], ports["health"])
+        assert settings.metrics_port == ports["metrics"]
         assert settings.host in ("0.0.0.0", "::")
         mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
         models = getattr(settings, "models", None) or (getattr(settings, "model", ""),)

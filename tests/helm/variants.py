@@ -34,6 +34,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "tls": {"public": {"clientCertificates": True}, "fleet": {"serverName": "workers"}},
         },
     ),
+    "certificates-outside-only": overlay(
+        _SMALL,
+        {"tls": {"public": {"existingSecret": "public"}}, "auth": {"existingSecret": "tenants"}},
+    ),
     "own-accounts": overlay(
         _SMALL, {"serviceAccount": {"create": False, "gateway": "g"}, "rbac": {"create": False}}
     ),
@@ -49,7 +53,37 @@ VARIANTS: dict[str, dict[str, Any]] = {
     ),
     "monitored": overlay(
         values("t4-a10-h100"),
-        {"metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}}},
+        {
+            "metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+            "grafanaDashboards": {
+                "enabled": True,
+                "labels": {"dashboards": "yes"},
+                "annotations": {"grafana_folder": "Paceline"},
+            },
+        },
+    ),
+    "traced": overlay(
+        _SMALL,
+        {
+            "tracing": {
+                "enabled": True,
+                "otlpEndpoint": "http://collector.tracing:4317",
+                "sampling": {"requests": 1, "rounds": 0.5},
+            },
+            "networkPolicy": {
+                "tracing": {"peers": [{"podSelector": {"matchLabels": {"app": "collector"}}}]}
+            },
+        },
+    ),
+    "scaled-by-desired-replicas": overlay(
+        _SMALL,
+        {
+            "metrics": {"prometheus": {"address": "http://prometheus:9090"}},
+            "verifier": {"pools": {"v": {"autoscaling": {"kind": "keda"}}}},
+            "drafter": {
+                "pools": {"d": {"autoscaling": {"kind": "hpa", "hpa": {"desiredReplicas": True}}}}
+            },
+        },
     ),
     "everything-of-a-pod": overlay(
         _SMALL,
@@ -95,7 +129,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
                                     {
                                         "type": "Pods",
                                         "pods": {
-                                            "metric": {"name": "waiting"},
+                                            "metric": {"name": "paceline_num_requests_waiting"},
                                             "target": {"type": "AverageValue", "averageValue": 5},
                                         },
                                     }

@@ -2,6 +2,11 @@
 {{- define "paceline.config" -}}
 {{- $values := .root.Values -}}
 {{- $derived := dict "host" $values.listen "port" .load.port "health_port" $values.healthPort "grace_s" .load.values.drainS -}}
+{{- if $values.metrics.enabled -}}{{- $_ := set $derived "metrics_port" $values.metrics.port -}}{{- end -}}
+{{- if and $values.tracing.enabled (ne .load.tier "drafter") -}}
+  {{- $sampling := $values.tracing.sampling -}}
+  {{- $_ := set $derived "tracing" (dict "endpoint" $values.tracing.otlpEndpoint "sample_ratio" $sampling.requests "round_ratio" $sampling.rounds) -}}
+{{- end -}}
 {{- $models := include "paceline.models" . | fromJsonArray -}}
 {{- if eq .load.tier "gateway" -}}
   {{- $_ := set $derived "verifiers" (list (include "paceline.target" (dict "root" .root "tier" "verifier" "port" 7071))) -}}
@@ -11,7 +16,11 @@
   {{- $locations := list -}}
   {{- range $models -}}{{- $locations = append $locations (include "paceline.model.location" .) -}}{{- end -}}
   {{- if $locations -}}{{- $_ := set $derived "models" $locations -}}{{- end -}}
-  {{- with $values.tls.fleet.existingSecret -}}{{- $_ := set $derived "fleet_tls" (include "paceline.fleetTls" $values | fromJson) -}}{{- end -}}
+  {{- if $values.tls.fleet.existingSecret -}}
+    {{- $_ := set $derived "fleet_tls" (include "paceline.fleetTls" $values | fromJson) -}}
+  {{- else if $values.insecure -}}
+    {{- $_ := set $derived "insecure" true -}}
+  {{- end -}}
   {{- if $values.tls.public.existingSecret -}}
     {{- $tls := dict "cert" "/etc/paceline-public/tls.crt" "key" "/etc/paceline-public/tls.key" -}}
     {{- if $values.tls.public.clientCertificates -}}{{- $_ := set $tls "ca" "/etc/paceline-public/ca.crt" -}}{{- end -}}
@@ -20,6 +29,7 @@
   {{- if $values.auth.existingSecret -}}{{- $_ := set $derived "auth" (dict "tokens" (printf "/etc/paceline-auth/%s" $values.auth.key)) -}}{{- end -}}
 {{- else -}}
   {{- $model := first $models -}}
+  {{- $_ := set $derived "pool" .load.pool -}}
   {{- $_ := set $derived "model" (include "paceline.model.location" $model) -}}
   {{- with $model.name -}}{{- $_ := set $derived "name" . -}}{{- end -}}
   {{- with $values.tls.fleet.existingSecret -}}{{- $_ := set $derived "tls" (include "paceline.fleetTls" $values | fromJson) -}}{{- end -}}

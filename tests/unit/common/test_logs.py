@@ -4,6 +4,7 @@ import json
 import logging
 
 from common.logs import JsonFormatter
+from common.telemetry.span import SpanIds, entered
 
 
 def test_a_line_has_the_event_and_its_extras() -> None:
@@ -29,3 +30,12 @@ def test_a_traceback_stays_on_the_line() -> None:
     text = JsonFormatter("gateway").format(record)
     assert "\n" not in text
     assert "KeyError" in json.loads(text)["exception"]
+
+
+def test_a_line_within_a_span_names_it() -> None:
+    record = logging.makeLogRecord({"msg": "placed"})
+    formatter = JsonFormatter("gateway")
+    with entered(SpanIds(trace_id="0a" * 16, span_id="b7" * 8, sampled=False)):
+        line = json.loads(formatter.format(record))
+    assert (line["trace_id"], line["span_id"]) == ("0a" * 16, "b7" * 8)
+    assert "trace_id" not in json.loads(formatter.format(record))

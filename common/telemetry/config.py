@@ -1,0 +1,41 @@
+"""Where traces go, and how many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from common.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracingConfig:
+    """Configuration of traces."""
+
+    endpoint: str | None = None
+    """OTLP receiver that spans go to, by gRPC: http://host:4317 in plaintext, or
+    https://host:4317. None makes no spans."""
+    sample_ratio: float = 0.05
+    """Share of requests that are traced, from 0 to 1, where the caller has not decided already."""
+    round_ratio: float = 0.1
+    """Share of a traced request's rounds that get spans of their own, from 0 to 1; verifiers
+    only."""
+
+    def __post_init__(self) -> None:
+        for name in ("sample_ratio", "round_ratio"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:  # not a number is refused, too
+                raise ConfigError(f"tracing.{name}: must be in [0, 1], got {value}")
+        if self.endpoint is not None and not _usable(self.endpoint):
+            raise ConfigError(
+                f"tracing.endpoint: must be http://host:port or https://host:port, got "
+                f"{self.endpoint!r}"
+            )
+
+
+def _usable(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        return parts.scheme in ("http", "https") and bool(parts.hostname and parts.port)
+    except ValueError:
+        return False

@@ -1,0 +1,167 @@
+"""What becomes of requests: counted and timed for metrics, told to traces. Never their text."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from common.telemetry.distribution import Distribution
+from common.telemetry.span import Metadata, Span, Traces, code_of
+from gateway.request import Ask, Chunk, Complete, Event, FinishReason, Started
+
+# The buckets of OpenTelemetry's conventions for generative AI; for output tokens some below 10 ms
+# besides, since tokens of one draft come together.
+FIRST_TOKEN_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0),
+)
+OUTPUT_TOKEN_S = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075),
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
+)
+REQUEST_S = tuple(0.01 * 2**power for power in range(14))
+
+Kind = tuple[str, str]
+"""Of a generation: model and operation."""
+
+
+class Watch:
+    """Follows all requests of a gateway.
+
+    Args:
+        traces: Makes a span of each generation.
+        clock: Seconds that only grow.
+
+    Attributes:
+        codes: Calls that ended, by method and code.
+        first_token: Seconds until the first token.
+        output_token: Seconds for each token after the first, averaged over a generation.
+        duration: Seconds of a whole generation, by kind and code.
+    """
+
+    def __init__(
+        self, traces: Traces | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.codes: Counter[tuple[str, str]] = Counter()
+        self.first_token: dict[Kind, Distribution] = {}
+        self.output_token: dict[Kind, Distribution] = {}
+        self.duration: dict[tuple[str, str, str], Distribution] = {}
+        self._traces = traces or Traces()
+        self.clock = clock
+
+    @contextmanager
+    def call(self, method: str) -> Iterator[None]:
+        """Counts a call by the code it ends with."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self.codes[method, code_of(error)] += 1
+
+    @contextmanager
+    def generation(self, received: Metadata | None) -> Iterator[Generation]:
+        """Follows a call that generates.
+
+        Args:
+            received: Metadata of the call; may name the span that caused it.
+        """
+        error: BaseException | None = None
+        with self._traces.span("generate", received) as span, self.call("Generate"):
+            watched = Generation(self, span)
+            try:
+                yield watched
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                watched.end(code_of(error))
+
+
+class Generation:
+    """One generation.
+
+    Args:
+        watch: Gets the times.
+        span: Of the call.
+    """
+
+    def __init__(self, watch: Watch, span: Span) -> None:
+        self._watch, self._span = watch, span
+        self._began = watch.clock()
+        self._operation = ""
+        self._kind: Kind | None = None
+        self._first = self._last = 0.0
+        self._tokens = 0
+
+    def asked(self, ask: Ask) -> None:
+        """Takes what the request says."""
+        chat = ask.prompt.messages is not None
+        self._operation = "chat" if chat else "text_completion"
+        if not self._span.recording:
+            return
+        sampling = ask.sampling
+        self._span.set(
+            {
+                "gen_ai.operation.name": self._operation,
+                "gen_ai.provider.name": "paceline",
+                "gen_ai.request.temperature": sampling.temperature,
+                "gen_ai.request.top_k": sampling.top_k,
+                "gen_ai.request.top_p": sampling.top_p,
+                "gen_ai.response.id": ask.request_id,
+                "paceline.acceptance": ask.acceptance,
+            }
+        )
+        if ask.max_tokens is not None:
+            self._span.set({"gen_ai.request.max_tokens": ask.max_tokens})
+
+    def saw(self, event: Event) -> None:
+        """Takes what was just sent to the client."""
+        if isinstance(event, Chunk):
+            if event.ids:
+                self._took(len(event.ids))
+        elif isinstance(event, Started):
+            self._kind = (event.model, self._operation)
+            self._span.rename(f"{self._operation} {event.model}")
+            self._span.set(
+                {"gen_ai.request.model": event.model, "gen_ai.response.model": event.model}
+            )
+        elif self._span.recording:
+            self._span.set(_results(event))
+
+    def end(self, code: str) -> None:
+        """Ends it."""
+        if self._kind is None:
+            return
+        watch, model_code = self._watch, (*self._kind, code)
+        seconds = watch.clock() - self._began
+        watch.duration.setdefault(model_code, Distribution(REQUEST_S)).observe(seconds)
+        if self._tokens > 1:
+            each = (self._last - self._first) / (self._tokens - 1)
+            watch.output_token.setdefault(self._kind, Distribution(OUTPUT_TOKEN_S)).observe(each)
+
+    def _took(self, tokens: int) -> None:
+        self._last = self._watch.clock()
+        if not self._tokens:
+            self._first = self._last
+            assert self._kind is not None, "it starts before it streams"
+            first = self._watch.first_token.setdefault(self._kind, Distribution(FIRST_TOKEN_S))
+            first.observe(self._first - self._began)
+        self._tokens += tokens
+
+
+def _results(end: Complete) -> dict[str, str | int | list[str]]:
+    return {
+        "gen_ai.usage.input_tokens": end.usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": end.usage.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": end.usage.cached_tokens,
+        "gen_ai.response.finish_reasons": [FinishReason(end.finish_reason).name.lower()],
+        "paceline.method": end.speculation.method,
+        "paceline.rounds": end.speculation.rounds,
+        "paceline.drafted_tokens": end.speculation.drafted_tokens,
+        "paceline.accepted_tokens": end.speculation.accepted_tokens,
+    }

@@ -1,0 +1,76 @@
+"""The page that Prometheus reads: filled on the event loop, and never the end of anything."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from common.telemetry import metrics
+from common.telemetry.distribution import Distribution
+from common.telemetry.metrics import Metric, Page, Source
+from tests.scrapes import scrape
+
+CALLS = Metric(name="paceline_calls_total", kind="counter", help="Calls.", labels=("code",))
+LEVEL = Metric(name="paceline_level", kind="gauge", help="How high it is.")
+TOOK = Metric(name="paceline_took_seconds", kind="histogram", help="How long it took.")
+
+
+def source(fill, **labels: str) -> Source:
+    return Source(metrics=(CALLS, LEVEL, TOOK), fill=fill, labels=labels)
+
+
+async def test_values_have_the_labels_of_the_process_and_their_own() -> None:
+    took = Distribution((0.1, 1.0))
+    for seconds in (0.05, 0.1, 7.0):
+        took.observe(seconds)
+    threads = []
+
+    def fill(page: Page) -> None:
+        threads.append(threading.current_thread())
+        page.put(CALLS, 3, "OK")
+        page.put(LEVEL, True)
+        page.put_all(TOOK, took)
+
+    page = await scrape(source(fill, pool="t4"))
+    assert threads == [threading.current_thread()]
+    assert page.value("paceline_calls_total", code="OK", pool="t4") == 3
+    assert page.value("paceline_level", pool="t4") == 1
+    assert page.value("paceline_took_seconds_bucket", le="0.1") == 2
+    assert page.value("paceline_took_seconds_bucket", le="1.0") == 2
+    assert page.value("paceline_took_seconds_bucket", le="+Inf") == 3
+    assert page.value("paceline_took_seconds_count", pool="t4") == 3
+    assert page.value("paceline_took_seconds_sum") == 7.15
+    assert "# HELP paceline_level How high it is." in page.text
+    assert page.value("process_cpu_seconds_total") > 0
+
+
+async def test_what_has_no_value_is_still_described() -> None:
+    page = await scrape(source(lambda page: None))
+    assert page.families["paceline_calls"] == "counter"
+    assert page.families["paceline_took_seconds"] == "histogram"
+
+
+async def test_a_bug_costs_the_rest_of_a_page_only(caplog: pytest.LogCaptureFixture) -> None:
+    def fill(page: Page) -> None:
+        page.put(LEVEL, 2)
+        raise RuntimeError("bug")
+
+    page = await scrape(source(fill))
+    assert page.value("paceline_level") == 2
+    assert "metrics are incomplete" in caplog.messages
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_loop_that_does_not_answer_costs_the_page(
+    closed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metrics, "_ANSWER_S", 0.01)
+    loop = asyncio.new_event_loop()  # never runs
+    if closed:
+        loop.close()
+    reader = metrics._Reader(source(lambda page: None), loop)
+    assert list(reader.collect()) == []
+    assert caplog.messages == ["no metrics"]
+    loop.close()

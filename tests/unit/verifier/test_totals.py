@@ -1,0 +1,30 @@
+"""Totals by method."""
+
+from __future__ import annotations
+
+from verifier.totals import Totals
+
+
+def test_rounds_count_where_something_was_drafted() -> None:
+    totals = Totals()
+    totals.round("draft", drafted=4, accepted=2)
+    totals.round("draft", drafted=3, accepted=3)
+    totals.round("draft", drafted=0, accepted=0)
+    totals.round("plain", drafted=0, accepted=0)
+    (drafts,) = totals.drafts.values()
+    assert (drafts.drafts, drafts.drafted_tokens, drafts.accepted_tokens) == (2, 7, 5)
+    assert drafts.accepted_per_position == [2, 2, 1]
+
+
+def test_a_hybrid_has_one_name_whichever_way_requests_put_it() -> None:
+    totals = Totals()
+    for method in ("ngram+draft", "draft+ngram", "ngram+draft"):
+        totals.round(method, drafted=1, accepted=0)
+    assert {name: drafts.drafts for name, drafts in totals.drafts.items()} == {"draft+ngram": 3}
+
+
+def test_prompts() -> None:
+    totals = Totals()
+    totals.prompt(10, 0)
+    totals.prompt(20, 16)
+    assert (totals.prompt_tokens, totals.cached_tokens) == (30, 16)

@@ -1,0 +1,221 @@
+"""What a verifier tells Prometheus; speculation by the names that vLLM's metrics have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paceline.v1 import worker_pb2
+
+from common.store.pools import NgramPools
+from common.telemetry import worker_metrics
+from common.telemetry.metrics import Metric, Page, Source
+from verifier.engine import Engine
+from verifier.sessions import Sessions
+
+RUNNING = Metric(name="paceline_num_requests_running", kind="gauge", help="Requests in the batch.")
+WAITING = Metric(
+    name="paceline_num_requests_waiting", kind="gauge", help="Requests waiting for admission."
+)
+QUEUE_WAIT = Metric(
+    name="paceline_queue_wait_seconds",
+    kind="gauge",
+    help="Moving average of the time a request waits for admission.",
+)
+DRAFT_WAIT = Metric(
+    name="paceline_draft_wait_seconds",
+    kind="gauge",
+    help="Moving average of the time a round waits for its draft.",
+)
+PLAIN_STEP = Metric(
+    name="paceline_plain_step_seconds",
+    kind="gauge",
+    help="What a step of the present batch would take without drafts.",
+)
+PROMPT_TOKENS = Metric(
+    name="paceline_prompt_tokens_total",
+    kind="counter",
+    help="Tokens of the prompts computed.",
+)
+GENERATION_TOKENS = Metric(
+    name="paceline_generation_tokens_total", kind="counter", help="Tokens committed."
+)
+PREFIX_QUERIES = Metric(
+    name="paceline_prefix_cache_queries_total",
+    kind="counter",
+    help="Prompt tokens that were looked for in the cache.",
+)
+PREFIX_HITS = Metric(
+    name="paceline_prefix_cache_hits_total",
+    kind="counter",
+    help="Prompt tokens whose keys and values were there already.",
+)
+PREEMPTIONS = Metric(
+    name="paceline_num_preemptions_total",
+    kind="counter",
+    help="Times that a request gave its cache back and waited again.",
+)
+STALE_EPOCHS = Metric(
+    name="paceline_stale_epochs_total",
+    kind="counter",
+    help="Requests refused or ended because a later one had taken their session over.",
+)
+SESSIONS = Metric(
+    name="paceline_sessions", kind="gauge", help="Sessions whose cache is kept, or in use."
+)
+STORE = Metric(
+    name="paceline_store_available",
+    kind="gauge",
+    help="1 while the store answers, 0 while it is away; absent where none is configured.",
+)
+DRAFTS = Metric(
+    name="paceline_spec_decode_num_drafts_total",
+    kind="counter",
+    help="Rounds that checked a draft.",
+    labels=("method",),
+)
+DRAFT_TOKENS = Metric(
+    name="paceline_spec_decode_num_draft_tokens_total",
+    kind="counter",
+    help="Draft tokens checked.",
+    labels=("method",),
+)
+ACCEPTED_TOKENS = Metric(
+    name="paceline_spec_decode_num_accepted_tokens_total",
+    kind="counter",
+    help="Draft tokens committed.",
+    labels=("method",),
+)
+ACCEPTED_PER_POSITION = Metric(
+    name="paceline_spec_decode_num_accepted_tokens_per_pos_total",
+    kind="counter",
+    help="Draft tokens committed, by their place in the draft, from 0.",
+    labels=("method", "position"),
+)
+PAIR_ALIVE = Metric(
+    name="paceline_pair_alive",
+    kind="gauge",
+    help="1 while the stream to the drafter is up.",
+    labels=("drafter",),
+)
+PAIR_SESSIONS = Metric(
+    name="paceline_pair_sessions",
+    kind="gauge",
+    help="Sessions that the drafter mirrors for this verifier.",
+    labels=("drafter",),
+)
+PAIR_ROUNDS = Metric(
+    name="paceline_pair_rounds_total",
+    kind="counter",
+    help="Rounds that checked a draft of the drafter.",
+    labels=("drafter",),
+)
+PAIR_DRAFTED = Metric(
+    name="paceline_pair_drafted_tokens_total",
+    kind="counter",
+    help="Draft tokens of the drafter that were checked.",
+    labels=("drafter",),
+)
+PAIR_ACCEPTED = Metric(
+    name="paceline_pair_accepted_tokens_total",
+    kind="counter",
+    help="Draft tokens of the drafter that were committed.",
+    labels=("drafter",),
+)
+PAIR_ROUND_TRIP = Metric(
+    name="paceline_pair_round_trip_seconds",
+    kind="gauge",
+    help="From an outcome told to the drafter to its branch, less the drafting.",
+    labels=("drafter",),
+)
+PAIR_DRAFT = Metric(
+    name="paceline_pair_draft_seconds",
+    kind="gauge",
+    help="What one token of the drafter takes.",
+    labels=("drafter",),
+)
+PAIR_GAIN = Metric(
+    name="paceline_pair_gain_ratio",
+    kind="gauge",
+    help="Tokens a second of the drafter's sessions over what plain steps would give them; 0 while "
+    "unknown.",
+    labels=("drafter",),
+)
+
+METRICS = (
+    *worker_metrics.METRICS,
+    *(RUNNING, WAITING, QUEUE_WAIT, DRAFT_WAIT, PLAIN_STEP),
+    *(PROMPT_TOKENS, GENERATION_TOKENS, PREFIX_QUERIES, PREFIX_HITS, PREEMPTIONS),
+    *(STALE_EPOCHS, SESSIONS, STORE),
+    *(DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POSITION),
+    *(PAIR_ALIVE, PAIR_SESSIONS, PAIR_ROUNDS, PAIR_DRAFTED, PAIR_ACCEPTED),
+    *(PAIR_ROUND_TRIP, PAIR_DRAFT, PAIR_GAIN),
+)
+
+
+def source(
+    description: worker_pb2.DescribeResponse,
+    status: Callable[[], worker_pb2.WatchStatusResponse],
+    engine: Engine,
+    sessions: Sessions,
+    pools: NgramPools | None = None,
+) -> Source:
+    """What a verifier has to tell.
+
+    Args:
+        description: What it is.
+        status: Its load, as gateways are told.
+        engine: Counts.
+        sessions: Those it knows.
+        pools: Shared n-grams, where they are kept in a store.
+    """
+
+    def fill(page: Page) -> None:
+        now = status()
+        worker_metrics.fill(page, description, now, engine.totals.steps)
+        _load(page, now)
+        _engine(page, engine)
+        _pairs(page, now)
+        page.put(SESSIONS, len(sessions))
+        if pools is not None:
+            page.put(STORE, not pools.counts.away)
+
+    return Source(metrics=METRICS, fill=fill, labels=worker_metrics.labels(description))
+
+
+def _load(page: Page, status: worker_pb2.WatchStatusResponse) -> None:
+    page.put(RUNNING, status.running)
+    page.put(WAITING, status.waiting)
+    page.put(QUEUE_WAIT, status.queue_wait_ms / 1e3)
+    page.put(DRAFT_WAIT, status.draft_wait_ms / 1e3)
+    page.put(PLAIN_STEP, status.plain_step_ms / 1e3)
+    page.put(GENERATION_TOKENS, status.tokens)
+    page.put(STALE_EPOCHS, status.stale_epochs)
+
+
+def _engine(page: Page, engine: Engine) -> None:
+    totals = engine.totals
+    page.put(PROMPT_TOKENS, totals.prompt_tokens)
+    page.put(PREFIX_QUERIES, totals.prompt_tokens)
+    page.put(PREFIX_HITS, totals.cached_tokens)
+    page.put(PREEMPTIONS, engine.preemptions)
+    for method, drafts in list(totals.drafts.items()):
+        page.put(DRAFTS, drafts.drafts, method)
+        page.put(DRAFT_TOKENS, drafts.drafted_tokens, method)
+        page.put(ACCEPTED_TOKENS, drafts.accepted_tokens, method)
+        for position, tokens in enumerate(list(drafts.accepted_per_position)):
+            page.put(ACCEPTED_PER_POSITION, tokens, method, str(position))
+
+
+def _pairs(page: Page, status: worker_pb2.WatchStatusResponse) -> None:
+    for pair in status.pairs:
+        for metric, value in (
+            (PAIR_ALIVE, pair.alive),
+            (PAIR_SESSIONS, pair.sessions),
+            (PAIR_ROUNDS, pair.rounds),
+            (PAIR_DRAFTED, pair.drafted_tokens),
+            (PAIR_ACCEPTED, pair.accepted_tokens),
+            (PAIR_ROUND_TRIP, pair.round_trip_ms / 1e3),
+            (PAIR_DRAFT, pair.draft_ms / 1e3),
+            (PAIR_GAIN, pair.gain),
+        ):
+            page.put(metric, value, pair.drafter)
