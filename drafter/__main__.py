@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import uvloop
 from paceline.v1 import drafter_pb2, worker_pb2
 
 from common.model.runner import Runner
 from common.rpc import process, worker, worker_process
+from drafter import metrics
 from drafter.config import DrafterConfig
 from drafter.engine import DraftEngine
 from drafter.service import DrafterService, status
@@ -44,6 +46,7 @@ async def serve(settings: DrafterConfig, runner: Runner) -> None:
         tier=worker_pb2.TIER_DRAFTER,
         name=settings.name,
         incarnation=secrets.randbits(63),
+        pool=settings.pool,
     )
     hello = drafter_pb2.Hello(
         tokenizer_fingerprint=description.tokenizer_fingerprint,
@@ -51,12 +54,14 @@ async def serve(settings: DrafterConfig, runner: Runner) -> None:
     )
     engine = DraftEngine(runner, settings.engine)
     drafting = DrafterService(engine, hello, settings.max_streams)
+    load = partial(status, engine)
     await worker_process.serve(
         settings,
         engine,
         service="drafter",
         description=description,
-        status=lambda: status(engine),
+        status=load,
+        metrics=metrics.source(description, load, engine),
         register=drafting.register,
         on_idle=drafting.end,
     )

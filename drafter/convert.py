@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -16,6 +17,7 @@ def notes(
     engine: DraftEngine, outbox: Outbox, message: drafter_pb2.DraftRequest
 ) -> list[Callable[[], None]]:
     """What one message asks of the engine, in order."""
+    now = time.monotonic()
     asked: list[Callable[[], None]] = [
         partial(
             engine.open,
@@ -30,7 +32,7 @@ def notes(
         for item in message.opens
     ]
     asked.extend(
-        partial(engine.commit, outbox, item.session, item.incarnation, _round(item))
+        partial(engine.commit, outbox, item.session, item.incarnation, _round(item), now)
         for item in message.commits
     )
     asked.extend(

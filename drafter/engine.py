@@ -19,6 +19,7 @@ from torch import Tensor
 
 from common import fence
 from common.errors import InvalidArgument
+from common.fading_mean import FadingMean
 from common.inbox import Inbox, Note, StepMeter
 from common.model.batch import PathRows, Segment
 from common.model.kv_cache import MAX_SALT_BYTES, KvLease
@@ -29,6 +30,7 @@ from common.sampling_params import SamplingParams
 from drafter.config import EngineConfig
 from drafter.mirror import Mirror, Round, mark
 from drafter.nodes import Node
+from drafter.totals import Totals
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +84,11 @@ class Load:
     """Tokens drafted so far."""
     stale: int
     """Commits dropped so far: of no mirror, or of another incarnation of it."""
+    occupancy: float
+    """Moving average of the share of a step in use, of its sessions or of its rows, whichever is
+    more; 0 to 1."""
+    draft_wait_ms: float
+    """Moving average of the time a branch waits for its first pass, in milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,9 @@ class DraftEngine:
         self._accepting = True
         self._messages = itertools.count()
         self._meter, self._tokens, self._stale = StepMeter(), 0, 0
+        self._occupancy, self._wait_s = FadingMean(weight=0.05), FadingMean(weight=0.05)
+        self.totals = Totals()
+        """What else was done so far."""
 
     # From any thread.
 
@@ -169,6 +179,7 @@ class DraftEngine:
         blocks = self._runner.pool.blocks
         mirrors = list(self._mirrors.values())
         drafting = sum(1 for mirror in mirrors if mirror.round is not None)
+        now = time.monotonic()
         return Load(
             len(mirrors),
             drafting,
@@ -178,6 +189,8 @@ class DraftEngine:
             self._meter.steps,
             self._tokens,
             self._stale,
+            self._occupancy.at(now),
+            self._wait_s.at(now) * 1e3,
         )
 
     # On the engine's thread: what verifiers say.
@@ -228,9 +241,26 @@ class DraftEngine:
             mirror.seen = torch.zeros(vocab, dtype=torch.bool, device=self._runner.loaded.device)
             mark(mirror.seen, mirror.ids)
         self._mirrors[outbox, session] = mirror
+        self.totals.opened += 1
 
-    def commit(self, outbox: Outbox, session: int, incarnation: int, ended: Round) -> None:
-        """Takes over a round's outcome and starts the branch after it."""
+    def commit(
+        self,
+        outbox: Outbox,
+        session: int,
+        incarnation: int,
+        ended: Round,
+        told_at: float | None = None,
+    ) -> None:
+        """Takes over a round's outcome and starts the branch after it.
+
+        Args:
+            outbox: Whose session.
+            session: The verifier's number for it.
+            incarnation: The verifier's count of its Opens.
+            ended: The round.
+            told_at: When its message came, in seconds of the monotonic clock; None where nobody
+                looked.
+        """
         mirror = self._mirrors.get((outbox, session))
         if mirror is None or mirror.incarnation != incarnation:
             self._stale += 1
@@ -258,6 +288,7 @@ class DraftEngine:
         if mirror.round is not None and not mirror.scratch.capacity:
             self._reserve_scratch(key, mirror)
         self._answer(key, mirror)
+        mirror.told_at = told_at if mirror.due else None
 
     def close(self, outbox: Outbox, session: int, incarnation: int) -> None:
         """Ends a mirror; one that is gone, or was opened again since, is fine."""
@@ -280,6 +311,7 @@ class DraftEngine:
         self._send()  # what was drafted ahead waits for no pass
         batch = self._schedule()
         if batch:
+            self._gauge(batch)
             started = time.perf_counter()
             try:
                 self._run(batch)
@@ -288,7 +320,9 @@ class DraftEngine:
                 _log.exception("draft step failed", extra={"sessions": len(batch)})
                 for item in batch:
                     self._give_up(item.key, "the engine failed")
-            self._meter.add(time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._meter.add(seconds)
+            self.totals.steps.observe(seconds)
         self._send()
         return bool(batch)
 
@@ -296,13 +330,24 @@ class DraftEngine:
         """Sleeps until there is a note."""
         self._inbox.wait(most_s)
 
+    def _gauge(self, batch: list[Item]) -> None:
+        """Takes note of how full a step is, and how long its new branches waited for it."""
+        now, config = time.monotonic(), self._config
+        for mirror in (item.mirror for item in batch):
+            if mirror.told_at is not None:
+                self._wait_s.add(now - mirror.told_at, now)
+                mirror.told_at = None
+        rows = sum(item.rows for item in batch)
+        share = max(len(self._mirrors) / config.max_sessions, rows / config.max_batch_tokens)
+        self._occupancy.add(min(share, 1.0), now)
+
     def _schedule(self) -> list[Item]:
         """What to compute, mirror by mirror.
 
         Those with a branch to make come first, then those that catch up; where there are neither,
         branches go on ahead of their next outcome, as far as there is room.
         """
-        mirrors = [item for item in self._mirrors.items() if item[1].pending or item[1].round]
+        mirrors = [item for item in self._mirrors.items() if item[1].due or item[1].round]
         due = [item for item in mirrors if item[1].due]
         return self._gather(due) or self._gather(mirrors)
 
@@ -383,6 +428,7 @@ class DraftEngine:
     def _answer(self, key: Key, mirror: Mirror) -> None:
         """Hands finished branches over."""
         for branch in mirror.finished():
+            self.totals.branches += 1
             parents = [node.parent or mirror.root for node in branch.nodes]
             reply = Reply(
                 session=mirror.session,
@@ -442,6 +488,7 @@ class DraftEngine:
         return mirror
 
     def _drop(self, outbox: Outbox, session: int, incarnation: int, reason: str) -> None:
+        self.totals.dropped += 1
         self._reply(outbox, Reply(session=session, incarnation=incarnation, dropped=reason))
 
     def _reply(self, outbox: Outbox, reply: Reply) -> None:

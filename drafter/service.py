@@ -91,4 +91,6 @@ def status(engine: DraftEngine) -> worker_pb2.WatchStatusResponse:
         steps=load.steps,
         tokens=load.tokens,
         stale_drafts=load.stale,
+        batch_occupancy=load.occupancy,
+        draft_wait_ms=load.draft_wait_ms,
     )

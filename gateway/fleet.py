@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +27,11 @@ from common.errors import (
 )
 from common.tls_config import TlsConfig
 from common.tokenizer import Tokenizer
-from gateway.placement import Candidate, Placement, misfit, offered_methods, place
+from gateway.autoscale import Autoscaler, Pool
+from gateway.candidate import Candidate, misfit
+from gateway.gain import Gains
+from gateway.placement import Placement, offer, offered_methods, place
+from gateway.snapshot import PairView, Snapshot, State, WorkerView
 from gateway.workers import WorkerHandle
 
 log = logging.getLogger(__name__)
@@ -80,6 +94,8 @@ class Fleet:
         self._reported: set[tuple[str, int, str, int]] = set()
         self._without_tokenizer: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._autoscaler = Autoscaler()
+        self._turns: Counter[str] = Counter()  # requests placed, by model
 
     async def __aenter__(self) -> Fleet:
         for handle in (*self._verifiers.values(), *self._drafters.values()):
@@ -151,7 +167,8 @@ class Fleet:
 
     def place(self, model: str, method: str, owner: str | None) -> Placement:
         """Chooses verifier and drafters for a request to `model`; see `placement.place`."""
-        return place(method, self._of(model), _candidates(self._drafters), owner)
+        turn = self._turn(model)
+        return place(method, self._of(model), _candidates(self._drafters), owner, turn=turn)
 
     def go_on(
         self,
@@ -176,9 +193,57 @@ class Fleet:
         """
         verifiers, drafters = self._of(model, numerics), _candidates(self._drafters)
         try:
-            return place(method, verifiers, drafters, owner, shunned)
+            return place(method, verifiers, drafters, owner, shunned, self._turn(model))
         except FailedPrecondition:
             return place("plain", verifiers, drafters, owner, shunned)
+
+    @contextmanager
+    def reserved(self, placement: Placement) -> Iterator[None]:
+        """Counts a request that is about to be sent: of many at once, not all choose these."""
+        with ExitStack() as stack:
+            if placement.verifier in self._verifiers:
+                stack.enter_context(self._verifiers[placement.verifier].reserved())
+            stack.enter_context(self.paired(placement))
+            yield
+
+    @contextmanager
+    def paired(self, placement: Placement) -> Iterator[None]:
+        """Counts a session of the first drafter offered, for as long as it is drafted for."""
+        first = self._drafters.get(next(iter(placement.drafters), ""))
+        with ExitStack() as stack:
+            if first is not None:
+                stack.enter_context(first.reserved())
+            yield
+
+    def candidates(self) -> tuple[list[Candidate], list[Candidate]]:
+        """Returns all verifiers and all drafters that were ever reached."""
+        return _candidates(self._verifiers), _candidates(self._drafters)
+
+    def pools(self) -> list[Pool]:
+        """Returns all pools of workers, and the size that each should have."""
+        return self._autoscaler.pools(*self.candidates())
+
+    def snapshot(self) -> Snapshot:
+        """Returns all that is known of the fleet."""
+        return Snapshot(
+            workers=tuple(self.workers()), pairs=tuple(self._pairs()), pools=tuple(self.pools())
+        )
+
+    async def drain(self, address: str, grace_s: int) -> int:
+        """Retires a worker; returns the sequences still in it.
+
+        Args:
+            address: As it is listed.
+            grace_s: Seconds that running requests get; 0 is the worker's own default.
+
+        Raises:
+            NotFound: No worker is listed there.
+            PacelineError: It did not answer.
+        """
+        handle = self._verifiers.get(address) or self._drafters.get(address)
+        if handle is None:
+            raise NotFound(f"address: no worker is listed at {address!r}")
+        return await handle.drain(grace_s)
 
     def handle(self, address: str) -> str:
         """Names the process at a verifier's address; another one, another name. "" for none."""
@@ -216,6 +281,43 @@ class Fleet:
             if each.description.model == model
             and numerics in (None, each.description.numerics_fingerprint)
         ]
+
+    def _turn(self, model: str) -> int:
+        """Number of a request to a model."""
+        self._turns[model] += 1
+        return self._turns[model]
+
+    def workers(self) -> list[WorkerView]:
+        """Returns all workers listed, by tier (verifiers first), then pool, then address."""
+        views = [
+            WorkerView(
+                address=address,
+                tier=tier,
+                state=_state(handle.candidate),
+                description=handle.described,
+                status=handle.status,
+                in_flight=handle.in_flight_count,
+            )
+            for tier, handles in (("verifier", self._verifiers), ("drafter", self._drafters))
+            for address, handle in handles.items()
+        ]
+        return sorted(views, key=_standing)
+
+    def _pairs(self) -> Iterator[PairView]:
+        drafters = sorted(_candidates(self._drafters), key=lambda each: each.address)
+        for verifier in sorted(_candidates(self._verifiers), key=lambda each: each.address):
+            status = self._verifiers[verifier.address].status
+            measured = {pair.drafter: pair for pair in status.pairs} if status is not None else {}
+            gains = Gains(self._of(verifier.description.model), drafters)
+            offered = offer(verifier, drafters, gains) if verifier.available else []
+            for drafter in drafters:
+                yield PairView(
+                    verifier=verifier.address,
+                    drafter=drafter.address,
+                    misfit=misfit(verifier.description, drafter.description) or "",
+                    measured=measured.get(drafter.address),
+                    offered=any(each is drafter for each in offered),
+                )
 
     def _model(self, name: str) -> Model:
         verifiers = self._of(name)
@@ -275,6 +377,20 @@ class Fleet:
         self._reported.add(pair)
         extra = {"verifier": verifier.address, "drafter": drafter.address, "reason": reason}
         log.warning("drafter does not fit", extra=extra)
+
+
+def _state(worker: Candidate | None) -> State:
+    if worker is None or worker.load is None:
+        return State.LOST
+    if not worker.load.accepting:
+        return State.DRAINING
+    return State.BROKEN if worker.broken else State.READY
+
+
+def _standing(view: WorkerView) -> tuple[bool, str, str]:
+    """Where a worker stands in the list of all."""
+    pool = view.description.pool if view.description is not None else ""
+    return view.tier == "drafter", pool, view.address
 
 
 def _candidates(handles: Mapping[str, WorkerHandle]) -> list[Candidate]:

@@ -6,67 +6,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from common.errors import FailedPrecondition, Unavailable
-
-# A worker that has not run a step yet reports 0 ms; requests sent to it still have to count.
-_LEAST_STEP_MS = 0.1
+from gateway.candidate import Candidate, misfit
+from gateway.gain import Gains, fits, fitting, ranked, to_explore
 
 MOST_DRAFTERS = 8
 """Drafters offered to a verifier for one request; it takes no more."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """What a worker is; constant over its life. Fields as in `DescribeResponse`."""
-
-    incarnation: int
-    model: str
-    tokenizer_fingerprint: str
-    numerics_fingerprint: str
-    vocab_size: int
-    max_model_len: int
-    methods: tuple[str, ...]
-    eos_token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """How busy a worker is. Fields as in `WatchStatusResponse`."""
-
-    accepting: bool
-    running: int
-    waiting: int
-    step_ms: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A worker that was reachable at some time.
-
-    Attributes:
-        address: Where it listens.
-        description: What it is, or was when last seen.
-        load: Its load, or None while it is lost.
-        in_flight: This gateway's own requests on it; its load lags behind them.
-        broken: Whether it failed too many requests of late; see `gateway.breaker`.
-    """
-
-    address: str
-    description: Description
-    load: Load | None
-    in_flight: int = 0
-    broken: bool = False
-
-    @property
-    def available(self) -> bool:
-        """Whether new requests may be sent to it."""
-        return self.load is not None and self.load.accepting and not self.broken
-
-    @property
-    def expected_wait_ms(self) -> float:
-        """Sequences ahead of a new one times the duration of a step."""
-        assert self.load is not None
-        ahead = max(self.load.waiting + self.load.running, self.in_flight)
-        return ahead * max(self.load.step_ms, _LEAST_STEP_MS)
+EXPLORE_EVERY = 8
+"""Of so many requests that may draft, one tries a drafter that has not been measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,25 +34,13 @@ class Placement:
     numerics: str
 
 
-def misfit(verifier: Description, drafter: Description) -> str | None:
-    """Says why a drafter's tokens mean nothing to a verifier, or None where the pair fits.
-
-    Equal vocabulary sizes are not enough: the same ids must stand for the same text.
-    """
-    if drafter.tokenizer_fingerprint != verifier.tokenizer_fingerprint:
-        return "its tokenizer differs from the target's"
-    if drafter.vocab_size != verifier.vocab_size:
-        return f"its vocabulary has {drafter.vocab_size} ids, the target's {verifier.vocab_size}"
-    return None
-
-
 def offered_methods(
     verifiers: Sequence[Candidate], drafters: Sequence[Candidate]
 ) -> tuple[str, ...]:
     """Returns the methods that one model's verifiers can run now, in the verifiers' order."""
     methods: dict[str, None] = {}
     for verifier in verifiers:
-        has_drafter = bool(_fitting(verifier, drafters))
+        has_drafter = any(fits(verifier, drafter) for drafter in drafters)
         methods |= {m: None for m in verifier.description.methods if m != "draft" or has_drafter}
     return tuple(methods)
 
@@ -116,8 +51,9 @@ def place(
     drafters: Sequence[Candidate],
     owner: str | None = None,
     shunned: Collection[str] = (),
+    turn: int = 0,
 ) -> Placement:
-    """Chooses the verifier with the least expected wait, and its drafters.
+    """Chooses the verifier with the least expected wait, and its drafters by what they gain.
 
     Args:
         method: The method asked for; a known one.
@@ -126,6 +62,7 @@ def place(
         owner: Address of the verifier that holds the session's cache; preferred where it can
             serve the request.
         shunned: Addresses of verifiers that have just failed the request; the last resort.
+        turn: Number of the request; decides whether it tries an unmeasured drafter.
 
     Raises:
         Unavailable: No verifier of the model is reachable.
@@ -144,23 +81,47 @@ def place(
         return shun, not own, each.expected_wait_ms, each.in_flight
 
     chosen = min(able, key=preference)
-    fitting = _fitting(chosen, drafters) if _may_draft(method, chosen) else []
-    offered = tuple(drafter.address for drafter in fitting[:MOST_DRAFTERS])
+    offered = (
+        offer(chosen, drafters, Gains(verifiers, drafters), turn, named=method != "auto")
+        if _may_draft(method, chosen)
+        else []
+    )
     return Placement(
         verifier=chosen.address,
-        drafters=offered,
+        drafters=tuple(drafter.address for drafter in offered),
         method=method,
         numerics=chosen.description.numerics_fingerprint,
     )
 
 
-def _fitting(verifier: Candidate, drafters: Sequence[Candidate]) -> list[Candidate]:
-    fitting = [
-        drafter
-        for drafter in drafters
-        if drafter.available and misfit(verifier.description, drafter.description) is None
-    ]
-    return sorted(fitting, key=lambda drafter: drafter.expected_wait_ms)
+def offer(
+    verifier: Candidate,
+    drafters: Sequence[Candidate],
+    gains: Gains,
+    turn: int = 0,
+    *,
+    named: bool = False,
+) -> list[Candidate]:
+    """Orders the drafters for a verifier's next session, best first; see `gateway.gain`.
+
+    Args:
+        verifier: An available one.
+        drafters: All drafters.
+        gains: Of the verifiers of its model.
+        turn: Number of the request. Every so often a drafter comes first that has not been
+            measured with this verifier, or not since it was left out.
+        named: Whether drafting was asked for by name: then the best drafter is offered though
+            none helps.
+    """
+    worths = gains.worths(verifier, fitting(verifier, drafters))
+    order = ranked(worths)
+    if not order and named and worths:
+        order = [max(worths, key=lambda worth: worth.gain)]
+    unknown = to_explore(worths, order)
+    if unknown and turn % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+        first = unknown[turn // EXPLORE_EVERY % len(unknown)]
+        order = [first, *(worth for worth in order if worth is not first)]
+    return [worth.drafter for worth in order[:MOST_DRAFTERS]]
 
 
 def _runs(method: str, offered: Sequence[str]) -> bool:

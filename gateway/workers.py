@@ -22,13 +22,15 @@ from common.rpc.channel import Line
 from common.rpc.errors import from_rpc_error
 from common.tls_config import TlsConfig
 from gateway.breaker import Breaker
-from gateway.placement import Candidate, Description, Load
+from gateway.candidate import Candidate, Description, Load
+from gateway.reports import Reports
 
 log = logging.getLogger(__name__)
 
 Call = grpc.aio.UnaryStreamCall[Any, Any]
 
 _DESCRIBE_TIMEOUT_S = 5.0
+_DRAIN_TIMEOUT_S = 10.0
 _FIRST_RETRY_S = 0.1
 _LAST_RETRY_S = 0.5
 
@@ -52,6 +54,8 @@ class WorkerHandle:
     Attributes:
         verifier: Stub for generation; of use where the worker is a verifier.
         breaker: Told by callers how their calls went.
+        described: What the worker says it is; None while it has never been reached.
+        status: Its last report; None while it is lost.
     """
 
     def __init__(
@@ -68,9 +72,13 @@ class WorkerHandle:
         self._interval_ms = interval_ms
         self._on_change = on_change
         self._line = Line(address, tls or TlsConfig())
+        self._outdated = False  # the certificates that the channel shows
         self._connect()
         self.breaker = Breaker()
+        self.described: worker_pb2.DescribeResponse | None = None
+        self.status: worker_pb2.WatchStatusResponse | None = None
         self._description: Description | None = None
+        self._reports = Reports()
         self._load: Load | None = None
         self._calls: set[Call] = set()
         self._reserved = 0
@@ -93,9 +101,14 @@ class WorkerHandle:
             address=self.address,
             description=self._description,
             load=self._load,
-            in_flight=len(self._calls) + self._reserved,
+            in_flight=self.in_flight_count,
             broken=not self.breaker.allows,
         )
+
+    @property
+    def in_flight_count(self) -> int:
+        """This gateway's own requests on it, or drafted for by it."""
+        return len(self._calls) + self._reserved
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
@@ -137,10 +150,28 @@ class WorkerHandle:
         self.verifier = verifier_pb2_grpc.VerifierStub(self._channel)
 
     async def _reconnect(self) -> None:
-        """Connects with the certificates of today; nothing runs on the channel of a lost worker."""
-        if not self._calls and self._line.renewed():
+        """Connects with the certificates of today, as soon as no call is left on the channel."""
+        self._outdated = await self._line.renewed() or self._outdated
+        if self._outdated and not self._calls:
             await self._channel.close()
             self._connect()
+            self._outdated = False
+
+    async def drain(self, grace_s: int) -> int:
+        """Has the worker stop admission and end; returns the sequences still in it.
+
+        Args:
+            grace_s: What running requests get; 0 is the worker's own default.
+
+        Raises:
+            PacelineError: It did not answer.
+        """
+        request = worker_pb2.DrainRequest(grace_s=grace_s)
+        try:
+            answer = await self._worker.Drain(request, timeout=_DRAIN_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, f"{self._tier} {self.address}") from error
+        return int(answer.remaining)
 
     def leave(self) -> None:
         """Begins the end: the worker is no longer part of the fleet."""
@@ -172,7 +203,7 @@ class WorkerHandle:
         )
         if answer.tier != _TIERS[self._tier]:
             raise _UnusableError(f"it is no {self._tier}")
-        self._description = _description(answer)
+        self.described, self._description = answer, _description(answer)
         request = worker_pb2.WatchStatusRequest(interval_ms=self._interval_ms)
         call = self._worker.WatchStatus(request)
         try:
@@ -190,12 +221,7 @@ class WorkerHandle:
 
     async def _seen(self, status: worker_pb2.WatchStatusResponse) -> None:
         came = self._load is None
-        self._load = Load(
-            accepting=status.accepting,
-            running=status.running,
-            waiting=status.waiting,
-            step_ms=status.step_ms,
-        )
+        self.status, self._load = status, self._reports.take(status)
         if came:
             assert self._description is not None
             extra = {"address": self.address, "model": self._description.model}
@@ -204,7 +230,7 @@ class WorkerHandle:
             await self._on_change()
 
     async def _lost(self, reason: str) -> None:
-        self._load = None
+        self.status = self._load = None
         if not self._reported_lost:
             extra = {"address": self.address, "reason": reason}
             known = self._description is not None
@@ -227,4 +253,5 @@ def _description(answer: worker_pb2.DescribeResponse) -> Description:
         max_model_len=answer.max_model_len,
         methods=tuple(answer.methods),
         eos_token_ids=tuple(answer.eos_token_ids),
+        pool=answer.pool,
     )

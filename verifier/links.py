@@ -18,8 +18,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from paceline.v1 import drafter_pb2, drafter_pb2_grpc
+from paceline.v1 import drafter_pb2, drafter_pb2_grpc, worker_pb2
 
+from common.errors import StartupError
 from common.rpc.channel import Line
 from common.rpc.convert import sampling_to_proto
 from common.sampling_params import SamplingParams
@@ -27,7 +28,9 @@ from common.tls_config import TlsConfig
 from verifier.branches import arrival, sensible
 from verifier.engine import Engine
 from verifier.methods.clock import DraftClock
-from verifier.methods.draft import DraftProposer, RoundKey
+from verifier.methods.draft import DraftProposer
+from verifier.methods.draft_link import RoundKey
+from verifier.methods.pair_meter import PairMeter
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +38,9 @@ _FIRST_PAUSE_S = 0.25
 _MOST_PAUSE_S = 8.0
 _UNFIT_PAUSE_S = 60.0
 _MOST_UNSENT = 1000
+_MOST_BACKLOG = 10_000
+"""Notes to the engine above which nothing more is read from a drafter."""
+_POLL_S = 0.01
 
 
 class GrpcDraftLink:
@@ -58,7 +64,7 @@ class GrpcDraftLink:
         loop: asyncio.AbstractEventLoop,
         tls: TlsConfig,
     ) -> None:
-        self.clock = DraftClock()
+        self.clock, self.meter = DraftClock(), PairMeter()
         self._address, self._hello, self._tls = address, hello, tls
         self._engine, self._proposer, self._loop = engine, proposer, loop
         self._message = drafter_pb2.DraftRequest()
@@ -80,6 +86,11 @@ class GrpcDraftLink:
         if not self._alive and not self._connecting and time.monotonic() >= self._not_before:
             self._connecting = True
             self._loop.call_soon_threadsafe(self._start)
+        return self._alive
+
+    @property
+    def up(self) -> bool:
+        """Whether the stream is up; does nothing about it. For any thread."""
         return self._alive
 
     @property
@@ -179,6 +190,8 @@ class GrpcDraftLink:
             reason = error.details() or error.code().name
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 self._pause_s = _UNFIT_PAUSE_S
+        except StartupError as error:  # certificates on their way from one version to the next
+            reason = str(error)
         except asyncio.CancelledError as error:
             reason = str(error)
         finally:
@@ -186,7 +199,8 @@ class GrpcDraftLink:
 
     async def _converse(self) -> None:
         """Opens the stream and takes what arrives until it ends."""
-        async with Line(self._address, self._tls).open() as channel:
+        line = await asyncio.to_thread(Line, self._address, self._tls)  # reads certificates
+        async with line.open() as channel:
             call = drafter_pb2_grpc.DrafterStub(channel).Draft(self._requests())
             await call.initial_metadata()  # sent once the drafter has accepted the hello
             if not call.done():  # a refused call has metadata, too: none
@@ -195,6 +209,8 @@ class GrpcDraftLink:
             async for response in call:
                 self._pause_s = _FIRST_PAUSE_S
                 self._receive(response)
+                while self._engine.backlog > _MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
+                    await asyncio.sleep(_POLL_S)
 
     def _lost(self, reason: str) -> None:
         """Has the engine go on without, and looks again only after a pause."""
@@ -267,6 +283,10 @@ class DrafterLinks:
         """Drafters in the table."""
         return len(self._links)
 
+    def reports(self) -> list[worker_pb2.PairStatus]:
+        """What each drafter has done; from any thread."""
+        return [_report(address, link) for address, link in list(self._links.items())]
+
     def __call__(self, address: str) -> GrpcDraftLink:
         """The link to a drafter; called on the engine's thread."""
         if address not in self._links:
@@ -298,3 +318,19 @@ class DrafterLinks:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _report(address: str, link: GrpcDraftLink) -> worker_pb2.PairStatus:
+    meter, cost = link.meter, link.meter.cost
+    return worker_pb2.PairStatus(
+        drafter=address,
+        alive=link.up,
+        sessions=max(meter.sessions, 0),
+        rounds=meter.rounds,
+        drafted_tokens=meter.drafted_tokens,
+        accepted_tokens=meter.accepted_tokens,
+        acceptance=meter.acceptance,
+        round_trip_ms=cost.at(0) * 1e3,
+        draft_ms=cost.token_s * 1e3,
+        gain=meter.gain,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc.aio
 
 from common.rpc.credentials import CertificateFiles
@@ -34,6 +36,9 @@ _SERVER_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     # Without this a second server on a port in use would silently share its connections.
     ("grpc.so_reuseport", 0),
+    # A stream whose client does not read stays until its status is read, with one message that
+    # waits: this bounds what one connection can leave here.
+    ("grpc.max_concurrent_streams", 1024),
 )
 
 
@@ -49,7 +54,7 @@ def open_channel(
 
     Args:
         address: gRPC target: "127.0.0.1:7071".
-        certificates: What both sides show each other, as the files are now; None for plaintext.
+        certificates: What both sides show each other; None for plaintext.
         server_name: Name that the server's certificate must bear; empty takes the address.
     """
     if certificates is None:
@@ -76,9 +81,11 @@ class Line:
         self._certificates = CertificateFiles(tls) if tls.ca is not None else None
 
     def open(self) -> grpc.aio.Channel:
-        """Opens a channel with the certificates as they are now."""
+        """Opens a channel with the certificates as they were when last read."""
         return open_channel(self._address, self._certificates, self._server_name)
 
-    def renewed(self) -> bool:
-        """Whether a channel opened now would show other certificates than the last one."""
-        return self._certificates is not None and self._certificates.changed()
+    async def renewed(self) -> bool:
+        """Reads the certificates again; whether a channel opened from now on shows other ones."""
+        if self._certificates is None:
+            return False
+        return await asyncio.to_thread(self._certificates.renewed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline.v1 import types_pb2
 
 from common.errors import InvalidArgument
+from common.lookahead_sizes import LookaheadSizes
 from common.sampling_params import SamplingParams
 
 _ACCEPTANCES = {
@@ -42,6 +43,16 @@ def sampling_to_proto(params: SamplingParams) -> types_pb2.SamplingParams:
         logit_bias=dict(params.logit_bias),
         seed=params.seed,
     )
+
+
+def lookahead_from_proto(message: types_pb2.LookaheadOptions) -> LookaheadSizes:
+    """Reads sizes of lookahead decoding; unset ones are 0."""
+    return LookaheadSizes(window=message.window, ngram=message.ngram, guesses=message.guesses)
+
+
+def lookahead_to_proto(sizes: LookaheadSizes) -> types_pb2.LookaheadOptions:
+    """Writes sizes of lookahead decoding."""
+    return types_pb2.LookaheadOptions(window=sizes.window, ngram=sizes.ngram, guesses=sizes.guesses)
 
 
 def acceptance_from_proto(value: types_pb2.Acceptance) -> str:

@@ -1,13 +1,14 @@
 """Certificates from files to gRPC, read again when the files change: rotation needs no restart.
 
-A server asks at every handshake. A channel keeps the credentials it was made with, so those who
-hold one for long ask `CertificateFiles.changed` when they connect again.
+A server asks at every handshake, on a thread of gRPC's. A channel keeps the credentials it was
+made with, so those who hold one for long ask `CertificateFiles.renewed` when they connect again.
+Files that cannot be read, because a rotation is half-way, change nothing until they can be.
 """
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from dataclasses import dataclass
 
 import grpc
 
@@ -17,6 +18,15 @@ from common.tls_config import TlsConfig
 log = logging.getLogger(__name__)
 
 Signature = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class _Pems:
+    """What the files hold; None for one that is not named."""
+
+    cert: bytes | None
+    key: bytes | None
+    ca: bytes | None
 
 
 class CertificateFiles:
@@ -32,37 +42,34 @@ class CertificateFiles:
     def __init__(self, config: TlsConfig) -> None:
         self._config = config
         try:
-            self._signature = _signature(config)
-            for file in config.files:
-                file.read_bytes()
+            self._signature, self._pems = _read(config)
         except OSError as error:
             raise StartupError(f"tls: {error.filename}: {error.strerror}") from error
 
-    def changed(self) -> bool:
-        """Whether the files are others than at the last call that said so."""
+    def renewed(self) -> bool:
+        """Takes over what the files hold now; returns whether that is anything new.
+
+        It reads files: an event loop has a thread do it.
+        """
         try:
-            signature = _signature(self._config)
+            if _signature(self._config) == self._signature:
+                return False
+            signature, pems = _read(self._config)
         except OSError as error:  # between two versions
             log.warning("certificates cannot be read", extra={"reason": str(error)})
             return False
-        if signature == self._signature:
-            return False
-        self._signature = signature
-        return True
+        before = self._pems
+        self._signature, self._pems = signature, pems
+        return pems != before
 
     def server(self) -> grpc.ServerCredentials:
         """Credentials of a server, which follow the files."""
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
-            if not self.changed():
-                return None
-            try:
-                renewed = self._configuration()
-            except OSError as error:
-                log.warning("certificates cannot be read", extra={"reason": str(error)})
+            if not self.renewed():
                 return None
             log.info("certificates renewed")
-            return renewed
+            return self._configuration()
 
         return grpc.dynamic_ssl_server_credentials(
             self._configuration(),
@@ -71,21 +78,25 @@ class CertificateFiles:
         )
 
     def channel(self) -> grpc.ChannelCredentials:
-        """Credentials of a channel, as the files are now."""
-        config = self._config
+        """Credentials of a channel, as the files were when last read."""
+        pems = self._pems
         return grpc.ssl_channel_credentials(
-            _read(config.ca), private_key=_read(config.key), certificate_chain=_read(config.cert)
+            pems.ca, private_key=pems.key, certificate_chain=pems.cert
         )
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        assert self._config.key is not None
-        assert self._config.cert is not None
-        pair = (self._config.key.read_bytes(), self._config.cert.read_bytes())
-        return grpc.ssl_server_certificate_configuration([pair], _read(self._config.ca))
+        pems = self._pems
+        assert pems.key is not None
+        assert pems.cert is not None
+        return grpc.ssl_server_certificate_configuration([(pems.key, pems.cert)], pems.ca)
 
 
-def _read(file: Path | None) -> bytes | None:
-    return None if file is None else file.read_bytes()
+def _read(config: TlsConfig) -> tuple[Signature, _Pems]:
+    signature = _signature(config)  # first: what changes meanwhile is then found to have changed
+    cert, key, ca = (
+        None if file is None else file.read_bytes() for file in (config.cert, config.key, config.ca)
+    )
+    return signature, _Pems(cert, key, ca)
 
 
 def _signature(config: TlsConfig) -> Signature:

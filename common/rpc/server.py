@@ -162,7 +162,7 @@ async def serve(
     """
     retirement = retirement or Retirement()
     if health_port is not None:
-        check_port(host, health_port)
+        check_port(host, health_port, "--health-port")
     with _signals(retirement) as second:
         server = await start(
             register=register,
@@ -246,8 +246,13 @@ def _bind(
         raise StartupError(f"cannot listen on {name}:{port}: {error}") from error
 
 
-def check_port(host: str, port: int) -> None:
+def check_port(host: str, port: int, flag: str = "--port") -> None:
     """Tries an address before anything slow is done: gRPC's own error does not say why it failed.
+
+    Args:
+        host: Address to bind.
+        port: Port to bind.
+        flag: Which setting another port is chosen by.
 
     Raises:
         StartupError: It cannot be bound; says why.
@@ -261,6 +266,6 @@ def check_port(host: str, port: int) -> None:
         if error.errno == errno.EADDRINUSE:
             raise StartupError(
                 f"port {port} on {host} is already in use; stop its owner or choose another "
-                "with --port"
+                f"with {flag}"
             ) from None
         raise StartupError(f"cannot listen on port {port} of {host}: {error.strerror}") from None

@@ -12,6 +12,7 @@ import grpc.aio
 from paceline.v1 import worker_pb2, worker_pb2_grpc
 
 from common import tokenizer
+from common.accelerator import accelerator_name
 from common.errors import InvalidArgument
 from common.model.runner import Runner
 
@@ -22,7 +23,7 @@ _LEAST_INTERVAL_MS = 50
 
 
 def describe(
-    runner: Runner, *, tier: worker_pb2.Tier, name: str, incarnation: int
+    runner: Runner, *, tier: worker_pb2.Tier, name: str, incarnation: int, pool: str = ""
 ) -> worker_pb2.DescribeResponse:
     """What a worker is.
 
@@ -31,6 +32,7 @@ def describe(
         tier: Its tier.
         name: The name its model is served under.
         incarnation: New at each start.
+        pool: The pool it belongs to.
     """
     loaded = runner.loaded
     return worker_pb2.DescribeResponse(
@@ -45,6 +47,8 @@ def describe(
         version=version("paceline-server"),
         dtype=str(loaded.dtype).removeprefix("torch."),
         device=str(loaded.device),
+        pool=pool,
+        accelerator=accelerator_name(loaded.device),
     )
 
 

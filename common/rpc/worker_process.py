@@ -16,6 +16,7 @@ from common.errors import PacelineError
 from common.model.loader import load
 from common.model.runner import Runner
 from common.rpc import server, worker
+from common.telemetry.metrics import Source, exposed
 from common.worker_config import WorkerConfig
 
 _POLL_S = 0.02
@@ -47,9 +48,11 @@ def load_runner(
         StartupError: The port is taken, or the model cannot be run.
     """
     server.check_port(config.host, config.port)
+    if config.metrics_port is not None:
+        server.check_port(config.host, config.metrics_port, "--metrics-port")
     if config.threads:
         torch.set_num_threads(config.threads)
-    loaded = load(config.model, dtype=config.dtype, device=config.device)
+    loaded = load(config.model, dtype=config.dtype, device=config.device, quantize=config.quantize)
     runner = Runner(loaded, kv_bytes=kv_bytes, block_tokens=block_tokens, max_len=max_len)
     # What is there now stays: a full collection need not walk half a million objects of torch and
     # transformers while requests wait.
@@ -66,6 +69,7 @@ async def serve(
     description: worker_pb2.DescribeResponse,
     status: Callable[[], worker_pb2.WatchStatusResponse],
     register: server.Register,
+    metrics: Source,
     on_idle: Callable[[], None] | None = None,
 ) -> None:
     """Runs the engine and serves it, beside the `Worker` service, until told to stop.
@@ -77,6 +81,7 @@ async def serve(
         description: What `Describe` answers.
         status: What `WatchStatus` answers.
         register: Adds the service's own servicer.
+        metrics: What Prometheus is told.
         on_idle: Called in the drain when the last sequence has left.
 
     Raises:
@@ -109,17 +114,18 @@ async def serve(
     thread = EngineThread(engine, f"{service}-engine", die)
     thread.start()
     try:
-        await server.serve(
-            register=register_all,
-            host=config.host,
-            port=config.port,
-            grace_s=config.grace_s,
-            on_ready=lambda port: server.announce(service, port),
-            on_drain=finish,
-            retirement=retirement,
-            health_port=config.health_port,
-            tls=config.tls,
-        )
+        async with exposed(config.host, config.metrics_port, metrics):
+            await server.serve(
+                register=register_all,
+                host=config.host,
+                port=config.port,
+                grace_s=config.grace_s,
+                on_ready=lambda port: server.announce(service, port),
+                on_drain=finish,
+                retirement=retirement,
+                health_port=config.health_port,
+                tls=config.tls,
+            )
     finally:
         thread.stop()
     if thread.failed:

@@ -4,112 +4,26 @@ The drafter mirrors each session and sends branches; this side keeps, for each s
 key of its last round and the branch that arrived for it. A round's key is (base, path hash,
 outcome): a branch with another key is stale, counted and dropped. Nothing the drafter does or
 fails to do can change the text; a late or lost one costs time, and how much time is bounded
-by `DraftClock`.
+by the link's `DraftClock`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from weakref import WeakValueDictionary
 
 from common import fence
+from common.fading_mean import FadingMean
 from common.model.tree import Drawn, TokenTree
 from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
-from verifier.methods.clock import DraftClock
 from verifier.methods.draft_length import Acceptance, DraftLength
+from verifier.methods.draft_link import Arrival, DraftLink, LinkSource, RoundKey
 from verifier.methods.gate import Gate
 from verifier.sequence import Request, Sequence
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundKey:
-    """Which round, and how it ended."""
-
-    base: int
-    """Committed tokens before it."""
-    path_hash: int
-    """Of those tokens and the chain checked on top."""
-    accepted: int
-    """Chain tokens that were right."""
-    bonus: int
-    """The token after them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arrival:
-    """A branch as it came from a drafter."""
-
-    session: int
-    """Which session."""
-    incarnation: int
-    """Of its mirror."""
-    key: RoundKey
-    """The outcome it continues."""
-    ids: tuple[int, ...]
-    """Draft tokens."""
-    drawn: tuple[Drawn, ...] = ()
-    """What each was drawn from, where that was asked for."""
-
-
-class DraftLink(Protocol):
-    """The way to one drafter. Calls come from the engine's thread and do not block."""
-
-    clock: DraftClock
-    """How fast this drafter answers."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether messages can be sent."""
-
-    def open(
-        self,
-        session: int,
-        incarnation: int,
-        ids: Ids[int],
-        sampling: SamplingParams,
-        *,
-        drawn: bool,
-        salt: bytes,
-    ) -> None:
-        """Starts a mirror of a session.
-
-        Args:
-            session: Its number.
-            incarnation: Of the mirror.
-            ids: All that is committed.
-            sampling: How to draft.
-            drawn: Whether to say what tokens are drawn from.
-            salt: Who may share cached prefixes with it.
-        """
-
-    def commit(
-        self,
-        session: int,
-        incarnation: int,
-        key: RoundKey,
-        ids: Ids[int],
-        *,
-        draft_tokens: int,
-        verifying: int,
-        fanout: int,
-    ) -> None:
-        """Tells how a round ended and how long branches are wanted; 0 wants none.
-
-        Where the branch came ahead of the outcome, `verifying` says how much of it is checked now.
-        `fanout` is how many bonus tokens to guess, for each accepted length, ahead of the next.
-        """
-
-    def close(self, session: int, incarnation: int) -> None:
-        """Ends a mirror."""
-
-    def flush(self) -> None:
-        """Sends what has gathered, as one message."""
-
 
 MOST_DRAWN = 32
 """Tokens a drafter draws from where it must say what they were; of equal ones there may be more."""
@@ -123,8 +37,11 @@ _MOST_AHEAD = 64
 _REFUSED_S = 5.0
 """How long a drafter that gave a session up is not asked to mirror it again."""
 
-LinkSource = Callable[[str], DraftLink | None]
-"""The link to a drafter's address; makes it where there is none yet, None where none can be."""
+_LEFT_S = 60.0
+"""How long a session does not come back to a drafter that it left for a better one."""
+
+_MUCH_BETTER = 1.1
+"""Gain of another drafter, over this one's, that is worth a prefill there."""
 
 
 @dataclass(frozen=True)
@@ -163,16 +80,21 @@ class _Session:
     sent_at: float = 0.0
     deadline: float = 0.0
     branch: Branch | None = None
+    ready_at: float = 0.0  # when a branch had come, or was no longer waited for
     late: _Asked | None = None  # whose branch did not come in time
     tree: TokenTree | None = None  # what is being checked
     proposed: list[int] = field(default_factory=list)  # its nodes that are this drafter's
+    proposed_at: float = 0.0
+    ended_at: float | None = None  # when its last round of this drafter ended
     flight: tuple[int, int] | None = None  # base and path hash of the round of `branch`
     past: tuple[int, int] | None = None  # of the round before
     ahead: dict[tuple[int, int], Branch] = field(default_factory=dict)  # by its outcome
 
     def unlink(self) -> None:
         """Forgets a drafter, and all it has sent."""
-        self.link, self.key, self.branch = None, None, None
+        if self.link is not None:
+            self.link.meter.sessions -= 1
+        self.link, self.key, self.branch, self.ended_at = None, None, None, None
         self.flight, self.past, self.ahead = None, None, {}
 
 
@@ -193,7 +115,11 @@ class DraftProposer:
     fanout: int = 2
     stale: int = 0
     """Branches dropped: another round's, sent twice, or senseless."""
+    wait: FadingMean = field(default_factory=lambda: FadingMean(weight=0.05))
+    """Time that rounds wait for the drafts they asked for, in seconds."""
     _touched: set[DraftLink] = field(default_factory=set)  # have something to send
+    # Paired with, by address; those that nobody has to do with are not kept for this.
+    _known: WeakValueDictionary[str, DraftLink] = field(default_factory=WeakValueDictionary)
     _sessions: dict[Sequence, _Session] = field(default_factory=dict)
     _by_id: dict[int, _Session] = field(default_factory=dict)
     _next_id: int = 0
@@ -221,10 +147,14 @@ class DraftProposer:
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the branch that arrived, as a chain; nothing where there is none."""
-        session = self._sessions[sequence]
+        session, now = self._sessions[sequence], time.monotonic()
+        session.proposed_at = now
         if session.key is not None and session.branch is None and session.link is not None:
-            session.link.clock.missed(session.sent_at, time.monotonic())
+            session.link.clock.missed(session.sent_at, now)
             session.late = _Asked(session.key, session.sent_at, session.wanted)
+            session.ready_at = now
+        if session.key is not None:
+            self.wait.add(max(session.ready_at - session.sent_at, 0.0), now)
         branch = session.branch or Branch()
         session.key, session.branch = None, None
         session.tree, session.proposed = tree, _add(branch.cut(budget), tree)
@@ -241,6 +171,7 @@ class DraftProposer:
         self._gate.count(len(ids))
         session.length.observe(len(checked), right)
         self._acceptance.observe(len(checked), right)
+        self._measure(sequence, session, len(checked), right, len(ids), now)
         key = RoundKey(
             base=len(sequence.ids) - len(ids),
             path_hash=fence.extend(session.path_hash, [tree.ids[node] for node in checked]),
@@ -256,7 +187,9 @@ class DraftProposer:
         branch = Branch()
         if right == len(ids) - 1:  # else another method went on where the chain broke
             branch = session.ahead.get((key.accepted, key.bonus), branch)
-        wanted = self._wanted(sequence, session, session.link, now)
+        wanted = self._wanted(sequence, session, session.link, now) if outcome.wanted else 0
+        if session.length.resting and self._move(sequence, session, session.link, now):
+            return
         branch = branch.cut(sequence.room - 1 if wanted else 0)
         session.link.commit(
             session.id,
@@ -285,6 +218,7 @@ class DraftProposer:
         if session.link is not None and session.link.alive:
             session.link.close(session.id, session.incarnation)
             self._touched.add(session.link)
+        session.unlink()
 
     def flush(self) -> float | None:
         """Sends each drafter its part of the step; returns the next deadline."""
@@ -302,8 +236,10 @@ class DraftProposer:
         elif session.link is None or session.incarnation != arrival.incarnation:
             self.stale += 1
         elif session.key == key and session.branch is None:
-            seconds = time.monotonic() - session.sent_at
-            session.link.clock.answered(session.wanted, seconds)
+            now = time.monotonic()
+            session.link.clock.answered(session.wanted, now - session.sent_at)
+            came_at = now if arrival.came_at is None else arrival.came_at
+            session.link.meter.answered(session.wanted, came_at - session.sent_at)
             self._take(session, Branch(arrival.ids, arrival.drawn).cut(session.wanted), key)
         elif session.flight == (key.base, key.path_hash) and len(session.ahead) < _MOST_AHEAD:
             session.ahead[key.accepted, key.bonus] = Branch(arrival.ids, arrival.drawn)
@@ -335,14 +271,50 @@ class DraftProposer:
             if session.link is link:
                 session.unlink()
 
-    def _pair(self, sequence: Sequence, session: _Session) -> None:
+    def waited(self, sequence: Sequence) -> tuple[float, float]:
+        """When the draft now checked had come, and what its way takes on average, in seconds.
+
+        The first is of the monotonic clock, and long past where no draft was waited for.
+        """
+        session = self._sessions.get(sequence)
+        if session is None or session.link is None:
+            return 0.0, 0.0
+        return session.ready_at, session.link.clock.cost.at(0)
+
+    def _move(self, sequence: Sequence, session: _Session, link: DraftLink, now: float) -> bool:
+        """Leaves a drafter that does not pay for one that is measured to be better, if any."""
+        least = _MUCH_BETTER * max(link.meter.gain, 1.0)
+        others = [
+            (other.meter.gain, address)
+            for address, other in self._known.items()
+            if address in sequence.request.drafters
+            and other is not link
+            and other.meter.gain > least
+            and session.refused.get(other, 0.0) <= now
+        ]
+        if not others:
+            return False
+        session.refused[link] = now + _LEFT_S
+        link.close(session.id, session.incarnation)
+        self._touched.add(link)
+        self._pair(sequence, session, [max(others)[1]])
+        return True
+
+    def _pair(
+        self, sequence: Sequence, session: _Session, addresses: Ids[str] | None = None
+    ) -> None:
         """Opens a mirror of all committed ids at the first drafter that can be reached."""
         session.unlink()
         now = time.monotonic()
-        for link in map(self.links, sequence.request.drafters):
+        for address in addresses or sequence.request.drafters:
+            link = self.links(address)
             if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
+                self._known[address] = link
                 session.incarnation += 1
                 session.link, session.warm = link, False
+                link.meter.sessions += 1
+                prior = link.meter.token_acceptance or self._acceptance.rate
+                session.length = DraftLength(Acceptance(prior=prior))
                 sampling, drawn = _drafting(sequence.request)
                 link.open(
                     session.id,
@@ -355,9 +327,37 @@ class DraftProposer:
                 self._touched.add(link)
                 return
 
+    def _measure(
+        self,
+        sequence: Sequence,
+        session: _Session,
+        checked: int,
+        right: int,
+        committed: int,
+        now: float,
+    ) -> None:
+        """Counts a round for its drafter; times it where the draft's length was for us to say."""
+        if session.link is None:
+            return
+        meter, began = session.link.meter, session.ended_at
+        if checked:
+            meter.checked(checked, right)
+        free = sequence.method == "draft" and not sequence.request.draft_tokens
+        session.ended_at = now if session.warm and free else None
+        if began is None or session.ended_at is None:
+            return
+        plain = min(self.cost.plain_s / self.cost.round_s(checked), 1.0)
+        meter.timed(
+            drafted=checked,
+            tokens=committed,
+            seconds=now - began,
+            plain_s=(now - session.proposed_at) * plain,
+            now=now,
+        )
+
     def _take(self, session: _Session, branch: Branch, key: RoundKey) -> None:
         """Makes a branch the next to be checked: from now on outcomes of it may be drafted for."""
-        session.key, session.branch = key, branch
+        session.key, session.branch, session.ready_at = key, branch, time.monotonic()
         base = key.base + key.accepted + 1
         session.flight, session.ahead = (base, fence.extend(session.path_hash, branch.ids)), {}
 
@@ -375,6 +375,7 @@ class DraftProposer:
         if sequence.request.draft_tokens:
             return min(sequence.request.draft_tokens, room)
         if not self._gate.drafting(len(self._sessions), now):
+            session.ended_at = None  # which says nothing of the drafter
             return 0
         most, clock = min(self.draft_tokens, room), link.clock
         return session.length.choose(most, self.cost, clock.cost.at, clock.foresight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -234,6 +235,27 @@ def test_draws_come_with_what_they_were_drawn_from(verifier: Verifier) -> None:
             assert sum(drawn.probabilities) == pytest.approx(1)
 
 
+def test_while_no_draft_is_wanted_committed_text_gathers(verifier: Verifier) -> None:
+    text = _ids(30)
+    verifier.open(1, text[:20])
+    verifier.settle()
+    for base in range(20, 25):
+        verifier.commit(1, base, [text[base]], wanted=0)
+        assert not verifier.engine.step()
+    verifier.commit(1, 25, text[25:], fanout=0)
+    (resumed,) = verifier.settle()
+    verifier.open(2, text)
+    verifier.settle()
+    verifier.commit(2, 30, [7], fanout=0)
+    verifier.commit(1, 30, [7], fanout=0)
+    fresh, again = sorted(verifier.settle(), key=lambda reply: -reply.session)
+    assert len(resumed.ids) == 4
+    assert again.ids == fresh.ids
+    verifier.commit(1, 31, _ids(40), wanted=0)
+    assert verifier.engine.step(), "not for ever"
+    assert not verifier.engine.step()
+
+
 def test_a_newer_commit_replaces_the_branch_in_the_making(verifier: Verifier) -> None:
     verifier.open(1, _ids(10))
     verifier.commit(1, 10, [5], wanted=30)
@@ -326,3 +348,16 @@ def test_a_failing_pass_drops_its_mirrors(
     assert reply.dropped == "the engine failed"
     verifier.open(2, _ids(10))
     assert verifier.settle()[0].warm == 10
+
+
+def test_load_tells_how_full_steps_are_and_how_long_branches_wait(verifier: Verifier) -> None:
+    engine = verifier.engine
+    idle = engine.load()
+    assert (idle.occupancy, idle.draft_wait_ms) == (0.0, 0.0)
+    verifier.open(1, _ids(10))
+    verifier.settle()
+    assert engine.load().occupancy == pytest.approx(0.3, abs=0.06), "ten rows of 32, one of four"
+    ended = Round(base=10, path_hash=7, accepted=0, ids=(5,), draft_tokens=3)
+    engine.commit(verifier.receive, 1, 1, ended, told_at=time.monotonic() - 5.0)
+    verifier.settle()
+    assert engine.load().draft_wait_ms >= 5000.0

@@ -4,7 +4,8 @@ import pytest
 
 from common.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from gateway.admission import Admission
-from gateway.placement import Candidate, Description, Load, misfit, offered_methods, place
+from gateway.candidate import Candidate, Description, Load, misfit
+from gateway.placement import offered_methods, place
 
 
 def worker(address: str, *, lost: bool = False, accepting: bool = True, **options) -> Candidate:

@@ -16,7 +16,9 @@ from verifier.cost import StepCost
 from verifier.methods import draft
 from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
-from verifier.methods.draft import Arrival, DraftProposer, RoundKey
+from verifier.methods.draft import DraftProposer
+from verifier.methods.draft_link import Arrival, RoundKey
+from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Request, Sequence
 
 
@@ -26,6 +28,7 @@ class Link:
 
     alive: bool = True
     clock: DraftClock = field(default_factory=DraftClock)
+    meter: PairMeter = field(default_factory=PairMeter)
     opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
     asked: list[tuple[RoundKey, int]] = field(default_factory=list)
     verifying: list[int] = field(default_factory=list)
@@ -84,13 +87,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Table:
     """One session with its proposer and drafters."""
 
-    def __init__(self, *links: Link, draft_tokens: int = 3) -> None:
+    def __init__(self, *links: Link, draft_tokens: int = 3, step_s: float = 0.001) -> None:
         self.links = {f"d{index}": link for index, link in enumerate(links)}
-        self.proposer = DraftProposer(self.links.get, draft_tokens=8, cost=StepCost())
+        self.proposer = DraftProposer(
+            self.links.get, draft_tokens=8, cost=StepCost([(1, step_s), (64, step_s)])
+        )
         request = Request(
             request_id="r",
             prompt_ids=(5, 6, 7),
             max_tokens=200,
+            method="draft",
             draft_tokens=draft_tokens,
             drafters=tuple(self.links),
         )
@@ -218,3 +224,87 @@ def test_a_lost_drafter_is_followed_by_the_next(clock: Clock) -> None:
     assert second.opened == [(1, 2, [5, 6, 7, 8, 9])]
     table.proposer.close(table.sequence)
     assert (first.closed, second.closed) == (0, 1)
+
+
+def test_rounds_are_counted_and_timed_for_their_drafter(clock: Clock) -> None:
+    """Steps of 10 ms after waits of 5 ms, and two tokens a round."""
+    link = Link()
+    table = Table(link, draft_tokens=0, step_s=0.010)
+    table.warm()
+    assert link.meter.sessions == 1
+    table.round(8)
+    for _ in range(60):
+        if link.asked[-1][1]:
+            clock.now += 0.005
+            answer = Arrival(
+                session=1,
+                incarnation=1,
+                key=link.asked[-1][0],
+                ids=(4,) * link.asked[-1][1],
+                came_at=clock.now - 0.002,
+            )
+            table.proposer.arrived(answer)
+        tree = table.propose(10)
+        clock.now += 0.010
+        taken = [4, 9] if len(tree) > 1 else [9]
+        table.sequence.commit(taken)
+        table.observe(tree, [1] if len(tree) > 1 else [], taken)
+    assert 16 <= link.meter.rounds <= 60
+    assert link.meter.accepted_tokens == link.meter.rounds
+    assert link.meter.gain == pytest.approx(2 * 10 / 15)
+    assert table.proposer.wait.at(clock.now) == pytest.approx(0.005)
+    assert link.meter.cost.at(4) == pytest.approx(0.003), "by when it came, not when it was seen"
+    table.proposer.close(table.sequence)
+    assert link.meter.sessions == 0
+
+
+def test_a_lost_drafter_has_no_sessions(clock: Clock) -> None:
+    first, second = Link(), Link()
+    table = Table(first, second)
+    first.alive = False
+    table.proposer.lost(first)
+    assert (first.meter.sessions, second.meter.sessions) == (0, 0)
+    table.round(8)
+    assert (first.meter.sessions, second.meter.sessions) == (0, 1)
+
+
+def test_a_session_moves_to_a_drafter_that_is_known_to_be_better(clock: Clock) -> None:
+    """Where drafts do not pay; and it does not come back at once."""
+    poor, good = Link(alive=False), Link()
+    table = Table(poor, good, draft_tokens=0)
+    for _ in range(20):
+        good.meter.timed(drafted=3, tokens=2, seconds=0.01, plain_s=0.01, now=clock.now)
+    good.alive, poor.alive = False, True
+    table.proposer.lost(good)
+    table.round(8)
+    good.alive = True
+    table.warm(incarnation=2)
+    for _ in range(60):
+        if len(good.opened) > 1:
+            break
+        if poor.asked and poor.asked[-1][1]:
+            key, wanted = poor.asked[-1]
+            branch = Arrival(session=1, incarnation=2, key=key, ids=(3,) * wanted)
+            clock.now += 0.010
+            table.proposer.arrived(branch)
+        table.round(9, table.propose(10))  # never is any of it right
+    assert (len(poor.opened), poor.closed, len(good.opened)) == (1, 1, 2)
+    assert (poor.meter.sessions, good.meter.sessions) == (0, 1)
+    good.alive = False
+    table.proposer.lost(good)
+    for _ in range(5):
+        table.round(9)
+    assert len(poor.opened) == 1, "left for a while"
+
+
+def test_a_session_stays_where_no_other_is_known_to_be_better(clock: Clock) -> None:
+    poor, unknown = Link(), Link()
+    table = Table(poor, unknown, draft_tokens=0)
+    table.warm()
+    for _ in range(60):
+        if poor.asked and poor.asked[-1][1]:
+            clock.now += 0.010
+            table.answer(poor, (3,) * poor.asked[-1][1])
+        table.round(9, table.propose(10))
+    assert poor.asked[-1][1] == 0, "drafts do not pay here"
+    assert (poor.closed, unknown.opened) == (0, [])

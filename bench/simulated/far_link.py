@@ -1,0 +1,33 @@
+"""Streams to drafters whose messages take longer, as if the drafters were elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.v1 import drafter_pb2
+
+from verifier import links
+
+
+def move_away(round_trip_s: Mapping[str, float]) -> None:
+    """Gives this process's streams a longer way.
+
+    Args:
+        round_trip_s: Seconds that a message and its answer take longer, by the drafter's address.
+    """
+
+    class FarLink(links.GrpcDraftLink):
+        """A stream with a longer way."""
+
+        def __init__(self, address: str, *args: Any, **options: Any) -> None:
+            super().__init__(address, *args, **options)
+            self._one_way_s = round_trip_s.get(address, 0.0) / 2
+
+        def _send(self, message: drafter_pb2.DraftRequest) -> None:
+            self._loop.call_later(self._one_way_s, super()._send, message)
+
+        def _receive(self, response: drafter_pb2.DraftResponse) -> None:
+            self._loop.call_later(self._one_way_s, super()._receive, response)
+
+    links.GrpcDraftLink = FarLink  # type: ignore[misc]

@@ -1,0 +1,104 @@
+"""A worker's reports in the gateway's terms: what two of them say together.
+
+Reports carry totals and moving averages. How busy a worker is, how long its drafts are now and
+for how long a pair has been quiet only show between reports.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.v1 import worker_pb2
+
+from common.rate_model import acceptance_of
+from gateway.candidate import Load, Measured
+
+_SMOOTHING_S = 2.0
+"""Time in which the share of busy time forgets most of what it was."""
+
+_RECENT_ROUNDS = 16
+"""Rounds that tell the length of recent drafts; acceptance is averaged over about as many."""
+
+
+@dataclass
+class _Trail:
+    """Of one pair: what was last told, and when there was news."""
+
+    rounds: int = 0
+    drafted_tokens: int = 0
+    gain: float = 0.0
+    length: float = 0.0  # of recent drafts, in tokens
+    grown_at: float = 0.0
+
+
+class Reports:
+    """Follows one worker.
+
+    Args:
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._steps = 0
+        self._at: float | None = None
+        self._busy: float | None = None
+        self._trails: dict[str, _Trail] = {}
+
+    def take(self, status: worker_pb2.WatchStatusResponse) -> Load:
+        """Returns the load that a report tells."""
+        now = self._clock()
+        self._busy = self._busy_share(status, now)
+        self._at, self._steps = now, status.steps
+        measured = {pair.drafter: self._measured(pair, now) for pair in status.pairs}
+        self._trails = {address: self._trails[address] for address in measured}
+        return Load(
+            accepting=status.accepting,
+            running=status.running,
+            waiting=status.waiting,
+            step_ms=status.step_ms,
+            queue_wait_ms=status.queue_wait_ms,
+            batch_occupancy=status.batch_occupancy,
+            plain_step_ms=status.plain_step_ms,
+            busy=self._busy,
+            pairs=measured,
+        )
+
+    def _busy_share(self, status: worker_pb2.WatchStatusResponse, now: float) -> float | None:
+        """Steps since the last report times their duration; a restart begins anew."""
+        steps = status.steps - self._steps
+        if self._at is None or steps < 0 or now <= self._at:
+            return None if self._at is None or steps < 0 else self._busy
+        share = min(steps * status.step_ms / 1e3 / (now - self._at), 1.0)
+        if self._busy is None:
+            return share
+        weight = min((now - self._at) / _SMOOTHING_S, 1.0)
+        return self._busy + weight * (share - self._busy)
+
+    def _measured(self, pair: worker_pb2.PairStatus, now: float) -> Measured:
+        trail = self._trails.setdefault(pair.drafter, _Trail(grown_at=now))
+        if pair.rounds < trail.rounds:  # another process, or a stream of its own
+            trail = self._trails[pair.drafter] = _Trail(grown_at=now)
+        if pair.gain != trail.gain:  # drafts that never come in time are news, too
+            trail.gain, trail.grown_at = pair.gain, now
+        if pair.rounds > trail.rounds:
+            rounds = pair.rounds - trail.rounds
+            length = (pair.drafted_tokens - trail.drafted_tokens) / rounds
+            weight = min(rounds / _RECENT_ROUNDS, 1.0) if trail.rounds else 1.0
+            trail.length += weight * (length - trail.length)
+            trail.rounds, trail.drafted_tokens = pair.rounds, pair.drafted_tokens
+            trail.grown_at = now
+        known = trail.length > 0
+        return Measured(
+            sessions=pair.sessions,
+            rounds=pair.rounds,
+            drafted_tokens=pair.drafted_tokens,
+            length=trail.length,
+            acceptance=acceptance_of(pair.acceptance, trail.length) if known else 0.0,
+            round_trip_ms=pair.round_trip_ms,
+            draft_ms=pair.draft_ms,
+            gain=pair.gain,
+            quiet_s=now - trail.grown_at,
+        )

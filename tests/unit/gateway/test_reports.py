@@ -1,0 +1,78 @@
+"""What two reports say together."""
+
+from __future__ import annotations
+
+import pytest
+from paceline.v1 import worker_pb2
+
+from gateway.reports import Reports
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def report(steps: int = 0, **pair: float) -> worker_pb2.WatchStatusResponse:
+    pairs = [worker_pb2.PairStatus(drafter="d", **pair)] if pair else []  # type: ignore[arg-type]
+    return worker_pb2.WatchStatusResponse(accepting=True, step_ms=10, steps=steps, pairs=pairs)
+
+
+def test_busy_time_is_steps_times_their_duration(clock: Clock) -> None:
+    reports = Reports(clock)
+    assert reports.take(report(0)).busy is None
+    clock.now += 1
+    assert reports.take(report(50)).busy == pytest.approx(0.5)
+    clock.now += 10
+    assert reports.take(report(50)).busy == pytest.approx(0.0), "long enough to forget"
+    clock.now += 1
+    assert reports.take(report(1000)).busy == pytest.approx(0.5), "never over the whole time"
+
+
+def test_a_restarted_worker_is_known_anew(clock: Clock) -> None:
+    reports = Reports(clock)
+    reports.take(report(1000))
+    clock.now += 1
+    assert reports.take(report(3)).busy is None
+
+
+def test_acceptance_of_a_token_follows_from_share_and_length(clock: Clock) -> None:
+    reports = Reports(clock)
+    # Drafts of 4 tokens at 0.8: (0.8 + 0.64 + 0.512 + 0.4096) / 4 of them are committed.
+    pair = reports.take(report(1, rounds=100, drafted_tokens=400, acceptance=0.5904)).pairs["d"]
+    assert pair.length == 4
+    assert pair.acceptance == pytest.approx(0.8, abs=1e-3)
+
+
+def test_recent_drafts_tell_the_length(clock: Clock) -> None:
+    reports = Reports(clock)
+    reports.take(report(1, rounds=100, drafted_tokens=400))
+    later = reports.take(report(1, rounds=200, drafted_tokens=600)).pairs["d"]
+    assert later.length == pytest.approx(2)
+
+
+def test_a_pair_is_quiet_until_there_is_news_of_it(clock: Clock) -> None:
+    reports = Reports(clock)
+    reports.take(report(1, rounds=10, drafted_tokens=40, gain=2.0))
+    clock.now += 7
+    assert reports.take(report(1, rounds=10, drafted_tokens=40, gain=2.0)).pairs["d"].quiet_s == 7
+    assert reports.take(report(1, rounds=11, drafted_tokens=44, gain=2.0)).pairs["d"].quiet_s == 0
+    clock.now += 5
+    silent = reports.take(report(1, rounds=11, drafted_tokens=44, gain=1.9)).pairs["d"]
+    assert silent.quiet_s == 0, "rounds without a draft change the gain"
+
+
+def test_a_stream_that_begins_anew_counts_from_zero(clock: Clock) -> None:
+    reports = Reports(clock)
+    reports.take(report(1, rounds=100, drafted_tokens=400, acceptance=0.5))
+    clock.now += 50
+    again = reports.take(report(1, rounds=2, drafted_tokens=2, acceptance=0.5)).pairs["d"]
+    assert (again.length, again.quiet_s) == (1, 0)
+    assert reports.take(report(1)).pairs == {}, "a stream that ended is forgotten"

@@ -1,0 +1,43 @@
+"""How full the engine's steps are, and how long sequences wait for their first one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Works
+
+from common.fading_mean import FadingMean
+from verifier.config import EngineConfig
+from verifier.scheduler import Work
+
+
+class Gauges:
+    """Moving averages over steps. The engine's thread adds; others may read.
+
+    Args:
+        config: Sizes.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self.queue_wait_s = FadingMean(weight=0.2)
+        """From a sequence's arrival to its first step, in seconds."""
+        self.occupancy = FadingMean(weight=0.05)
+        """Share of a step in use, of its sequences or of its rows, whichever is more; 0 to 1."""
+
+    def stepping(self, batch: Works[Work], running: int, now: float) -> None:
+        """Takes note of a step that is about to run.
+
+        Args:
+            batch: What runs in it.
+            running: Sequences admitted; those that wait for a draft are not in the batch.
+            now: Seconds, of the monotonic clock.
+        """
+        rows = 0
+        for work in batch:
+            rows += work.batch_rows
+            sequence = work.sequence
+            if not sequence.stepped:
+                sequence.stepped = True
+                self.queue_wait_s.add(now - sequence.arrived_at, now)
+        config = self._config
+        share = max(running / config.max_running, rows / config.max_batch_tokens)
+        self.occupancy.add(min(share, 1.0), now)
