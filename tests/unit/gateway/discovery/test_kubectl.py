@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import kubeapi
+from tests.fakes.kube_resources import BUDGETS, DEPLOYMENTS, NODES, PODS
 from tests.fakes.kubeapi import KubeApi
 from tests.unit.gateway.discovery.reports import endpoint_slice
 
@@ -103,3 +104,81 @@ async def test_refusals(cluster: KubeApi, tmp_path: Path) -> None:
     code, _, err = await run(cluster, tmp_path, "get", "endpointslices")
     assert code == 1
     assert 'cannot list resource "endpointslices" in API group "discovery.k8s.io"' in err
+
+
+def deployment(name: str, replicas: int) -> kubeapi.Object:
+    labels = {"app": name}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": {}}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def pod(name: str, node: str = "n-1") -> kubeapi.Object:
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "1"}
+    metadata = {
+        "name": name,
+        "uid": name,
+        "labels": {"app": "v"},
+        "ownerReferences": [owner | {"controller": True}],
+    }
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
+
+
+def budget(allowed: int) -> kubeapi.Object:
+    return {
+        "metadata": {"name": "v"},
+        "spec": {"selector": {"matchLabels": {"app": "v"}}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+async def test_scale(cluster: KubeApi, tmp_path: Path) -> None:
+    cluster.apply(deployment("v", 2), resource=DEPLOYMENTS)
+    code, out, err = await run(cluster, tmp_path, "scale", "deployment/v", "--replicas=5")
+    assert (code, out) == (0, "deployment.apps/v scaled\n"), err
+    found = cluster.get(DEPLOYMENTS, "v")
+    assert found is not None
+    assert found["spec"]["replicas"] == 5
+    get = ("get", "deployment", "v", "--subresource=scale", "-o", "jsonpath={.spec.replicas}")
+    assert (await run(cluster, tmp_path, *get))[:2] == (0, "5")
+    wrong = ("scale", "deployment/v", "--replicas=1", "--current-replicas=3")
+    assert (await run(cluster, tmp_path, *wrong))[0] == 1
+    cluster.forbidden = {"patch deployments/scale"}
+    code, _, err = await run(cluster, tmp_path, "scale", "deployment/v", "--replicas=1")
+    assert (code, 'cannot patch resource "deployments/scale"' in err) == (1, True)
+
+
+async def test_a_drained_node_has_its_pods_evicted(cluster: KubeApi, tmp_path: Path) -> None:
+    cluster.apply({"metadata": {"name": "n-1"}, "spec": {}}, resource=NODES)
+    cluster.apply(pod("v-1"), resource=PODS)
+    cluster.apply(pod("v-2", node="n-2"), resource=PODS)
+    cluster.apply(budget(1), resource=BUDGETS)
+    code, out, err = await run(cluster, tmp_path, "drain", "n-1")
+    assert code == 0, err
+    assert "node/n-1 drained" in out
+    assert cluster.get(PODS, "v-1") is None
+    assert cluster.get(PODS, "v-2") is not None
+    node = cluster.get(NODES, "n-1")
+    assert node is not None
+    assert node["spec"]["unschedulable"] is True
+    assert ("post pods/eviction", {}) in cluster.requests
+
+
+async def test_a_budget_stands_against_eviction(cluster: KubeApi, tmp_path: Path) -> None:
+    cluster.apply({"metadata": {"name": "n-1"}, "spec": {}}, resource=NODES)
+    cluster.apply(pod("v-1"), resource=PODS)
+    cluster.apply(budget(0), resource=BUDGETS)
+    async with kubectl(cluster, tmp_path, "drain", "n-1") as process:
+        await cluster.until("post pods/eviction", 1)
+        assert cluster.get(PODS, "v-1") is not None
+        cluster.apply(budget(1), resource=BUDGETS)  # kubectl asks again
+        _, err = await process.communicate()
+    assert process.returncode == 0
+    assert b"would violate the pod's disruption budget" in err
+    assert cluster.get(PODS, "v-1") is None
+
+
+async def test_a_deleted_pod_is_gone(cluster: KubeApi, tmp_path: Path) -> None:
+    cluster.apply(pod("v-1"), resource=PODS)
+    code, out, err = await run(cluster, tmp_path, "delete", "pod", "v-1")
+    assert (code, out) == (0, 'pod "v-1" deleted\n'), err
+    assert cluster.get(PODS, "v-1") is None

@@ -1,0 +1,83 @@
+"""The commands' options, help and errors; what needs no fleet."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fleet.commands import fleet
+
+COMMANDS = ("status", "pairs", "drain", "scale", "plan", "doctor")
+
+
+def run(*argv: str) -> Any:
+    return CliRunner().invoke(fleet, list(argv), env={"COLUMNS": "120", "NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_and_json_an_option(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: paceline fleet {command}" in " ".join(result.output.split())
+    assert "--json" in result.output
+
+
+def test_all_commands_are_there() -> None:
+    assert set(typer.main.get_command(fleet).commands) == set(COMMANDS)  # type: ignore[attr-defined]
+
+
+PLAN = ("plan", "--verifiers", "H100", "--drafters", "T4, A10", "--requests-per-s", "2")
+
+
+def test_a_plan_as_data() -> None:
+    result = run(
+        *PLAN, "--token-ms", "9", "--target-shape", "36,8,128", "--gpu", "T4=0.1", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.output)
+    assert told["input"]["traffic"]["requests_per_s"] == 2.0
+    assert told["input"]["target"]["layers"] == 36
+    assert {option["drafter"] for option in told["options"]} <= {None, "T4", "A10"}
+    costs = [option["cost_per_hour"] for option in told["options"]]
+    assert costs == sorted(costs)
+    assert told["simulation"] is None
+
+
+def test_a_plan_with_its_simulation(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("traffic: {output_tokens: 16}\n")
+    result = run(*PLAN, "--config", str(file), "--simulate")
+    assert result.exit_code == 0, result.output
+    assert "traffic 2 requests/s of 512 + 16 tokens" in result.output
+    assert "planned" in result.output
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (("--target-shape", "1,2"), 2, "target-shape: must be LAYERS,KV_HEADS,HEAD_SIZE"),
+        (("--verifiers", "V100"), 2, "verifiers: must be of T4"),
+        (("--gpu", "T4"), 2, "gpu: must be NAME=PRICE"),
+        (("--acceptance", "2"), 1, "acceptance: must be in [0, 1]"),
+        (("--token-ms", "0.01"), 1, "no fleet of these GPU types reaches"),
+        (("--config", "/nowhere.yaml"), 1, "/nowhere.yaml: cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_a_plan(argv: tuple[str, ...], code: int, message: str) -> None:
+    result = run("plan", *argv)
+    assert result.exit_code == code
+    assert f"error: {message}" in result.output
+
+
+def test_nothing_heavy_is_imported() -> None:
+    heavy = ("torch", "transformers", "kubernetes", "numpy")
+    check = f"import sys, fleet.commands; print([n for n in {heavy} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,107 @@
+"""Plans: they meet their goal, nothing smaller does, and what cannot be is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from common.errors import FailedPrecondition, InvalidArgument
+from fleet.estimate import estimate
+from fleet.plan import Option, meets, plan
+from fleet.plan_tables import data, tables, verdict
+from fleet.simulation import check
+from fleet.workload import Goal, ModelSize, PlanConfig, Traffic
+from tests.unit.fleet.test_tables import drawn
+
+LARGE = PlanConfig(
+    target=ModelSize(params_billion=32, layers=64, kv_heads=8, head_size=128),
+    acceptance=0.75,
+    verifiers=("H200",),
+    drafters=("T4",),
+    traffic=Traffic(requests_per_s=8),
+    goal=Goal(token_ms=25),
+)
+
+
+@pytest.fixture(scope="module")
+def options() -> list[Option]:
+    return plan(LARGE)
+
+
+def test_every_option_meets_the_goal(options: list[Option]) -> None:
+    assert len(options) == 2
+    for option in options:
+        assert meets(option.layout, LARGE)
+        assert 1e3 * option.estimate.token_s <= 25
+        assert option.estimate.load <= 0.8
+        assert option.estimate == estimate(option.layout, LARGE)
+
+
+def test_nothing_smaller_does(options: list[Option]) -> None:
+    for option in options:
+        layout = option.layout
+        fewer = [replace(layout, verifiers=layout.verifiers - 1)] if layout.verifiers > 1 else []
+        if layout.drafters > 1:
+            fewer.append(replace(layout, drafters=layout.drafters - 1))
+        assert fewer
+        assert not any(meets(each, LARGE) for each in fewer)
+
+
+def test_cheap_drafters_save_verifiers(options: list[Option]) -> None:
+    cheapest, plain = options
+    assert cheapest.layout.drafter is not None
+    assert plain.layout.drafter is None
+    assert cheapest.layout.verifiers < plain.layout.verifiers
+    assert cheapest.cost_per_million < plain.cost_per_million
+    tokens_per_hour = 3600 * 8 * 256
+    price = 1e6 * cheapest.layout.cost_per_hour / tokens_per_hour
+    assert cheapest.cost_per_million == pytest.approx(price)
+
+
+def test_a_draft_that_is_never_right_does_not_pay() -> None:
+    options = plan(replace(LARGE, acceptance=0.02))
+    assert options[0].layout.drafter is None
+    assert "Drafting does not pay" in verdict(options).plain
+
+
+def test_a_tighter_goal_costs_more(options: list[Option]) -> None:
+    tight = plan(replace(LARGE, goal=Goal(token_ms=17)))
+    assert tight[0].layout.cost_per_hour > options[0].layout.cost_per_hour
+    soon = plan(replace(LARGE, goal=Goal(token_ms=25, first_token_ms=80)))
+    assert soon[0].layout.cost_per_hour > options[0].layout.cost_per_hour
+    assert 1e3 * soon[0].estimate.first_token_s <= 80
+
+
+def test_a_type_may_be_scarce(options: list[Option]) -> None:
+    most = options[0].layout.drafters - 1
+    scarce = plan(replace(LARGE, most=(f"T4={most}",)))
+    assert all(option.layout.drafters <= most for option in scarce)
+    assert scarce[0].layout.cost_per_hour > options[0].layout.cost_per_hour
+
+
+def test_what_cannot_be_is_said() -> None:
+    with pytest.raises(FailedPrecondition, match=r"no fleet of these GPU types reaches 0\.1 ms"):
+        plan(replace(LARGE, goal=Goal(token_ms=0.1)))
+    with pytest.raises(FailedPrecondition, match="and 1 ms to the first at a load"):
+        plan(replace(LARGE, goal=Goal(token_ms=25, first_token_ms=1)))
+    with pytest.raises(FailedPrecondition, match="do not fit into the memory of T4"):
+        plan(replace(LARGE, verifiers=("T4",)))
+    with pytest.raises(InvalidArgument, match="verifiers: must be of"):
+        plan(replace(LARGE, verifiers=("X",)))
+
+
+def test_it_is_drawn_and_told_as_data(options: list[Option]) -> None:
+    played = check(options[0].layout, options[0].estimate, LARGE, seed=3)
+    assert played == check(options[0].layout, options[0].estimate, LARGE, seed=3)
+    ratio = options[0].estimate.token_s / played.token_s
+    assert 0.8 < ratio < 1.25, "the planned fleet does what the plan says"
+    text = drawn(tables(LARGE, options, played))
+    assert "2 x H200" in text
+    assert "drafting saves" in text
+    assert "simulated" in text
+    told = data(LARGE, options, played)
+    assert told["input"]["goal"]["token_ms"] == 25
+    assert told["options"][0]["drafter"] == "T4"
+    assert told["simulation"]["token_s"] == played.token_s
+    assert data(LARGE, options, None)["simulation"] is None

@@ -1,0 +1,93 @@
+"""Tables: what stands in them, on any screen, and for workers of which little is known."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console, RenderableType
+
+from fleet import tables
+from fleet.finding import Finding, Severity
+from fleet.snapshot import Snapshot, State
+from tests.unit.fleet.samples import identity, measured, pair, snapshot, worker
+
+
+def drawn(what: RenderableType, width: int = 140) -> str:
+    screen = Console(width=width, force_terminal=False, markup=False, highlight=False)
+    with screen.capture() as capture:
+        screen.print(what)
+    return capture.get()
+
+
+def row(text: str, first: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.split()[:1] == [first])
+    return line.split()
+
+
+def test_status() -> None:
+    now = snapshot(workers=(worker("v1"), worker("v2", state=State.DRAINING), worker("d1")))
+    text = drawn(tables.status(now, {"v1": 123.4}))
+    assert "verifier/h100: 2 ready, the load calls for 2" in text
+    assert "drafter/t4: 1 ready, the load calls for 1" in text
+    assert row(text, "v1")[-6:] == ["3+0", "40%", "50%", "30.0", "123", "75%"]
+    assert row(text, "v1")[:2] == ["v1", "ready"]
+    assert row(text, "v2")[1] == "draining"
+    assert row(text, "v2")[-2] == "-", "its speed is not known yet"
+    assert "H100 80GB HBM3" in text
+
+
+def test_an_address_is_no_markup() -> None:
+    now = Snapshot(workers=(worker("v[fe80::1]:7071"),))
+    assert "v[fe80::1]:7071" in drawn(tables.status(now, {}))
+
+
+def test_a_worker_that_was_never_reached() -> None:
+    lost = worker("v1", state=State.LOST, identity=None, load=None, pool="")
+    text = drawn(tables.status(Snapshot(workers=(lost,)), {}))
+    assert "verifier/-" in text
+    assert row(text, "v1") == ["v1", "lost", *["-"] * 8]
+
+
+@pytest.mark.parametrize("width", [20, 80, 140])
+def test_figures_are_whole_on_any_screen_wide_enough(width: int) -> None:
+    text = drawn(tables.status(snapshot(), {}), width)
+    assert width < 80 or "3+0" in text
+    assert width < 80 or "ready" in text
+
+
+def test_pairs() -> None:
+    now = snapshot(
+        pairs=(
+            pair("v1"),
+            pair("v2", misfit="its tokenizer differs", offered=False, measured=None),
+            pair("v3", measured=measured(drafted_tokens=0, draft_ms=0, gain=0, alive=False)),
+        )
+    )
+    text = drawn(tables.pairs(now))
+    assert row(text, "v1")[1:] == ["d1", "yes", "yes", "up", "2", "75%", "3.00", "2.00", "1.80x"]
+    assert "no: its tokenizer differs" in text
+    assert row(text, "v3")[1:] == ["d1", "yes", "yes", "down", "2", "-", "-", "2.00", "-"]
+
+
+def test_nothing_to_show() -> None:
+    assert drawn(tables.status(Snapshot(), {})) == "No worker is listed.\n"
+    assert "No pair" in drawn(tables.pairs(Snapshot()))
+    assert drawn(tables.found([])) == "Nothing is wrong.\n"
+
+
+def test_findings() -> None:
+    finding = Finding(severity=Severity.ERROR, what="w [x]", why="y", remedy="r")
+    assert drawn(tables.found([finding])) == "error: w [x]\n  why: y\n  change: r\n"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "device", "short"),
+    [
+        ("NVIDIA H100 80GB HBM3", "cuda:0", "H100 80GB HBM3"),
+        ("Intel(R) Xeon(R) Platinum 8480C", "cpu", "Intel Xeon Platinum 8480C"),
+        ("", "cpu", "cpu"),
+        ("", "", "-"),
+    ],
+)
+def test_short_names(accelerator: str, device: str, short: str) -> None:
+    known = identity(accelerator=accelerator, device=device)
+    assert tables.short_gpu(known.accelerator, known.device) == short

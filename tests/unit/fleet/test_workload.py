@@ -1,0 +1,55 @@
+"""A plan's input: file, options, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError
+from fleet.workload import ModelSize, PlanConfig, Traffic, load_plan
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(
+        "acceptance: 0.6\ndrafters: [T4]\ntraffic: {requests_per_s: 3, prompt_tokens: 9}\n"
+        "assumptions: {memory_efficiency: 0.5}\nmost: [T4=8, L4=2]\n"
+    )
+    given = {"traffic.requests_per_s": 5.0, "verifiers": ["H200", "B200"], "acceptance": None}
+    config = load_plan(file, given)
+    assert config.traffic == Traffic(requests_per_s=5.0, prompt_tokens=9)
+    assert (config.acceptance, config.drafters) == (0.6, ("T4",))
+    assert config.verifiers == ("H200", "B200")
+    assert config.assumptions.memory_efficiency == 0.5
+    assert config.limits == {"T4": 8, "L4": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"acceptance": 1.5}, r"acceptance: must be in \[0, 1\]"),
+        ({"acceptance": "often"}, "must be number"),
+        ({"goal.token_ms": 0}, "goal.token_ms: must be above 0"),
+        ({"goal.first_token_ms": -1}, "goal.first_token_ms: must be above 0"),
+        ({"goal.most_load": 2}, r"goal.most_load: must be in \[0, 1\]"),
+        ({"traffic.requests_per_s": "inf"}, "traffic.requests_per_s: must be above 0"),
+        ({"traffic.output_tokens": 1}, "traffic.output_tokens: must be in"),
+        ({"target.layers": 0}, "target.layers: must be above 0"),
+        ({"assumptions.memory_use": 1.1}, "assumptions.memory_use"),
+        ({"round_trip_ms": "nan"}, "round_trip_ms: must be in"),
+        ({"verifiers": [""]}, "verifiers: must name"),
+        ({"most": ["T4"]}, "most: must be NAME=COUNT"),
+        ({"gaol.token_ms": 3}, "the nearest known one is --goal.token-ms"),
+    ],
+)
+def test_what_is_refused(given: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load_plan(None, given).limits  # noqa: B018
+
+
+def test_sizes() -> None:
+    size = ModelSize(params_billion=8, layers=32, kv_heads=8, head_size=128)
+    assert size.weight_bytes == 16e9
+    assert size.kv_bytes_per_token == 131072, "of Llama-3.1-8B: 128 KiB a token"
+    assert PlanConfig().traffic.tokens_per_s == 2560
