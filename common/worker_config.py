@@ -17,8 +17,13 @@ class WorkerConfig:
     """Model: a directory in Hugging Face form, or a hub repository."""
     name: str = ""
     """Name to go by; empty takes the directory's name."""
+    pool: str = ""
+    """Pool it belongs to, for example "h100": workers of one pool are scaled together."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Type of the weights; auto takes what the files say."""
+    quantize: Literal["none", "int8"] = "none"
+    """What the weights of linear layers are rounded to as they are loaded: int8 takes half the
+    memory of bfloat16. A quantised target is another target, with a text of its own."""
     device: str = "auto"
     """torch device: auto, cpu, cuda, cuda:1, …"""
     threads: int = 0
@@ -30,6 +35,8 @@ class WorkerConfig:
     health_port: int | None = None
     """Port of a second server, plaintext, that answers health checks (liveness, readiness) and
     nothing else; none starts none."""
+    metrics_port: int | None = None
+    """Port on which Prometheus reads metrics, in plaintext; none serves none."""
     tls: TlsConfig = field(default_factory=TlsConfig)
     """Certificates, for the listener and for calls to other workers; with cert, key and ca both
     sides of every call know each other."""
@@ -42,7 +49,7 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         at_least(self, threads=0, grace_s=0)
-        check_ports(port=self.port, health_port=self.health_port)
+        check_ports(port=self.port, health_port=self.health_port, metrics_port=self.metrics_port)
         check_exposure(
             self.host,
             protected=self.tls.mutual,

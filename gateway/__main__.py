@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Sequence
@@ -14,17 +15,22 @@ import uvloop
 from common.rpc import process, server
 from common.rpc.health import Health
 from common.store.sessions import open_sessions
+from common.telemetry.metrics import exposed
+from common.telemetry.traces import open_traces
 from common.tokenizer import Tokenizer
+from gateway import metrics
 from gateway.admission import Admission
 from gateway.auth.authenticator import Authenticator
 from gateway.config import GatewayConfig
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.target import parse_targets
 from gateway.fleet import Fleet
+from gateway.fleet_service import FleetService
 from gateway.generation import Generations
 from gateway.service import MAX_REQUEST_BYTES, InferenceService
 from gateway.sessions import Sessions
 from gateway.time_limit import TimeLimit
+from gateway.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -88,15 +94,25 @@ async def serve(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> No
             await stack.enter_async_context(discovery)
         sessions = Sessions(fleet, store)
         stack.push_async_callback(sessions.close)
+        traces = open_traces(settings.tracing, "gateway")
+        stack.push_async_callback(asyncio.to_thread, traces.close)
+        generations = Generations(fleet, sessions, settings.failover)
+        admission, watch = Admission(settings.max_concurrent), Watch(traces)
         service = InferenceService(
             fleet,
-            Generations(fleet, sessions, settings.failover),
-            Admission(settings.max_concurrent),
+            generations,
+            admission,
             TimeLimit(settings.max_generation_s),
             authenticator,
+            watch,
+            settings.slow_reader_s,
         )
+        stored = store if settings.store_url else None
+        source = metrics.source(watch, admission, generations, fleet, stored)
+        await stack.enter_async_context(exposed(settings.host, settings.metrics_port, source))
+        operators = FleetService(fleet, authenticator)
         await server.serve(
-            register=service.register,
+            register=lambda target: [*service.register(target), *operators.register(target)],
             host=settings.host,
             port=settings.port,
             grace_s=settings.grace_s,
@@ -105,6 +121,7 @@ async def serve(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> No
             tls=settings.tls,
             on_ready=partial(server.announce, "gateway"),
             health_port=settings.health_port,
+            on_drain=operators.end,
         )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from common.errors import ResourceExhausted
+from common.fair_share import over_share
 from gateway.auth.caller import ANYONE, Caller, Limits
 from gateway.bucket import Bucket
 
-# One of this many places is kept for tenants that have few.
-_KEPT_PART = 8
+# Whose refusals are counted by name: tenants of tokens that others issue may be any number.
+_MOST_TENANTS = 99
 
 
 class Admission:
@@ -21,10 +23,12 @@ class Admission:
 
     Attributes:
         running: How many do.
+        refused: Requests that were over a limit, by tenant.
     """
 
     def __init__(self, max_concurrent: int) -> None:
         self.running = 0
+        self.refused: Counter[str] = Counter()
         self._max_concurrent = max_concurrent
         self._accounts: dict[str, Account] = {}
 
@@ -41,14 +45,11 @@ class Admission:
         Raises:
             ResourceExhausted: None is free, or the tenant has used up its own.
         """
-        if self.running >= self._max_concurrent:
-            raise ResourceExhausted(
-                f"{self.running} requests are running, which is this gateway's limit "
-                "(max_concurrent); retry later"
-            )
-        account = self._account(caller)
-        account.check()
-        self._check_share(account)
+        try:
+            account = self._admit(caller)
+        except ResourceExhausted:
+            self._count_refusal(caller.tenant)
+            raise
         self.running += 1
         account.running += 1
         try:
@@ -59,16 +60,24 @@ class Admission:
             if account.forgettable:
                 self._accounts.pop(caller.tenant, None)
 
-    def _check_share(self, account: Account) -> None:
-        """Keeps the last places for tenants that have less than their share of all of them."""
-        kept = self._max_concurrent // _KEPT_PART
-        active = sum(other.running > 0 for other in self._accounts.values() if other is not account)
-        share = self._max_concurrent / (active + 1)
-        if self.running >= self._max_concurrent - kept and account.running >= share:
+    def _admit(self, caller: Caller) -> Account:
+        if self.running >= self._max_concurrent:
+            raise ResourceExhausted(
+                f"{self.running} requests are running, which is this gateway's limit "
+                "(max_concurrent); retry later"
+            )
+        account = self._account(caller)
+        account.check()
+        if caller.tenant and over_share(account.running, self.running, self._max_concurrent):
             raise ResourceExhausted(
                 f"{account.running} requests of this tenant are running, and the gateway's last "
                 "places are for others; retry later"
             )
+        return account
+
+    def _count_refusal(self, tenant: str) -> None:
+        known = tenant in self.refused or len(self.refused) < _MOST_TENANTS
+        self.refused[tenant if known else "other"] += 1
 
     def _account(self, caller: Caller) -> Account:
         account = self._accounts.setdefault(caller.tenant, Account())

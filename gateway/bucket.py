@@ -20,6 +20,8 @@ class Bucket:
     ) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
         self._level = burst
+        self.taken = 0
+        """Successful calls of `take`."""
         self._at = clock()
 
     @property
@@ -35,6 +37,7 @@ class Bucket:
         if self.level < 1:
             return False
         self._level -= 1
+        self.taken += 1
         return True
 
     def charge(self, amount: float) -> None:

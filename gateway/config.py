@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from common.errors import ConfigError
+from common.telemetry.config import TracingConfig
 from common.tls_config import TlsConfig, check_exposure
 from common.worker_config import at_least, check_ports
 from gateway.auth.config import AuthConfig
-from gateway.discovery.target import parse_targets
+from gateway.discovery.target import parse_targets, remote
 
 # Of what is given per second: a bucket that never fills would never say when to come back.
 _LEAST_RATE = 0.001
@@ -54,6 +55,12 @@ class GatewayConfig:
     """Port of a second server, plaintext, that answers health checks (liveness, readiness) and
     nothing else; none starts none."""
 
+    metrics_port: int | None = None
+    """Port on which Prometheus reads metrics, in plaintext; none serves none."""
+
+    tracing: TracingConfig = field(default_factory=TracingConfig)
+    """Traces of requests."""
+
     models: tuple[Path, ...] = ()
     """Model directories whose tokenizers to load. A verifier is matched to one by tokenizer
     fingerprint; without a match its model takes token ids only."""
@@ -81,23 +88,29 @@ class GatewayConfig:
 
     max_concurrent: int = 256
     """Requests at a time that generate, tokenize or detokenize; one more is refused with
-    RESOURCE_EXHAUSTED."""
+    RESOURCE_EXHAUSTED. No tenant gets the last eighth of them."""
 
     max_generation_s: float = 3600.0
     """Seconds that a generation may take where its client set no deadline or a longer one; then
     it ends with DEADLINE_EXCEEDED."""
 
+    slow_reader_s: float = 60.0
+    """Seconds that a client may leave its stream unread, once all it has room for is full; then
+    the stream ends with RESOURCE_EXHAUSTED."""
+
     tls: TlsConfig = field(default_factory=TlsConfig)
     """Certificates that clients see; with ca they need one, too."""
 
     fleet_tls: TlsConfig = field(default_factory=TlsConfig)
-    """Certificates for calls to verifiers and drafters."""
+    """Certificates for calls to verifiers and drafters; with ca, which any beyond this machine
+    need."""
 
     auth: AuthConfig = field(default_factory=AuthConfig)
     """How callers are told apart."""
 
     insecure: bool = False
-    """Listen beyond this machine though tls or auth is missing."""
+    """Listen beyond this machine though tls or auth is missing, and call workers there without
+    fleet_tls."""
 
     failover: FailoverConfig = field(default_factory=FailoverConfig)
     """What happens where a verifier is lost half-way."""
@@ -119,6 +132,7 @@ class GatewayConfig:
         leasts = {
             "max_concurrent": 1,
             "max_generation_s": 1,
+            "slow_reader_s": 0.1,
             "status_interval_ms": 50,
             "dns_interval_s": 0.1,
             "grace_s": 0,
@@ -126,10 +140,26 @@ class GatewayConfig:
         for name, least in leasts.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
-        check_ports(port=self.port, health_port=self.health_port)
+        check_ports(port=self.port, health_port=self.health_port, metrics_port=self.metrics_port)
         check_exposure(
             self.host,
             protected=self.tls.mutual or (self.tls.serves and self.auth.required),
             insecure=self.insecure,
             remedy="tls.cert, tls.key, and auth.tokens, auth.jwks or tls.ca",
         )
+        if self.fleet_tls.cert is not None and self.fleet_tls.ca is None:
+            raise ConfigError("fleet_tls.ca: is needed with cert and key, else nobody sees them")
+        for name in ("verifiers", "drafters"):
+            self._check_fleet(name)
+
+    def _check_fleet(self, name: str) -> None:
+        """Refuses to call workers elsewhere in plaintext, unless that is said."""
+        if self.fleet_tls.ca is not None or self.insecure:
+            return
+        entries = getattr(self, name)
+        for entry, target in zip(entries, parse_targets(name, entries), strict=True):
+            if remote(target):
+                raise ConfigError(
+                    f"{name}: {entry} can be on another machine; set fleet_tls.ca, or say "
+                    "--insecure where everybody on the way may read along"
+                )

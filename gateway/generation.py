@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from gateway.auth.caller import Caller
 from gateway.bucket import Bucket
@@ -31,6 +33,10 @@ class Generations:
         fleet: The workers.
         sessions: Which verifier holds which session, and whose turn it is.
         failover: What happens where a verifier is lost.
+
+    Attributes:
+        moves: Times that another verifier went on with a generation that is over.
+        turns: Turns of sessions, by whether their cache was kept, moved or new.
     """
 
     def __init__(
@@ -40,6 +46,13 @@ class Generations:
         self._sessions = sessions
         self._failover = failover or FailoverConfig()
         self._budget = Bucket(self._failover.retries_per_s, self._failover.retries_burst)
+        self.moves = 0
+        self.turns: Counter[str] = Counter()
+
+    @property
+    def retries(self) -> int:
+        """Times that a generation was tried again after a verifier failed it."""
+        return self._budget.taken
 
     async def run(self, ask: Ask, caller: Caller, timeout_s: float) -> AsyncGenerator[Event, None]:
         """Generates; closing the iterator ends the generation on the verifier.
@@ -63,7 +76,9 @@ class Generations:
         turn = await self._sessions.begin(ask.session_id, caller, model.name)
         placement = self._place(ask, model, turn)
         log.info("placed", extra=_facts(ask, placement, len(ids)))
-        with self._fleet.verifier(placement.verifier).reserved():
+        if turn.key:
+            self.turns[_cache(turn, placement)] += 1
+        with self._fleet.reserved(placement):
             yield _started(ask, model, placement, len(ids))
         pursuit = Pursuit(
             self._fleet,
@@ -73,10 +88,14 @@ class Generations:
             ask.resume,
             config=self._failover,
             budget=self._budget,
+            claim=partial(self._sessions.claim, turn),
         )
-        async with aclosing(self._generate(ask, model, turn, pursuit, deadline)) as events:
-            async for event in events:
-                yield event
+        try:
+            async with aclosing(self._generate(ask, model, turn, pursuit, deadline)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self.moves += pursuit.moves
 
     def _place(self, ask: Ask, model: Model, turn: Turn) -> Placement:
         if ask.resume is None:
@@ -134,6 +153,7 @@ def _order(
         sampling=ask.sampling,
         method=placement.method,
         draft_tokens=ask.draft_tokens,
+        lookahead=ask.lookahead,
         acceptance=ask.acceptance,
         stop_token_ids=ask.stop_token_ids,
         ignore_eos=ask.ignore_eos,
@@ -142,6 +162,13 @@ def _order(
         epoch=turn.epoch,
         cache_salt=turn.cache_salt,
     )
+
+
+def _cache(turn: Turn, placement: Placement) -> str:
+    """What becomes of a session's cache."""
+    if turn.owner is None:
+        return "new"
+    return "kept" if turn.owner == placement.verifier else "moved"
 
 
 def _facts(ask: Ask, placement: Placement, prompt_tokens: int) -> dict[str, object]:

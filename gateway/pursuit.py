@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -23,6 +23,7 @@ from gateway.placement import Placement
 from gateway.relay import relay
 from gateway.request import Committed, Complete, FinishReason, Order, Resume, Usage
 from gateway.tally import Tally
+from gateway.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +44,12 @@ class Pursuit:
         resume: What the client has of it already.
         config: How long to go on trying.
         budget: Of retries, shared by all generations.
+        claim: Awaited with each placement before anything runs there; may refuse it.
 
     Attributes:
         placement: Where it runs now.
         tally: What was done so far.
+        moves: How often another verifier, or the same one again, went on.
     """
 
     def __init__(
@@ -59,15 +62,18 @@ class Pursuit:
         *,
         config: FailoverConfig,
         budget: Bucket,
+        claim: Callable[[Placement], Awaitable[None]],
     ) -> None:
         self.placement = placement
         self.tally = Tally()
+        self.moves = 0
         self._fleet, self._model, self._order = fleet, model, order
-        self._config, self._budget = config, budget
+        self._config, self._budget, self._claim = config, budget, claim
         self._ids = list(resume.ids) if resume else []
         self._moved = resume is not None
         self._shunned: set[str] = set()
         self._failures = 0  # since the last token
+        self._verdict = Verdict()
         if resume is not None:
             self.tally.resume(resume)
 
@@ -87,15 +93,19 @@ class Pursuit:
         while (end := self._end()) is None:
             try:
                 verifier = self._fleet.verifier(self.placement.verifier)
+                await self._claim(self.placement)
                 messages = relay(verifier, self._rest(), deadline - loop.time())
-                async with aclosing(messages):
-                    async for message in messages:
-                        if isinstance(message, Complete):
-                            yield self._whole(message)
-                            return
-                        self._take(message)
-                        yield message
+                with self._fleet.paired(self.placement):
+                    async with aclosing(messages):
+                        async for message in messages:
+                            if isinstance(message, Complete):
+                                yield self._whole(message)
+                                return
+                            self._take(message)
+                            yield message
             except PacelineError as error:
+                if _internal(error) and not self._verdict.accuse(verifier.breaker):
+                    raise
                 await self._move(error, deadline)
         yield end
 
@@ -116,6 +126,7 @@ class Pursuit:
     def _take(self, message: Committed) -> None:
         self._failures = 0
         self._shunned.clear()
+        self._verdict.convict()
         self._ids.extend(message.ids)
         self.tally.add(message)
 
@@ -160,20 +171,19 @@ class Pursuit:
         return Complete(finish_reason=reason, usage=usage, speculation=statistics, stop=stop)
 
     async def _move(self, error: PacelineError, deadline: float) -> None:
-        """Chooses where to go on; raises `error` where that is no use.
-
-        A bug that one verifier reported is not carried to the next one.
-        """
-        if not isinstance(error, Unavailable | ResourceExhausted):
+        """Chooses where to go on; raises `error` where that is no use."""
+        if not (isinstance(error, Unavailable | ResourceExhausted) or _internal(error)):
             raise error
         lost = self.placement.verifier
         self._failures += 1
         self._shunned.add(lost)
         if self._failures >= self._config.attempts or not self._budget.take():
+            self._verdict.convict()
             raise error
         self.tally.move()
         self._moved = True
         self.placement = await self._next(error, deadline)
+        self.moves += 1
         extra = {
             "request": self._order.request_id,
             "lost": lost,
@@ -199,7 +209,11 @@ class Pursuit:
                 )
             except Unavailable:
                 found = None
-            full = isinstance(error, ResourceExhausted) and _refused(found, self._shunned)
+            refused = found is None or found.verifier in self._shunned
+            if refused and _internal(error):
+                self._verdict.convict()
+                raise error
+            full = refused and isinstance(error, ResourceExhausted)
             if full and not self._ids:
                 raise error
             if found is not None and not full:
@@ -211,6 +225,6 @@ class Pursuit:
                 ) from error
 
 
-def _refused(found: Placement | None, shunned: Sequence[str] | set[str]) -> bool:
-    """Whether everyone who could serve has said that it is full."""
-    return found is None or found.verifier in shunned
+def _internal(error: PacelineError) -> bool:
+    """Whether a verifier says that something is broken, in it or in what was asked."""
+    return error.code == PacelineError.code

@@ -8,18 +8,21 @@ from collections.abc import AsyncGenerator
 import grpc.aio
 from paceline.v1 import types_pb2, verifier_pb2
 
-from common.errors import Cancelled, DeadlineExceeded, PacelineError, Unavailable
-from common.rpc.convert import acceptance_from_proto, acceptance_to_proto, sampling_to_proto
+from common.errors import Cancelled, DeadlineExceeded, Unavailable
+from common.rpc.convert import (
+    acceptance_from_proto,
+    acceptance_to_proto,
+    lookahead_to_proto,
+    sampling_to_proto,
+)
 from common.rpc.errors import from_rpc_error
+from common.telemetry import span
 from gateway.request import Committed, Complete, Order, Speculation, Usage
 from gateway.workers import WorkerHandle
 
 # The verifier's deadline comes this much before the client's, so that the client gets our
 # status instead of its own timer's.
 _MARGIN_S = 0.05
-
-# What speaks against the verifier itself; refusals and deadlines do not.
-_FAULTS = (Unavailable.code, PacelineError.code)
 
 
 async def relay(
@@ -37,13 +40,14 @@ async def relay(
 
     Raises:
         PacelineError: What the verifier answered; Unavailable, naming the address, where it
-            could not be reached or went away.
+            could not be reached or went away. Its breaker has heard of the latter; whether an
+            internal error speaks against it is for the caller to find out.
     """
     timeout_s -= _MARGIN_S
     if timeout_s <= 0:
         raise DeadlineExceeded("the deadline passed before the verifier was called")
     peer = f"verifier {verifier.address}"
-    call = verifier.verifier.Generate(_request(order), timeout=timeout_s)
+    call = verifier.verifier.Generate(_request(order), timeout=timeout_s, metadata=span.metadata())
     with verifier.in_flight(call):
         try:
             async for message in call:
@@ -56,7 +60,7 @@ async def relay(
             mapped = from_rpc_error(error, peer)
             if isinstance(mapped, Cancelled):  # not by us: we would have left this loop
                 mapped = Unavailable(f"{peer}: the connection was lost")
-            if mapped.code in _FAULTS:
+            if isinstance(mapped, Unavailable):
                 verifier.breaker.failed()
             raise mapped from error
         except asyncio.CancelledError as error:
@@ -78,6 +82,7 @@ def _request(order: Order) -> verifier_pb2.VerifierGenerateRequest:
             method=order.method,
             draft_tokens=order.draft_tokens,
             acceptance=acceptance_to_proto(order.acceptance),
+            lookahead=lookahead_to_proto(order.lookahead),
         ),
         stop_token_ids=order.stop_token_ids,
         ignore_eos=order.ignore_eos,
@@ -95,6 +100,7 @@ def _committed(message: verifier_pb2.CommittedTokens) -> Committed:
         message.rounds,
         message.drafted_tokens,
         message.cached_tokens,
+        message.method,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from common.lookahead_sizes import LookaheadSizes
 from common.sampling_params import SamplingParams
 
 
@@ -95,6 +96,7 @@ class Ask:
     ignore_eos: bool
     session_id: str
     resume: Resume | None = None
+    lookahead: LookaheadSizes = field(default_factory=LookaheadSizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,7 @@ class Order:
     session: str = ""
     epoch: int = 0
     cache_salt: bytes = b""
+    lookahead: LookaheadSizes = field(default_factory=LookaheadSizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,7 @@ class Committed:
         rounds: Target passes so far.
         drafted_tokens: Draft tokens checked so far.
         cached_tokens: Prompt tokens that were cached already.
+        method: What ran; empty where the verifier does not say.
     """
 
     ids: Sequence[int]
@@ -133,6 +137,7 @@ class Committed:
     rounds: int
     drafted_tokens: int
     cached_tokens: int
+    method: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,12 @@ from gateway.auth.authenticator import Authenticator
 from gateway.auth.caller import Caller
 from gateway.fleet import Fleet
 from gateway.generation import Generations
+from gateway.reader import Reader
 from gateway.request import Chunk, Event, Started
 from gateway.time_limit import TimeLimit
 from gateway.tokenizing import prompt_ids, text_of
 from gateway.validation import check_count, check_ids, check_prompt, require_tokenizer
+from gateway.watch import Watch
 from gateway.wire import ask_from_proto, event_to_proto, models_to_proto, prompt_from_proto
 
 SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
@@ -37,6 +39,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         admission: Bounds how many requests run.
         time_limit: Bounds how long a generation runs.
         authenticator: Tells callers apart. Nothing is looked at before it has.
+        watch: Follows all calls.
+        slow_reader_s: Seconds that a client may leave a message of its stream unread.
     """
 
     def __init__(
@@ -46,12 +50,16 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         admission: Admission,
         time_limit: TimeLimit,
         authenticator: Authenticator,
+        watch: Watch | None = None,
+        slow_reader_s: float = 60.0,
     ) -> None:
         self._fleet = fleet
         self._generations = generations
         self._admission = admission
         self._time_limit = time_limit
         self._authenticator = authenticator
+        self._watch = watch or Watch()
+        self._slow_reader_s = slow_reader_s
 
     def register(self, server: grpc.aio.Server) -> list[str]:
         """Adds the service to a server and returns its name."""
@@ -60,48 +68,55 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         """Streams one generation."""
-        caller = await self._caller(context)
-        with self._admission.slot(caller) as account:
-            async with self._time_limit.enforced(context.time_remaining()) as timeout_s:
-                ask = ask_from_proto(request)
-                # Written, not yielded: a cancelled call then unwinds from here, at once.
-                async with aclosing(self._generations.run(ask, caller, timeout_s)) as events:
-                    async for event in events:
-                        account.charge(_tokens(event))
-                        await context.write(event_to_proto(event))
+        with self._watch.generation(context.invocation_metadata()) as watched:
+            caller = await self._caller(context)
+            with self._admission.slot(caller) as account:
+                async with self._time_limit.enforced(context.time_remaining()) as timeout_s:
+                    ask = ask_from_proto(request)
+                    watched.asked(ask)
+                    reader = Reader(context, self._slow_reader_s)
+                    # Written, not yielded: a cancelled call then unwinds from here, at once.
+                    async with aclosing(self._generations.run(ask, caller, timeout_s)) as events:
+                        async for event in events:
+                            account.charge(_tokens(event))
+                            await reader.write(event_to_proto(event))
+                            watched.saw(event)
 
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
         """Names the models."""
-        caller = await self._caller(context)
-        return models_to_proto(self._fleet.models(caller.models))
+        with self._watch.call("ListModels"):
+            caller = await self._caller(context)
+            return models_to_proto(self._fleet.models(caller.models))
 
     async def Tokenize(
         self, request: inference_pb2.TokenizeRequest, context: Context
     ) -> inference_pb2.TokenizeResponse:
         """Turns text or chat messages into ids."""
-        caller = await self._caller(context)
-        with self._admission.slot(caller):
-            model = self._fleet.resolve(request.model, caller.models)
-            prompt = prompt_from_proto(request)
-            check_prompt(prompt, model)
-            ids = await prompt_ids(prompt, model.tokenizer)
-        return inference_pb2.TokenizeResponse(token_ids=ids)
+        with self._watch.call("Tokenize"):
+            caller = await self._caller(context)
+            with self._admission.slot(caller):
+                model = self._fleet.resolve(request.model, caller.models)
+                prompt = prompt_from_proto(request)
+                check_prompt(prompt, model)
+                ids = await prompt_ids(prompt, model.tokenizer)
+            return inference_pb2.TokenizeResponse(token_ids=ids)
 
     async def Detokenize(
         self, request: inference_pb2.DetokenizeRequest, context: Context
     ) -> inference_pb2.DetokenizeResponse:
         """Turns ids into text."""
-        caller = await self._caller(context)
-        with self._admission.slot(caller):
-            model = self._fleet.resolve(request.model, caller.models)
-            require_tokenizer(model, "token_ids")
-            check_count("token_ids", request.token_ids, model.max_model_len)
-            check_ids("token_ids", request.token_ids, model.vocab_size)
-            assert model.tokenizer is not None
-            text = await text_of(request.token_ids, model.tokenizer)
-        return inference_pb2.DetokenizeResponse(text=text)
+        with self._watch.call("Detokenize"):
+            caller = await self._caller(context)
+            with self._admission.slot(caller):
+                model = self._fleet.resolve(request.model, caller.models)
+                require_tokenizer(model, "token_ids")
+                check_count("token_ids", request.token_ids, model.max_model_len)
+                check_ids("token_ids", request.token_ids, model.vocab_size)
+                assert model.tokenizer is not None
+                text = await text_of(request.token_ids, model.tokenizer)
+            return inference_pb2.DetokenizeResponse(text=text)
 
     async def _caller(self, context: Context) -> Caller:
         return await self._authenticator.identify(context.invocation_metadata() or ())

@@ -1,5 +1,9 @@
 """A conversation's turns: each finds the verifier that holds its cache, and fences off the others.
 
+A turn claims its session for a verifier before it runs there. So a later one goes to the same
+verifier, which ends the earlier one, or, where it goes elsewhere, has the session released
+there, which ends it as well; and one whose claim comes after a later turn began learns it.
+
 Sessions and cached prefixes belong to a tenant: neither the names that clients choose nor cache
 hits tell one tenant anything of another.
 """
@@ -17,7 +21,7 @@ from typing import Any
 import grpc.aio
 from paceline.v1 import verifier_pb2
 
-from common.errors import Unavailable
+from common.errors import Aborted, Unavailable
 from common.store.sessions import SessionRecord, SessionStore
 from gateway.auth.caller import Caller
 from gateway.fleet import Fleet
@@ -28,7 +32,7 @@ log = logging.getLogger(__name__)
 _RELEASE_TIMEOUT_S = 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Turn:
     """One request's part of a session; without one, only the tenant's salt.
 
@@ -36,8 +40,9 @@ class Turn:
         cache_salt: Separates the cached prefixes of tenants.
         key: Of the session; empty where there is none.
         epoch: Fence of this turn.
-        owner: Address of the verifier that holds the cache, where it still does.
+        owner: Address of the verifier that held the cache when the turn began, where it still did.
         model: The model's name.
+        record: What is known of the session now, by the latest claim.
     """
 
     cache_salt: bytes
@@ -45,6 +50,7 @@ class Turn:
     epoch: int = 0
     owner: str | None = None
     model: str = ""
+    record: SessionRecord | None = None
 
 
 class Sessions:
@@ -77,7 +83,32 @@ class Sessions:
             epoch=opened.epoch,
             owner=self._owner(opened.record, model),
             model=model,
+            record=opened.record,
         )
+
+    async def claim(self, turn: Turn, placement: Placement) -> None:
+        """Says where a turn is going to run, before it does; another verifier is let go.
+
+        Args:
+            turn: The turn.
+            placement: Where it goes.
+
+        Raises:
+            Aborted: A later turn has begun meanwhile.
+        """
+        if not turn.key:
+            return
+        before, handle = turn.record, self._fleet.handle(placement.verifier)
+        known = (before.owner, before.handle, before.model) if before is not None else ()
+        if known != (placement.verifier, handle, turn.model):
+            turn.record = SessionRecord(
+                owner=placement.verifier, handle=handle, length=0, hash="", model=turn.model
+            )
+        assert turn.record is not None
+        if await self._store.save(turn.key, turn.epoch, turn.record) is False:
+            raise Aborted("session_id: a later request has taken this session over")
+        if before is not None and before.owner != placement.verifier:
+            self._spawn(self._release(turn, before.owner))
 
     def end(self, turn: Turn, placement: Placement, ids: Sequence[int]) -> None:
         """Ends a turn, and returns at once.
@@ -97,8 +128,6 @@ class Sessions:
             model=turn.model,
         )
         self._spawn(self._save(turn, record))
-        if turn.owner not in (None, placement.verifier):
-            self._spawn(self._release(turn))
 
     async def close(self) -> None:
         """Finishes what was started."""
@@ -114,15 +143,17 @@ class Sessions:
         if await self._store.save(turn.key, turn.epoch, record) is False:
             log.info("session was taken over", extra={"session": turn.key, "epoch": turn.epoch})
 
-    async def _release(self, turn: Turn) -> None:
-        """Frees what the former owner holds; where that fails, it is evicted in time."""
-        assert turn.owner is not None
+    async def _release(self, turn: Turn, owner: str) -> None:
+        """Frees what a former owner holds, and ends an earlier turn there.
+
+        Where that fails, the cache is evicted in time, and the turn's end is not remembered.
+        """
         request = verifier_pb2.ReleaseSessionRequest(session=turn.key, epoch=turn.epoch)
         try:
-            stub = self._fleet.verifier(turn.owner).verifier
+            stub = self._fleet.verifier(owner).verifier
             await stub.ReleaseSession(request, timeout=_RELEASE_TIMEOUT_S)
         except (grpc.aio.AioRpcError, Unavailable) as error:
-            log.info("session not released", extra={"owner": turn.owner, "reason": str(error)})
+            log.info("session not released", extra={"owner": owner, "reason": str(error)})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

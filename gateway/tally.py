@@ -7,6 +7,7 @@ tokens beyond a stop string count.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from gateway.request import Committed, Order, Resume, Speculation, TokenSource
@@ -29,6 +30,8 @@ class Tally:
         self._cached_tokens: int | None = None
         self._before = (0, 0)  # rounds and drafted tokens of earlier verifiers
         self._accepted_per_position: list[int] = []
+        self._method = ""  # the latest that ran
+        self._accepted_by_method: Counter[str] = Counter()
 
     @property
     def cached_tokens(self) -> int:
@@ -42,6 +45,10 @@ class Tally:
         rounds, drafted_tokens = self._before
         self.rounds = rounds + message.rounds
         self.drafted_tokens = drafted_tokens + message.drafted_tokens
+        self._method = message.method or self._method
+        if message.method and "+" not in message.method:
+            accepted = sum(source == TokenSource.ACCEPTED for source in message.sources)
+            self._accepted_by_method[message.method] += accepted
         self._count(message.sources)
 
     def resume(self, before: Resume) -> None:
@@ -68,18 +75,16 @@ class Tally:
     def speculation(self, order: Order) -> Speculation:
         """Returns what speculation did.
 
-        Which method of a hybrid a token came from is known to the verifier alone, and left out.
+        The method is the one that ran last. Which of a hybrid's methods a token came from is known
+        to the verifier alone, and left out.
         """
-        accepted = sum(self._accepted_per_position)
         return Speculation(
-            method=order.method,
+            method=self._method or order.method,
             acceptance=order.acceptance,
             rounds=self.rounds,
             drafted_tokens=self.drafted_tokens,
-            accepted_tokens=accepted,
+            accepted_tokens=sum(self._accepted_per_position),
             accepted_per_position=tuple(self._accepted_per_position),
             lossy=order.acceptance in _LOSSY,
-            accepted_by_method={order.method: accepted}
-            if accepted and "+" not in order.method
-            else {},
+            accepted_by_method=dict(+self._accepted_by_method),
         )

@@ -31,6 +31,7 @@ def check(ask: Ask, model: Model) -> None:
     _check_name("request_id", ask.request_id)
     _check_name("session_id", ask.session_id)
     check_method(ask.method)
+    ask.lookahead.validate()
     ask.sampling.validate(model.vocab_size)
     check_count("stop_token_ids", ask.stop_token_ids, MAX_STOP_IDS)
     check_ids("stop_token_ids", ask.stop_token_ids, model.vocab_size)

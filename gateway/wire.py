@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from paceline.v1 import inference_pb2, types_pb2
 
 from common.errors import InvalidArgument
-from common.rpc.convert import acceptance_from_proto, acceptance_to_proto, sampling_from_proto
+from common.rpc.convert import (
+    acceptance_from_proto,
+    acceptance_to_proto,
+    lookahead_from_proto,
+    sampling_from_proto,
+)
 from common.sampling_params import SamplingParams
 from gateway.fleet import Model
 from gateway.request import (
@@ -50,6 +55,7 @@ def ask_from_proto(message: inference_pb2.GenerateRequest) -> Ask:
         ignore_eos=message.ignore_eos,
         session_id=message.session_id,
         resume=_resume(message.resume) if message.HasField("resume") else None,
+        lookahead=lookahead_from_proto(message.speculation.lookahead),
     )
 
 

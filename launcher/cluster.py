@@ -48,6 +48,8 @@ class Cluster:
         watch: Called with the services again and again while something changes.
         drafter_link: Given the drafter's address, returns the one by which others reach it.
         environment: What the services find in theirs besides ours.
+        metrics_port: Where the gateway serves metrics; the verifier's and the drafter's are on the
+            next two ports. None serves none.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Cluster:
         watch: Watcher = lambda _: None,
         drafter_link: Callable[[str], str] = lambda address: address,
         environment: Mapping[str, str] | None = None,
+        metrics_port: int | None = None,
     ) -> None:
         self._models = models
         self._options = options or commandline.WorkerOptions()
@@ -72,7 +75,7 @@ class Cluster:
         self._verbose = verbose
         self._watch = watch
         self._drafter_link = drafter_link
-        self._environment = environment or {}
+        self._environment = commandline.metrics_ports(metrics_port) | dict(environment or {})
         self._directory: Path | None = None
         # In the order of their start; the gateway last.
         self._store = StoreService("store", needed=False) if with_store else None
@@ -154,7 +157,7 @@ class Cluster:
         if self._store:
             self._launch(self._store, store.command(self._directory))
         if self._drafter and self._models.draft:
-            command = commandline.worker_command("drafter", self._models.draft, self._options)
+            command = commandline.drafter_command(self._models.draft, self._options)
             self._launch(self._drafter, command)
         store_url = store.url(self._directory) if self._store else None
         command = commandline.verifier_command(self._models, self._options, store_url)

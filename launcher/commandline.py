@@ -14,10 +14,16 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """What verifier and drafter are told alike."""
+    """How verifier and drafter run their models."""
 
     dtype: str = "auto"
     """torch dtype of the weights: auto (the model's own), bfloat16, float32."""
+
+    quantize: str = "none"
+    """What the target's weights are rounded to: none, int8."""
+
+    draft_quantize: str = "none"
+    """What the drafter's are."""
 
     device: str = "auto"
     """Where the models run: auto, cpu, cuda."""
@@ -33,14 +39,21 @@ def verifier_command(
     models: Models, options: WorkerOptions, store_url: str | None = None
 ) -> list[str]:
     """Return the verifier's command line."""
-    more = {"medusa": str(models.medusa)} if models.medusa else {}
+    more = {"quantize": options.quantize}
+    if models.medusa:
+        more["medusa"] = str(models.medusa)
     if store_url:
         more["store-url"] = store_url
     return worker_command("verifier", models.target, options, more)
 
 
+def drafter_command(model: Path, options: WorkerOptions) -> list[str]:
+    """Return the drafter's command line."""
+    return worker_command("drafter", model, options, {"quantize": options.draft_quantize})
+
+
 def worker_command(
-    module: str, model: Path, options: WorkerOptions, more: dict[str, str] | None = None
+    module: str, model: Path, options: WorkerOptions, more: dict[str, str]
 ) -> list[str]:
     """Return the command line of a verifier or drafter on a port of its own choosing."""
     flags = {
@@ -51,7 +64,7 @@ def worker_command(
         "device": options.device,
         "threads": str(options.threads or default_threads()),
         "grace-s": str(options.grace_s),
-        **(more or {}),
+        **more,
     }
     return service_command(module, flags)
 
@@ -85,6 +98,14 @@ def service_command(module: str, flags: dict[str, str]) -> list[str]:
     """Return a service's command; -P keeps folders of the working directory from shadowing it."""
     parts = [part for key, value in flags.items() for part in (f"--{key}", value)]
     return [sys.executable, "-P", "-m", module, *parts]
+
+
+def metrics_ports(first: int | None) -> dict[str, str]:
+    """Return the environment in which each service serves its metrics on a port of its own."""
+    if first is None:
+        return {}
+    services = ("GATEWAY", "VERIFIER", "DRAFTER")
+    return {f"PACELINE_{name}_METRICS_PORT": str(first + at) for at, name in enumerate(services)}
 
 
 def default_threads() -> int:

@@ -35,6 +35,13 @@ class DType(StrEnum):
     FLOAT32 = "float32"
 
 
+class Quantize(StrEnum):
+    """What weights are rounded to."""
+
+    NONE = "none"
+    INT8 = "int8"
+
+
 class Device(StrEnum):
     """Where the models run."""
 
@@ -60,6 +67,12 @@ Medusa = Annotated[
     ),
 ]
 DTypeOption = Annotated[DType, typer.Option(help="Number format; auto is the model's own")]
+QuantizeOption = Annotated[
+    Quantize, typer.Option(help="Round the target's weights: another model, with its own text")
+]
+DraftQuantizeOption = Annotated[
+    Quantize, typer.Option(help="Round the drafter's weights: the text stays what it is")
+]
 DeviceOption = Annotated[Device, typer.Option(help="Where the models run")]
 Threads = Annotated[
     int, typer.Option(min=0, help="CPU threads of each model's process; 0 shares the cores")
@@ -72,6 +85,8 @@ def up(
     draft: Draft = None,
     medusa: Medusa = None,
     dtype: DTypeOption = DType.AUTO,
+    quantize: QuantizeOption = Quantize.NONE,
+    draft_quantize: DraftQuantizeOption = Quantize.NONE,
     device: DeviceOption = Device.AUTO,
     host: Annotated[str, typer.Option(help="Address to listen on")] = LOOPBACK,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one")] = 7070,
@@ -79,12 +94,26 @@ def up(
         bool, typer.Option("--insecure", help="Let other machines in, in plaintext, all of them")
     ] = False,
     threads: Threads = 0,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65533,
+            help="Serve metrics: the gateway's here, verifier's and drafter's on the next two",
+        ),
+    ] = None,
     store: Annotated[bool, typer.Option(help="Start the embedded store")] = True,
     verbose: Verbose = False,
 ) -> None:
     """Start store, drafter, verifier and gateway here, and stop them with Ctrl-C."""
     console = Console()
-    options = WorkerOptions(dtype=dtype.value, device=device.value, threads=threads)
+    options = WorkerOptions(
+        dtype=dtype.value,
+        quantize=quantize.value,
+        draft_quantize=draft_quantize.value,
+        device=device.value,
+        threads=threads,
+    )
     with (
         ending_well(),
         Display(console, live=not verbose) as display,
@@ -97,6 +126,7 @@ def up(
             with_store=store,
             verbose=verbose,
             watch=display.update,
+            metrics_port=metrics_port,
         ) as cluster,
     ):
         display.settle()
@@ -106,6 +136,8 @@ def up(
             highlight=False,
             soft_wrap=True,
         )
+        if metrics_port is not None:
+            console.print(f"Metrics: http://127.0.0.1:{metrics_port}/metrics", highlight=False)
         stay(cluster)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.model.kernels import Quantize
 from common.model.loader import Dtype, load
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
@@ -17,17 +18,25 @@ from verifier.__main__ import load_heads
 from verifier.config import EngineConfig
 from verifier.engine import Engine
 from verifier.methods.clock import DraftClock
-from verifier.methods.draft import Arrival, DraftProposer, RoundKey
+from verifier.methods.draft import DraftProposer
+from verifier.methods.draft_link import Arrival, RoundKey
+from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Event, Request
 
 ADDRESS = "in-process"
 
 
 def runner(
-    directory: Path, dtype: Dtype = "float32", *, kv_bytes: int = 16 << 20, device: str = "cpu"
+    directory: Path,
+    dtype: Dtype = "float32",
+    *,
+    kv_bytes: int = 16 << 20,
+    device: str = "cpu",
+    quantize: Quantize = "none",
 ) -> Runner:
     """A runner for a model directory; on the CPU unless said otherwise."""
-    return Runner(load(str(directory), dtype=dtype, device=device), kv_bytes=kv_bytes)
+    loaded = load(str(directory), dtype=dtype, device=device, quantize=quantize)
+    return Runner(loaded, kv_bytes=kv_bytes)
 
 
 def heads(directory: Path, target: Runner) -> MedusaHeads:
@@ -46,7 +55,7 @@ class LocalLink:
     def __init__(
         self, drafter: DraftEngine, fault: Callable[[Reply], Iterable[Reply]] | None = None
     ) -> None:
-        self.clock = DraftClock()
+        self.clock, self.meter = DraftClock(), PairMeter()
         self.alive = True
         self.proposer: DraftProposer | None = None
         self.drafter = drafter

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -15,6 +16,9 @@ from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.rpc import process, worker, worker_process
 from common.store.pools import open_pools
+from common.telemetry.span import Traces
+from common.telemetry.traces import open_traces
+from verifier import metrics
 from verifier.config import VerifierConfig
 from verifier.cost import StepCost, measure
 from verifier.engine import Engine
@@ -36,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(settings: VerifierConfig) -> None:
     """Loads the model and serves it."""
+    traces = open_traces(settings.tracing, "verifier")
     runner = worker_process.load_runner(
         settings,
         kv_bytes=settings.engine.kv_bytes,
@@ -43,7 +48,10 @@ def run(settings: VerifierConfig) -> None:
         max_len=settings.engine.max_len_tokens or None,
     )
     heads = load_heads(settings.medusa, runner) if settings.medusa else None
-    uvloop.run(serve(settings, runner, heads, StepCost(measure(runner))))
+    try:
+        uvloop.run(serve(settings, runner, heads, StepCost(measure(runner)), traces))
+    finally:
+        traces.close()
 
 
 def load_heads(path: str, runner: Runner) -> MedusaHeads:
@@ -60,7 +68,11 @@ def load_heads(path: str, runner: Runner) -> MedusaHeads:
 
 
 async def serve(
-    settings: VerifierConfig, runner: Runner, heads: MedusaHeads | None, cost: StepCost
+    settings: VerifierConfig,
+    runner: Runner,
+    heads: MedusaHeads | None,
+    cost: StepCost,
+    traces: Traces,
 ) -> None:
     """Serves until SIGTERM, SIGINT or `Worker.Drain`."""
     description = worker.describe(
@@ -68,6 +80,7 @@ async def serve(
         tier=worker_pb2.TIER_VERIFIER,
         name=settings.name,
         incarnation=secrets.randbits(63),
+        pool=settings.pool,
     )
     hello = drafter_pb2.Hello(
         tokenizer_fingerprint=description.tokenizer_fingerprint,
@@ -89,15 +102,23 @@ async def serve(
     description.methods.extend(engine.limits.methods)
     sessions = Sessions(runner.pool.blocks, engine.post, settings.session_ttl_s)
     generation = VerifierService(
-        engine, runner.loaded.eos_token_ids, sessions, settings.stream_interval_ms / 1e3
+        engine,
+        runner.loaded.eos_token_ids,
+        sessions,
+        settings.stream_interval_ms / 1e3,
+        traces=traces,
+        round_ratio=settings.tracing.round_ratio,
     )
+    load = partial(status, engine, sessions, links)
+    stored = pools if settings.store_url else None
     try:
         await worker_process.serve(
             settings,
             engine,
             service="verifier",
             description=description,
-            status=lambda: status(engine, sessions),
+            status=load,
+            metrics=metrics.source(description, load, engine, sessions, stored),
             register=generation.register,
         )
     finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 from paceline.v1 import drafter_pb2
 
 from common.model.tree import Drawn
-from verifier.methods.draft import Arrival, RoundKey
+from verifier.methods.draft_link import Arrival, RoundKey
 
 _MOST_ROUNDING = 1e-3
 """By how much the probabilities of a distribution may miss 1."""
@@ -36,6 +38,7 @@ def arrival(branches: drafter_pb2.Branches, branch: drafter_pb2.Branch) -> Arriv
         ),
         ids=tuple(branch.ids),
         drawn=tuple(Drawn(tuple(one.ids), tuple(one.probabilities)) for one in branch.drawn),
+        came_at=time.monotonic(),
     )
 
 

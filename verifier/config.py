@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from common.store.pool_config import PoolConfig
+from common.telemetry.config import TracingConfig
 from common.worker_config import WorkerConfig, at_least
 from verifier.pool.config import LookaheadConfig
 
@@ -70,6 +71,8 @@ class VerifierConfig(WorkerConfig):
     """Whether requests of one tenant learn from each other's n-grams."""
     medusa: str = ""
     """Directory of Medusa heads made for the model; empty serves without."""
+    tracing: TracingConfig = field(default_factory=TracingConfig)
+    """Traces of requests."""
     lookahead: LookaheadConfig = field(default_factory=LookaheadConfig)
     """Sizes of lookahead decoding."""
     pools: PoolConfig = field(default_factory=PoolConfig)

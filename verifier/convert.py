@@ -8,7 +8,12 @@ from paceline.v1 import types_pb2, verifier_pb2
 
 from common.errors import InvalidArgument
 from common.model.kv_cache import MAX_SALT_BYTES
-from common.rpc.convert import acceptance_from_proto, acceptance_to_proto, sampling_from_proto
+from common.rpc.convert import (
+    acceptance_from_proto,
+    acceptance_to_proto,
+    lookahead_from_proto,
+    sampling_from_proto,
+)
 from verifier.acceptance import LOSSY
 from verifier.sequence import Counts, Event, FinishReason, Request, Source
 
@@ -54,6 +59,7 @@ def request_from_proto(
         method=message.speculation.method or "auto",
         acceptance=acceptance_from_proto(message.speculation.acceptance),
         draft_tokens=message.speculation.draft_tokens,
+        lookahead=lookahead_from_proto(message.speculation.lookahead),
         stop_ids=stops if message.ignore_eos else stops.union(eos),
         drafters=tuple(drafter.address for drafter in message.drafters),
         cache_salt=message.cache_salt,
@@ -71,6 +77,7 @@ def tokens_to_proto(events: Sequence[Event]) -> verifier_pb2.VerifierGenerateRes
             rounds=counts.rounds,
             drafted_tokens=counts.drafted_tokens,
             cached_tokens=counts.cached_tokens,
+            method=counts.method,
         )
     )
 

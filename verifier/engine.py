@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from common.errors import PacelineError, ResourceExhausted, Unavailable
+from common.fair_share import over_share
 from common.inbox import Inbox, Note, StepMeter
 from common.model.batch import Segment, tree_slots
 from common.model.kv_cache import KvLease
@@ -27,13 +28,17 @@ from verifier.acceptance.typical import Typical
 from verifier.choice import MethodChoice
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
+from verifier.gauges import Gauges
 from verifier.methods import Methods, Parts
 from verifier.methods.base import Outcome
-from verifier.methods.draft import LinkSource
+from verifier.methods.draft import DraftProposer
+from verifier.methods.draft_link import LinkSource
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
+from verifier.round_times import RoundTimes
 from verifier.scheduler import Scheduler, Work
 from verifier.sequence import Event, Limits, Listener, Request, Sequence, Source, validate
+from verifier.totals import Totals
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +61,14 @@ class Load:
     """Steps so far."""
     tokens: int
     """Tokens committed so far."""
+    queue_wait_ms: float
+    """Moving average from a sequence's arrival to its first step, in milliseconds."""
+    occupancy: float
+    """Moving average of the share of a step that is in use, from 0 to 1."""
+    draft_wait_ms: float
+    """Moving average of the time rounds wait for the drafts they asked for, in milliseconds."""
+    plain_step_ms: float
+    """What a step of the present batch would take without drafts, in milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +133,9 @@ class Engine:
         self._admitted: dict[int, Sequence] = {}
         self._tickets = itertools.count(1)
         self._accepting = True
-        self._meter, self._tokens = StepMeter(), 0
+        self._meter, self._tokens, self._gauges = StepMeter(), 0, Gauges(config)
+        self.totals = Totals()
+        """What was done so far."""
 
     # From any thread.
 
@@ -143,11 +158,7 @@ class Engine:
         validate(request, self.limits)
         if not self._accepting:
             raise Unavailable("this verifier is draining; try another")
-        if len(self._admitted) >= self._config.max_running + self._config.max_waiting:
-            raise ResourceExhausted(
-                f"{len(self._admitted)} requests are running or waiting, which is all this "
-                "verifier takes; retry later"
-            )
+        self._check_room(request.cache_salt)
         sequence = Sequence(
             request,
             listener,
@@ -157,6 +168,22 @@ class Engine:
         self._admitted[sequence.ticket] = sequence
         self.post(lambda: self._start(sequence))
         return sequence.ticket
+
+    def _check_room(self, salt: bytes) -> None:
+        """Raises where there is no place, or the others' are left alone; salts name tenants."""
+        inside = self._admitted.copy().values()  # the engine's thread takes from it meanwhile
+        places = self._config.max_running + self._config.max_waiting
+        if len(inside) >= places:
+            raise ResourceExhausted(
+                f"{len(inside)} requests are running or waiting, which is all this verifier "
+                "takes; retry later"
+            )
+        mine = sum(each.request.cache_salt == salt for each in inside)
+        if salt and over_share(mine, len(inside), places):
+            raise ResourceExhausted(
+                f"{mine} requests of this tenant are running or waiting, and this verifier's "
+                "last places are for others; retry later"
+            )
 
     def cancel(self, ticket: int) -> None:
         """Ends a request without a word; unknown and finished ones are fine."""
@@ -182,22 +209,39 @@ class Engine:
         return self._accepting
 
     @property
+    def backlog(self) -> int:
+        """Notes that wait for the pass to end."""
+        return self._inbox.backlog
+
+    @property
     def live(self) -> int:
         """Requests inside."""
         return len(self._admitted)
 
+    @property
+    def preemptions(self) -> int:
+        """Times that a sequence gave its cache back and waited again."""
+        return self._scheduler.preemptions
+
     def load(self) -> Load:
         """How busy the engine is."""
         blocks = self._runner.pool.blocks
-        running = len(self._scheduler.running)
+        running, now = len(self._scheduler.running), time.monotonic()
+        waiting = max(self.live - running, 0)
+        draft = self.methods.single["draft"]
+        assert isinstance(draft, DraftProposer)
         return Load(
             running,
-            max(self.live - running, 0),
+            waiting,
             blocks.count,
             blocks.available,
             self._meter.mean_ms,
             self._meter.steps,
             self._tokens,
+            self._gauges.queue_wait_s.at(now, held=waiting > 0) * 1e3,
+            self._gauges.occupancy.at(now),
+            draft.wait.at(now) * 1e3,
+            self._cost.plain_s * 1e3,
         )
 
     # From the engine's thread.
@@ -205,12 +249,16 @@ class Engine:
     def step(self) -> bool:
         """Runs one batch; False where nothing was ready."""
         self._take_notes()
-        batch = self._scheduler.schedule(time.monotonic())
+        now = time.monotonic()
+        batch = self._scheduler.schedule(now)
         if not batch:
             return False
+        self._gauges.stepping(batch, len(self._scheduler.running), now)
         started = time.perf_counter()
         self._run_and_commit(batch)
-        self._meter.add(time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._meter.add(seconds)
+        self.totals.steps.observe(seconds)
         return True
 
     def wait(self, most_s: float = 0.5) -> None:
@@ -224,7 +272,7 @@ class Engine:
             self._flush()
 
     def _run_and_commit(self, batch: list[Work]) -> None:
-        started = time.perf_counter()
+        started = time.monotonic()
         try:
             scored = self._run(batch)
         except Exception as error:
@@ -235,10 +283,11 @@ class Engine:
             for work in batch:  # nothing was committed, and writing the cache again is harmless
                 self._run_and_commit([work])
             return
+        verified = time.monotonic()
         self._take_notes()  # branches that came meanwhile are for the outcomes known only now
         tokens = self._tokens
         try:
-            self._commit(batch, scored)
+            self._commit(batch, scored, started, verified)
         except Exception as error:
             self._fail(batch, error)
         if all(work.tree is not None and work.rows == 1 for work in batch):
@@ -246,7 +295,7 @@ class Engine:
                 rows=sum(work.batch_rows for work in batch),
                 sequences=len(batch),
                 tokens=self._tokens - tokens,
-                seconds=time.perf_counter() - started,
+                seconds=time.monotonic() - started,
             )
 
     def _run(self, batch: list[Work]) -> list[_Scored | None]:
@@ -269,12 +318,17 @@ class Engine:
             first = mine.stop
         return scored
 
-    def _commit(self, batch: list[Work], scored: list[_Scored | None]) -> None:
+    def _commit(
+        self, batch: list[Work], scored: list[_Scored | None], started: float, verified: float
+    ) -> None:
         """Keeps what was right, frees who is done, tells drafters first and then everyone."""
         news = []
         for work, result in zip(batch, scored, strict=True):
             if work.sequence.gone:
                 continue
+            watch = work.sequence.stopwatch
+            if watch is not None:
+                watch.stepped(started, verified)
             if result is None:
                 self._computed(work.sequence, work.rows)
             else:
@@ -293,7 +347,10 @@ class Engine:
         self._computed(sequence, work.rows + len(kept))
         owners = [tree.owners[node] for node in kept]
         drafted = tree.draft_tokens + tree.probes(kept)
+        if not sequence.counts.rounds:
+            self.totals.prompt(sequence.prompt_len, sequence.counts.cached_tokens)
         sequence.counts.add_round(drafted, len(kept), owners)
+        self.totals.round(sequence.method, drafted, len(kept))
         self._tokens += taken
         whole = tree.draft_tokens > 0 and not tree.children(accepted[-1] if accepted else 0)
         sources = [Source.ACCEPTED] * len(kept)
@@ -307,13 +364,26 @@ class Engine:
             ids=ids,
             state=scored.states[kept[-1] if kept else 0],
         )
+        times = self._lap(sequence, drafted, len(kept))
         self._scheduler.proposer(sequence).observe(sequence, outcome)
         sequence.began_at = sequence.began_at or time.monotonic()
         if sequence.finished:
             seconds = time.monotonic() - sequence.began_at
             self._choice.learn(sequence, seconds, sequence.output_len - 1)
             self._retire(sequence)
-        return Event(ids, sources, sequence.finished, sequence.counts.snapshot())
+        return Event(ids, sources, sequence.finished, sequence.counts.snapshot(), times=times)
+
+    def _lap(self, sequence: Sequence, drafted: int, accepted: int) -> RoundTimes | None:
+        """How long the round took, where the request wants to know."""
+        if sequence.stopwatch is None:
+            return None
+        draft = self.methods.single["draft"]
+        assert isinstance(draft, DraftProposer)
+        ready, wire = draft.waited(sequence)
+        now = time.monotonic()
+        return sequence.stopwatch.lap(
+            now, ready_s=ready, wire_s=wire, drafted=drafted, accepted=accepted
+        )
 
     def _keep_path(self, sequence: Sequence, tree: TokenTree, root: int, kept: list[int]) -> None:
         """Moves accepted nodes' keys and values to the slots of their positions."""

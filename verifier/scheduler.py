@@ -2,8 +2,9 @@
 
 Owns the waiting line and the running set. Every step takes, in order of admission, the
 decoding sequences that are ready (one row and a fair share of draft rows), then prefill
-chunks, under one budget of rows, a quarter of which is kept for prefill where there is any. A
-sequence is admitted when its prompt fits into the available blocks, and takes them; when a
+chunks, of the tenant first that was given the least, under one budget of rows, a quarter of
+which is kept for prefill where there is any. A sequence is admitted when it is its turn
+(`verifier.waiting_line`) and its prompt fits into the available blocks, and takes them; when a
 running one cannot grow, the youngest gives its blocks back and waits again, to be computed
 once more later: bit for bit the same, so nobody notices but the clock.
 """
@@ -11,7 +12,6 @@ once more later: bit for bit the same, so nobody notices but the clock.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from common.model.tree import TokenTree
 from verifier.config import EngineConfig
 from verifier.methods.base import Proposer
 from verifier.sequence import Sequence
+from verifier.waiting_line import WaitingLine
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +53,10 @@ class Scheduler:
     def __init__(self, config: EngineConfig, proposer: Callable[[Sequence], Proposer]) -> None:
         self._config = config
         self.proposer = proposer
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = WaitingLine()
         self.running: list[Sequence] = []
+        self.preemptions = 0
+        """Times a sequence gave its blocks back and waited again."""
 
     def schedule(self, now: float) -> list[Work]:
         """Chooses the next batch; empty where nothing is ready.
@@ -67,7 +70,9 @@ class Scheduler:
             for sequence in self.running
             if sequence.pending == 1 and self.proposer(sequence).ready(sequence, now)
         ]
-        prefilling = [sequence for sequence in self.running if sequence.pending > 1]
+        prefilling = sorted(
+            (sequence for sequence in self.running if sequence.pending > 1), key=self.waiting.rows
+        )
         batch = self._decode(decoding, quota=self._prefill_quota if prefilling else 0)
         budget = self._config.max_batch_tokens - sum(work.batch_rows for work in batch)
         for sequence in prefilling:
@@ -95,6 +100,7 @@ class Scheduler:
             if work is not None:
                 batch.append(work)
                 spare -= work.batch_rows - 1
+                self.waiting.charge(sequence, work.batch_rows)
         return batch
 
     def _propose(self, sequence: Sequence, budget: int) -> TokenTree:
@@ -115,13 +121,15 @@ class Scheduler:
         """Takes a sequence out, wherever it is, and frees its blocks."""
         if sequence in self.running:
             self.running.remove(sequence)
-        elif sequence in self.waiting:
+        else:
             self.waiting.remove(sequence)
         sequence.lease.release()
 
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self._config.max_running:
-            sequence = self.waiting[0]
+        while len(self.running) < self._config.max_running:
+            sequence = self.waiting.first()
+            if sequence is None:
+                return
             computed = sequence.lease.reuse_prefix(sequence.ids)
             if not sequence.lease.reserve(len(sequence.ids) + 1):
                 sequence.lease.release()
@@ -129,7 +137,8 @@ class Scheduler:
             sequence.computed = computed
             if sequence.output_len == 0:
                 sequence.counts.cached_tokens = sequence.computed
-            self.running.append(self.waiting.popleft())
+            self.waiting.admit(sequence, sequence.pending)
+            self.running.append(sequence)
 
     def _fit(self, sequence: Sequence, rows: int, tree: TokenTree | None) -> Work | None:
         """Reserves cache for a piece of work: without its draft, or at others' cost, if need be."""
@@ -146,7 +155,8 @@ class Scheduler:
         return Work(sequence, rows, tree)
 
     def _preempt(self, sequence: Sequence) -> None:
+        self.preemptions += 1
         self.running.remove(sequence)
         sequence.lease.release()
         sequence.computed = 0
-        self.waiting.appendleft(sequence)
+        self.waiting.put_back(sequence)

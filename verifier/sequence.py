@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field, replace
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor
 
 from common.errors import FailedPrecondition, InvalidArgument, PacelineError
+from common.lookahead_sizes import LookaheadSizes
 from common.model.kv_cache import KvLease
 from common.sampling_params import SamplingParams
+from verifier.round_times import RoundTimes, Stopwatch
 
 MOST_DRAFTERS = 8
 """Drafters a request may name: each costs a connection."""
@@ -56,12 +59,16 @@ class Request:
     """Which rule keeps draft tokens."""
     draft_tokens: int = 0
     """Most draft tokens of a round; 0 leaves it to the engine."""
+    lookahead: LookaheadSizes = field(default_factory=LookaheadSizes)
+    """Sizes of lookahead decoding, where the method has it."""
     stop_ids: frozenset[int] = frozenset()
     """Ids that end the text, the model's own included."""
     drafters: tuple[str, ...] = ()
     """Addresses of drafters to pair with, best first."""
     cache_salt: bytes = b""
     """Requests with different ones share no cached prefix."""
+    timed: bool = False
+    """Whether events tell how long the parts of a round took."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +121,7 @@ def validate(request: Request, limits: Limits) -> None:
             f"speculation.acceptance: this verifier has {', '.join(limits.acceptances)}, "
             f"not {request.acceptance}"
         )
+    request.lookahead.validate()
     request.sampling.validate(limits.vocab_size)
 
 
@@ -191,6 +199,8 @@ class Event:
     """What happened so far; set unless `error` is."""
     error: PacelineError | None = None
     """Set where the engine had to give up."""
+    times: RoundTimes | None = None
+    """How long the round took; set where the request asks for it."""
 
 
 Listener = Callable[[Event], None]
@@ -227,6 +237,12 @@ class Sequence:
         self.computed = 0
         """How many of them have keys and values in the cache."""
         self.counts = Counts()
+        self.stopwatch = Stopwatch(time.monotonic()) if request.timed else None
+        """Times its rounds, where that is asked for."""
+        self.arrived_at = time.monotonic()
+        """When it was taken on, in seconds of the monotonic clock."""
+        self.stepped = False
+        """Set once it was part of a step."""
         self.began_at = 0.0
         """When its first token was committed, in seconds of the monotonic clock."""
         self.finished: FinishReason | None = None

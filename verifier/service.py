@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc, worker_pb2
 
 from common.errors import Aborted, InvalidArgument
+from common.telemetry.span import Traces
 from verifier.convert import (
     MOST_SESSION_CHARS,
     check_length,
@@ -19,11 +21,15 @@ from verifier.convert import (
     tokens_to_proto,
 )
 from verifier.engine import Engine
+from verifier.links import DrafterLinks
 from verifier.methods.draft import DraftProposer
-from verifier.sequence import Event
+from verifier.round_spans import RoundSpans, results
+from verifier.sequence import Event, Request
 from verifier.sessions import Sessions
 
 SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["Verifier"].full_name
+
+_SPAN = f"{SERVICE}/Generate"
 
 
 class VerifierService(verifier_pb2_grpc.VerifierServicer):
@@ -35,15 +41,25 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         sessions: Fences them.
         interval_s: Least time between two messages of one stream, in seconds; what is
             committed meanwhile travels together. The first and the last go at once.
+        traces: Makes a span of each request.
+        round_ratio: Share of a traced request's rounds that get spans, too.
     """
 
     def __init__(
-        self, engine: Engine, eos: Sequence[int], sessions: Sessions, interval_s: float = 0.0
+        self,
+        engine: Engine,
+        eos: Sequence[int],
+        sessions: Sessions,
+        interval_s: float = 0.0,
+        *,
+        traces: Traces | None = None,
+        round_ratio: float = 0.0,
     ) -> None:
         self._engine = engine
         self._eos = eos
         self._sessions = sessions
         self._interval_s = interval_s
+        self._traces, self._round_ratio = traces or Traces(), round_ratio
 
     def register(self, server: grpc.aio.Server) -> list[str]:
         """Adds the service to a server and returns its name."""
@@ -56,7 +72,27 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[verifier_pb2.VerifierGenerateResponse]:
         """Streams one generation; whatever ends the call frees it in the engine."""
-        asked = request_from_proto(request, self._eos)
+        with self._traces.span(_SPAN, context.invocation_metadata()) as span:
+            rounds = RoundSpans(span, self._round_ratio)
+            asked = replace(request_from_proto(request, self._eos), timed=rounds.wanted)
+            span.set({"paceline.request_id": asked.request_id})
+            output_tokens = 0
+            async with aclosing(self._news(request, asked)) as news:
+                async for events in news:
+                    rounds.add(events)
+                    yield tokens_to_proto(events)
+                    output_tokens += sum(len(event.ids) for event in events)
+            last = events[-1]
+            assert last.finish is not None
+            assert last.counts is not None
+            span.set(results(asked, last.finish, last.counts, output_tokens))
+        # After the span: a caller that has it may hang up before it hears that this was all.
+        yield complete_to_proto(asked, last.finish, last.counts, output_tokens)
+
+    async def _news(
+        self, message: verifier_pb2.VerifierGenerateRequest, asked: Request
+    ) -> AsyncGenerator[list[Event], None]:
+        """Runs a request; yields what the engine tells, a few events at a time."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[Event] = asyncio.Queue()
         ended = asyncio.Event()
@@ -74,13 +110,13 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         def end(error: Aborted) -> None:
             take(Event(error=error))
 
-        if request.session:
-            self._sessions.enter(request.session, request.epoch, request.request_id, end)
+        if message.session:
+            self._sessions.enter(message.session, message.epoch, message.request_id, end)
         output: list[int] = []
-        ticket, due = 0, loop.time()
+        ticket, due, last = 0, loop.time(), Event()
         try:
             ticket = self._engine.submit(asked, hear)
-            while True:
+            while last.finish is None:
                 events = [await queue.get()]
                 if loop.time() < due:
                     with suppress(TimeoutError):
@@ -91,17 +127,13 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
                 last = events[-1]
                 if last.error is not None:
                     raise last.error
-                yield tokens_to_proto(events)
                 output.extend(id_ for event in events for id_ in event.ids)
-                if last.finish is not None:
-                    assert last.counts is not None
-                    yield complete_to_proto(asked, last.finish, last.counts, len(output))
-                    return
+                yield events
         finally:
             self._engine.cancel(ticket)
-            if request.session:
+            if message.session:
                 ids = [*asked.prompt_ids, *output]
-                self._sessions.leave(request.session, end, ids, asked.cache_salt)
+                self._sessions.leave(message.session, end, ids, asked.cache_salt)
 
     async def ReleaseSession(
         self,
@@ -116,8 +148,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         return verifier_pb2.ReleaseSessionResponse()
 
 
-def status(engine: Engine, sessions: Sessions) -> worker_pb2.WatchStatusResponse:
-    """The engine's load on the wire."""
+def status(
+    engine: Engine, sessions: Sessions, links: DrafterLinks | None = None
+) -> worker_pb2.WatchStatusResponse:
+    """The engine's load on the wire, and what its drafters have done."""
     load = engine.load()
     draft = engine.methods.single["draft"]
     assert isinstance(draft, DraftProposer)
@@ -132,4 +166,9 @@ def status(engine: Engine, sessions: Sessions) -> worker_pb2.WatchStatusResponse
         tokens=load.tokens,
         stale_drafts=draft.stale,
         stale_epochs=sessions.stale,
+        queue_wait_ms=load.queue_wait_ms,
+        batch_occupancy=load.occupancy,
+        draft_wait_ms=load.draft_wait_ms,
+        plain_step_ms=load.plain_step_ms,
+        pairs=links.reports() if links is not None else (),
     )

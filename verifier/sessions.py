@@ -4,6 +4,10 @@ The store's fence alone would not do: a gateway that was cut off, or whose store
 may still reach a verifier. The cache itself needs none of this, it is found by content; what ends
 with a session is the claim on its blocks.
 
+Turns that run are never dropped: the engine bounds how many there are. Sessions between turns
+and those that were released here stand apart, each with a bound of its own, so that no number
+of the latter pushes out what is cached of the former.
+
 All methods run on the event loop.
 """
 
@@ -18,6 +22,7 @@ from common.errors import Aborted
 from common.model.blocks import BlockManager, chain_hash
 
 _MOST_SESSIONS = 20_000
+"""Between turns; as many again that were released."""
 
 End = Callable[[Aborted], None]
 
@@ -25,8 +30,9 @@ End = Callable[[Aborted], None]
 @dataclass
 class _Session:
     epoch: int
-    request_id: str
-    used_at: float
+    request_id: str | None = None
+    """Of its turn; None where that is elsewhere, so that any of its epoch may still come."""
+    used_at: float = 0.0
     end: End | None = None
     """Ends the turn that runs; None between turns."""
     digests: tuple[bytes, ...] = ()
@@ -55,10 +61,13 @@ class Sessions:
     ) -> None:
         self.stale = 0
         self._blocks, self._post, self._ttl_s, self._clock = blocks, post, ttl_s, clock
-        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._running: dict[str, _Session] = {}
+        # The least recently used first.
+        self._idle: OrderedDict[str, _Session] = OrderedDict()
+        self._released: OrderedDict[str, _Session] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._running) + len(self._idle) + len(self._released)
 
     def enter(self, key: str, epoch: int, request_id: str, end: End) -> None:
         """Begins a turn, and ends the one before where that still runs.
@@ -75,16 +84,16 @@ class Sessions:
             Aborted: A later turn, or another one with the same epoch, was here before.
         """
         self._evict()
-        known = self._sessions.get(key)
+        known = self._find(key)
         if known is not None:
-            replayed = epoch == known.epoch and request_id != known.request_id
+            replayed = epoch == known.epoch and known.request_id not in (None, request_id)
             if epoch < known.epoch or replayed:
                 self.stale += 1
                 raise _taken_over()
             self._supersede(known)
         digests = known.digests if known is not None else ()
-        self._sessions[key] = _Session(epoch, request_id, self._clock(), end, digests)
-        self._sessions.move_to_end(key)
+        self._drop(key)
+        self._running[key] = _Session(epoch, request_id, end=end, digests=digests)
 
     def leave(self, key: str, end: End, ids: Sequence[int], salt: bytes) -> None:
         """Ends a turn.
@@ -95,28 +104,47 @@ class Sessions:
             ids: Its tokens, prompt and output.
             salt: Of its cached prefixes.
         """
-        known = self._sessions.get(key)
+        known = self._running.get(key)
         if known is None or known.end is not end:
             return
-        known.end, known.used_at = None, self._clock()
-        self._sessions.move_to_end(key)
-        known.digests = _digests(ids, salt, self._blocks.block_tokens)
+        self._drop(key)
+        known.end, known.digests = None, _digests(ids, salt, self._blocks.block_tokens)
+        self._keep(self._idle, key, known)
 
     def release(self, key: str, epoch: int) -> None:
-        """Gives up what is cached of a session, and refuses its turns up to now from now on.
+        """Gives up what is cached of a session, and refuses its earlier turns from now on.
+
+        Args:
+            key: The session.
+            epoch: Of the turn that has it, elsewhere; it may come back. Where it has already,
+                this was long on its way, and nothing is given up.
 
         Raises:
             Aborted: A later turn was here.
         """
-        known = self._sessions.get(key)
+        known = self._find(key)
         if known is not None and epoch < known.epoch:
             self.stale += 1
             raise _taken_over()
+        if key in self._running and epoch == self._running[key].epoch:
+            return
         if known is not None:
             self._supersede(known)
             self._forget(known)
-        self._sessions[key] = _Session(epoch, "", self._clock())
-        self._sessions.move_to_end(key)
+        self._drop(key)
+        self._keep(self._released, key, _Session(epoch))
+
+    def _find(self, key: str) -> _Session | None:
+        return self._running.get(key) or self._idle.get(key) or self._released.get(key)
+
+    def _drop(self, key: str) -> None:
+        for place in (self._running, self._idle, self._released):
+            place.pop(key, None)
+
+    def _keep(self, place: OrderedDict[str, _Session], key: str, session: _Session) -> None:
+        session.used_at = self._clock()
+        place[key] = session
+        self._evict()
 
     def _supersede(self, known: _Session) -> None:
         if known.end is not None:
@@ -126,13 +154,14 @@ class Sessions:
 
     def _evict(self) -> None:
         """Drops what is expired or too many, the least recently used first."""
-        while self._sessions:
-            key, known = next(iter(self._sessions.items()))
-            expired = known.used_at + self._ttl_s <= self._clock()
-            if known.end is not None or not (expired or len(self._sessions) > _MOST_SESSIONS):
-                return
-            del self._sessions[key]
-            self._forget(known)
+        expired = self._clock() - self._ttl_s
+        for place in (self._idle, self._released):
+            while place:
+                key, known = next(iter(place.items()))
+                if known.used_at > expired and len(place) <= _MOST_SESSIONS:
+                    break
+                del place[key]
+                self._forget(known)
 
     def _forget(self, known: _Session) -> None:
         digests = known.digests

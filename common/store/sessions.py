@@ -1,10 +1,11 @@
 """Which verifier holds a session's key/value cache, and who may say so: a hint with a fence.
 
-Each turn opens its session anew and gets an epoch that is higher than all before. A record is
-written only by whoever has the highest one, and verifiers refuse lower ones, too: of two gateways
-that race for a session, one wins and the other learns it. Wrong or missing records cost a
-prefill, nothing else. So calls are bounded by a short timeout, and a store that is away is logged
-once and lived without: epochs then come from this machine's clock.
+Each turn opens its session anew and gets an epoch that is higher than all before, claims it for
+the verifier it goes to, and says at its end what that one holds. A record is written only by
+whoever has the highest epoch, and verifiers refuse lower ones, too: of two gateways that race for
+a session, one wins and the other learns it. Wrong or missing records cost a prefill, nothing
+else. So calls are bounded by a short timeout, and a store that is away is logged once and lived
+without: epochs then come from this machine's clock.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class SessionRecord:
     """What is known of a session.
 
     Attributes:
-        owner: Address of the verifier that served it last.
+        owner: Address of the verifier that serves it, or did last.
         handle: That verifier's incarnation: with another one its cache is gone.
-        length: Tokens whose keys and values it holds.
+        length: Tokens whose keys and values it holds, as of the last turn that ended there.
         hash: Of those tokens.
         model: The model's name.
     """
@@ -86,13 +87,18 @@ class OpenSession:
 class SessionStore(ABC):
     """Remembers sessions. No method raises, none takes longer than `TIMEOUT_S`."""
 
+    @property
+    def available(self) -> bool:
+        """Whether the store answered when it was last asked."""
+        return True
+
     @abstractmethod
     async def open(self, key: str) -> OpenSession:
         """Begins a turn; whoever opened the session before can no longer save it."""
 
     @abstractmethod
     async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
-        """Ends a turn.
+        """Writes where a turn runs, or what it left.
 
         Returns:
             False where someone else has opened the session since, None where the store is away.
@@ -177,6 +183,11 @@ class RedisSessions(SessionStore):
         self._save_script = self._redis.register_script(_SAVE)
         self._epochs = Epochs()
         self._away = False
+
+    @property
+    def available(self) -> bool:
+        """See `SessionStore.available`."""
+        return not self._away
 
     async def open(self, key: str) -> OpenSession:
         """See `SessionStore.open`."""

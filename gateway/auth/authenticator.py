@@ -47,8 +47,10 @@ class Authenticator:
     async def _named(self, token: str) -> Caller | None:
         if not token:
             return None
-        if self._tokens is not None and (caller := self._tokens.caller(token)) is not None:
-            return caller
+        if self._tokens is not None:
+            await self._tokens.refreshed()
+            if (caller := self._tokens.caller(token)) is not None:
+                return caller
         if self._jwt is None or token.count(".") != 2:
             return None
         return self._limited(await self._jwt.caller(token))
@@ -63,7 +65,12 @@ class Authenticator:
         models = tenant.models if caller.models is None else caller.models
         if tenant.models is not None and models is not None:
             models &= tenant.models
-        return Caller(tenant=tenant.tenant, models=models, limits=tenant.limits)
+        return Caller(
+            tenant=tenant.tenant,
+            models=models,
+            operator=caller.operator or tenant.operator,
+            limits=tenant.limits,
+        )
 
 
 def _bearer(metadata: Metadata) -> str:

@@ -34,6 +34,9 @@ class Caller:
     models: frozenset[str] | None = None
     """Models that may be used and seen; None is all."""
 
+    operator: bool = False
+    """Whether the whole fleet may be seen and changed."""
+
     limits: Limits = field(default_factory=Limits)
     """Of the tenant as a whole."""
 

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import time
-import urllib.request
-from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError
 from gateway.auth.caller import Caller
 from gateway.auth.config import AuthConfig
+from gateway.auth.key_set import KeySet
 
 log = logging.getLogger(__name__)
 
 # Public keys only: with a shared secret whoever can check a token can make one.
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
 
-# An unknown key id has the set fetched anew, but no more often than this.
-_LEAST_REFRESH_S = 10.0
-_FETCH_TIMEOUT_S = 5.0
 _LEEWAY_S = 10.0
-_MOST_BYTES = 1 << 20
 
 
 class JwtVerifier:
@@ -43,15 +36,17 @@ class JwtVerifier:
             raise ConfigError("auth.jwks: needs the extra: paceline-server[jwt]") from error
         self._jwt = jwt
         self._config = config
-        self._keys: dict[str | None, Any] = {}
-        self._refreshed = 0.0
-        if not config.jwks.startswith("https://"):
-            self._keys = self._parse(self._read())
+        self._keys = KeySet(
+            config.jwks,
+            self._parse,
+            refresh_s=config.jwks_refresh_s,
+            stale_s=config.jwks_stale_s,
+        )
 
     async def caller(self, token: str) -> Caller | None:
         """Returns who a token names, or None where it is not to be believed."""
         try:
-            key = await self._key(self._jwt.get_unverified_header(token).get("kid"))
+            key = await self._keys.key(self._jwt.get_unverified_header(token).get("kid"))
             if key is None:
                 return None
             claims = self._jwt.decode(
@@ -75,28 +70,17 @@ class JwtVerifier:
             return None
         if models is not None and not isinstance(models, list):
             return None
-        return Caller(tenant=tenant, models=None if models is None else frozenset(map(str, models)))
+        return Caller(
+            tenant=tenant,
+            models=None if models is None else frozenset(map(str, models)),
+            operator=self._operates(claims.get("scope")),
+        )
 
-    async def _key(self, kid: str | None) -> Any:
-        if kid not in self._keys and time.monotonic() >= self._refreshed + _LEAST_REFRESH_S:
-            self._refreshed = time.monotonic()
-            try:
-                self._keys = self._parse(await asyncio.to_thread(self._read))
-            except (ConfigError, OSError) as error:  # the last known keys stay in force
-                log.warning("keys not fetched", extra={"reason": str(error)})
-        return self._keys.get(kid)
-
-    def _read(self) -> bytes:
-        source = self._config.jwks
-        try:
-            if source.startswith("https://"):
-                with urllib.request.urlopen(source, timeout=_FETCH_TIMEOUT_S) as answer:
-                    if not answer.geturl().startswith("https://"):
-                        raise ConfigError(f"auth.jwks: {source}: leads away from https")
-                    return bytes(answer.read(_MOST_BYTES))
-            return Path(source).read_bytes()
-        except OSError as error:
-            raise ConfigError(f"auth.jwks: {source}: {error}") from error
+    def _operates(self, scope: Any) -> bool:
+        """Whether a scope, words in a text (RFC 8693) or a list of them, is an operator's."""
+        words = scope.split() if isinstance(scope, str) else scope
+        wanted = self._config.jwt_operator_scope
+        return bool(wanted) and isinstance(words, list) and wanted in words
 
     def _parse(self, text: bytes) -> dict[str | None, Any]:
         try:

@@ -6,10 +6,12 @@
         max_concurrent: 16        # left out: no limit of its own
         tokens_per_s: 500         # the same
         burst_tokens: 5000        # left out: what ten seconds give
+        operator: true            # may see and change the whole fleet; left out: false
         tokens:
           - sha256: 5e88…         # what `python -m gateway.auth` prints
             expires: 2027-01-01   # left out: never
             models: [demo]        # left out: the tenant's
+            operator: false       # left out: the tenant's
 
 A token is 256 random bits, so one round of SHA-256 hides it as well as any slow hash would.
 """
@@ -29,8 +31,12 @@ import yaml
 
 from common.errors import ConfigError
 from gateway.auth.caller import Caller, Limits
+from gateway.auth.refresh import Refresh
 
 log = logging.getLogger(__name__)
+
+_MOST_AGE_S = 1.0
+_PATIENCE_S = 1.0
 
 _HASH = re.compile("[0-9a-f]{64}")
 _LIMITS = ("max_concurrent", "tokens_per_s", "burst_tokens")
@@ -48,7 +54,7 @@ class _Entry:
 
 
 class TokenFile:
-    """The tokens of one file, which is read again when it changes.
+    """The tokens of one file, which is read again within a second of a change.
 
     Args:
         path: The file.
@@ -60,11 +66,15 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._version = self._stat()
-        self._tenants, self._entries = _parse(path)
+        self._tenants, self._entries = _parse(_read(path))
+        self._refresh = Refresh(self.renew)
+
+    async def refreshed(self) -> None:
+        """Sees to it that what is known is about as new as the file."""
+        await self._refresh.ensure(_MOST_AGE_S, _PATIENCE_S)
 
     def caller(self, token: str) -> Caller | None:
         """Returns whose token it is, or None where it is nobody's, or expired."""
-        self._refresh()
         entry = self._entries.get(token_hash(token))
         if entry is None or (entry.expires is not None and entry.expires <= datetime.now(UTC)):
             return None
@@ -72,16 +82,17 @@ class TokenFile:
 
     def tenant(self, name: str) -> Caller | None:
         """Returns a tenant by name, or None where the file has no such one."""
-        self._refresh()
         return self._tenants.get(name)
 
-    def _refresh(self) -> None:
+    def renew(self) -> None:
+        """Reads the file where it has changed; not on an event loop, which files may hold up."""
         try:
             version = self._stat()
             if version == self._version:
                 return
+            text = _read(self._path)
             self._version = version
-            self._tenants, self._entries = _parse(self._path)
+            self._tenants, self._entries = _parse(text)
         except ConfigError as error:  # the last good version stays in force
             log.error("token file not taken over", extra={"reason": str(error)})
         else:
@@ -95,20 +106,30 @@ class TokenFile:
         return stat.st_mtime_ns, stat.st_ino
 
 
-def _parse(path: Path) -> tuple[dict[str, Caller], dict[str, _Entry]]:
+def _read(path: Path) -> bytes:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return path.read_bytes()
+    except OSError as error:
         raise ConfigError(f"auth.tokens: {path}: cannot be read: {error}") from error
+
+
+def _parse(text: bytes) -> tuple[dict[str, Caller], dict[str, _Entry]]:
+    try:
+        tree = yaml.safe_load(text)
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"auth.tokens: cannot be read: {error}") from error
     tenants, entries = {}, {}
     named = _mapping(tree, "the file", {"tenants"}).get("tenants")
     if not isinstance(named, dict):
         raise ConfigError("auth.tokens: tenants: must hold a mapping for each tenant")
     for name, fields in named.items():
         where = f"tenants.{name}"
-        fields = _mapping(fields, where, {"models", "tokens", *_LIMITS})
+        fields = _mapping(fields, where, {"models", "tokens", "operator", *_LIMITS})
         tenant = Caller(
-            tenant=str(name), models=_models(fields, where), limits=_limits(fields, where)
+            tenant=str(name),
+            models=_models(fields, where),
+            operator=_operator(fields, where, default=False),
+            limits=_limits(fields, where),
         )
         tenants[str(name)] = tenant
         tokens = fields.get("tokens") or []
@@ -123,7 +144,7 @@ def _parse(path: Path) -> tuple[dict[str, Caller], dict[str, _Entry]]:
 
 
 def _entry(tenant: Caller, token: Any, where: str) -> tuple[str, _Entry]:
-    fields = _mapping(token, where, {"sha256", "expires", "models"})
+    fields = _mapping(token, where, {"sha256", "expires", "models", "operator"})
     digest = str(fields.get("sha256", "")).lower()
     if not _HASH.fullmatch(digest):
         raise ConfigError(f"auth.tokens: {where}.sha256: must be 64 hexadecimal digits")
@@ -132,7 +153,8 @@ def _entry(tenant: Caller, token: Any, where: str) -> tuple[str, _Entry]:
         models = tenant.models
     elif tenant.models is not None:
         models &= tenant.models
-    caller = Caller(tenant=tenant.tenant, models=models, limits=tenant.limits)
+    operator = _operator(fields, where, default=tenant.operator)
+    caller = Caller(tenant=tenant.tenant, models=models, operator=operator, limits=tenant.limits)
     return digest, _Entry(caller, _expiry(fields.get("expires"), where))
 
 
@@ -153,6 +175,13 @@ def _models(fields: Mapping[str, Any], where: str) -> frozenset[str] | None:
     if not isinstance(value, list):
         raise ConfigError(f"auth.tokens: {where}.models: must be a list of names, got {value!r}")
     return frozenset(map(str, value))
+
+
+def _operator(fields: Mapping[str, Any], where: str, *, default: bool) -> bool:
+    value = fields.get("operator", default)
+    if not isinstance(value, bool):
+        raise ConfigError(f"auth.tokens: {where}.operator: must be true or false, got {value!r}")
+    return value
 
 
 def _limits(fields: Mapping[str, Any], where: str) -> Limits:

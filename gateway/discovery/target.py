@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.errors import ConfigError
+from common.tls_config import loopback
 
 _OTHERS = "dns:host:port and kubernetes:[namespace/]service:port are understood, too"
 
@@ -54,6 +55,11 @@ def parse_targets(field: str, entries: Sequence[str]) -> tuple[Target, ...]:
         ConfigError: One is in none of the three forms.
     """
     return tuple(_parse(field, text) for text in entries)
+
+
+def remote(target: Target) -> bool:
+    """Whether calls to a target may leave this machine."""
+    return not (isinstance(target, StaticTarget) and loopback(target.address.rpartition(":")[0]))
 
 
 def _parse(field: str, text: str) -> Target:

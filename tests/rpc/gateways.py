@@ -9,32 +9,40 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from paceline.v1 import inference_pb2, inference_pb2_grpc
+from paceline.v1 import fleet_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 from common.rpc.channel import Line
 from common.rpc.health import Health
 from common.rpc.server import RunningServer, start
 from common.store.sessions import MemorySessions, SessionStore
+from common.telemetry.metrics import Source
+from common.telemetry.span import Traces
 from common.tls_config import TlsConfig
 from common.tokenizer import Tokenizer
+from gateway import metrics
 from gateway.admission import Admission
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.config import AuthConfig
 from gateway.config import FailoverConfig
 from gateway.fleet import Fleet
+from gateway.fleet_service import FleetService
 from gateway.generation import Generations
 from gateway.service import InferenceService
 from gateway.sessions import Sessions
 from gateway.time_limit import TimeLimit
+from gateway.watch import Watch
 
 
 @dataclass(frozen=True)
 class Gateway:
     stub: inference_pb2_grpc.InferenceStub
+    operators: fleet_pb2_grpc.FleetStub
+    fleet_service: FleetService
     health: health_pb2_grpc.HealthStub
     fleet: Fleet
     admission: Admission
     server: RunningServer
+    metrics: Source
 
     async def generate(self, deadline_s: float | None = 20, **request: Any) -> Answer:
         call = self.stub.Generate(inference_pb2.GenerateRequest(**request), timeout=deadline_s)
@@ -63,12 +71,14 @@ async def gateway(
     tokenizer: Tokenizer | None = None,
     max_concurrent: int = 8,
     max_generation_s: float = 60,
+    slow_reader_s: float = 60,
     failover: FailoverConfig | None = None,
     store: SessionStore | None = None,
     auth: AuthConfig | None = None,
     tls: TlsConfig | None = None,
     fleet_tls: TlsConfig | None = None,
     ready: bool = True,
+    traces: Traces | None = None,
 ) -> AsyncIterator[Gateway]:
     health = Health(serving=False)
     failover = failover or FailoverConfig(wait_s=0.3)
@@ -84,28 +94,42 @@ async def gateway(
                 tls=fleet_tls,
             )
         )
-        sessions = Sessions(fleet, store or MemorySessions(60))
+        kept = store or MemorySessions(60)
+        sessions = Sessions(fleet, kept)
         stack.push_async_callback(sessions.close)
-        admission = Admission(max_concurrent)
+        admission, watch = Admission(max_concurrent), Watch(traces)
+        generations = Generations(fleet, sessions, failover)
+        authenticator = Authenticator(auth or AuthConfig())
         service = InferenceService(
             fleet,
-            Generations(fleet, sessions, failover),
+            generations,
             admission,
             TimeLimit(max_generation_s),
-            Authenticator(auth or AuthConfig()),
+            authenticator,
+            watch,
+            slow_reader_s,
         )
+        operators = FleetService(fleet, authenticator)
         server = await start(
-            register=service.register, host="127.0.0.1", port=0, health=health, tls=tls
+            register=lambda target: [*service.register(target), *operators.register(target)],
+            host="127.0.0.1",
+            port=0,
+            health=health,
+            tls=tls,
         )
         stack.push_async_callback(server.stop)
+        stack.push_async_callback(operators.end)
         line = Line(f"127.0.0.1:{server.port}", tls or TlsConfig())
         channel = await stack.enter_async_context(line.open())
         running = Gateway(
             stub=inference_pb2_grpc.InferenceStub(channel),
+            operators=fleet_pb2_grpc.FleetStub(channel),
+            fleet_service=operators,
             health=health_pb2_grpc.HealthStub(channel),
             fleet=fleet,
             admission=admission,
             server=server,
+            metrics=metrics.source(watch, admission, generations, fleet, kept),
         )
         if ready:
             handles = [*fleet._verifiers.values(), *fleet._drafters.values()]

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -27,11 +28,15 @@ from common.engine_thread import EngineThread
 from common.model.runner import Runner
 from common.rpc import server, worker
 from common.rpc.channel import open_channel
+from common.telemetry.metrics import Source
+from common.telemetry.span import Traces
+from drafter import metrics as drafter_metrics
 from drafter.config import EngineConfig as DraftConfig
 from drafter.engine import DraftEngine
 from drafter.service import DrafterService
 from drafter.service import status as drafter_status
 from tests.tiny_models import VOCAB
+from verifier import metrics as verifier_metrics
 from verifier.config import EngineConfig
 from verifier.engine import Engine
 from verifier.links import DrafterLinks
@@ -107,6 +112,8 @@ class RunningVerifier:
     server: server.RunningServer
     drained: list[float | None]
     """Grace periods that `Worker.Drain` asked for."""
+    metrics: Source
+    """What Prometheus would be told."""
 
     def __post_init__(self) -> None:
         self.stub = verifier_pb2_grpc.VerifierStub(self.channel)
@@ -137,8 +144,9 @@ async def verifying(
     *,
     fingerprint: str = "",
     idle_s: float = 60.0,
+    traces: Traces | None = None,
 ) -> AsyncIterator[RunningVerifier]:
-    """Runs a verifier for the length of a block."""
+    """Runs a verifier for the length of a block; where it makes traces, all rounds are in them."""
     hello = drafter_pb2.Hello(tokenizer_fingerprint=fingerprint, vocab_size=VOCAB)
     links = DrafterLinks(hello, asyncio.get_running_loop(), idle_s)
     engine = Engine(runner, config or EngineConfig(), links)
@@ -151,23 +159,24 @@ async def verifying(
         drained.append(grace_s)
         return engine.live
 
-    workers = worker.WorkerService(
-        worker_pb2.DescribeResponse(
-            tier=worker_pb2.TIER_VERIFIER,
-            incarnation=next(_INCARNATIONS),
-            model="demo",
-            vocab_size=runner.loaded.vocab_size,
-            max_model_len=runner.max_len,
-            methods=engine.limits.methods,
-        ),
-        lambda: verifier_status(engine, sessions),
-        drain,
+    description = worker_pb2.DescribeResponse(
+        tier=worker_pb2.TIER_VERIFIER,
+        incarnation=next(_INCARNATIONS),
+        model="demo",
+        vocab_size=runner.loaded.vocab_size,
+        max_model_len=runner.max_len,
+        methods=engine.limits.methods,
     )
-    service = VerifierService(engine, runner.loaded.eos_token_ids, sessions)
+    status = partial(verifier_status, engine, sessions, links)
+    workers = worker.WorkerService(description, status, drain)
+    service = VerifierService(
+        engine, runner.loaded.eos_token_ids, sessions, traces=traces, round_ratio=1.0
+    )
+    metrics = verifier_metrics.source(description, status, engine, sessions)
     async with _served(engine, service.register, workers) as started:
         address = f"{HOST}:{started.port}"
         async with open_channel(address) as channel:
-            yield RunningVerifier(engine, runner, address, channel, started, drained)
+            yield RunningVerifier(engine, runner, address, channel, started, drained, metrics)
         await links.close()
 
 
@@ -188,15 +197,14 @@ class RunningDrafter:
         hello = drafter_pb2.Hello(tokenizer_fingerprint=self._fingerprint, vocab_size=VOCAB)
         self.engine = DraftEngine(self.runner, self._config)
         self.service = DrafterService(self.engine, hello, self._max_streams)
-        workers = worker.WorkerService(
-            worker_pb2.DescribeResponse(
-                tier=worker_pb2.TIER_DRAFTER,
-                tokenizer_fingerprint=self._fingerprint,
-                vocab_size=VOCAB,
-            ),
-            lambda: drafter_status(self.engine),
-            lambda grace_s: self.engine.live,
+        description = worker_pb2.DescribeResponse(
+            tier=worker_pb2.TIER_DRAFTER,
+            tokenizer_fingerprint=self._fingerprint,
+            vocab_size=VOCAB,
         )
+        status = partial(drafter_status, self.engine)
+        workers = worker.WorkerService(description, status, lambda grace_s: self.engine.live)
+        self.metrics = drafter_metrics.source(description, status, self.engine)
         self._exit = _served(self.engine, self.service.register, workers, self._port)
         started = await self._exit.__aenter__()
         self._port, self.address = started.port, f"{HOST}:{started.port}"

@@ -13,6 +13,7 @@ import paceline
 import pytest
 from paceline import errors
 from paceline._conversion import CLASS_OF_CODE
+from paceline._resume import Resumption
 
 from tests.rpc.scripted_gateway import ScriptedGateway, scripted_gateway
 
@@ -84,6 +85,7 @@ def test_options_reach_the_server(client: paceline.Client, gateway: ScriptedGate
         ignore_eos=True,
         method="draft",
         draft_tokens=4,
+        lookahead=paceline.Lookahead(window=7, guesses=9),
         acceptance="typical",
         session_id="s",
     ).result()
@@ -95,6 +97,8 @@ def test_options_reach_the_server(client: paceline.Client, gateway: ScriptedGate
     assert (list(request.stop), list(request.stop_token_ids)) == (["\n"], [9])
     assert request.ignore_eos
     assert (request.speculation.method, request.speculation.draft_tokens) == ("draft", 4)
+    sizes = request.speculation.lookahead
+    assert (sizes.window, sizes.ngram, sizes.guesses) == (7, 0, 9)
     assert request.speculation.acceptance == 3
 
 
@@ -210,6 +214,33 @@ def test_closing_the_client_cancels_what_runs(gateway: ScriptedGateway) -> None:
         client.generate("go")
     with pytest.raises(paceline.ClientClosedError):
         client.models()
+
+
+@pytest.mark.parametrize("closing", [True, False])
+def test_closing_or_cancelling_ends_the_pause_before_another_try(
+    gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch, closing: bool
+) -> None:
+    pausing = threading.Event()
+    monkeypatch.setattr(Resumption, "pause_s", lambda *_: (pausing.set(), 600.0)[1])
+    raised: list[BaseException] = []
+    with paceline.Client(gateway.address) as client:
+        generation = client.generate("fail:UNAVAILABLE")
+
+        def read() -> None:
+            with pytest.raises(errors.CancelledError, match="by this client") as caught:
+                generation.result()
+            raised.append(caught.value)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert pausing.wait(WAIT_S)
+        if closing:
+            client.close()
+        else:
+            generation.cancel()
+        reader.join(WAIT_S)
+    assert raised
+    assert len(gateway.requests) == 1
 
 
 def test_one_client_serves_many_threads(client: paceline.Client) -> None:

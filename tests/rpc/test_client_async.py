@@ -12,6 +12,7 @@ import paceline
 import pytest
 from paceline import errors
 from paceline._conversion import CLASS_OF_CODE
+from paceline._resume import Resumption
 
 from tests.rpc.scripted_gateway import ScriptedGateway, scripted_gateway
 
@@ -140,6 +141,25 @@ async def test_closing_the_client_cancels_what_runs(gateway: ScriptedGateway) ->
         await generation.result()
     with pytest.raises(paceline.ClientClosedError):
         await client.models()
+
+
+@pytest.mark.parametrize("closing", [True, False])
+async def test_closing_or_cancelling_ends_the_pause_before_another_try(
+    gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch, closing: bool
+) -> None:
+    pausing = asyncio.Event()
+    monkeypatch.setattr(Resumption, "pause_s", lambda *_: (pausing.set(), 600.0)[1])
+    async with paceline.AsyncClient(gateway.address) as client, asyncio.timeout(10):
+        generation = client.generate("fail:UNAVAILABLE")
+        reader = asyncio.create_task(generation.result())
+        await pausing.wait()
+        if closing:
+            await client.close()
+        else:
+            generation.cancel()
+        with pytest.raises(errors.CancelledError, match="by this client"):
+            await reader
+    assert len(gateway.requests) == 1
 
 
 def test_a_client_may_be_made_before_its_loop(gateway: ScriptedGateway) -> None:

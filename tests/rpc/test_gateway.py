@@ -42,6 +42,7 @@ async def test_ids_come_back_with_their_sources_and_the_verifiers_numbers() -> N
             token_ids=ids_of(1, 2, 3),
             max_tokens=5,
             sampling=types_pb2.SamplingParams(temperature=0.5, seed=2**64 - 1),
+            speculation=types_pb2.SpeculationOptions(lookahead={"window": 7, "ngram": 5}),
             stop_token_ids=[77],
             ignore_eos=True,
         )
@@ -61,6 +62,7 @@ async def test_ids_come_back_with_their_sources_and_the_verifiers_numbers() -> N
     assert request.sampling.seed == 2**64 - 1
     assert request.sampling.temperature == 0.5
     assert request.speculation.method == "auto", "the verifier chooses"
+    assert request.speculation.lookahead == types_pb2.LookaheadOptions(window=7, ngram=5)
 
 
 async def test_text_in_text_out_and_a_seed_is_drawn(tokenizer: Tokenizer) -> None:

@@ -40,7 +40,7 @@ async def ids(stub: inference_pb2_grpc.InferenceStub) -> list[int]:
 async def test_verifiers_come_and_go_and_no_request_is_lost(tmp_path: Path) -> None:
     file, first, second = tmp_path / "kubeconfig", verifier(5), verifier(6)
     first.hold = asyncio.Event()
-    target = ("--verifier", "kubernetes:verifier:grpc", "--kubeconfig", str(file))
+    target = ("--verifier", "kubernetes:verifier:grpc", "--kubeconfig", str(file), "--insecure")
     async with kubeapi.serving() as cluster, serving(first, second):
         file.write_text(kubeapi.kubeconfig(cluster.url))
         async with (

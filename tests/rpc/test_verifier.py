@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import grpc
@@ -31,8 +32,9 @@ from tests.rpc.services import (
     verifying,
 )
 from tests.tiny_models import MAX_LEN, VOCAB
+from verifier import links
 from verifier.config import EngineConfig
-from verifier.links import DrafterLinks
+from verifier.links import DrafterLinks, GrpcDraftLink
 from verifier.methods import clock
 
 TOKENS = 120
@@ -89,6 +91,7 @@ def check_counts(text: Text, prompt: Sequence[int]) -> None:
     assert text.totals.rounds == stats.rounds
     assert text.totals.drafted_tokens == stats.drafted_tokens
     assert text.totals.cached_tokens == usage.cached_tokens
+    assert text.totals.method == stats.method
     accepted = text.sources.count(types_pb2.TOKEN_SOURCE_ACCEPTED)
     assert stats.accepted_tokens == accepted == sum(stats.accepted_per_position)
     assert stats.accepted_tokens <= stats.drafted_tokens <= DRAFT_TOKENS * stats.rounds
@@ -307,8 +310,27 @@ def garbage(request: drafter_pb2.DraftRequest) -> Iterable[drafter_pb2.DraftResp
         yield response
 
 
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Mirrors, by drafter, of which the verifier has heard that they have caught up."""
+    counts: Counter[str] = Counter()
+    receive = GrpcDraftLink._receive
+
+    def counting(link: GrpcDraftLink, response: drafter_pb2.DraftResponse) -> None:
+        receive(link, response)
+        counts[link._address] += len(response.readies)
+
+    monkeypatch.setattr(GrpcDraftLink, "_receive", counting)
+    return counts
+
+
 async def test_garbage_changes_nothing_and_harms_nobody(
-    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+    patient: None,
+    ready: Counter[str],
+    target: Runner,
+    twin: Runner,
+    prompts: list[list[int]],
+    plain: list[list[int]],
 ) -> None:
     async with (
         ScriptedDrafter(garbage).serving() as liar,
@@ -317,21 +339,65 @@ async def test_garbage_changes_nothing_and_harms_nobody(
     ):
         await paired(verifier, prompts[0], honest.address)
         await paired(verifier, prompts[0], liar.address)
-        drafters = [liar.address, honest.address] * 3
-        texts = await asyncio.gather(
-            *(
-                verifier.generate(ask(prompt, TOKENS, address))
+        drafters, before = [liar.address, honest.address] * 3, ready[honest.address]
+        with braked(target) as brake:
+            # A session may be done before its mirror is ready, and nothing is drafted for it: so
+            # the texts go on only when all three are.
+            running = [
+                asyncio.create_task(verifier.generate(ask(prompt, TOKENS, address)))
                 for prompt, address in zip(prompts, drafters, strict=True)
-            )
-        )
+            ]
+            await until(lambda: verifier.engine.live == len(prompts))
+            brake.let(1)  # whoever came during the pass is taken in, and its mirror opened
+            await until(lambda: ready[honest.address] == before + 3)
+            brake.open()
+            texts = await asyncio.gather(*running)
         assert [text.ids for text in texts] == plain
         for prompt, text in zip(prompts, texts, strict=True):
             check_counts(text, prompt)
-        assert sum(text.speculation.accepted_tokens for text in texts[1::2]) > 0
+        assert all(text.speculation.accepted_tokens > 0 for text in texts[1::2])
         status = await status_of(verifier)
         assert status.stale_drafts >= 10 * 3 * 20
         await verifier.empty()
         await honest.empty()
+
+
+async def test_a_drafter_that_floods_is_read_no_faster_than_the_engine_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+    target: Runner,
+    prompts: list[list[int]],
+    plain: list[list[int]],
+) -> None:
+    monkeypatch.setattr(links, "_MOST_BACKLOG", 100)
+    sent, branches, messages = 0, 50, 20_000
+
+    def flood(request: drafter_pb2.DraftRequest) -> Iterable[drafter_pb2.DraftResponse]:
+        nonlocal sent
+        for item in request.opens:
+            response = drafter_pb2.DraftResponse()
+            found = response.branches.add(session=item.session + 1000)
+            for _ in range(branches):
+                found.branches.add(ids=[5] * 100)
+            for _ in range(messages):
+                sent += 1
+                yield response
+
+    async with ScriptedDrafter(flood).serving() as drafter, verifying(target) as verifier:
+        proposer = verifier.proposer
+        proposer.links(drafter.address)
+        await until(lambda: proposer.links(drafter.address).alive)
+        with braked(target) as brake:
+            call = asyncio.create_task(verifier.generate(ask(prompts[1], 20, drafter.address)))
+            await until(lambda: verifier.engine.backlog > 100)
+            seen = -1
+            while seen != sent:  # until the way is full
+                seen = sent
+                await asyncio.sleep(0.1)
+            assert verifier.engine.backlog <= 100 + 2 * branches
+            assert sent < messages
+            brake.open()
+            assert (await call).ids == plain[1][:20]
+        await verifier.empty()
 
 
 async def status_of(verifier: RunningVerifier) -> worker_pb2.WatchStatusResponse:
@@ -425,6 +491,11 @@ SPECULATION = types_pb2.SpeculationOptions
             ask([5], 4, speculation=SPECULATION(draft_tokens=99)),
             CODE.INVALID_ARGUMENT,
             "speculation.draft_tokens: must be 0 to 16, got 99",
+        ),
+        (
+            ask([5], 4, speculation=SPECULATION(lookahead={"ngram": 9})),
+            CODE.INVALID_ARGUMENT,
+            "speculation.lookahead.ngram: must be 0, or 2 to 8, got 9",
         ),
         (
             ask([5], 4, *(f"127.0.0.1:{port}" for port in range(1, 10))),
@@ -557,8 +628,15 @@ requests = st.builds(
     speculation=st.none()
     | st.builds(
         types_pb2.SpeculationOptions,
-        method=st.sampled_from(["", "auto", "plain", "draft", "eagle", "\0"]),
+        method=st.sampled_from(["", "auto", "plain", "draft", "lookahead", "eagle", "\0"]),
         draft_tokens=st.sampled_from([0, 1, 16, 17, 2**32 - 1]),
+        lookahead=st.none()
+        | st.builds(
+            types_pb2.LookaheadOptions,
+            window=st.sampled_from([0, 1, 64, 65]),
+            ngram=st.sampled_from([0, 2, 8, 9]),
+            guesses=st.sampled_from([0, 1, 64, 2**32 - 1]),
+        ),
         acceptance=st.sampled_from([0, 1, 2, 3, 77]),
     ),
     stop_token_ids=st.lists(ids, max_size=3),

@@ -24,6 +24,7 @@ import verifier.__main__
 from common import logs
 from common.rpc.channel import open_channel
 from tests.rpc.services import Text, ask, refusal
+from tests.scrapes import scrape_port
 
 ROOT = Path(__file__).parents[2]
 BOTH = pytest.mark.parametrize("service", [verifier.__main__, drafter.__main__])
@@ -90,6 +91,12 @@ def test_a_port_in_use_is_found_before_the_model_is_loaded(
     assert capsys.readouterr().err.startswith(f"error: port {port} on 127.0.0.1 is already in use")
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
 async def launch(service: str, *argv: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", service, *argv),
@@ -137,9 +144,11 @@ async def until_not_serving(health: health_pb2_grpc.HealthStub) -> None:
 
 
 async def test_a_pair_drains_without_breaking_a_request(tiny_directory: Path) -> None:
+    metrics = [free_port() for _ in range(2)]
+    flags = [("--grace-s", "60", "--metrics-port", str(port)) for port in metrics]
     async with (
-        running("drafter", tiny_directory, "--grace-s", "60") as (drafting, drafter_address),
-        running("verifier", tiny_directory, "--grace-s", "60") as (verifying, address),
+        running("drafter", tiny_directory, *flags[0]) as (drafting, drafter_address),
+        running("verifier", tiny_directory, *flags[1]) as (verifying, address),
         open_channel(drafter_address) as drafter_channel,
         open_channel(address) as channel,
     ):
@@ -153,6 +162,8 @@ async def test_a_pair_drains_without_breaking_a_request(tiny_directory: Path) ->
         stub = verifier_pb2_grpc.VerifierStub(channel)
         call, text = stub.Generate(ask([5, 6, 7], 450, drafter_address), timeout=60), Text()
         text.take(await call.read())
+        for port, tier in zip(metrics, ("drafter", "verifier"), strict=True):
+            assert (await scrape_port(port)).value("paceline_accepting", tier=tier) == 1
         verifying.send_signal(signal.SIGTERM)
         health = health_pb2_grpc.HealthStub(channel)
         await until_not_serving(health)

@@ -47,6 +47,8 @@ class KeyedVerifier(ScriptedWorker):
         self.fails_after: int | None = None
         self.failure: PacelineError | None = Unavailable("the power went")
         self.cached = 0
+        self.ran = ""
+        """The method it says it ran."""
         self.pace_s = 0.0
         self.ends_at: int | None = None
         """Position at which the text ends by itself."""
@@ -76,6 +78,7 @@ class KeyedVerifier(ScriptedWorker):
                 rounds=counts.rounds,
                 drafted_tokens=counts.drafted_tokens,
                 cached_tokens=self.cached,
+                method=self.ran,
             )
             await context.write(verifier_pb2.VerifierGenerateResponse(tokens=tokens))
             if ids[-1] == EOS and not request.ignore_eos:

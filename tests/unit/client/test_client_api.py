@@ -21,6 +21,7 @@ PUBLIC = {
     "ClientClosedError",
     "FinishReason",
     "Generation",
+    "Lookahead",
     "Model",
     "PacelineError",
     "Result",

@@ -52,6 +52,11 @@ def test_exactly_one_prompt(client: Any, prompts: dict[str, Any]) -> None:
         ({"prompt": "a", "stop": [1]}, "stop must be str, got int"),
         ({"prompt": "a", "stop": 1}, "stop must be str or a list of str, got int"),
         ({"prompt": "a", "ignore_eos": 1}, "ignore_eos must be bool, got int"),
+        ({"prompt": "a", "lookahead": (5, 3, 5)}, "lookahead must be paceline.Lookahead, got tup"),
+        (
+            {"prompt": "a", "lookahead": paceline.Lookahead(window=1.5)},  # type: ignore[arg-type]
+            "lookahead.window must be int, got float",
+        ),
         ({"prompt": "a", "method": None}, "method must be str, got NoneType"),
         ({"prompt": "a", "model": 3}, "model must be str, got int"),
         ({"prompt": "a", "timeout": "1"}, "timeout must be a number, got str"),
@@ -69,6 +74,7 @@ def test_wrong_types(client: Any, arguments: dict[str, Any], message: str) -> No
         ({"seed": 2**64}, "seed: must be from 0 to 18446744073709551615"),
         ({"logit_bias": {-1: 1.0}}, "logit_bias: must be from 0"),
         ({"stop_token_ids": [2**32]}, r"stop_token_ids\[0\]: must be from 0"),
+        ({"lookahead": paceline.Lookahead(ngram=-1)}, "lookahead.ngram: must be from 0"),
         ({"acceptance": "magic"}, "acceptance: must be one of coupled, rejection, typical"),
         ({"timeout": 0}, "timeout: must be above 0 seconds, got 0"),
         ({"timeout": float("nan")}, "timeout: must be above 0"),
@@ -97,6 +103,7 @@ def test_unset_stays_unset(client: Any) -> None:
     request, timeout_s = client.generate("a")
     assert not request.HasField("max_tokens")
     assert not request.sampling.HasField("seed")
+    assert not request.speculation.HasField("lookahead")
     assert request.sampling.top_p == 1.0
     assert timeout_s == 3600
 

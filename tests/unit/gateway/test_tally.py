@@ -1,6 +1,8 @@
 """What is known of a generation that a stop string ended."""
 
-from hypothesis import given
+from dataclasses import replace
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.sampling_params import SamplingParams
@@ -23,6 +25,7 @@ ORDER = Order(
 ROUNDS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([R, B])), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(st.lists(ROUNDS, max_size=5))
 def test_accepted_tokens_are_counted_by_position_and_the_rest_is_told(messages) -> None:
     tally, rounds = Tally(), 0
@@ -38,3 +41,30 @@ def test_accepted_tokens_are_counted_by_position_and_the_rest_is_told(messages) 
     assert (stats.rounds, stats.drafted_tokens) == (rounds, 4 * rounds)
     assert tally.cached_tokens == (7 if messages else 0)
     assert (stats.method, stats.acceptance) == ("draft", "coupled")
+
+
+def told(method: str, accepted: int) -> Committed:
+    return Committed([0] * (accepted + 1), [A] * accepted + [R], 1, accepted, 0, method)
+
+
+def test_the_method_is_the_one_that_ran_last_and_each_gets_what_it_drafted() -> None:
+    order = replace(ORDER, method="auto")
+    tally = Tally()
+    assert tally.speculation(order).method == "auto", "nobody has said yet"
+    tally.add(told("medusa", 2))
+    assert tally.speculation(order).method == "medusa"
+    tally.move()
+    for accepted in (1, 3):
+        tally.add(told("draft", accepted))
+    tally.move()
+    tally.add(told("draft+ngram", 4))
+    stats = tally.speculation(order)
+    assert stats.method == "draft+ngram"
+    assert stats.accepted_by_method == {"medusa": 2, "draft": 4}
+    assert stats.accepted_tokens == 10
+
+
+def test_a_method_that_drafted_nothing_right_is_left_out() -> None:
+    tally = Tally()
+    tally.add(told("plain", 0))
+    assert tally.speculation(ORDER).accepted_by_method == {}

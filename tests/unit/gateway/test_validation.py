@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from common.errors import FailedPrecondition, InvalidArgument, PacelineError
+from common.lookahead_sizes import LookaheadSizes
 from common.sampling_params import SamplingParams
 from gateway.fleet import Model
 from gateway.request import Ask, Prompt
@@ -102,6 +103,24 @@ def ask(**changes) -> Ask:
             BARE,
             InvalidArgument,
             "speculation.method: must be one of auto, plain, draft",
+        ),
+        (
+            {"lookahead": LookaheadSizes(window=65)},
+            BARE,
+            InvalidArgument,
+            "speculation.lookahead.window: must be 0, or 1 to 64, got 65",
+        ),
+        (
+            {"lookahead": LookaheadSizes(ngram=1)},
+            BARE,
+            InvalidArgument,
+            "speculation.lookahead.ngram: must be 0, or 2 to 8, got 1",
+        ),
+        (
+            {"lookahead": LookaheadSizes(guesses=65)},
+            BARE,
+            InvalidArgument,
+            "speculation.lookahead.guesses: must be 0, or 1 to 64, got 65",
         ),
         ({"session_id": "x" * 300}, BARE, InvalidArgument, "session_id: must have at most 256"),
     ],

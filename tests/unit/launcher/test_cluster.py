@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 import redis
 
+from common import config
 from common.errors import StartupError, Unavailable
+from drafter.config import DrafterConfig
+from gateway.config import GatewayConfig
 from launcher import commandline
 from launcher.cluster import Cluster
 from launcher.models import Models
 from launcher.service import Service, State, is_serving
+from verifier.config import VerifierConfig
 
 FAKE = Path(__file__).with_name("fake_service.py")
 Eventually = Callable[[Callable[[], object]], bool]
@@ -89,6 +93,19 @@ def test_services_find_what_is_added_to_their_environment(notes: Path, tmp_path:
     cluster = Cluster(models=Models(target=tmp_path), environment={"FAKE_BROKEN": "verifier"})
     with pytest.raises(StartupError, match=r"^verifier: no such weights$"), cluster:
         pass
+
+
+def test_services_serve_metrics_one_port_after_the_other() -> None:
+    assert commandline.metrics_ports(None) == {}
+    ports = commandline.metrics_ports(9464)
+    for cls, name, port in (
+        (GatewayConfig, "gateway", 9464),
+        (VerifierConfig, "verifier", 9465),
+        (DrafterConfig, "drafter", 9466),
+    ):
+        flags = ["--verifiers", "127.0.0.1:1"] if name == "gateway" else ["--model", "m"]
+        settings = config.load(cls, flags, prog=name, description="", environ=ports)
+        assert settings.metrics_port == port
 
 
 def test_store_and_drafter_can_be_left_out(notes: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from common.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from common.lookahead_sizes import LookaheadSizes
 from common.model.batch import Segment
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
@@ -290,6 +291,7 @@ def test_a_perfect_drafter_is_accepted_whole(roomy: Runner, twin: Runner) -> Non
         ({"max_tokens": 0}, InvalidArgument, "max_tokens: must be at least 1"),
         ({"max_tokens": MAX_LEN}, InvalidArgument, f"at most {MAX_LEN}"),
         ({"draft_tokens": 99}, InvalidArgument, "0 to 16, got 99"),
+        ({"lookahead": LookaheadSizes(window=65)}, InvalidArgument, "0, or 1 to 64, got 65"),
         ({"method": "medusa"}, FailedPrecondition, "has plain, draft, .*not medusa"),
         ({"acceptance": "hopeful"}, FailedPrecondition, "rejection, typical, not hopeful"),
         ({"method": "draft+plain"}, InvalidArgument, "plain is not one of them"),

@@ -139,4 +139,44 @@ def test_old_and_too_many_sessions_go_the_oldest_first(
     for index, end in enumerate(ends):
         turns.sessions.enter(str(index), 1, "r", end)
         turns.sessions.leave(str(index), end, [], b"")
-    assert len(turns.sessions) > 3  # the oldest still runs
+    assert len(turns.sessions) == 3 + 1, "the oldest of all still runs, and is in nobody's way"
+    with pytest.raises(Aborted):
+        turns.sessions.enter("other", 1, "another", lambda _: None)
+
+
+def test_what_runs_does_not_keep_expired_ones_alive(turns: Turns) -> None:
+    turns.sessions.enter("runs", 1, "r", lambda _: None)
+    turns.enter("a", 1)
+    turns.fill()
+    turns.leave("a")
+    turns.now += 61
+    turns.sessions.release("unknown", 1)
+    assert turns.cached() == 0
+    assert len(turns.sessions) == 2
+
+
+def test_released_sessions_push_nothing_out(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "_MOST_SESSIONS", 3)
+    turns.enter("a", 5)
+    turns.fill()
+    turns.leave("a")
+    for index in range(100):
+        turns.sessions.release(f"unknown {index}", 1)
+    assert len(turns.sessions) == 3 + 1
+    assert turns.cached() == 8
+    with pytest.raises(Aborted):
+        turns.enter("stale", 4)
+
+
+def test_a_turn_that_was_released_here_may_come_back(turns: Turns) -> None:
+    """It went elsewhere, and that verifier was lost."""
+    turns.enter("before", 1)
+    turns.leave("before")
+    turns.sessions.release("s", 2)
+    turns.enter("back", 2, "r")
+    turns.sessions.release("s", 2)  # was long on its way
+    assert turns.ended == []
+    with pytest.raises(Aborted):
+        turns.enter("replayed", 2, "another")
+    turns.sessions.release("s", 3)
+    assert turns.ended == ["back"]

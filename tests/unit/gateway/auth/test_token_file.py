@@ -1,11 +1,13 @@
 """The token file: who a token is, what is refused, and what happens when the file changes."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from common.errors import ConfigError, Unauthenticated
+from gateway.auth import token_file
 from gateway.auth.__main__ import main
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.caller import ANYONE, Limits
@@ -72,15 +74,49 @@ def test_who_is_who(path: Path) -> None:
         assert tokens.caller(wrong) is None
 
 
-def test_a_changed_file_counts_at_once_and_a_bad_one_does_not(path: Path) -> None:
+def test_a_changed_file_counts_and_a_bad_one_does_not(path: Path) -> None:
     tokens = TokenFile(path)
     rewrite(path, FILE.replace(token_hash("acme-token"), token_hash("rotated")))
+    tokens.renew()
     assert tokens.caller("acme-token") is None
     assert tokens.caller("rotated") is not None
     rewrite(path, "tenants: [")
+    tokens.renew()
     assert tokens.caller("rotated") is not None
     path.unlink()
+    tokens.renew()
     assert tokens.caller("rotated") is not None
+
+
+def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(path: Path) -> None:
+    tokens = TokenFile(path)
+    path.unlink()
+    path.mkdir()
+    tokens.renew()
+    path.rmdir()
+    rewrite(path, FILE.replace(token_hash("acme-token"), token_hash("rotated")))
+    tokens.renew()
+    assert tokens.caller("rotated") is not None
+
+
+async def test_callers_see_a_change_and_no_file_is_touched_on_the_loop(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_file, "_MOST_AGE_S", 0.0)
+    authenticator = Authenticator(AuthConfig(tokens=path))
+    threads = set()
+    renew = token_file._read
+
+    def watched(file: Path) -> bytes:
+        threads.add(threading.current_thread())
+        return renew(file)
+
+    monkeypatch.setattr(token_file, "_read", watched)
+    rewrite(path, FILE.replace(token_hash("acme-token"), token_hash("rotated")))
+    metadata = [("authorization", "Bearer rotated")]
+    assert (await authenticator.identify(metadata)).tenant == "acme"
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize(
@@ -131,3 +167,27 @@ async def test_a_bearer_is_known_and_nobody_is_asked_where_nothing_is_set(path: 
     caller = await authenticator.identify([("x", "y"), ("authorization", "bearer acme-token")])
     assert caller.tenant == "acme"
     assert await Authenticator(AuthConfig()).identify([]) == ANYONE
+
+
+def test_operators_are_named(path: Path) -> None:
+    path.write_text(
+        f"""
+tenants:
+  staff:
+    operator: true
+    tokens:
+      - sha256: {token_hash("operator")}
+      - sha256: {token_hash("intern")}
+        operator: false
+  acme:
+    tokens: [{{sha256: {token_hash("customer")}}}]
+"""
+    )
+    tokens = TokenFile(path)
+    said = {name: tokens.caller(name) for name in ("operator", "intern", "customer")}
+    assert {name for name, caller in said.items() if caller and caller.operator} == {"operator"}
+    path.write_text("tenants: {staff: {operator: 1}}")
+    with pytest.raises(
+        ConfigError, match=r"tenants\.staff\.operator: must be true or false, got 1"
+    ):
+        TokenFile(path)

@@ -1,0 +1,57 @@
+"""Certificates from files: what is in force, and when something new is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import StartupError
+from common.rpc.credentials import CertificateFiles
+from common.tls_config import TlsConfig
+from tests.certificates import Authority
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TlsConfig:
+    return Authority("tests").issue(tmp_path / "certificates")
+
+
+def test_new_files_are_taken_over_once(config: TlsConfig) -> None:
+    files = CertificateFiles(config)
+    assert not files.renewed()
+    assert config.key is not None
+    Authority("others").issue(config.key.parent)
+    assert files.renewed()
+    assert not files.renewed()
+
+
+def test_the_same_content_written_again_is_nothing_new(config: TlsConfig) -> None:
+    assert config.ca is not None
+    files = CertificateFiles(config)
+    again = config.ca.with_suffix(".again")
+    again.write_bytes(config.ca.read_bytes())
+    again.replace(config.ca)
+    assert not files.renewed()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_cannot_be_read_is_read_later(config: TlsConfig, there: bool) -> None:
+    """The old ones stay in force, and the change is not forgotten meanwhile."""
+    files = CertificateFiles(config)
+    assert config.key is not None
+    key = config.key.read_bytes()
+    config.key.unlink()
+    if there:
+        config.key.mkdir()
+    assert not files.renewed()
+    files.channel()
+    if there:
+        config.key.rmdir()
+    config.key.write_bytes(key + b"\n")
+    assert files.renewed()
+
+
+def test_files_that_are_not_there_at_the_start_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"tls: .*ca\.pem: No such file"):
+        CertificateFiles(TlsConfig(ca=tmp_path / "ca.pem"))

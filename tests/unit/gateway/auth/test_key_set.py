@@ -1,0 +1,135 @@
+"""Signing keys: fetched again as they age, once for all callers, and not believed for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from common.errors import ConfigError
+from gateway.auth.key_set import KeySet
+
+REFRESH_S, STALE_S = 300.0, 3600.0
+
+
+class Issuer:
+    """An address with keys, that can be away, and a clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.keys = "a"
+        self.fetches = 0
+        self.away = False
+        self.now = 1000.0
+        self.waits: threading.Event | None = None
+        monkeypatch.setattr(KeySet, "_read", lambda _: self._read())
+        self.set = KeySet(
+            "https://issuer/keys",
+            lambda text: {name: name for name in text.decode()},
+            refresh_s=REFRESH_S,
+            stale_s=STALE_S,
+            clock=lambda: self.now,
+        )
+
+    def _read(self) -> bytes:
+        self.fetches += 1
+        if self.waits is not None:
+            assert self.waits.wait(30)
+        if self.away:
+            raise ConfigError("away")
+        return self.keys.encode()
+
+    async def knows(self, name: str, after_s: float = 0.0) -> bool:
+        self.now += after_s
+        return await self.set.key(name) == name
+
+
+@pytest.fixture
+def issuer(monkeypatch: pytest.MonkeyPatch) -> Issuer:
+    return Issuer(monkeypatch)
+
+
+async def test_a_revoked_key_is_gone_once_the_keys_are_old(issuer: Issuer) -> None:
+    assert await issuer.knows("a")
+    issuer.keys = "b"
+    assert await issuer.knows("a", REFRESH_S - 1)
+    assert issuer.fetches == 1
+    assert not await issuer.knows("a", 1)
+    assert issuer.fetches == 2
+
+
+async def test_a_new_key_is_found_and_an_unknown_one_does_not_hammer(issuer: Issuer) -> None:
+    assert await issuer.knows("a")
+    issuer.keys = "ab"
+    assert not await issuer.knows("b", 9)
+    assert await issuer.knows("b", 1)
+    for _ in range(20):
+        assert not await issuer.knows("unknown", 0.1)
+    assert issuer.fetches == 2
+
+
+async def test_stale_keys_count_for_a_time_while_the_issuer_is_away(
+    issuer: Issuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await issuer.knows("a")
+    issuer.away = True
+    assert await issuer.knows("a", STALE_S - 1)
+    for _ in range(5):
+        await issuer.knows("a")
+    assert issuer.fetches == 2, "once a while, though it failed"
+    assert not await issuer.knows("a", 1)
+    assert "keys not fetched" in caplog.messages
+    issuer.away = False
+    assert await issuer.knows("a", 10)
+
+
+async def test_after_a_failure_it_is_tried_again_soon(issuer: Issuer) -> None:
+    assert await issuer.knows("a")
+    issuer.away = True
+    assert await issuer.knows("a", REFRESH_S)
+    issuer.away, issuer.keys = False, "b"
+    assert not await issuer.knows("a", 10)
+
+
+async def test_callers_share_one_fetch_and_one_that_leaves_does_not_end_it(issuer: Issuer) -> None:
+    issuer.waits = threading.Event()
+    callers = [asyncio.create_task(issuer.set.key("a")) for _ in range(20)]
+    await _until(lambda: issuer.fetches == 1)
+    callers[0].cancel()
+    issuer.waits.set()
+    found = await asyncio.gather(*callers, return_exceptions=True)
+    assert found[1:] == ["a"] * 19
+    assert issuer.fetches == 1
+
+
+async def test_a_slow_issuer_holds_up_nobody_whose_key_is_known(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gateway.auth import key_set
+
+    monkeypatch.setattr(key_set, "_PATIENCE_S", 0.0)
+    assert await issuer.knows("a")
+    issuer.waits = threading.Event()
+    assert await issuer.knows("a", REFRESH_S)
+    await _until(lambda: issuer.fetches == 2)
+    issuer.keys = "b"
+    issuer.waits.set()
+    await _until(lambda: issuer.set._refresh._task is None)
+    assert not await issuer.knows("a")
+
+
+def test_a_file_is_read_at_the_start(tmp_path: Any) -> None:
+    def refuse(text: bytes) -> Any:
+        raise ConfigError(f"no key set: {text!r}")
+
+    (tmp_path / "keys").write_text("x")
+    with pytest.raises(ConfigError, match="no key set"):
+        KeySet(str(tmp_path / "keys"), refuse, refresh_s=1, stale_s=1)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition is another thread's state
+            await asyncio.sleep(0.005)

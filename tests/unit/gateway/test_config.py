@@ -1,0 +1,41 @@
+"""What a gateway can be told, and refuses: above all to call others in plaintext unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError
+from common.tls_config import TlsConfig
+from gateway.config import GatewayConfig
+
+CA = TlsConfig(ca=Path("ca.pem"))
+HERE = ("127.0.0.1:7071", "localhost:7071", "[::1]:7071")
+ELSEWHERE = [
+    "10.0.0.5:7071",
+    "verifier:7071",
+    "dns:localhost:7071",
+    "kubernetes:verifier:grpc",
+    "[2001:db8::1]:7071",
+]
+
+
+@pytest.mark.parametrize("target", ELSEWHERE)
+@pytest.mark.parametrize("tier", ["verifiers", "drafters"])
+def test_workers_elsewhere_need_certificates(tier: str, target: str) -> None:
+    targets = {"verifiers": HERE, tier: (*HERE, target)}
+    with pytest.raises(ConfigError, match=rf"{tier}: .* set fleet_tls\.ca, or say --insecure"):
+        GatewayConfig(**targets)
+    GatewayConfig(**targets, fleet_tls=CA)
+    GatewayConfig(**targets, insecure=True)
+
+
+def test_workers_on_this_machine_do_not() -> None:
+    GatewayConfig(verifiers=HERE, drafters=HERE)
+
+
+def test_certificates_that_nobody_would_see_are_an_error() -> None:
+    own = TlsConfig(cert=Path("cert.pem"), key=Path("key.pem"))
+    with pytest.raises(ConfigError, match=r"fleet_tls\.ca"):
+        GatewayConfig(verifiers=HERE, fleet_tls=own)

@@ -1,0 +1,33 @@
+"""What services are told at their start is what they understand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import config
+from drafter.config import DrafterConfig
+from launcher.commandline import WorkerOptions, drafter_command, verifier_command
+from launcher.models import Models
+from verifier.config import VerifierConfig
+
+MODELS = Models(target=Path("/target"), draft=Path("/draft"), medusa=Path("/heads"))
+
+
+def _understood(schema: type[Any], command: list[str]) -> Any:
+    at = command.index("-m")
+    return config.load(schema, command[at + 2 :], prog="test", description="", environ={})
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"), [("none", "none"), ("int8", "none"), ("none", "int8")]
+)
+def test_each_worker_is_told_of_its_own_quantisation(target: str, draft: str) -> None:
+    options = WorkerOptions(quantize=target, draft_quantize=draft)
+    verifier = _understood(VerifierConfig, verifier_command(MODELS, options))
+    assert (verifier.model, verifier.medusa, verifier.quantize) == ("/target", "/heads", target)
+    assert MODELS.draft is not None
+    drafter = _understood(DrafterConfig, drafter_command(MODELS.draft, options))
+    assert (drafter.model, drafter.quantize) == ("/draft", draft)

@@ -1,0 +1,107 @@
+"""What the draft method needs of a drafter: the way to it, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+from typing import Protocol
+
+from common.model.tree import Drawn
+from common.sampling_params import SamplingParams
+from verifier.methods.clock import DraftClock
+from verifier.methods.pair_meter import PairMeter
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundKey:
+    """Which round, and how it ended."""
+
+    base: int
+    """Committed tokens before it."""
+    path_hash: int
+    """Of those tokens and the chain checked on top."""
+    accepted: int
+    """Chain tokens that were right."""
+    bonus: int
+    """The token after them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """A branch as it came from a drafter."""
+
+    session: int
+    """Which session."""
+    incarnation: int
+    """Of its mirror."""
+    key: RoundKey
+    """The outcome it continues."""
+    ids: tuple[int, ...]
+    """Draft tokens."""
+    drawn: tuple[Drawn, ...] = ()
+    """What each was drawn from, where that was asked for."""
+    came_at: float | None = None
+    """When, in seconds of the monotonic clock; None where nobody looked. The engine hears of it
+    only after the step it is in."""
+
+
+class DraftLink(Protocol):
+    """The way to one drafter. Calls come from the engine's thread and do not block."""
+
+    clock: DraftClock
+    """How fast this drafter answers."""
+    meter: PairMeter
+    """What it has done."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether messages can be sent."""
+
+    def open(
+        self,
+        session: int,
+        incarnation: int,
+        ids: Ids[int],
+        sampling: SamplingParams,
+        *,
+        drawn: bool,
+        salt: bytes,
+    ) -> None:
+        """Starts a mirror of a session.
+
+        Args:
+            session: Its number.
+            incarnation: Of the mirror.
+            ids: All that is committed.
+            sampling: How to draft.
+            drawn: Whether to say what tokens are drawn from.
+            salt: Who may share cached prefixes with it.
+        """
+
+    def commit(
+        self,
+        session: int,
+        incarnation: int,
+        key: RoundKey,
+        ids: Ids[int],
+        *,
+        draft_tokens: int,
+        verifying: int,
+        fanout: int,
+    ) -> None:
+        """Tells how a round ended and how long branches are wanted; 0 wants none.
+
+        Where the branch came ahead of the outcome, `verifying` says how much of it is checked now.
+        `fanout` is how many bonus tokens to guess, for each accepted length, ahead of the next.
+        """
+
+    def close(self, session: int, incarnation: int) -> None:
+        """Ends a mirror."""
+
+    def flush(self) -> None:
+        """Sends what has gathered, as one message."""
+
+
+LinkSource = Callable[[str], DraftLink | None]
+"""The link to a drafter's address; makes it where there is none yet, None where none can be."""
