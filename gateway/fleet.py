@@ -29,9 +29,8 @@ from common.tls_config import TlsConfig
 from common.tokenizer import Tokenizer
 from gateway.autoscale import Autoscaler, Pool
 from gateway.candidate import Candidate, misfit
-from gateway.gain import Gains
-from gateway.placement import Placement, offer, offered_methods, place
-from gateway.snapshot import PairView, Snapshot, State, WorkerView
+from gateway.placement import Placement, offered_methods, place
+from gateway.snapshot import Snapshot, WorkerView, pairs, standing, view
 from gateway.workers import WorkerHandle
 
 log = logging.getLogger(__name__)
@@ -226,7 +225,9 @@ class Fleet:
     def snapshot(self) -> Snapshot:
         """Returns all that is known of the fleet."""
         return Snapshot(
-            workers=tuple(self.workers()), pairs=tuple(self._pairs()), pools=tuple(self.pools())
+            workers=tuple(self.workers()),
+            pairs=tuple(pairs(self._verifiers, self._drafters)),
+            pools=tuple(self.pools()),
         )
 
     async def drain(self, address: str, grace_s: int) -> int:
@@ -289,35 +290,11 @@ class Fleet:
 
     def workers(self) -> list[WorkerView]:
         """Returns all workers listed, by tier (verifiers first), then pool, then address."""
-        views = [
-            WorkerView(
-                address=address,
-                tier=tier,
-                state=_state(handle.candidate),
-                description=handle.described,
-                status=handle.status,
-                in_flight=handle.in_flight_count,
-            )
-            for tier, handles in (("verifier", self._verifiers), ("drafter", self._drafters))
-            for address, handle in handles.items()
-        ]
-        return sorted(views, key=_standing)
-
-    def _pairs(self) -> Iterator[PairView]:
-        drafters = sorted(_candidates(self._drafters), key=lambda each: each.address)
-        for verifier in sorted(_candidates(self._verifiers), key=lambda each: each.address):
-            status = self._verifiers[verifier.address].status
-            measured = {pair.drafter: pair for pair in status.pairs} if status is not None else {}
-            gains = Gains(self._of(verifier.description.model), drafters)
-            offered = offer(verifier, drafters, gains) if verifier.available else []
-            for drafter in drafters:
-                yield PairView(
-                    verifier=verifier.address,
-                    drafter=drafter.address,
-                    misfit=misfit(verifier.description, drafter.description) or "",
-                    measured=measured.get(drafter.address),
-                    offered=any(each is drafter for each in offered),
-                )
+        tiers = {"verifier": self._verifiers, "drafter": self._drafters}
+        return sorted(
+            (view(tier, handle) for tier, handles in tiers.items() for handle in handles.values()),
+            key=standing,
+        )
 
     def _model(self, name: str) -> Model:
         verifiers = self._of(name)
@@ -377,20 +354,6 @@ class Fleet:
         self._reported.add(pair)
         extra = {"verifier": verifier.address, "drafter": drafter.address, "reason": reason}
         log.warning("drafter does not fit", extra=extra)
-
-
-def _state(worker: Candidate | None) -> State:
-    if worker is None or worker.load is None:
-        return State.LOST
-    if not worker.load.accepting:
-        return State.DRAINING
-    return State.BROKEN if worker.broken else State.READY
-
-
-def _standing(view: WorkerView) -> tuple[bool, str, str]:
-    """Where a worker stands in the list of all."""
-    pool = view.description.pool if view.description is not None else ""
-    return view.tier == "drafter", pool, view.address
 
 
 def _candidates(handles: Mapping[str, WorkerHandle]) -> list[Candidate]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from paceline.v1 import worker_pb2
 
 from gateway.autoscale import Pool
+from gateway.candidate import Candidate, misfit
+from gateway.gain import Gains
+from gateway.placement import offer
+from gateway.workers import WorkerHandle
 
 
 class State(StrEnum):
@@ -76,3 +81,59 @@ class Snapshot:
     workers: tuple[WorkerView, ...]
     pairs: tuple[PairView, ...]
     pools: tuple[Pool, ...]
+
+
+def view(tier: str, handle: WorkerHandle) -> WorkerView:
+    """Returns one worker.
+
+    Args:
+        tier: Where it is listed.
+        handle: What follows it.
+    """
+    return WorkerView(
+        address=handle.address,
+        tier=tier,
+        state=_state(handle.candidate),
+        description=handle.described,
+        status=handle.status,
+        in_flight=handle.in_flight_count,
+    )
+
+
+def standing(worker: WorkerView) -> tuple[bool, str, str]:
+    """Where a worker stands in the list of all: by tier, then pool, then address."""
+    pool = worker.description.pool if worker.description is not None else ""
+    return worker.tier == "drafter", pool, worker.address
+
+
+def pairs(
+    verifiers: Mapping[str, WorkerHandle], drafters: Mapping[str, WorkerHandle]
+) -> Iterator[PairView]:
+    """Returns all pairs of workers that were ever reached, by verifier, then drafter."""
+    targets, known = _reached(verifiers), _reached(drafters)
+    for verifier in targets:
+        status = verifiers[verifier.address].status
+        measured = {pair.drafter: pair for pair in status.pairs} if status is not None else {}
+        kin = [v for v in targets if v.description.model == verifier.description.model]
+        offered = offer(verifier, known, Gains(kin, known)) if verifier.available else []
+        for drafter in known:
+            yield PairView(
+                verifier=verifier.address,
+                drafter=drafter.address,
+                misfit=misfit(verifier.description, drafter.description) or "",
+                measured=measured.get(drafter.address),
+                offered=any(each is drafter for each in offered),
+            )
+
+
+def _reached(handles: Mapping[str, WorkerHandle]) -> list[Candidate]:
+    found = (handles[address].candidate for address in sorted(handles))
+    return [candidate for candidate in found if candidate is not None]
+
+
+def _state(worker: Candidate | None) -> State:
+    if worker is None or worker.load is None:
+        return State.LOST
+    if not worker.load.accepting:
+        return State.DRAINING
+    return State.BROKEN if worker.broken else State.READY

@@ -17,7 +17,7 @@ from gateway.generation import Generations
 from gateway.placement import Placement
 from gateway.request import Ask, Chunk, Complete, Prompt
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 600.0
 PROMPT_TOKENS = 6
 
 Pairing = tuple[str, str]

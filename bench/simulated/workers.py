@@ -16,7 +16,7 @@ from bench.simulated.spec import WorkerSpec
 from common.errors import StartupError
 from launcher.process import tethered
 
-START_S = 120.0
+START_S = 300.0
 END_S = 60.0
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ from gateway.generation import Generations
 from gateway.placement import place
 from gateway.sessions import Sessions
 
-PATIENCE_S = 100.0
+PATIENCE_S = 240.0
 NEAR_S, FAR_S = 0.004, 0.060
 
 _NEAR = {(0, 1), (1, 0), (2, 0), (2, 1), (0, 2), (1, 3)}
@@ -117,7 +117,7 @@ async def gateway(verifiers: Sequence[str], drafters: Sequence[str]) -> AsyncIte
     fleet = WatchedFleet(verifiers, drafters, {}, interval_ms=100, on_change=changed)
     async with fleet:
         sessions = Sessions(fleet, MemorySessions(60))
-        found = Gateway(fleet, Generations(fleet, sessions, FailoverConfig(wait_s=30)))
+        found = Gateway(fleet, Generations(fleet, sessions, FailoverConfig(wait_s=PATIENCE_S)))
         await until(lambda: ready(fleet) == len(verifiers) + len(drafters))
         yield found
         await sessions.close()

@@ -30,7 +30,7 @@ from tests.e2e.fleet.fleet import (
     verifier_spec,
 )
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 SESSIONS = 6
 MAX_TOKENS = 32
