@@ -43,6 +43,7 @@ class Turn:
         owner: Address of the verifier that held the cache when the turn began, where it still did.
         model: The model's name.
         record: What is known of the session now, by the latest claim.
+        fenced: Whether the store knows the epoch; see `OpenSession`.
     """
 
     cache_salt: bytes
@@ -51,6 +52,7 @@ class Turn:
     owner: str | None = None
     model: str = ""
     record: SessionRecord | None = None
+    fenced: bool = True
 
 
 class Sessions:
@@ -84,6 +86,7 @@ class Sessions:
             owner=self._owner(opened.record, model),
             model=model,
             record=opened.record,
+            fenced=opened.fenced,
         )
 
     async def claim(self, turn: Turn, placement: Placement) -> None:
@@ -105,7 +108,8 @@ class Sessions:
                 owner=placement.verifier, handle=handle, length=0, hash="", model=turn.model
             )
         assert turn.record is not None
-        if await self._store.save(turn.key, turn.epoch, turn.record) is False:
+        saved = await self._store.save(turn.key, turn.epoch, turn.record)
+        if saved is False and turn.fenced:
             raise Aborted("session_id: a later request has taken this session over")
         if before is not None and before.owner != placement.verifier:
             self._spawn(self._release(turn, before.owner))

@@ -41,10 +41,11 @@ redis.call('HSET', KEYS[1], 'epoch', text)
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return {text, old[2], old[3], old[4], old[5], old[6]}
 """
+# A lower epoch, or none, is that of a store that was away, or has lost its records, meanwhile.
 _SAVE = """
-if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'owner', ARGV[3], 'handle', ARGV[4], 'length', ARGV[5],
-           'hash', ARGV[6], 'model', ARGV[7])
+if tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0') > tonumber(ARGV[1]) then return 0 end
+redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'owner', ARGV[3], 'handle', ARGV[4],
+           'length', ARGV[5], 'hash', ARGV[6], 'model', ARGV[7])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return 1
 """
@@ -77,11 +78,15 @@ class OpenSession:
         key: Its key.
         epoch: Its fence, higher than all before.
         record: What was known of it, or None.
+        fenced: Whether the store said so. It did not where it was away or slow; it may have
+            opened the session all the same, with another epoch, so that what it says later of
+            this one means nothing.
     """
 
     key: str
     epoch: int
     record: SessionRecord | None
+    fenced: bool = True
 
 
 class SessionStore(ABC):
@@ -157,7 +162,7 @@ class MemorySessions(SessionStore):
 
     async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
         """See `SessionStore.save`."""
-        if self._records.get(key, (0.0, 0, None))[1] != epoch:
+        if self._records.get(key, (0.0, 0, None))[1] > epoch:
             return False
         self._put(key, epoch, record)
         return True
@@ -193,7 +198,7 @@ class RedisSessions(SessionStore):
         """See `SessionStore.open`."""
         found = await self._run(self._open_script, key, [self._ttl_ms, self._epochs.last])
         if found is None:
-            return OpenSession(key=key, epoch=self._epochs.next(), record=None)
+            return OpenSession(key=key, epoch=self._epochs.next(), record=None, fenced=False)
         epoch, *fields = found
         self._epochs.last = max(self._epochs.last, int(epoch))
         return OpenSession(key=key, epoch=int(epoch), record=_record(fields))

