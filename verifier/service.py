@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from verifier.convert import (
 )
 from verifier.engine import Engine
 from verifier.links import DrafterLinks
+from verifier.mailbox import Mailbox
 from verifier.methods.draft import DraftProposer
 from verifier.round_spans import RoundSpans, results
 from verifier.sequence import Event, Request
@@ -94,36 +95,20 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
     ) -> AsyncGenerator[list[Event], None]:
         """Runs a request; yields what the engine tells, a few events at a time."""
         loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[Event] = asyncio.Queue()
-        ended = asyncio.Event()
-
-        def take(event: Event) -> None:
-            if ended.is_set():  # nothing counts after the end, whoever brought it about
-                return
-            queue.put_nowait(event)
-            if event.finish is not None or event.error is not None:
-                ended.set()
-
-        def hear(event: Event) -> None:
-            loop.call_soon_threadsafe(take, event)
+        mailbox = Mailbox(loop)
 
         def end(error: Aborted) -> None:
-            take(Event(error=error))
+            mailbox.put(Event(error=error))
 
         if message.session:
             self._sessions.enter(message.session, message.epoch, message.request_id, end)
         output: list[int] = []
         ticket, due, last = 0, loop.time(), Event()
         try:
-            ticket = self._engine.submit(asked, hear)
+            ticket = self._engine.submit(asked, mailbox.put)
             while last.finish is None:
-                events = [await queue.get()]
-                if loop.time() < due:
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(ended.wait(), due - loop.time())
+                events = await mailbox.take(due)  # a slow reader gets fewer, larger messages
                 due = loop.time() + self._interval_s
-                while not queue.empty():  # a slow reader, too, gets fewer, larger messages
-                    events.append(queue.get_nowait())
                 last = events[-1]
                 if last.error is not None:
                     raise last.error

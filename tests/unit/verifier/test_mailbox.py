@@ -1,0 +1,77 @@
+"""Events reach the request's task: all of them, in order, none after the last."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+from common.errors import Aborted
+from verifier.mailbox import Mailbox
+from verifier.sequence import Event, FinishReason
+
+HOUR_S = 3600.0
+
+
+def event(*ids: int) -> Event:
+    return Event(ids=list(ids))
+
+
+LAST = Event(finish=FinishReason.LENGTH)
+
+
+def ids(events: Sequence[Event]) -> list[int]:
+    return [id_ for each in events for id_ in each.ids]
+
+
+async def test_from_a_thread_everything_comes_in_order() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+
+    def engine() -> None:
+        for number in range(5000):
+            mailbox.put(event(number))
+        mailbox.put(LAST)
+
+    thread = threading.Thread(target=engine)
+    thread.start()
+    got: list[Event] = []
+    while not got or got[-1].finish is None:
+        got += await mailbox.take(0.0)
+    thread.join()
+    assert ids(got) == list(range(5000))
+
+
+async def test_the_last_one_ends_the_wait_for_more() -> None:
+    loop = asyncio.get_running_loop()
+    mailbox = Mailbox(loop)
+    mailbox.put(event(1))
+    taken = asyncio.create_task(mailbox.take(asyncio.get_running_loop().time() + HOUR_S))
+    await asyncio.sleep(0)
+    mailbox.put(event(2))
+    assert not taken.done()
+    await asyncio.to_thread(mailbox.put, LAST)
+    assert ids(await taken) == [1, 2]
+
+
+async def test_what_comes_before_its_time_comes_together() -> None:
+    loop = asyncio.get_running_loop()
+    mailbox = Mailbox(loop)
+    taken = asyncio.create_task(mailbox.take(loop.time() + 0.01))
+    await asyncio.sleep(0)
+    for number in range(3):
+        mailbox.put(event(number))
+    assert ids(await taken) == [0, 1, 2]
+    taken = asyncio.create_task(mailbox.take(loop.time() + 0.01))
+    await asyncio.sleep(0)
+    mailbox.put(event(3))
+    assert ids(await taken) == [3]
+
+
+async def test_nothing_counts_after_the_last_one() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    mailbox.put(event(1))
+    mailbox.put(Event(error=Aborted("taken over")))
+    mailbox.put(LAST)
+    found = await mailbox.take(asyncio.get_running_loop().time() + HOUR_S)
+    assert ids(found) == [1]
+    assert isinstance(found[-1].error, Aborted)
