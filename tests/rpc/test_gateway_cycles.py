@@ -7,13 +7,14 @@ import gc
 import threading
 
 import psutil
+import pytest
 from paceline.v1 import inference_pb2
 
 from common.model.runner import Runner
 from tests.rpc.gateways import Gateway, gateway, ids_of, until
 from tests.rpc.services import verifying
 
-CYCLES, AT_ONCE = 1_000, 25
+CYCLES, AT_ONCE = 10_000, 25
 MOST_GROWTH_BYTES = 24 << 20
 
 
@@ -36,6 +37,7 @@ async def cycles(target: Gateway, count: int) -> None:
         await asyncio.gather(*(cycle(target, start + index) for index in range(AT_ONCE)))
 
 
+@pytest.mark.timeout(600)
 async def test_open_and_cancel_leaves_nothing_behind(target: Runner) -> None:
     process = psutil.Process()
     async with verifying(target) as verifier, gateway(verifier.address, max_concurrent=99) as door:
