@@ -73,8 +73,7 @@ def _cache(target: Runner, lease: KvLease, length: int) -> list[Tensor]:
 
 @pytest.fixture(scope="module")
 def alone(target: Runner) -> list[tuple[list[int], Tensor, list[Tensor]]]:
-    # Two threads that wait for each other on busy cores take long: half of it will do.
-    texts = [_text(target, seed) for seed in range(4 if torch.get_num_threads() == 1 else 2)]
+    texts = [_text(target, seed) for seed in range(4)]
     return [(ids, *_one_by_one(target, ids)) for ids in texts]
 
 
