@@ -15,53 +15,24 @@ from collections.abc import Sequence as Ids
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from common import fence
 from common.errors import InvalidArgument
 from common.fading_mean import FadingMean
 from common.inbox import Inbox, Note, StepMeter
-from common.model.batch import PathRows, Segment
 from common.model.kv_cache import MAX_SALT_BYTES, KvLease
 from common.model.runner import Runner
-from common.model.sampling import Row, runners_up, sample, warp
+from common.model.sampling import runners_up, sample
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
 from drafter.config import EngineConfig
+from drafter.item import Item, drawn_from, row_of
 from drafter.mirror import Mirror, Round, mark
 from drafter.nodes import Node
+from drafter.reply import Key, Outbox, Reply
 from drafter.totals import Totals
 
 _log = logging.getLogger(__name__)
-
-_MOST_DRAWN = 64
-"""Tokens of a distribution that is sent; verifiers ask for fewer, but ties may add some."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """News of one session for its verifier: a branch, a warm mirror, or the end of one."""
-
-    session: int
-    """The verifier's number for the session."""
-    incarnation: int
-    """Of its mirror."""
-    round: Round | None = None
-    """Set with `ids`: the round whose outcome they continue."""
-    ids: tuple[int, ...] = ()
-    """Draft tokens."""
-    drawn: tuple[Drawn, ...] = ()
-    """What each was drawn from, where the verifier wants to know."""
-    warm: int | None = None
-    """Set when the first prefill is done: tokens in the mirror."""
-    dropped: str | None = None
-    """Set when the mirror was given up: why."""
-
-
-Outbox = Callable[[list[Reply]], None]
-"""Takes what one step has for one verifier; called on the engine's thread, must not block."""
-
-Key = tuple[Outbox, int]
 
 
 @dataclass(frozen=True)
@@ -89,39 +60,6 @@ class Load:
     more; 0 to 1."""
     draft_wait_ms: float
     """Moving average of the time a branch waits for its first pass, in milliseconds."""
-
-
-@dataclass(frozen=True)
-class Item:
-    """One mirror's part of a step: committed ids to catch up with, or drafted nodes."""
-
-    key: Key
-    """Whose."""
-    mirror: Mirror
-    """The same."""
-    committed: int = 0
-    """Ids to compute, from `mirror.computed` on."""
-    nodes: Ids[Node] = ()
-    """Nodes to compute; each has a slot, and so have those before it."""
-    ends: Ids[Node] = ()
-    """Nodes whose next token is to be chosen after the pass."""
-
-    @property
-    def rows(self) -> int:
-        """Rows it takes of the pass."""
-        return self.committed + len(self.nodes)
-
-    def segment(self) -> Segment:
-        """What the model is to compute."""
-        mirror, slots = self.mirror, self.mirror.lease.slots
-        if not self.nodes:
-            start, end = mirror.computed, mirror.computed + self.committed
-            last = [self.committed - 1] if self.ends else []
-            return Segment(mirror.ids[start:end], start, slots, wanted=last)
-        tokens = [node.token for node in self.nodes]
-        paths = [[before.slot for before in node.path()] for node in self.nodes]
-        known = slots[: len(mirror.ids)]
-        return PathRows(tokens, known, paths, wanted=range(len(tokens)))
 
 
 class DraftEngine:
@@ -385,7 +323,7 @@ class DraftEngine:
         open_nodes = [node for node in mirror.breaks if node.logits is not None]
         if fanout and open_nodes:
             logits = torch.stack([node.logits for node in open_nodes if node.logits is not None])
-            rows = [_row(mirror, node) for node in open_nodes]
+            rows = [row_of(mirror, node) for node in open_nodes]
             chosen = [node.choice for node in open_nodes if node.choice is not None]
             for node, others in zip(
                 open_nodes, runners_up(logits, rows, chosen, fanout), strict=True
@@ -399,14 +337,14 @@ class DraftEngine:
         ends = [(item, node) for item in batch for node in item.ends]
         if not ends:
             return
-        rows = [_row(item.mirror, node) for item, node in ends]
+        rows = [row_of(item.mirror, node) for item, node in ends]
         choices = sample(output.logits[: len(rows)], rows).tolist()
         for (item, node), row, choice, logits in zip(
             ends, rows, choices, output.logits, strict=False
         ):
             node.choice, node.computed = choice, True
             if item.mirror.wants_drawn:
-                node.drawn = _drawn(logits, row)
+                node.drawn = drawn_from(logits, row)
             elif item.mirror.round is not None and item.mirror.round.fanout:
                 node.logits = logits.clone()  # a view would keep the whole step's
 
@@ -500,26 +438,7 @@ class DraftEngine:
         self._replies = {}
 
 
-def _row(mirror: Mirror, node: Node) -> Row:
-    """What decides the token after a node."""
-    path = tuple(before.token for before in node.path()) if mirror.seen is not None else ()
-    return Row(params=mirror.sampling, position=node.position + 1, seen=mirror.seen, path=path)
-
-
 def _all(drawn: Ids[Drawn | None]) -> tuple[Drawn, ...]:
     """What every token of a branch was drawn from; nothing where that is not known of all."""
     known = tuple(one for one in drawn if one is not None)
     return known if len(known) == len(drawn) else ()
-
-
-def _drawn(logits: Tensor, row: Row) -> Drawn | None:
-    """What a token is drawn from, as far as anything is left by the warpers. # [V]
-
-    None where too much is left to be sent: the token then passes for a guess, which is checked
-    more strictly.
-    """
-    chances = warp(logits[None], [row])[0].double().softmax(-1)
-    ids = chances.nonzero()[:, 0]
-    if len(ids) > _MOST_DRAWN:
-        return None
-    return Drawn(tuple(ids.tolist()), tuple(chances[ids].tolist()))

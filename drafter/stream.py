@@ -17,7 +17,8 @@ from paceline.v1 import drafter_pb2
 
 from common.errors import ResourceExhausted
 from drafter.convert import notes, response
-from drafter.engine import DraftEngine, Reply
+from drafter.engine import DraftEngine
+from drafter.reply import Reply
 
 MOST_BACKLOG = 1000
 """Notes waiting in the engine beyond which no further message is read."""

@@ -28,7 +28,8 @@ from common.errors import (
 from common.tls_config import TlsConfig
 from common.tokenizer import Tokenizer
 from gateway.autoscale import Autoscaler, Pool
-from gateway.candidate import Candidate, misfit
+from gateway.candidate import Candidate
+from gateway.complaints import Complaints
 from gateway.placement import Placement, offered_methods, place
 from gateway.snapshot import Snapshot, WorkerView, pairs, standing, view
 from gateway.workers import WorkerHandle
@@ -90,8 +91,7 @@ class Fleet:
         self._drafters = {each: self._handle("drafter", each) for each in drafters}
         self._tokenizers = tokenizers
         self._on_change = on_change
-        self._reported: set[tuple[str, int, str, int]] = set()
-        self._without_tokenizer: set[str] = set()
+        self._complaints = Complaints(tokenizers)
         self._tasks: set[asyncio.Task[None]] = set()
         self._autoscaler = Autoscaler()
         self._turns: Counter[str] = Counter()  # requests placed, by model
@@ -124,7 +124,7 @@ class Fleet:
             log.info(f"{tier} listed", extra={"address": address})
             handles[address] = self._handle(tier, address)
             self._spawn(handles[address].live())
-        self._reported = {pair for pair in self._reported if gone.isdisjoint(pair)}
+        self._complaints.forget(gone)
         if gone:
             self._spawn(self._changed())
 
@@ -222,6 +222,14 @@ class Fleet:
         """Returns all pools of workers, and the size that each should have."""
         return self._autoscaler.pools(*self.candidates())
 
+    def workers(self) -> list[WorkerView]:
+        """Returns all workers listed, by tier (verifiers first), then pool, then address."""
+        tiers = {"verifier": self._verifiers, "drafter": self._drafters}
+        return sorted(
+            (view(tier, handle) for tier, handles in tiers.items() for handle in handles.values()),
+            key=standing,
+        )
+
     def snapshot(self) -> Snapshot:
         """Returns all that is known of the fleet."""
         return Snapshot(
@@ -288,14 +296,6 @@ class Fleet:
         self._turns[model] += 1
         return self._turns[model]
 
-    def workers(self) -> list[WorkerView]:
-        """Returns all workers listed, by tier (verifiers first), then pool, then address."""
-        tiers = {"verifier": self._verifiers, "drafter": self._drafters}
-        return sorted(
-            (view(tier, handle) for tier, handles in tiers.items() for handle in handles.values()),
-            key=standing,
-        )
-
     def _model(self, name: str) -> Model:
         verifiers = self._of(name)
         available = [each for each in verifiers if each.available]
@@ -325,35 +325,8 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
 
     async def _changed(self) -> None:
-        for verifier in _candidates(self._verifiers):
-            self._check_tokenizer(verifier)
-            for drafter in _candidates(self._drafters):
-                self._check_pair(verifier, drafter)
+        self._complaints.check(*self.candidates())
         await self._on_change(any(handle.present for handle in self._verifiers.values()))
-
-    def _check_tokenizer(self, verifier: Candidate) -> None:
-        """Tells once per model that text cannot be sent to it."""
-        description = verifier.description
-        known = description.tokenizer_fingerprint in self._tokenizers
-        if not known and description.model not in self._without_tokenizer:
-            self._without_tokenizer.add(description.model)
-            extra = {"model": description.model, "fingerprint": description.tokenizer_fingerprint}
-            log.warning("model takes token ids only: no tokenizer of it is loaded", extra=extra)
-
-    def _check_pair(self, verifier: Candidate, drafter: Candidate) -> None:
-        """Tells once per pair of processes that they do not fit; placement just skips them."""
-        reason = misfit(verifier.description, drafter.description)
-        pair = (
-            verifier.address,
-            verifier.description.incarnation,
-            drafter.address,
-            drafter.description.incarnation,
-        )
-        if reason is None or pair in self._reported:
-            return
-        self._reported.add(pair)
-        extra = {"verifier": verifier.address, "drafter": drafter.address, "reason": reason}
-        log.warning("drafter does not fit", extra=extra)
 
 
 def _candidates(handles: Mapping[str, WorkerHandle]) -> list[Candidate]:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from common.store.sessions import SessionStore
 from common.telemetry.metrics import Metric, Page, Source
+from common.telemetry.store_metric import STORE
 from gateway.admission import Admission
 from gateway.fleet import Fleet
 from gateway.generation import Generations
@@ -63,11 +64,6 @@ REFUSALS = Metric(
     kind="counter",
     help="Requests over a limit, by tenant; from the hundredth on tenants are counted as other.",
     labels=("tenant",),
-)
-STORE = Metric(
-    name="paceline_store_available",
-    kind="gauge",
-    help="1 while the store answers, 0 while it is away; absent where none is configured.",
 )
 WORKERS = Metric(
     name="paceline_workers",

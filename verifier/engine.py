@@ -11,19 +11,15 @@ import logging
 import time
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from common.errors import PacelineError, ResourceExhausted, Unavailable
 from common.fair_share import over_share
 from common.inbox import Inbox, Note, StepMeter
-from common.model.batch import Segment, tree_slots
+from common.model.batch import tree_slots
 from common.model.kv_cache import KvLease
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
-from common.model.sampling import Row, sample
 from common.model.tree import TokenTree
 from verifier.acceptance import rules
-from verifier.acceptance.base import Scores
 from verifier.acceptance.typical import Typical
 from verifier.choice import MethodChoice
 from verifier.config import EngineConfig
@@ -37,6 +33,7 @@ from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
 from verifier.round_times import RoundTimes
 from verifier.scheduler import Scheduler, Work
+from verifier.scoring import Scored, score
 from verifier.sequence import Event, Limits, Listener, Request, Sequence, Source, validate
 from verifier.totals import Totals
 
@@ -69,14 +66,6 @@ class Load:
     """Moving average of the time rounds wait for the drafts they asked for, in milliseconds."""
     plain_step_ms: float
     """What a step of the present batch would take without drafts, in milliseconds."""
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """One sequence's tree after the pass, and the states below it."""
-
-    scores: Scores
-    states: Tensor  # [nodes, hidden]
 
 
 class Engine:
@@ -274,7 +263,7 @@ class Engine:
     def _run_and_commit(self, batch: list[Work]) -> None:
         started = time.monotonic()
         try:
-            scored = self._run(batch)
+            scored = score(self._runner, batch)
         except Exception as error:
             if len(batch) == 1:
                 self._fail(batch, error)
@@ -298,28 +287,8 @@ class Engine:
                 seconds=time.monotonic() - started,
             )
 
-    def _run(self, batch: list[Work]) -> list[_Scored | None]:
-        """One forward pass and one sample at every node of every tree."""
-        output = self._runner.forward([_segment(work) for work in batch])
-        rows = [_rows(work.sequence, work.tree) if work.tree else [] for work in batch]
-        every = [row for part in rows for row in part]
-        choices = sample(output.logits[: len(every)], every).tolist() if every else []
-        scored: list[_Scored | None] = []
-        first = 0
-        for work, part in zip(batch, rows, strict=True):
-            if work.tree is None:
-                scored.append(None)
-                continue
-            mine = slice(first, first + len(part))
-            scores = Scores(
-                tree=work.tree, choices=choices[mine], logits=output.logits[mine], rows=part
-            )
-            scored.append(_Scored(scores, output.states[mine]))
-            first = mine.stop
-        return scored
-
     def _commit(
-        self, batch: list[Work], scored: list[_Scored | None], started: float, verified: float
+        self, batch: list[Work], scored: list[Scored | None], started: float, verified: float
     ) -> None:
         """Keeps what was right, frees who is done, tells drafters first and then everyone."""
         news = []
@@ -337,7 +306,7 @@ class Engine:
         for sequence, event in news:
             sequence.listener(event)
 
-    def _commit_round(self, work: Work, scored: _Scored) -> Event:
+    def _commit_round(self, work: Work, scored: Scored) -> Event:
         sequence, tree = work.sequence, scored.scores.tree
         accepted, last = self._rules[sequence.request.acceptance](scored.scores)
         root = len(sequence.ids) - 1
@@ -436,30 +405,6 @@ class Engine:
 
     def _flush(self) -> None:
         self._deadline = self.methods.flush()
-
-
-def _segment(work: Work) -> Segment:
-    sequence, slots = work.sequence, work.sequence.lease.slots
-    if work.tree is not None and len(work.tree) > 1:
-        tree = work.tree
-        return Segment(tree.ids, sequence.computed, slots, tree=tree, wanted=range(len(tree)))
-    rows = sequence.ids[sequence.computed : sequence.computed + work.rows]
-    wanted = [work.rows - 1] if work.tree is not None else []
-    return Segment(rows, sequence.computed, slots, wanted=wanted)
-
-
-def _rows(sequence: Sequence, tree: TokenTree) -> list[Row]:
-    """What sampling needs to know at each node: position, and history where penalties ask."""
-    sampling, seen = sequence.request.sampling, sequence.seen
-    paths: list[tuple[int, ...]] = [()] * len(tree)
-    if seen is not None:
-        for node in range(1, len(tree)):
-            paths[node] = (*paths[tree.parents[node]], tree.ids[node])
-    length = len(sequence.ids)
-    return [
-        Row(params=sampling, position=length + depth, seen=seen, path=path)
-        for depth, path in zip(tree.depths, paths, strict=True)
-    ]
 
 
 def _no_links(address: str) -> None:

@@ -9,6 +9,7 @@ from paceline.v1 import worker_pb2
 from common.store.pools import NgramPools
 from common.telemetry import worker_metrics
 from common.telemetry.metrics import Metric, Page, Source
+from common.telemetry.store_metric import STORE
 from verifier.engine import Engine
 from verifier.sessions import Sessions
 
@@ -61,11 +62,6 @@ STALE_EPOCHS = Metric(
 )
 SESSIONS = Metric(
     name="paceline_sessions", kind="gauge", help="Sessions whose cache is kept, or in use."
-)
-STORE = Metric(
-    name="paceline_store_available",
-    kind="gauge",
-    help="1 while the store answers, 0 while it is away; absent where none is configured.",
 )
 DRAFTS = Metric(
     name="paceline_spec_decode_num_drafts_total",

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from common.followers import MOST_FOLLOWERS, commonest
+
 Ngram = tuple[int, ...]
 
-_MOST_FOLLOWERS = 16
 _BYTES = 256
 """What a context takes in memory, about."""
 
@@ -46,8 +47,8 @@ class Table:
                     continue
                 known = self._counts[context] = dict([known])
             known[token] = known.get(token, 0.0) + weight
-            if len(known) > _MOST_FOLLOWERS:
-                self._counts[context] = _commonest(known)
+            if len(known) > MOST_FOLLOWERS:
+                self._counts[context] = commonest(known)
 
     def followers(self, context: Ngram) -> Mapping[int, float] | None:
         """Counts by token after a context, which comes without its first token."""
@@ -114,9 +115,3 @@ class Cache:
         """Begins a new generation where this one is full; the one before it goes."""
         if self._contexts >= self._most:
             self._old, self._young, self._contexts = self._young, {}, 0
-
-
-def _commonest(followers: dict[int, float]) -> dict[int, float]:
-    """The commoner half, at half its counts, so that newcomers get a chance."""
-    ranked = sorted(followers.items(), key=lambda item: item[1], reverse=True)
-    return {token: count / 2 for token, count in ranked[: _MOST_FOLLOWERS // 2]}

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Ids
 
+from common.followers import MOST_FOLLOWERS, commonest
+
 Context = tuple[int, ...]
 """The last tokens before the one in question, oldest first."""
-
-_MOST_FOLLOWERS = 16
-"""Kept for one context; the rare half goes when there are more."""
 
 
 class Contexts:
@@ -70,16 +69,10 @@ class Contexts:
             self._young[context] = {found: 2.0} if found == token else {found: 1.0, token: 1.0}
             return
         found[token] = found.get(token, 0.0) + 1.0
-        if len(found) > _MOST_FOLLOWERS:
-            self._young[context] = _commonest(found)
+        if len(found) > MOST_FOLLOWERS:
+            self._young[context] = commonest(found)
 
     def _keep(self, context: Context, found: int | dict[int, float]) -> None:
         if len(self._young) >= self._most:
             self._old, self._young = self._young, {}
         self._young[context] = found
-
-
-def _commonest(followers: dict[int, float]) -> dict[int, float]:
-    """The commoner half, at half its counts, so that newcomers get a chance."""
-    ranked = sorted(followers.items(), key=lambda item: item[1], reverse=True)
-    return {token: count / 2 for token, count in ranked[: _MOST_FOLLOWERS // 2]}

@@ -15,8 +15,9 @@ from common import fence
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from drafter.config import EngineConfig
-from drafter.engine import DraftEngine, Reply
+from drafter.engine import DraftEngine
 from drafter.mirror import Round
+from drafter.reply import Reply
 from tests import tiny_models
 from tests.inprocess import Pair, runner
 from tests.tiny_models import MAX_LEN, VOCAB

@@ -15,7 +15,7 @@ import pytest
 
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
-from drafter.engine import Reply
+from drafter.reply import Reply
 from tests import tiny_models
 from tests.inprocess import Collected, Pair, runner
 from verifier.config import EngineConfig

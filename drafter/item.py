@@ -1,0 +1,70 @@
+"""One mirror's part of a pass, and what decides the token after a node of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from common.model.batch import PathRows, Segment
+from common.model.sampling import Row, warp
+from common.model.tree import Drawn
+from drafter.mirror import Mirror
+from drafter.nodes import Node
+from drafter.reply import Key
+
+_MOST_DRAWN = 64
+"""Tokens of a distribution that is sent; verifiers ask for fewer, but ties may add some."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One mirror's part of a step: committed ids to catch up with, or drafted nodes."""
+
+    key: Key
+    """Whose."""
+    mirror: Mirror
+    """The same."""
+    committed: int = 0
+    """Ids to compute, from `mirror.computed` on."""
+    nodes: Ids[Node] = ()
+    """Nodes to compute; each has a slot, and so have those before it."""
+    ends: Ids[Node] = ()
+    """Nodes whose next token is to be chosen after the pass."""
+
+    @property
+    def rows(self) -> int:
+        """Rows it takes of the pass."""
+        return self.committed + len(self.nodes)
+
+    def segment(self) -> Segment:
+        """What the model is to compute."""
+        mirror, slots = self.mirror, self.mirror.lease.slots
+        if not self.nodes:
+            start, end = mirror.computed, mirror.computed + self.committed
+            last = [self.committed - 1] if self.ends else []
+            return Segment(mirror.ids[start:end], start, slots, wanted=last)
+        tokens = [node.token for node in self.nodes]
+        paths = [[before.slot for before in node.path()] for node in self.nodes]
+        known = slots[: len(mirror.ids)]
+        return PathRows(tokens, known, paths, wanted=range(len(tokens)))
+
+
+def row_of(mirror: Mirror, node: Node) -> Row:
+    """What decides the token after a node."""
+    path = tuple(before.token for before in node.path()) if mirror.seen is not None else ()
+    return Row(params=mirror.sampling, position=node.position + 1, seen=mirror.seen, path=path)
+
+
+def drawn_from(logits: Tensor, row: Row) -> Drawn | None:
+    """What a token is drawn from, as far as anything is left by the warpers. # [V]
+
+    None where too much is left to be sent: the token then passes for a guess, which is checked
+    more strictly.
+    """
+    chances = warp(logits[None], [row])[0].double().softmax(-1)
+    ids = chances.nonzero()[:, 0]
+    if len(ids) > _MOST_DRAWN:
+        return None
+    return Drawn(tuple(ids.tolist()), tuple(chances[ids].tolist()))
