@@ -38,6 +38,8 @@ _NOTHING = Measured()
 _CROWD = 2
 _PRIOR_CROWDING = 0.4
 _LEAST_EXCESS = 0.01
+_LEAST_STEP_MS = 1e-3
+"""No step is shorter: less is a clock that did not move, and as good as unknown."""
 _LEAST_CALIBRATION = 0.2
 _LEAST_SHARE = 1e-3
 _LEAST_EVIDENCE_TOKENS = 32
@@ -133,12 +135,13 @@ class Gains:
         assert drafter.load is not None
         others = [each for _, each in self._of[drafter.address] if each.rounds]
         token_ms = drafter.load.step_ms or _median([each.draft_ms for each in others])
-        if not (verifier.load.plain_step_ms and token_ms):
+        step_ms = verifier.load.plain_step_ms
+        if min(step_ms, token_ms) < _LEAST_STEP_MS:
             return None
         found = verifier.load.pairs.get(drafter.address, _NOTHING)
         ways = [_way_ms(each, token_ms) for each in ([found] if found.rounds else others)]
         return Pair(
-            step_s=_coarse(verifier.load.plain_step_ms / 1e3),
+            step_s=_coarse(step_ms / 1e3),
             token_s=_coarse(token_ms / 1e3),
             round_trip_s=_coarse(_median(ways) / 1e3),
             acceptance=_coarse(self._acceptance(found, drafter)),

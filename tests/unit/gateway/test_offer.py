@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.candidate import Candidate
@@ -89,10 +89,12 @@ PAIRS = st.dictionaries(
 
 
 @given(WORKERS, PAIRS, st.floats(0, 200), st.integers(0, 1000), st.sampled_from(["auto", "draft"]))
+@example([{"step_ms": 1.0}], {}, 5e-324, 0, "auto")
+@example([{"step_ms": 5e-324}], {}, 1.0, 0, "draft")
 def test_whatever_is_reported(drafters, pairs, step_ms: float, turn: int, method: str) -> None:
     known = []
     for number, facts in enumerate(drafters):
-        if facts["lost"]:
+        if facts.get("lost"):
             known.append(worker(f"d{number}", lost=True))
         else:
             known.append(drafter(f"d{number}", **{k: v for k, v in facts.items() if k != "lost"}))
