@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Read when torch is first imported. On a machine whose cores are busy, threads that wait for each
 # other at every small product make tests many times slower; tests of threads set their own count.
@@ -13,7 +14,23 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # And where a test sets two, they sleep until the other one is there instead of taking its core.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# The same examples in every run: what nobody changed does not fail for somebody's change. New ones
+# are looked for with `--hypothesis-profile=explore`; one that fails becomes an `@example`. No time
+# limit for an example either: machines are busy.
+_COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", _COMMON, derandomize=True)
+settings.register_profile("explore", _COMMON, print_blob=True)
+settings.load_profile("suite")
+
 ROOT = Path(__file__).parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes: a file in one, and whole services not side by side."""
+    for item in items:
+        folder, *_ = item.path.relative_to(ROOT / "tests").parts
+        group = "services" if folder in {"rpc", "e2e"} else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

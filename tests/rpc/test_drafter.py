@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, types_pb2, worker_pb2, worker_pb2_grpc
 
@@ -453,7 +453,7 @@ async def said(call: Any, talk: Sequence[drafter_pb2.DraftRequest]) -> grpc.Stat
     return code
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(talk=st.lists(messages, max_size=6), greets=st.booleans())
 async def test_no_verifier_brings_the_drafter_down(
     talk: list[drafter_pb2.DraftRequest],

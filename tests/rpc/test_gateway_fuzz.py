@@ -31,7 +31,6 @@ REFUSALS = {
 }
 FUZZ = settings(
     max_examples=150,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

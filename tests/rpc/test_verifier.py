@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.v1 import drafter_pb2, types_pb2, verifier_pb2, worker_pb2
 
@@ -651,7 +651,7 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(messages=st.lists(requests, min_size=1, max_size=4))
 async def test_no_request_brings_the_verifier_down(
     messages: list[verifier_pb2.VerifierGenerateRequest],

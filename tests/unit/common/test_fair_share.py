@@ -22,13 +22,13 @@ def filled(places: int, *tenants: str) -> Counter[str]:
             return taken
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(places=st.integers(1, 400))
 def test_who_is_alone_gets_all_but_an_eighth_of_many(places: int) -> None:
     assert filled(places, "a")["a"] == places - places // 8
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(places=st.integers(1, 400), tenants=st.integers(1, 12))
 def test_several_get_equal_parts(places: int, tenants: int) -> None:
     taken = filled(places, *map(str, range(tenants)))
@@ -37,7 +37,7 @@ def test_several_get_equal_parts(places: int, tenants: int) -> None:
     assert places - taken.total() <= places // 8
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(places=st.integers(64, 400), asked=st.lists(st.sampled_from("ab"), max_size=600))
 def test_a_newcomer_finds_a_place_whatever_two_others_did(places: int, asked: list[str]) -> None:
     taken: Counter[str] = Counter()  # of fewer places, one may get all that the other leaves

@@ -107,7 +107,7 @@ def test_a_mirror_reports_that_it_is_warm(verifier: Verifier) -> None:
     assert verifier.settle() == [Reply(session=1, incarnation=1, warm=70)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: Pair) -> None:
     """Over random rounds, some agreeing with the draft and some not, for several sessions."""

@@ -52,7 +52,7 @@ def test_a_tenants_own_limit_comes_first() -> None:
         assert flooded(stack, Admission(64), caller("small", max_concurrent=3)) == 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(places=st.integers(1, 130), seed=st.integers(0, 2**32))
 def test_places_add_up_and_a_newcomer_finds_one(places: int, seed: int) -> None:
     draw, admission = random.Random(seed), Admission(places)

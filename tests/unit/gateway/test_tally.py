@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common.sampling_params import SamplingParams
@@ -25,7 +25,6 @@ ORDER = Order(
 ROUNDS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([R, B])), min_size=1, max_size=5)
 
 
-@settings(deadline=None)
 @given(st.lists(ROUNDS, max_size=5))
 def test_accepted_tokens_are_counted_by_position_and_the_rest_is_told(messages) -> None:
     tally, rounds = Tally(), 0

@@ -64,7 +64,7 @@ def _prompt(length: int, seed: int = 0) -> list[int]:
     return [draw.randrange(3, VOCAB) for _ in range(length)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_blocks_add_up_after_any_mix(seed: int, tight: Runner, twin: Runner) -> None:
     """Requests come, end, are cancelled, fail and are preempted, in any order."""

@@ -109,7 +109,7 @@ def test_who_was_put_back_goes_first_and_pays_once(line: Line) -> None:
     assert len(line.waiting) == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_nobody_is_lost_and_tenants_keep_their_order(seed: int) -> None:
     draw, line = random.Random(seed), Line()
@@ -143,7 +143,7 @@ def test_nobody_is_lost_and_tenants_keep_their_order(seed: int) -> None:
         assert len(line.waiting) == len(back) + sum(map(len, expected.values()))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), tenants=st.integers(2, 5))
 def test_of_tenants_that_always_wait_none_gets_far_ahead(seed: int, tenants: int) -> None:
     """Whenever each of them came, and whatever else comes and goes beside them."""
@@ -170,7 +170,7 @@ def _waiting(line: Line) -> list[Sequence]:
     return [each for row in line.waiting._lines.values() for each in row]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(floods=st.integers(1, 6), waiting=st.integers(1, 40))
 def test_a_newcomer_waits_for_one_of_each_other_tenant_at_most(floods: int, waiting: int) -> None:
     line = Line()

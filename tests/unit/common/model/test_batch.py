@@ -51,7 +51,7 @@ def _places(batch: Batch) -> dict[int, tuple[Group, int, int]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(segments(), tile_rows, st.integers(0, 5))
 def test_every_row_is_computed_where_its_keys_are(
     parts: list[Segment], tiles: TileRows, pad: int
@@ -87,7 +87,6 @@ def test_tiles_keep_to_their_limits_and_fit_stretches_of_one_length(
         assert tiles.fit(lengths[:1] * 3) == lengths[0]
 
 
-@settings(deadline=None)
 @given(segments(), tile_rows, st.sampled_from([None, 1, 5, 40, 500]), st.integers(1, 3))
 def test_masks_say_column_up_to_position_and_within_the_window(
     parts: list[Segment], tiles: TileRows, window: int | None, repeat: int

@@ -77,7 +77,7 @@ def alone(target: Runner) -> list[tuple[list[int], Tensor, list[Tensor]]]:
     return [(ids, *_one_by_one(target, ids)) for ids in texts]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 2**32))
 def test_any_batch_gives_the_bits_of_decoding_alone(
     seed: int,
@@ -111,7 +111,7 @@ def test_any_batch_gives_the_bits_of_decoding_alone(
         lease.release()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_tree_nodes_have_the_bits_of_their_path_decoded_alone(
     data: st.DataObject, target: Runner

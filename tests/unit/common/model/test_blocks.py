@@ -14,7 +14,7 @@ from common.model.kv_cache import KvLease
 SIZE = 4
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 2**32), count=st.integers(2, 30))
 def test_leases_never_share_what_they_write(seed: int, count: int) -> None:
     """A model of the cache: each slot remembers the text written there."""

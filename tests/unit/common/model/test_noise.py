@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -53,7 +53,6 @@ def test_layout_of_key_and_counter():
     assert noise.item() == pytest.approx(-math.log(-math.log(uniform)), rel=1e-14)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(seeds, positions), min_size=1, max_size=6), st.integers(1, 300), st.data()
 )

@@ -73,7 +73,7 @@ def hugging_face(logits: Tensor, row: Row) -> Tensor:
     return scores[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(rows_strategy, st.integers(0, 2**31))
 def test_warp_equals_hugging_face(row, seed):
     assume(row.params.temperature > 1e-3)
@@ -96,7 +96,7 @@ def near_boundary(logits: Tensor, row: Row) -> bool:
     return bool(nucleus) or (0 < row.params.min_p < 1 and bool(quotient))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(rows_strategy, min_size=1, max_size=16),
     st.integers(0, 2**31),
@@ -115,7 +115,7 @@ def test_a_row_alone_equals_the_row_in_any_batch(rows, seed, dtype, data):
     assert torch.equal(sample(logits[order], [rows[i] for i in order]), together[order])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(rows_strategy, min_size=1, max_size=6),
     st.integers(0, 2**31),
@@ -131,7 +131,7 @@ def test_sample_is_argmax_of_warped_logits_and_noise(rows, seed, dtype):
     assert torch.equal(sample(logits, rows), score.argmax(-1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(rows_strategy, min_size=1, max_size=4), st.integers(0, 2**31), st.integers(1, 6))
 def test_runners_up_are_the_next_best_of_warped_logits_and_noise(rows, seed, count):
     logits = random_logits(len(rows), VOCAB, seed, torch.float32)
