@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
 
 from bench import plots, roofline
+from bench.progress import shown
 from bench.report import Report
 from bench.run import run
 from bench.settings import FULL, PEERS, SHORT, Settings
@@ -133,20 +133,8 @@ def bench(
 
 def measured(settings: Settings, console: Console) -> Report:
     """Run the bench with a progress bar, or a line for each pass where there is no terminal."""
-    lines = Display(console, live=False)
-    bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console)
-    bar.disable = console.quiet or not console.is_terminal
-    with bar:
-        task = bar.add_task("starting")
-
-        def progress(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-            if not console.is_terminal:
-                console.print(f"[{done}/{total}] {what}", markup=False, highlight=False)
-
-        report = run(settings, lines.update, progress)
-        bar.update(task, description="done", completed=1, total=1)
-    return report
+    with shown(console) as progress:
+        return run(settings, lambda: Display(console, live=False).update, progress)
 
 
 def compare_with_roofline(settings: Settings, console: Console, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import psutil
@@ -20,13 +21,16 @@ from bench.variants import GatewayVariant
 from common.errors import PacelineError, StartupError
 from launcher.cluster import Cluster, Watcher
 
+Watchers = Callable[[], Watcher]
+"""Makes one for each deployment, whose services have the same names."""
 
-def run(settings: Settings, watch: Watcher, progress: Progress) -> Report:
+
+def run(settings: Settings, watchers: Watchers, progress: Progress) -> Report:
     """Run the bench.
 
     Args:
         settings: What to run.
-        watch: Told how the services come up.
+        watchers: Told how the services come up.
         progress: Told what is next.
 
     Raises:
@@ -36,7 +40,12 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> Report:
     chosen = prompts.load(settings.per_domain)
     with ExitStack() as stack:
         cluster = stack.enter_context(
-            Cluster(models=settings.models, options=workers, watch=watch, environment=FORGETFUL)
+            Cluster(
+                models=settings.models,
+                options=workers,
+                watch=watchers(),
+                environment=FORGETFUL,
+            )
         )
         client = stack.enter_context(Client(cluster.address))
         if settings.models.draft:
@@ -44,7 +53,7 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> Report:
         planned = plan(settings, workers.threads, offered(client), client, stack)
         if settings.full and settings.models.draft:
             try:
-                planned.single.append(lockstep(settings, watch, stack))
+                planned.single.append(lockstep(settings, watchers(), stack))
             except (PacelineError, ClientError) as error:
                 planned.left_out.append(f"{LOCKSTEP}: {error}")
         passes = measure(
@@ -58,7 +67,7 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> Report:
     if PLAIN not in passes.by_variant:
         raise StartupError(f"nothing to compare with: {'; '.join(passes.left_out)}")
     left_out = [*planned.left_out, *passes.left_out]
-    delays = delayed(settings, watch, progress, left_out)
+    delays = delayed(settings, watchers(), progress, left_out)
     return report(settings, chosen, planned, passes, delays, left_out, memory_bytes)
 
 
