@@ -3,7 +3,8 @@
 Half of the prompts of every domain but the one that repeats itself are decoded by one verifier,
 whose n-grams go to the store. A second verifier, started afterwards with that store, decodes the
 other half, each prompt once, in turn with plain decoding; so does one whose store is empty. Nothing
-is asked twice.
+is asked twice. Steps are timed at the client; `bench.window_cost` has their rows, and the sizes of
+the window.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from contextlib import contextmanager
 from paceline import Client
 
 from bench import prompts
+from bench.measurement import Pass
+from bench.round_trips import by_round
+from bench.summary import acceptance_rate, mean_accepted_length
+from bench.tables import shown
+from bench.variants import sample
 from launcher import rundir, store
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
@@ -39,16 +45,24 @@ def main() -> None:
     models = Models(target=choose(None, None).target)
     runs = [once(models, given.max_tokens) for _ in range(given.repetitions)]
     for name in ("empty", "warm"):
-        passes = [run[name] for run in runs]
-        speedup = statistics.median(rate(ran) / rate(plain) for plain, ran in passes)
-        rounds = sum(one.result.speculation.rounds for _, ran in passes for one in ran)
-        tokens = sum(len(one.result.token_ids) for _, ran in passes for one in ran)
-        accepted = sum(one.result.speculation.accepted_tokens for _, ran in passes for one in ran)
-        drafted = sum(one.result.speculation.drafted_tokens for _, ran in passes for one in ran)
-        print(
-            f"{name}: {speedup:.2f}x plain, {tokens / rounds:.2f} tokens/pass, "
-            f"{accepted / max(drafted, 1):.2f} of the guesses right"
-        )
+        print(line(name, [run[name] for run in runs]))
+
+
+def line(name: str, runs: Sequence[tuple[Sequence[Timed], Sequence[Timed]]]) -> str:
+    """Say what lookahead came to with one pool.
+
+    Args:
+        name: The pool's.
+        runs: Plain decoding and lookahead, of each repetition.
+    """
+    speedup = statistics.median(rate(ran) / rate(plain) for plain, ran in runs)
+    plain, looked = ([Pass.of(list(map(sample, run[at]))) for run in runs] for at in range(2))
+    step_ms, plain_ms = (1e3 * by_round(passes).seconds for passes in (looked, plain))
+    return (
+        f"{name}: {speedup:.2f}x plain, {shown(mean_accepted_length(looked))} tokens/pass, "
+        f"{shown(acceptance_rate(looked))} of the guesses right, "
+        f"{step_ms:.2f} ms a step where plain ones take {plain_ms:.2f}"
+    )
 
 
 def once(models: Models, max_tokens: int) -> dict[str, tuple[list[Timed], list[Timed]]]:
