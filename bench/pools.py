@@ -30,6 +30,7 @@ from common.model.blocks import BlockManager
 from common.model.kv_cache import KvLease
 from common.model.tree import TokenTree
 from common.store.pool_config import PoolConfig
+from common.store.pool_worker import PoolCounts
 from common.store.pools import MemoryPools, NgramPools, RedisPools, TenantPool
 from launcher import store
 from verifier.acceptance.coupled import walk
@@ -66,7 +67,7 @@ class Times:
         return f"{1e6 * statistics.median(seconds):7.0f} {1e6 * ninety_ninth:7.0f}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Way:
     """One way to share."""
 
@@ -78,6 +79,8 @@ class Way:
     """N-grams of other sequences, a second."""
     times: Times = field(default_factory=Times)
     """What it took."""
+    shared: int = 0
+    """N-grams of other sequences handed over."""
 
 
 def main(argv: Ids[str] | None = None) -> None:
@@ -99,16 +102,30 @@ def main(argv: Ids[str] | None = None) -> None:
             Way(name="store, 0 a second", pools=pools, rate=0),
             Way(name=f"store, {given.rate} a second", pools=pools, rate=given.rate),
         ]
+        most = 0
         for turn in range(max(round(given.seconds / given.turn), 1)):
             for way in ways:
                 run(way, turn, given.turn, compute)
+            most = max(most, taken(url))
         pools.close()
         report(ways)
-        counts = pools.counts
-        print(
-            f"  written {counts.written}, dropped {counts.dropped}, evicted {counts.evicted} sets"
-        )
-        describe(url, sizes)
+        print(written(ways[-1], pools.counts))
+        print(describe(url, max(most, taken(url)), sizes))
+
+
+def written(way: Way, counts: PoolCounts) -> str:
+    """Says what was shared in the time, and what became of it.
+
+    Args:
+        way: The one with other sequences' n-grams.
+        counts: Of all that went to the store, the decoded texts' own n-grams too.
+    """
+    seconds = sum(way.times.step)
+    return (
+        f"  {way.shared / seconds:.0f} n-grams of other sequences a second for {seconds:.1f} s; "
+        f"with the texts' own {counts.written} were written, {counts.dropped} dropped, "
+        f"{counts.evicted} sets evicted"
+    )
 
 
 def report(ways: Ids[Way]) -> None:
@@ -136,14 +153,27 @@ def multiplied() -> Callable[[], object]:
     return compute
 
 
-def describe(url: str, sizes: PoolConfig) -> None:
-    """Prints what the store took."""
+def taken(url: str) -> int:
+    """Returns the bytes that pools take in the store."""
+    with Redis.from_url(url) as client:
+        return sum(client.memory_usage(key) or 0 for key in client.scan_iter("paceline:*"))
+
+
+def describe(url: str, most: int, sizes: PoolConfig) -> str:
+    """Says what the store took, and whether its pools kept within their budget.
+
+    Args:
+        url: Of the store.
+        most: Bytes that pools took after any turn.
+        sizes: What was allowed.
+    """
     with Redis.from_url(url) as client:
         info = client.info()
-        used = sum(client.memory_usage(key) or 0 for key in client.scan_iter("paceline:*"))
-    print(
-        f"  pools take {used / 1024:.0f} of {sizes.max_bytes / 1024:.0f} KiB, the store "
-        f"{info['used_memory'] / 1024:.0f} KiB and {info['used_cpu_user']:.1f} s of CPU"
+    kept = "within" if most <= sizes.max_bytes else "over"
+    most_kib, may_kib, all_kib = (n / 1024 for n in (most, sizes.max_bytes, info["used_memory"]))
+    return (
+        f"  pools took {most_kib:.0f} KiB at most, {kept} their {may_kib:.0f} KiB; the store takes "
+        f"{all_kib:.0f} KiB and {info['used_cpu_user']:.1f} s of CPU"
     )
 
 
@@ -181,6 +211,7 @@ def run(way: Way, turn: int, seconds: float, compute: Callable[[], object]) -> N
                 due = int((time.perf_counter() - began) * way.rate) - shared
                 times.share.append(share(others, foreign, shared, due))
                 shared += due
+                way.shared += due
             times.step.append(time.perf_counter() - started)
         proposer.close(one)
         if time.perf_counter() >= end:
