@@ -50,8 +50,7 @@ def plan(
     made.left_out += lacking
     made.single += [GatewayVariant(method, client, method) for method in methods]
     if settings.concurrency:
-        together = settings.concurrent_methods or tuple(m for m in methods if "+" not in m)
-        together, lacking = choose(together, offered)
+        together, lacking = choose(settings.concurrent_methods or methods, offered)
         made.left_out += [line for line in lacking if line not in made.left_out]
         made.concurrent = [
             (method, count, ConcurrentVariant(at_once(method, count), client, method, count))

@@ -56,7 +56,7 @@ class Settings:
     """Through the gateway, so many at once."""
 
     concurrent_methods: tuple[str, ...]
-    """With these methods; empty takes all single ones of `methods`."""
+    """With these methods; empty takes all of `methods`."""
 
     round_trips_ms: tuple[float, ...]
     """Round trips added between verifier and drafter, in milliseconds; empty leaves that part

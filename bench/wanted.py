@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from bench.settings import DRAFT, LOCKSTEP, PEERS, PLAIN, Settings, at_once
+from bench.settings import DRAFT, HYBRIDS, LOCKSTEP, PEERS, PLAIN, Settings, at_once
 
 ENGINE, TRANSFORMERS, ASSISTED = PEERS["engine"], PEERS["transformers"], PEERS["assisted"]
 
@@ -48,6 +48,9 @@ MORE = (
 )
 """Of the full profile; where both name a ratio, this holds."""
 
+HYBRID_LEAST = 0.97
+"""Of a hybrid against each of its members, and so against the best of them."""
+
 
 def wanted(settings: Settings, measured: Collection[str]) -> list[Wanted]:
     """Return the ratios of which both sides were measured."""
@@ -55,5 +58,6 @@ def wanted(settings: Settings, measured: Collection[str]) -> list[Wanted]:
     if settings.full:
         every += MORE
         every += [Wanted(at_once(DRAFT, n), at_once(PLAIN, n), 0.98) for n in settings.concurrency]
+        every += [Wanted(one, part, HYBRID_LEAST) for one in HYBRIDS for part in one.split("+")]
     by_name = {one.name: one for one in every}
     return [one for one in by_name.values() if {one.over, one.under} <= set(measured)]

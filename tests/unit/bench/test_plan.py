@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from bench.plan import choose
+from paceline import Client
+
+from bench.plan import choose, plan
 from bench.settings import FULL, METHODS, SHORT, Settings
 from bench.wanted import wanted
 from launcher.models import Models
@@ -51,6 +55,16 @@ def test_nothing_asked_for_is_everything_offered() -> None:
     assert lacking == []
 
 
+def test_hybrids_run_several_at_once_too() -> None:
+    asked, offered = replace(settings(full=True), peers=()), ("plain", "draft", "ngram")
+    with ExitStack() as stack, Client("127.0.0.1:1") as client:
+        made = plan(asked, 1, offered, client, stack)
+    together = {(method, count) for method, count, _ in made.concurrent}
+    assert together == {
+        (method, count) for method in (*offered, "draft+ngram") for count in FULL.concurrency
+    }
+
+
 def test_ratios_are_shown_of_what_was_measured() -> None:
     names = {"plain", "draft", "transformers"}
     found = {one.name: one.least for one in wanted(settings(full=False), names)}
@@ -61,3 +75,9 @@ def test_the_full_profile_wants_more() -> None:
     names = {"plain", "draft", "draft, 32 at once", "plain, 32 at once"}
     found = {one.name: one.least for one in wanted(settings(full=True), names)}
     assert found == {"draft / plain": 2.2, "draft, 32 at once / plain, 32 at once": 0.98}
+
+
+def test_a_hybrid_is_held_against_each_of_its_members() -> None:
+    names = {"plain", "draft", "ngram", "draft+ngram"}
+    hybrid = {one.name: one.least for one in wanted(settings(full=True), names) if "+" in one.name}
+    assert hybrid == {"draft+ngram / draft": 0.97, "draft+ngram / ngram": 0.97}
