@@ -16,10 +16,8 @@ from functools import lru_cache
 from common.rate_model import (
     COVERAGE,
     Pair,
-    ahead_round_s,
     ahead_share,
     committed_tokens,
-    waiting_round_s,
 )
 
 Place = tuple[int, int]
@@ -28,6 +26,8 @@ Place = tuple[int, int]
 _STARTS = 8
 _ITERATIONS = 6
 _LEAST_LEFT = 0.1
+_SPREAD = (0.75, 0.875, 1.0, 1.125, 1.25)
+"""Times that drafts take, over their mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,33 +106,35 @@ def outcome(workers: Workers, assigned: Mapping[Place, int]) -> Outcome:
     """Returns how an assignment does.
 
     A drafter's passes serve all its sessions, but one that waits for its draft goes before those
-    that are drafted ahead for: these get the rest of its time.
+    that are drafted ahead for: these get the rest of its time. A session whose draft comes while
+    its verifier runs a step for others waits for the end of that, too.
 
     Args:
         workers: The fleet.
         assigned: Sessions at each place.
     """
+    sessions = {place: count for place, count in assigned.items() if count > 0}
     on_verifier: Counter[int] = Counter()
-    for (verifier, _), sessions in assigned.items():
-        on_verifier[verifier] += sessions
-    places = [place for place, sessions in assigned.items() if sessions > 0]
-    courses: dict[Place, Course] = {}
-    busy: dict[int, float] = {}
-    for drafter in {place[1] for place in places}:
-        mine = [place for place in places if place[1] == drafter]
-        pairs = [(workers.pair(place, on_verifier[place[0]]), assigned[place]) for place in mine]
-        rounds = _rounds(pairs)
-        idle = math.prod(
-            (1 - best.drafting) ** count for best, (_, count) in zip(rounds, pairs, strict=True)
-        )
-        busy[drafter] = 1 - idle
-        for place, best, (pair, _) in zip(mine, rounds, pairs, strict=True):
-            courses[place] = Course(
+    for (verifier, _), count in sessions.items():
+        on_verifier[verifier] += count
+    pairs = {place: workers.pair(place, on_verifier[place[0]]) for place in sessions}
+    rounds = _rounds(pairs, sessions)
+    idle: dict[int, float] = {}
+    for (_, drafter), best in (
+        (place, rounds[place]) for place in sessions for _ in range(sessions[place])
+    ):
+        idle[drafter] = idle.get(drafter, 1.0) * (1 - best.drafting)
+    return Outcome(
+        courses={
+            place: Course(
                 tokens_per_s=best.tokens_per_s,
-                gain=best.tokens_per_s / pair.tokens_per_s(0),
+                gain=best.tokens_per_s / pairs[place].tokens_per_s(0),
                 length=best.length,
             )
-    return Outcome(courses=courses, busy=busy)
+            for place, best in rounds.items()
+        },
+        busy={drafter: 1 - share for drafter, share in idle.items()},
+    )
 
 
 def tokens_per_s(workers: Workers, assigned: Mapping[Place, int]) -> float:
@@ -147,38 +149,80 @@ class _Round:
     length: int = 0
     waited_for: float = 0.0  # share of the time in which the drafter is waited for
     drafting: float = 0.0  # share of the time in which it drafts, ahead or not
+    at_once: float = 1.0  # chance that the session's next step begins when this one ends
 
 
-def _rounds(pairs: Sequence[tuple[Pair, int]]) -> list[_Round]:
-    """Returns the rounds of one drafter's sessions, a fixed point: some wait while others are
-    drafted for."""
-    sessions = sum(count for _, count in pairs)
-    taken, rounds = 0.0, []
+def _rounds(pairs: Mapping[Place, Pair], sessions: Mapping[Place, int]) -> dict[Place, _Round]:
+    """Returns the rounds at each place, a fixed point: some sessions wait for their draft while
+    others are drafted for, or are in a step."""
+    taken, others = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0.0)
+    rounds: dict[Place, _Round] = {}
     for _ in range(_ITERATIONS):
-        rounds = [_best_round(pair, round(taken, 2)) for pair, _ in pairs]
-        shares = [best.waited_for * count for best, (_, count) in zip(rounds, pairs, strict=True)]
-        waiting = min(sum(shares) / sessions, 1.0)
-        taken = (taken + 1 - (1 - waiting) ** (sessions - 1)) / 2
+        rounds = {
+            place: _best_round(pair, _coarse(taken[place]), _coarse(others[place]))
+            for place, pair in pairs.items()
+        }
+        for place in pairs:
+            taken[place] = (taken[place] + _taken(place, rounds, sessions)) / 2
+            others[place] = (others[place] + _others(place, rounds, sessions)) / 2
     return rounds
 
 
-@lru_cache(maxsize=1 << 16)
-def _best_round(pair: Pair, taken: float) -> _Round:
-    """Returns the rounds of the best length, with a part of the drafter's time taken by others."""
+def _taken(place: Place, rounds: Mapping[Place, _Round], sessions: Mapping[Place, int]) -> float:
+    """Share of a drafter's time that goes to those of its other sessions that wait for it."""
+    mine = [at for at in rounds if at[1] == place[1]]
+    count = sum(sessions[at] for at in mine)
+    waiting = min(sum(rounds[at].waited_for * sessions[at] for at in mine) / count, 1.0)
+    return 1 - (1 - waiting) ** (count - 1)
+
+
+def _others(place: Place, rounds: Mapping[Place, _Round], sessions: Mapping[Place, int]) -> float:
+    """Chance that the verifier goes on with a step for other sessions when one ends."""
+    mine = [at for at in rounds if at[0] == place[0]]
+    return 1 - math.prod((1 - rounds[at].at_once) ** (sessions[at] - (at == place)) for at in mine)
+
+
+def _coarse(share: float) -> float:
+    """In steps of a twentieth, so that what was worked out is found again."""
+    return round(20 * share) / 20
+
+
+@lru_cache(maxsize=1 << 18)
+def _best_round(pair: Pair, taken: float, others: float) -> _Round:
+    """Returns the rounds of the best length.
+
+    Args:
+        pair: The verifier and the drafter.
+        taken: Share of the drafter's time that goes to others that wait.
+        others: Chance that the verifier goes on with a step for others when one ends.
+    """
     best = _Round(pair.tokens_per_s(0))
     for length in range(1, pair.most_tokens + 1):
         step_s = pair.verify_s(length)
         ahead = ahead_share(pair.acceptance, length, pair.coverage)
         slowed_s = pair.token_s / max(1 - taken, _LEAST_LEFT)
-        round_s = ahead * ahead_round_s(step_s, pair.round_trip_s, slowed_s, length)
-        round_s += (1 - ahead) * waiting_round_s(step_s, pair.round_trip_s, pair.token_s, length)
+        foreseen_s = pair.round_trip_s + (length + 1) * slowed_s
+        asked_s = step_s + pair.round_trip_s + length * pair.token_s
+        round_s = ahead * _round_s(step_s, foreseen_s, others)
+        round_s += (1 - ahead) * _round_s(step_s, asked_s, others)
         rate = committed_tokens(pair.acceptance, length) / round_s
         if rate > best.tokens_per_s:
             waited_s = (1 - ahead) * length * pair.token_s
-            drafting_s = waited_s + (length + 1) * pair.token_s
-            share = min(drafting_s / round_s, 1.0)
-            best = _Round(rate, length, waited_s / round_s, share)
+            share = min((waited_s + (length + 1) * pair.token_s) / round_s, 1.0)
+            in_time = sum([foreseen_s * part <= step_s for part in _SPREAD]) / len(_SPREAD)
+            best = _Round(rate, length, waited_s / round_s, share, ahead * in_time)
     return best
+
+
+def _round_s(step_s: float, draft_s: float, others: float) -> float:
+    """Returns the mean duration of a round whose next draft is there `draft_s` after it began.
+
+    Alone on its verifier a session is stepped as soon as it has its draft. Where steps for others
+    follow each other it is when one of them ends; and what takes a little longer now and then
+    misses a whole step.
+    """
+    steps = sum([max(math.ceil(draft_s * part / step_s), 1) for part in _SPREAD]) / len(_SPREAD)
+    return others * steps * step_s + (1 - others) * max(draft_s, step_s)
 
 
 def search(workers: Workers, sessions: int, seed: int = 0) -> Counter[Place]:

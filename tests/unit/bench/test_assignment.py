@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from bench.assignment import Drafter, Verifier, Workers, search, tokens_per_s
+from bench.assignment import Drafter, Verifier, Workers, outcome, search, tokens_per_s
 
 
 def fleet(seed: int, verifiers: int = 2, drafters: int = 3) -> Workers:
@@ -53,3 +53,16 @@ def test_sessions_slow_each_other_down() -> None:
     )
     assert one < two < 2 * one
     assert both < one + tokens_per_s(workers, Counter({(1, 0): 1})) + 1e-9
+
+
+def test_a_late_draft_waits_for_the_end_of_a_step_for_others() -> None:
+    """Even where that step takes no longer than one of its own, and another drafter serves them."""
+    fast = Drafter(token_s=0.001, acceptance=0.9)
+    workers = Workers(
+        verifiers=(Verifier(step_s=0.1),), drafters=(fast, fast), round_trip_s={(0, 0): 0.12}
+    )
+    alone = outcome(workers, {(0, 0): 1}).courses[0, 0]
+    beside = outcome(workers, {(0, 0): 1, (0, 1): 1}).courses
+    assert beside[0, 0].tokens_per_s < 0.9 * alone.tokens_per_s
+    near = outcome(workers, {(0, 1): 1}).courses[0, 1]
+    assert beside[0, 1].tokens_per_s > 0.9 * near.tokens_per_s
