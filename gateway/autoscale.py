@@ -141,24 +141,20 @@ def _drafters_needed(
 ) -> float:
     """Drafting time that a pool's part of all sessions takes, over what a drafter has to give."""
     work = modelled = 0.0
+    members = {each.address for each in ready}
     for model in {each.description.model for each in verifiers}:
         served = [v for v in verifiers if v.description.model == model and v.load is not None]
         gains = Gains(served, drafters)
         for verifier in served:
-            mine = [each for each in fitting(verifier, drafters) if each in ready]
+            able = fitting(verifier, drafters)
+            mine = [each for each in able if each.address in members]
             if not mine:
                 continue
-            part = len(mine) / len(fitting(verifier, drafters))
-            share = fmean(_share(gains, verifier, drafter) for drafter in mine)
+            part = len(mine) / len(able)
+            share = fmean(gains.share(verifier, drafter) for drafter in mine)
             work += _drafting_sessions(verifier) * part * share
             modelled += share * _mirrored(verifier, {each.address for each in mine})
     return work * _batching(ready, modelled) / DRAFTER_USE
-
-
-def _share(gains: Gains, verifier: Candidate, drafter: Candidate) -> float:
-    """Share of a drafter's time that one session of the verifier takes, by the rate model."""
-    pair = gains.model(verifier, drafter)
-    return pair.drafter_share(pair.best_length()) if pair is not None else 0.0
 
 
 def _drafting_sessions(verifier: Candidate) -> float:

@@ -36,7 +36,10 @@ _SILENT_ROUNDS = 96
 
 _NOTHING = Measured()
 _CROWD = 2
-_PRIOR_CROWDING = 0.4
+_PRIOR_CROWDING = 0.5
+"""How much sessions of a drafter with time for one take from each other, while unknown."""
+_BY_TIME = 0.25
+"""How much the time that a drafter has left counts in what one more session brings."""
 _LEAST_EXCESS = 0.01
 _LEAST_STEP_MS = 1e-3
 """No step is shorter: less is a clock that did not move, and as good as unknown."""
@@ -57,6 +60,7 @@ class Worth:
         gain: To be expected.
         measured: Whether that rests on measurement.
         stale: Whether that was a while ago.
+        used: Whether sessions of the verifier are on it now.
         capacity: Sessions the drafter has time for.
         crowding: How much its sessions take from each other, from 0 to 1: nothing, or all.
         seen: Sessions it had when that gain was measured; 1 where it is predicted.
@@ -66,6 +70,7 @@ class Worth:
     gain: float
     measured: bool
     stale: bool
+    used: bool
     capacity: float
     crowding: float
     seen: int
@@ -74,15 +79,16 @@ class Worth:
     def marginal(self) -> float:
         """What one more session brings, less what the drafter's others lose by it.
 
-        Two views of it, halved: by the drafter's time, which it has or has not left; and by how
-        gains fell so far, n sessions bringing n^(1 - crowding) times what one does.
+        Two views of it: a quarter by the drafter's time, which it has or has not left; the rest by
+        how gains fell so far, n sessions bringing n^(1 - crowding) times what one does.
         """
         sessions = self.drafter.sessions
         left = min(max(self.capacity - sessions, 0.0), 1.0)
         if not sessions:
             return (self.gain - 1) * left
         fallen = math.pow(min(self.seen, sessions) / (sessions + 1), self.crowding)
-        return (self.gain - 1) * (left + (1 - self.crowding) * fallen) / 2
+        by_fall = (1 - self.crowding) * fallen
+        return (self.gain - 1) * (_BY_TIME * left + (1 - _BY_TIME) * by_fall)
 
     @property
     def shared(self) -> float:
@@ -105,6 +111,7 @@ class Gains:
             if verifier.load is not None:
                 for address, measured in verifier.load.pairs.items():
                     self._of[address].append((verifier, measured))
+        self._known: dict[str, _Known] = {}
 
     def worths(self, verifier: Candidate, drafters: Sequence[Candidate]) -> list[Worth]:
         """Judges drafters that fit an available verifier.
@@ -116,42 +123,50 @@ class Gains:
         found = [verifier.load.pairs.get(each.address, _NOTHING) for each in drafters]
         forecasts = [self._predict(verifier, drafter) for drafter in drafters]
         scale = _calibration(found, forecasts)
+        shares = [
+            max(_share(drafter, forecast.share), _LEAST_SHARE)
+            for drafter, forecast in zip(drafters, forecasts, strict=True)
+        ]
         return [
             Worth(
                 drafter=drafter,
                 gain=_expected(measured, 1 + scale * (forecast.gain - 1)),
                 measured=measured.gain > 0,
                 stale=measured.quiet_s >= REPROBE_S,
-                capacity=1 / max(_share(drafter, forecast.share), _LEAST_SHARE),
-                crowding=self._crowding(drafter),
+                used=measured.sessions > 0,
+                capacity=1 / share,
+                crowding=self._crowding(drafter, min(_PRIOR_CROWDING * share, 1.0)),
                 seen=_reported(drafter) if measured.gain else 1,
             )
-            for drafter, measured, forecast in zip(drafters, found, forecasts, strict=True)
+            for drafter, measured, forecast, share in zip(
+                drafters, found, forecasts, shares, strict=True
+            )
         ]
 
     def model(self, verifier: Candidate, drafter: Candidate) -> Pair | None:
         """Returns the rate model of a pair; None while one of their steps is unknown."""
         assert verifier.load is not None
-        assert drafter.load is not None
-        others = [each for _, each in self._of[drafter.address] if each.rounds]
-        token_ms = drafter.load.step_ms or _median([each.draft_ms for each in others])
-        step_ms = verifier.load.plain_step_ms
-        if min(step_ms, token_ms) < _LEAST_STEP_MS:
+        known, step_ms = self._of_all(drafter), verifier.load.plain_step_ms
+        if min(step_ms, known.token_ms) < _LEAST_STEP_MS:
             return None
         found = verifier.load.pairs.get(drafter.address, _NOTHING)
-        ways = [_way_ms(each, token_ms) for each in ([found] if found.rounds else others)]
+        way_ms = _way_ms(found, known.token_ms) if found.rounds else known.way_ms
         return Pair(
             step_s=_coarse(step_ms / 1e3),
-            token_s=_coarse(token_ms / 1e3),
-            round_trip_s=_coarse(_median(ways) / 1e3),
+            token_s=_coarse(known.token_ms / 1e3),
+            round_trip_s=_coarse(way_ms / 1e3),
             acceptance=_coarse(self._acceptance(found, drafter)),
         )
 
-    def _crowding(self, drafter: Candidate) -> float:
+    def share(self, verifier: Candidate, drafter: Candidate) -> float:
+        """Share of a drafter's time that a session of a verifier takes, by the rate model."""
+        return self._predict(verifier, drafter).share
+
+    def _crowding(self, drafter: Candidate, prior: float) -> float:
         """How far a drafter's gains have fallen below what one session alone would have."""
         sessions = _reported(drafter)
         if sessions < _CROWD:
-            return _PRIOR_CROWDING
+            return prior
         slopes: list[float] = []
         for verifier, found in self._of[drafter.address]:
             if found.gain and found.sessions:
@@ -159,7 +174,17 @@ class Gains:
                 lost = math.log(alone / max(found.gain - 1, _LEAST_EXCESS))
                 slope = min(max(lost / math.log(sessions), 0.0), 1.0)
                 slopes += [slope] * found.sessions
-        return fmean(slopes) if slopes else _PRIOR_CROWDING
+        return fmean(slopes) if slopes else prior
+
+    def _of_all(self, drafter: Candidate) -> _Known:
+        """What all verifiers together say of a drafter."""
+        if drafter.address not in self._known:
+            assert drafter.load is not None
+            found = [each for _, each in self._of[drafter.address] if each.rounds]
+            token_ms = drafter.load.step_ms or _median([each.draft_ms for each in found])
+            way_ms = _median([_way_ms(each, token_ms) for each in found])
+            self._known[drafter.address] = _Known(token_ms, way_ms)
+        return self._known[drafter.address]
 
     def _predict(self, verifier: Candidate, drafter: Candidate) -> _Forecast:
         pair = self.model(verifier, drafter)
@@ -220,12 +245,17 @@ def ranked(worths: Sequence[Worth]) -> list[Worth]:
     )
 
 
-def to_explore(worths: Sequence[Worth], kept: Sequence[Worth]) -> list[Worth]:
-    """Returns pairs worth a trial: never measured, or left out and quiet for a while."""
+def untried(worths: Sequence[Worth]) -> list[Worth]:
+    """Returns drafters that were never measured with the verifier, and are not at this moment."""
+    return [worth for worth in worths if not worth.measured and not worth.used]
+
+
+def forgotten(worths: Sequence[Worth], kept: Sequence[Worth]) -> list[Worth]:
+    """Returns drafters that were left out and have been quiet for a while."""
     return [
         worth
         for worth in worths
-        if not worth.measured or (worth.stale and all(worth is not each for each in kept))
+        if worth.measured and worth.stale and all(worth is not each for each in kept)
     ]
 
 
@@ -236,6 +266,12 @@ def _way_ms(measured: Measured, token_ms: float) -> float:
     """
     answer_ms = measured.round_trip_ms + measured.length * measured.draft_ms
     return max(answer_ms - measured.length * token_ms, 0.0)
+
+
+@dataclass(frozen=True)
+class _Known:
+    token_ms: float
+    way_ms: float
 
 
 @dataclass(frozen=True)
@@ -287,6 +323,7 @@ def _share(drafter: Candidate, modelled: float) -> float:
     return min(modelled, measured) if modelled else measured
 
 
+@lru_cache(maxsize=4096)
 def _coarse(value: float) -> float:
     """Two digits are as much as is known of a measure; and what was forecast is found again."""
     return float(f"{value:.2g}")

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 from common.errors import FailedPrecondition, Unavailable
 from gateway.candidate import Candidate, misfit
-from gateway.gain import Gains, fits, fitting, ranked, to_explore
+from gateway.gain import Gains, Worth, fits, fitting, forgotten, ranked, untried
 
 MOST_DRAFTERS = 8
 """Drafters offered to a verifier for one request; it takes no more."""
 
 EXPLORE_EVERY = 8
 """Of so many requests that may draft, one tries a drafter that has not been measured."""
+
+RETRY_EVERY = 4
+"""Of so many such requests, one may try a drafter again that was left out: what is slow at that
+is slow for long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +121,22 @@ def offer(
     order = ranked(worths)
     if not order and named and worths:
         order = [max(worths, key=lambda worth: worth.gain)]
-    unknown = to_explore(worths, order)
-    if unknown and turn % EXPLORE_EVERY == EXPLORE_EVERY - 1:
-        first = unknown[turn // EXPLORE_EVERY % len(unknown)]
+    first = _trial(worths, order, turn)
+    if first is not None:
         order = [first, *(worth for worth in order if worth is not first)]
     return [worth.drafter for worth in order[:MOST_DRAFTERS]]
+
+
+def _trial(worths: Sequence[Worth], order: Sequence[Worth], turn: int) -> Worth | None:
+    """Returns the drafter that a request is to try, each in turn; most try none."""
+    trial, rest = divmod(turn, EXPLORE_EVERY)
+    if rest != EXPLORE_EVERY - 1:
+        return None
+    again, rest = divmod(trial, RETRY_EVERY)
+    if rest == RETRY_EVERY - 1 and (left_out := forgotten(worths, order)):
+        return left_out[again % len(left_out)]
+    unknown = untried(worths)
+    return unknown[trial % len(unknown)] if unknown else None
 
 
 def _runs(method: str, offered: Sequence[str]) -> bool:

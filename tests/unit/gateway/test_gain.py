@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from common.rate_model import Pair
 from gateway.candidate import Candidate
-from gateway.gain import PRIOR_GAIN, REPROBE_S, Gains, Worth, ranked, to_explore
+from gateway.gain import PRIOR_GAIN, REPROBE_S, Gains, Worth, forgotten, ranked, untried
 from tests.unit.gateway.candidates import drafter, measured, verifier
 
 
@@ -134,14 +134,24 @@ def test_sessions_that_slow_each_other_down_are_spread_over_lesser_drafters() ->
 
 
 def test_unmeasured_ones_and_old_outcasts_are_worth_a_trial() -> None:
-    def trial(quiet_s: float) -> list[str]:
+    def trials(quiet_s: float, sessions: int = 0) -> list[list[str]]:
         slow = measured(0.7, acceptance=0.1, quiet_s=quiet_s)
-        one = verifier(pairs={"good": measured(3.0), "slow": slow})
+        new = measured(0.0, rounds=3, sessions=sessions)
+        one = verifier(pairs={"good": measured(3.0), "slow": slow, "new": new})
         found = worths(one, drafter("good"), drafter("slow", step_ms=50), drafter("new"))
-        return [worth.drafter.address for worth in to_explore(found, ranked(found))]
+        of_each = untried(found), forgotten(found, ranked(found))
+        return [[worth.drafter.address for worth in some] for some in of_each]
 
-    assert trial(0.0) == ["new"]
-    assert trial(REPROBE_S) == ["slow", "new"]
+    assert trials(0.0) == [["new"], []]
+    assert trials(REPROBE_S) == [["new"], ["slow"]]
+    assert trials(0.0, sessions=1) == [[], []], "one trial at a time is enough"
+
+
+def test_sessions_are_taken_to_crowd_a_drafter_by_the_time_it_has() -> None:
+    one = verifier(pairs={})
+    slow, fast = worths(one, drafter("slow", step_ms=6), drafter("fast", step_ms=0.3))
+    assert slow.capacity < fast.capacity
+    assert 0 < fast.crowding < slow.crowding <= 1
 
 
 GAINS = st.floats(0.5, 5.0)

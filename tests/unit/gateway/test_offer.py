@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.candidate import Candidate
-from gateway.placement import EXPLORE_EVERY, MOST_DRAFTERS, place
+from gateway.gain import REPROBE_S
+from gateway.placement import EXPLORE_EVERY, MOST_DRAFTERS, RETRY_EVERY, place
 from tests.unit.gateway.candidates import drafter, measured, verifier, worker
 
 
@@ -40,6 +41,15 @@ def test_every_so_often_an_unmeasured_drafter_comes_first() -> None:
     assert all(counts[each.address] for each in slow), "each has its turn"
     again = offered(one, drafter("a"), *slow, turn=EXPLORE_EVERY - 1)
     assert again[1] == "a", "where the trial fails, the best is next"
+
+
+def test_what_was_left_out_is_tried_again_less_often() -> None:
+    slow = measured(0.7, acceptance=0.1, quiet_s=REPROBE_S)
+    one = verifier(pairs={"a": measured(3.0), "slow": slow})
+    drafters = drafter("a"), drafter("slow", step_ms=100)
+    turns = 4 * EXPLORE_EVERY * RETRY_EVERY
+    firsts = Counter(offered(one, *drafters, turn=turn)[0] for turn in range(turns))
+    assert firsts == {"a": turns - 4, "slow": 4}
 
 
 def test_all_measured_ones_are_used_by_rank_alone() -> None:
