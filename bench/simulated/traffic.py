@@ -55,6 +55,7 @@ class Traffic:
         clients: How many at a time.
         vocab_size: Ids that prompts are made of.
         max_tokens: Of each generation.
+        draft_tokens: Of each draft; 0 leaves it to the verifier.
         seed: Of the prompts.
 
     Attributes:
@@ -70,10 +71,12 @@ class Traffic:
         clients: int,
         vocab_size: int,
         max_tokens: int,
+        draft_tokens: int = 0,
         seed: int = 0,
     ) -> None:
         self._generations = generations
         self._vocab_size, self._max_tokens = vocab_size, max_tokens
+        self._draft_tokens = draft_tokens
         self._clients = clients
         self._source = random.Random(seed)
         self._tasks: list[asyncio.Task[None]] = []
@@ -109,7 +112,7 @@ class Traffic:
     async def _ask(self, name: str) -> None:
         prompt = [self._source.randrange(3, self._vocab_size) for _ in range(PROMPT_TOKENS)]
         run = self._generations.run(
-            ask(name, prompt, self._max_tokens), Caller(tenant=""), TIMEOUT_S
+            ask(name, prompt, self._max_tokens, self._draft_tokens), Caller(tenant=""), TIMEOUT_S
         )
         got = 0
         async with aclosing(run) as events:
@@ -123,8 +126,8 @@ class Traffic:
                         raise Unavailable(f"{got} of {self._max_tokens} tokens came")
 
 
-def ask(name: str, prompt: Sequence[int], max_tokens: int) -> Ask:
-    """Returns a request for greedy text of a fixed length, drafted for at any length."""
+def ask(name: str, prompt: Sequence[int], max_tokens: int, draft_tokens: int = 0) -> Ask:
+    """Returns a request for greedy text of a fixed length; 0 has it drafted for at any length."""
     return Ask(
         request_id=name,
         model="",
@@ -132,7 +135,7 @@ def ask(name: str, prompt: Sequence[int], max_tokens: int) -> Ask:
         max_tokens=max_tokens,
         sampling=SamplingParams(),
         method="draft",
-        draft_tokens=0,
+        draft_tokens=draft_tokens,
         acceptance="coupled",
         stop=(),
         stop_token_ids=(),
