@@ -9,7 +9,9 @@ from typing import Any
 
 import helm_python as helm
 import pytest
+import yaml
 
+from gateway import metrics
 from tests.helm import queries
 from tests.helm.chart import (
     CHART,
@@ -31,6 +33,10 @@ from tests.helm.chart import (
 from tests.helm.variants import VARIANTS
 
 FILES = sorted((CHART / "dashboards").glob("*.json"))
+TELEMETRY = (ROOT / "docs" / "telemetry.md").read_text(encoding="utf-8")
+
+ABOUT_THE_FLEET = {each.name for each in (metrics.WORKERS, metrics.BREAKER, metrics.DESIRED)}
+"""What each gateway says of the same workers."""
 
 
 def dashboard(file: Path) -> dict[str, Any]:
@@ -145,6 +151,7 @@ def test_a_scaler_follows_the_desired_replicas_of_its_own_pool() -> None:
     assert trigger["metadata"]["serverAddress"] == "http://prometheus:9090"
     assert trigger["metadata"]["threshold"] == "1"
     queries.check(trigger["metadata"]["query"])
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
     (selector,) = queries.selectors(queries.parsed(trigger["metadata"]["query"]))
     assert {each.name: each.value for each in selector.matchers.matchers} == {
         "namespace": NAMESPACE,
@@ -155,8 +162,45 @@ def test_a_scaler_follows_the_desired_replicas_of_its_own_pool() -> None:
     (followed,) = of_kind(objects, "HorizontalPodAutoscaler")
     (metric,) = followed["spec"]["metrics"]
     name, matched = metric["external"]["metric"]["name"], metric["external"]["metric"]["selector"]
-    assert matched == {"matchLabels": {"tier": "drafter", "pool": "d"}}
+    release = {"app_kubernetes_io_instance": RELEASE}
+    assert matched == {"matchLabels": {"tier": "drafter", "pool": "d", **release}}
     assert any({"tier", "pool"} <= labels for labels in queries.known()[name])
+
+
+def assert_greatest(query: str) -> int:
+    """Asserts that what every gateway says of one fleet is not added up; returns how often."""
+    tree = queries.parsed(query)
+    about = [each.name for each in queries.selectors(tree) if each.name in ABOUT_THE_FLEET]
+    greatest = [
+        (selector.name, set(aggregation.modifier.labels))
+        for aggregation in queries.aggregations(tree)
+        if str(aggregation.op) == "max" and aggregation.modifier is not None
+        for selector in queries.selectors(aggregation.expr)
+        if selector.name in ABOUT_THE_FLEET
+    ]
+    assert about == [name for name, _ in greatest], query
+    assert all("tier" in labels for _, labels in greatest), query
+    return len(about)
+
+
+def test_what_every_gateway_says_of_the_fleet_is_never_added_up() -> None:
+    asked = [target["expr"] for file in FILES for p in panels(file) for target in p["targets"]]
+    (scaled,) = of_kind(objects_of(render(VARIANTS["scaled-by-desired-replicas"])), "ScaledObject")
+    asked += [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
+    asked += re.findall(r"`(max[^`]*paceline_[^`]*)`", TELEMETRY)
+    (rule,) = adapter_rules()
+    series = re.search(r"paceline_\w+", rule["seriesQuery"])
+    assert series is not None
+    wanted = rule["metricsQuery"].replace("<<.Series>>", series[0])
+    asked.append(wanted.replace("<<.LabelMatchers>>", 'pool="d"'))
+    assert sum(map(assert_greatest, asked)) >= 7
+
+
+def adapter_rules() -> list[dict[str, Any]]:
+    """What the docs tell the Prometheus adapter."""
+    (block,) = re.findall(r"```yaml\n(externalRules:.*?)```", TELEMETRY, flags=re.DOTALL)
+    rules: list[dict[str, Any]] = yaml.safe_load(block)["externalRules"]
+    return rules
 
 
 def test_metrics_that_values_name_exist() -> None:
