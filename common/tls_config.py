@@ -1,10 +1,11 @@
-"""Certificates as configuration, and who may listen where without them."""
+"""Certificates as configuration, and who may listen or be called where without them."""
 
 from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from common.errors import ConfigError
 
@@ -69,4 +70,25 @@ def check_exposure(host: str, *, protected: bool, insecure: bool, remedy: str) -
         raise ConfigError(
             f"host: {host} can be reached from other machines; set {remedy}, or say --insecure "
             "where everybody who can reach it may use it and read along"
+        )
+
+
+def check_store(url: str | None, *, insecure: bool) -> None:
+    """Refuses to ask a store on another machine in plaintext, unless that is said.
+
+    Args:
+        url: Where the store is; None for none.
+        insecure: Whether the operator said that others may read along.
+
+    Raises:
+        ConfigError: Says what to set, but not the URL, which may hold a password.
+    """
+    try:
+        parts = urlsplit(url or "")
+    except ValueError as error:
+        raise ConfigError(f"store_url: {error}") from error
+    if parts.scheme == "redis" and not (insecure or loopback(parts.hostname or "localhost")):
+        raise ConfigError(
+            f"store_url: {parts.hostname} can be another machine; use rediss://, or say "
+            "--store-insecure where everybody on the way may read along"
         )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from common.errors import ConfigError
 from common.telemetry.config import TracingConfig
-from common.tls_config import TlsConfig, check_exposure
+from common.tls_config import TlsConfig, check_exposure, check_store
 from common.worker_config import at_least, check_ports
 from gateway.auth.config import AuthConfig
 from gateway.discovery.target import parse_targets, remote
@@ -80,8 +80,11 @@ class GatewayConfig:
     own cluster."""
 
     store_url: str | None = None
-    """Redis or Valkey that remembers which verifier holds a session: redis://host:port/0 or
-    unix:///path. Without it this process remembers by itself."""
+    """Redis or Valkey that remembers which verifier holds a session: rediss://host:port/0,
+    unix:///path, or redis:// on this machine. Without it this process remembers by itself."""
+
+    store_insecure: bool = False
+    """Ask a store on another machine in plaintext, as redis://; `insecure` allows it, too."""
 
     session_ttl_s: float = 3600.0
     """Seconds a session is remembered after its last request."""
@@ -110,7 +113,7 @@ class GatewayConfig:
 
     insecure: bool = False
     """Listen beyond this machine though tls or auth is missing, and call workers there without
-    fleet_tls."""
+    fleet_tls, and a store as redis://."""
 
     failover: FailoverConfig = field(default_factory=FailoverConfig)
     """What happens where a verifier is lost half-way."""
@@ -147,6 +150,7 @@ class GatewayConfig:
             insecure=self.insecure,
             remedy="tls.cert, tls.key, and auth.tokens, auth.jwks or tls.ca",
         )
+        check_store(self.store_url, insecure=self.insecure or self.store_insecure)
         if self.fleet_tls.cert is not None and self.fleet_tls.ca is None:
             raise ConfigError("fleet_tls.ca: is needed with cert and key, else nobody sees them")
         for name in ("verifiers", "drafters"):

@@ -7,6 +7,7 @@ from typing import Literal
 
 from common.store.pool_config import PoolConfig
 from common.telemetry.config import TracingConfig
+from common.tls_config import check_store
 from common.worker_config import WorkerConfig, at_least
 from verifier.pool.config import LookaheadConfig
 
@@ -65,8 +66,10 @@ class VerifierConfig(WorkerConfig):
     """Least time between two messages of one stream, in milliseconds; tokens committed meanwhile
     travel together, which leaves more of the processor to the model."""
     store_url: str | None = None
-    """Redis or Valkey through which verifiers share n-grams: redis://host:port/0 or unix:///path.
-    Without it this process shares them among its own requests."""
+    """Redis or Valkey through which verifiers share n-grams: rediss://host:port/0, unix:///path,
+    or redis:// on this machine. Without it this process shares them among its own requests."""
+    store_insecure: bool = False
+    """Ask a store on another machine in plaintext, as redis://; `insecure` allows it, too."""
     share_ngrams: bool = True
     """Whether requests of one tenant learn from each other's n-grams."""
     medusa: str = ""
@@ -79,3 +82,7 @@ class VerifierConfig(WorkerConfig):
     """Sizes of shared n-gram pools."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     """Sizes of the engine."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_store(self.store_url, insecure=self.insecure or self.store_insecure)

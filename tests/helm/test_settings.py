@@ -48,7 +48,7 @@ def load(objects: list[Object], deployment: Object, folder: Path) -> Any:
     file = folder / f"{deployment['metadata']['name']}.yaml"
     data = one(objects, "ConfigMap", deployment["metadata"]["name"])["data"]
     file.write_text(data[path.removeprefix(mount["mountPath"] + "/")], encoding="utf-8")
-    secret = "redis://:password@store:6379/0"
+    secret = "rediss://:password@store:6379/0"
     environment = {each["name"]: each.get("value", secret) for each in container["env"]}
     return config.load(
         CLASSES[tier], [flag, str(file)], prog=tier, description="", environ=environment
@@ -121,6 +121,29 @@ def test_the_store_of_the_chart_is_where_the_gateways_look(tmp_path: Path) -> No
             # Kubernetes fills in $(NAME) only of variables that come before.
             if "STORE_PASSWORD" in names:
                 assert names.index("STORE_PASSWORD") < names.index("PACELINE_GATEWAY_STORE_URL")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, True),  # the chart's own store
+        ({"valkey": {"enabled": False}}, False),
+        ({"store": {"url": "rediss://store:6380/1"}}, False),
+        ({"store": {"existingSecret": "store"}}, False),
+        ({"store": {"existingSecret": "store", "insecure": True}}, True),
+        ({"store": {"url": "redis://store:6379/0", "insecure": True}}, True),
+        ({"store": {"url": "redis://store:6379/0"}, "insecure": True}, True),
+    ],
+)
+def test_a_store_is_asked_in_plaintext_only_where_that_is_said(
+    changes: dict[str, Any], said: bool, tmp_path: Path
+) -> None:
+    rendered = render(overlay(values("t4-a10-h100"), changes))
+    objects = objects_of(rendered)
+    for deployment in services(objects):
+        settings = load(objects, deployment, tmp_path)
+        assert getattr(settings, "store_insecure", said) is said
+    assert ("asked in plaintext" in rendered["paceline/templates/NOTES.txt"]) is said
 
 
 def test_services_know_each_other_by_certificates(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@
   {{- $sampling := $values.tracing.sampling -}}
   {{- $_ := set $derived "tracing" (dict "endpoint" $values.tracing.otlpEndpoint "sample_ratio" $sampling.requests "round_ratio" $sampling.rounds) -}}
 {{- end -}}
+{{- if and (ne .load.tier "drafter") (include "paceline.storePlain" .root) -}}
+  {{- $_ := set $derived "store_insecure" true -}}
+{{- end -}}
 {{- $models := include "paceline.models" . | fromJsonArray -}}
 {{- if eq .load.tier "gateway" -}}
   {{- $_ := set $derived "verifiers" (list (include "paceline.target" (dict "root" .root "tier" "verifier" "port" 7071))) -}}
@@ -61,6 +64,22 @@ dns:{{ $service }}.{{ .root.Release.Namespace }}.svc:{{ .port }}
 {{/* The fleet's certificates: both sides of every call among services. */}}
 {{- define "paceline.fleetTls" -}}
 {{- toJson (dict "cert" "/etc/paceline-fleet/tls.crt" "key" "/etc/paceline-fleet/tls.key" "ca" "/etc/paceline-fleet/ca.crt" "server_name" .tls.fleet.serverName) -}}
+{{- end -}}
+
+{{/* Whether the store may be asked in plaintext: the chart's own, which only NetworkPolicies keep,
+     and another one where that is said. */}}
+{{- define "paceline.storePlain" -}}
+{{- $said := or .Values.store.insecure .Values.insecure -}}
+{{- if .Values.store.existingSecret -}}
+{{- if $said -}}true{{- end -}}
+{{- else if hasPrefix "redis:" .Values.store.url -}}
+{{- if not $said -}}
+{{- fail "store.url: rediss:// is needed; or set store.insecure: true, where everybody on the way may read along" -}}
+{{- end -}}
+true
+{{- else if and (not .Values.store.url) .Values.valkey.enabled -}}
+true
+{{- end -}}
 {{- end -}}
 
 {{/* What is missing for a workload to know its callers; empty where nothing is. */}}

@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import ConfigError
-from common.tls_config import TlsConfig, check_exposure, loopback
+from common.tls_config import TlsConfig, check_exposure, check_store, loopback
 from common.worker_config import WorkerConfig
 
 
@@ -42,6 +42,38 @@ def test_a_worker_listens_beyond_this_machine_only_with_certificates(tmp_path) -
         WorkerConfig(**fields, tls=TlsConfig(cert=tmp_path, key=tmp_path))
     WorkerConfig(**fields, tls=TlsConfig(cert=tmp_path, key=tmp_path, ca=tmp_path))
     WorkerConfig(**fields, insecure=True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        "redis://localhost:6379/0",
+        "redis://:secret@127.0.0.1:6379/0",
+        "redis://[::1]:6379",
+        "redis:///0",
+        "rediss://store.example:6379/0",
+        "unix:///run/store.sock",
+    ],
+)
+def test_a_store_here_or_over_tls_needs_no_word(url: str | None) -> None:
+    check_store(url, insecure=False)
+
+
+@pytest.mark.parametrize("host", ["store", "10.0.0.5", "[2001:db8::1]", "localhost.example"])
+def test_a_store_elsewhere_in_plaintext_does(host: str) -> None:
+    url = f"redis://:secret@{host}:6379/0"
+    with pytest.raises(
+        ConfigError, match=r"store_url: .* rediss://, .* --store-insecure"
+    ) as refused:
+        check_store(url, insecure=False)
+    assert "secret" not in str(refused.value)
+    check_store(url, insecure=True)
+
+
+def test_an_address_that_is_none_is_refused_by_its_field() -> None:
+    with pytest.raises(ConfigError, match="store_url"):
+        check_store("redis://[store:6379", insecure=False)
 
 
 def test_certificate_and_key_go_together(tmp_path) -> None:

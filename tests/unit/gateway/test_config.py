@@ -39,3 +39,12 @@ def test_certificates_that_nobody_would_see_are_an_error() -> None:
     own = TlsConfig(cert=Path("cert.pem"), key=Path("key.pem"))
     with pytest.raises(ConfigError, match=r"fleet_tls\.ca"):
         GatewayConfig(verifiers=HERE, fleet_tls=own)
+
+
+def test_a_store_elsewhere_is_asked_in_plaintext_only_where_that_is_said() -> None:
+    elsewhere = {"verifiers": HERE, "store_url": "redis://store:6379/0"}
+    with pytest.raises(ConfigError, match=r"store_url: store .* --store-insecure"):
+        GatewayConfig(**elsewhere)
+    GatewayConfig(**elsewhere, store_insecure=True)
+    GatewayConfig(**elsewhere, insecure=True)
+    GatewayConfig(verifiers=HERE, store_url="rediss://store:6379/0")

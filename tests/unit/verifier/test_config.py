@@ -1,0 +1,22 @@
+"""What a verifier can be told, and refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.errors import ConfigError
+from verifier.config import VerifierConfig
+
+
+def test_a_store_elsewhere_is_asked_in_plaintext_only_where_that_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"store_url: store .* --store-insecure"):
+        VerifierConfig(model="m", store_url="redis://store:6379/0")
+    for said in ({"store_insecure": True}, {"insecure": True}):
+        VerifierConfig(model="m", store_url="redis://store:6379/0", **said)
+    VerifierConfig(model="m", store_url="rediss://store:6379/0")
+    VerifierConfig(model="m", store_url="unix:///run/store.sock")
+
+
+def test_what_every_worker_refuses_it_refuses() -> None:
+    with pytest.raises(ConfigError, match="host:"):
+        VerifierConfig(model="m", host="0.0.0.0")
