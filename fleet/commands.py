@@ -173,8 +173,8 @@ def plan(
 ) -> None:
     """Find the cheapest replicas, by GPU type, for a pair of models, traffic and a latency.
 
-    Everything else that a plan is made from, as efficiencies of the GPUs, is in the file: see
-    docs/fleet.md.
+    Each fleet has one type of verifiers and one of drafters. Everything else that a plan is made
+    from, as efficiencies of the GPUs, is in the file: see docs/fleet.md.
     """
     from fleet import plan_tables, tables
     from fleet.plan import plan as search

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet.gateway_client import FleetClient
-from fleet.snapshot import Snapshot, State
+from fleet.snapshot import Snapshot, State, Tier
 
 _LOOK_S = 0.5
 
@@ -62,7 +62,9 @@ def _follow(client: FleetClient, address: str, incarnation: int | None, screen: 
                 return
             worker = now.worker(address)
             if worker is not None and worker.load is not None:
-                left = worker.load.running + worker.load.waiting
+                left = worker.load.running
+                if worker.tier is Tier.VERIFIER:  # a drafter's are among those that it mirrors
+                    left += worker.load.waiting
                 spinner.update(Text(f"{address}: {left} still running"))
 
 

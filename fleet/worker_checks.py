@@ -68,7 +68,7 @@ def unusable_workers(evidence: Evidence) -> Iterator[Finding]:
 
 def queues(evidence: Evidence) -> Iterator[Finding]:
     """Sequences that wait and do not become fewer."""
-    for worker in evidence.now.workers:
+    for worker in evidence.now.of(Tier.VERIFIER):  # a drafter's are branches in the making
         old = evidence.before.worker(worker.address) if evidence.before else None
         if worker.load is None or old is None or old.load is None:
             continue

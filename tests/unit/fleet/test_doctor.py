@@ -181,6 +181,12 @@ def test_a_queue_that_does_not_shrink(before: int, now: int, found: bool) -> Non
     assert told == ([wanted] if found else [])
 
 
+def test_branches_in_the_making_are_no_queue() -> None:
+    drafting = replace(D1, load=load(running=2, waiting=2))
+    looked = snapshot(workers=(V1, V2, drafting))
+    assert findings(Evidence(now=looked, before=looked)) == []
+
+
 def test_what_was_hardly_tried_is_not_judged() -> None:
     bad = measured(acceptance=0.1, gain=0.2, round_trip_ms=99.0, drafted_tokens=199)
     assert examined(pairs=(pair(measured=bad), pair("v2"))) == []
