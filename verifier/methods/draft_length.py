@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from verifier.cost import StepCost
 
-_FORGET_COST = 0.9
+_FORGET_COST = 0.97
 _FIRST_REST = 16
 _MOST_REST = 256
 _PROBE_TOKENS = 2
