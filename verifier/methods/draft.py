@@ -34,6 +34,9 @@ _OTHER_SEED = 0x5DEECE66D1CE4E5B
 _MOST_AHEAD = 64
 """Branches kept for outcomes of one round."""
 
+_MOST_UNTOLD = 32
+"""Tokens that gather while no draft is wanted; one message tells them, for each costs the step."""
+
 _REFUSED_S = 5.0
 """How long a drafter that gave a session up is not asked to mirror it again."""
 
@@ -88,6 +91,8 @@ class _Session:
     ended_at: float | None = None  # when its last round of this drafter ended
     flight: tuple[int, int] | None = None  # base and path hash of the round of `branch`
     past: tuple[int, int] | None = None  # of the round before
+    untold: list[int] = field(default_factory=list)  # committed, unknown to the drafter
+    told_hash: int = fence.EMPTY  # of what is before them
     ahead: dict[tuple[int, int], Branch] = field(default_factory=dict)  # by its outcome
 
     def unlink(self) -> None:
@@ -95,7 +100,7 @@ class _Session:
         if self.link is not None:
             self.link.meter.sessions -= 1
         self.link, self.key, self.branch, self.ended_at = None, None, None, None
-        self.flight, self.past, self.ahead = None, None, {}
+        self.flight, self.past, self.ahead, self.untold = None, None, {}, []
 
 
 @dataclass
@@ -191,16 +196,7 @@ class DraftProposer:
         if session.length.resting and self._move(sequence, session, session.link, now):
             return
         branch = branch.cut(sequence.room - 1 if wanted else 0)
-        session.link.commit(
-            session.id,
-            session.incarnation,
-            key,
-            ids,
-            draft_tokens=wanted,
-            verifying=len(branch),
-            fanout=self.fanout,
-        )
-        self._touched.add(session.link)
+        key = self._tell(sequence, session, session.link, key, ids, wanted, len(branch))
         session.branch, session.wanted, session.key = None, wanted, key if wanted else None
         if checked:
             session.link.clock.foresaw(bool(branch))
@@ -312,6 +308,7 @@ class DraftProposer:
                 self._known[address] = link
                 session.incarnation += 1
                 session.link, session.warm = link, False
+                session.told_hash = session.path_hash
                 link.meter.sessions += 1
                 prior = link.meter.token_acceptance or self._acceptance.rate
                 session.length = DraftLength(Acceptance(prior=prior))
@@ -360,6 +357,37 @@ class DraftProposer:
         session.key, session.branch, session.ready_at = key, branch, time.monotonic()
         base = key.base + key.accepted + 1
         session.flight, session.ahead = (base, fence.extend(session.path_hash, branch.ids)), {}
+
+    def _tell(
+        self,
+        sequence: Sequence,
+        session: _Session,
+        link: DraftLink,
+        key: RoundKey,
+        ids: Ids[int],
+        wanted: int,
+        verifying: int,
+    ) -> RoundKey:
+        """Has the drafter told how a round ended, at once or with later ones; returns which."""
+        if session.untold:  # all of it in one round, which checked nothing
+            ids = [*session.untold, *ids]
+            base = len(sequence.ids) - len(ids)
+            key = RoundKey(base=base, path_hash=session.told_hash, accepted=0, bonus=ids[-1])
+        if session.warm and not wanted and len(ids) < _MOST_UNTOLD:
+            session.untold = list(ids)
+            return key
+        session.untold, session.told_hash = [], session.path_hash
+        link.commit(
+            session.id,
+            session.incarnation,
+            key,
+            ids,
+            draft_tokens=wanted,
+            verifying=verifying,
+            fanout=self.fanout,
+        )
+        self._touched.add(link)
+        return key
 
     def _learn_late(self, session: _Session, link: DraftLink, key: RoundKey) -> None:
         """A branch too late to use still tells how long the way is."""

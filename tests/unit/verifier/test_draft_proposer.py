@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
+from common import fence
 from common.model.blocks import BlockManager
 from common.model.kv_cache import KvLease
 from common.model.tree import TokenTree
@@ -31,6 +32,7 @@ class Link:
     meter: PairMeter = field(default_factory=PairMeter)
     opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
     asked: list[tuple[RoundKey, int]] = field(default_factory=list)
+    told: list[list[int]] = field(default_factory=list)
     verifying: list[int] = field(default_factory=list)
     closed: int = 0
 
@@ -58,6 +60,7 @@ class Link:
         fanout: int,
     ) -> None:
         self.asked.append((key, draft_tokens))
+        self.told.append(list(ids))
         self.verifying.append(verifying)
 
     def close(self, session: int, incarnation: int) -> None:
@@ -104,15 +107,24 @@ class Table:
         self.sequence = Sequence(request, lambda event: None, lease, ticket=1)
         self.proposer.open(self.sequence)
 
-    def round(self, token: int, tree: TokenTree | None = None) -> None:
+    def round(self, token: int, tree: TokenTree | None = None, *, wanted: bool = True) -> None:
         """Ends a round in which nothing was accepted."""
         tree = tree or TokenTree(self.sequence.ids[-1])
         self.sequence.commit([token])
-        self.observe(tree, [], [token])
+        self.observe(tree, [], [token], wanted=wanted)
 
-    def observe(self, tree: TokenTree, accepted: Ids[int], ids: Ids[int]) -> None:
+    def observe(
+        self, tree: TokenTree, accepted: Ids[int], ids: Ids[int], *, wanted: bool = True
+    ) -> None:
         """Tells the proposer how a round ended; the tokens are committed."""
-        outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, state=torch.empty(0))
+        outcome = Outcome(
+            tree=tree,
+            choices=(),
+            accepted=accepted,
+            ids=ids,
+            state=torch.empty(0),
+            wanted=wanted,
+        )
         self.proposer.observe(self.sequence, outcome)
 
     def propose(self, budget: int) -> TokenTree:
@@ -140,6 +152,29 @@ def test_a_cold_mirror_is_told_but_not_asked(clock: Clock) -> None:
     table.round(9)
     assert link.asked[-1][1] == 3
     assert not table.proposer.ready(table.sequence, clock.now)
+
+
+def test_while_no_draft_is_wanted_text_gathers(clock: Clock) -> None:
+    """What is told next tells it all, as one round that checked nothing."""
+    link = Link()
+    table = Table(link)
+    table.warm()
+    table.round(8)
+    table.answer(link)
+    text = [token % 7 for token in range(40)]
+    for token in text:
+        table.round(token, table.propose(10), wanted=False)
+    assert link.told[1:] == [text[:32]], "not for ever"
+    before = list(table.sequence.ids[: -len(text) + 32])
+    table.round(5)
+    assert link.told[-1] == [*text[32:], 5]
+    key, wanted = link.asked[-1]
+    assert key == RoundKey(
+        base=len(before), path_hash=fence.extend(fence.EMPTY, before), accepted=0, bonus=5
+    )
+    assert wanted == 3
+    table.answer(link)
+    assert table.propose(10).ids == [5, 1, 2, 3]
 
 
 def test_a_branch_is_used_once(clock: Clock) -> None:
@@ -301,10 +336,11 @@ def test_a_session_stays_where_no_other_is_known_to_be_better(clock: Clock) -> N
     poor, unknown = Link(), Link()
     table = Table(poor, unknown, draft_tokens=0)
     table.warm()
-    for _ in range(60):
-        if poor.asked and poor.asked[-1][1]:
+    rounds = 60
+    for _ in range(rounds):
+        if not table.proposer.ready(table.sequence, clock.now):
             clock.now += 0.010
             table.answer(poor, (3,) * poor.asked[-1][1])
         table.round(9, table.propose(10))
-    assert poor.asked[-1][1] == 0, "drafts do not pay here"
+    assert sum(wanted > 0 for _, wanted in poor.asked) < rounds / 2, "drafts do not pay here"
     assert (poor.closed, unknown.opened) == (0, [])
