@@ -9,6 +9,8 @@ from pathlib import Path
 
 from paceline import Client
 
+from common.tokenizer import Tokenizer
+
 PATH = Path(__file__).with_name("prompts.jsonl")
 
 
@@ -48,3 +50,21 @@ def encode(prompts: list[Prompt], client: Client) -> list[list[int]]:
         else client.tokenize(prompt.text)
         for prompt in prompts
     ]
+
+
+def encode_here(prompts: list[Prompt], tokenizer: Tokenizer) -> list[list[int]]:
+    """Turn prompts into ids without a deployment."""
+    return [
+        tokenizer.apply_chat_template(prompt.messages)
+        if prompt.messages
+        else tokenizer.encode(prompt.text)
+        for prompt in prompts
+    ]
+
+
+def tokenizer_of(model: Path) -> Tokenizer:
+    """Load a model's tokenizer; end the command where it has none."""
+    tokenizer = Tokenizer.load(model)
+    if tokenizer is None:
+        raise SystemExit(f"error: {model}: no tokenizer.json; the prompts are text")
+    return tokenizer

@@ -27,7 +27,6 @@ from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import load
 from common.model.runner import Runner
-from common.tokenizer import Tokenizer
 
 KINDS: tuple[Quantize, ...] = get_args(Quantize)
 KV_BYTES = 64 << 20
@@ -99,12 +98,8 @@ def agreement(draft: Runner, texts: Sequence[tuple[int, Sequence[int]]]) -> floa
 
 def quality(target: str, draft: str | None, files: Sequence[Path]) -> Cells:
     """Measure a pair."""
-    tokenizer = Tokenizer.load(Path(target))
-    assert tokenizer is not None, f"{target}: no tokenizer.json"
-    beginnings = [
-        tokenizer.apply_chat_template(one.messages) if one.messages else tokenizer.encode(one.text)
-        for one in prompts.load()
-    ]
+    tokenizer = prompts.tokenizer_of(Path(target))
+    beginnings = prompts.encode_here(prompts.load(), tokenizer)
     texts = beginnings + [tokenizer.encode(file.read_text("utf-8")) for file in files]
     targets, drafts = runners(target), runners(draft) if draft else {}
     rows = []

@@ -25,7 +25,6 @@ from common.lookahead_sizes import LookaheadSizes
 from common.model.batch import Segment
 from common.model.loader import load
 from common.model.runner import Output, Runner
-from common.tokenizer import Tokenizer
 from launcher import models
 from verifier.config import EngineConfig
 from verifier.cost import StepCost, measure
@@ -193,15 +192,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     directory = models.choose(given.model, None).target
-    tokenizer = Tokenizer.load(directory)
-    assert tokenizer is not None, f"{directory}: no tokenizer.json"
+    tokenizer = prompts.tokenizer_of(directory)
     target = Target(directory, given.dtype)
     plain = Way(target, None)
     wanted = dict.fromkeys((target.chosen(), target.published()))  # once where they are the same
     ways = [plain, *(Way(target, each) for each in wanted)]
-    for one in prompts.load(given.per_domain):
-        text, said = one.text, one.messages
-        ids = tokenizer.apply_chat_template(said) if said else tokenizer.encode(text)
+    for ids in prompts.encode_here(prompts.load(given.per_domain), tokenizer):
         for way in ways:
             way.decode(ids, given.max_tokens)
     plain_s = statistics.median(plain.alone.seconds)

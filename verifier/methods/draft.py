@@ -196,7 +196,7 @@ class DraftProposer:
         if session.length.resting and self._move(sequence, session, session.link, now):
             return
         branch = branch.cut(sequence.room - 1 if wanted else 0)
-        key = self._tell(sequence, session, session.link, key, ids, wanted, len(branch))
+        key = self._tell(session, session.link, key, ids, wanted, len(branch))
         session.branch, session.wanted, session.key = None, wanted, key if wanted else None
         if checked:
             session.link.clock.foresaw(bool(branch))
@@ -360,7 +360,6 @@ class DraftProposer:
 
     def _tell(
         self,
-        sequence: Sequence,
         session: _Session,
         link: DraftLink,
         key: RoundKey,
@@ -368,12 +367,15 @@ class DraftProposer:
         wanted: int,
         verifying: int,
     ) -> RoundKey:
-        """Has the drafter told how a round ended, at once or with later ones; returns which."""
+        """Has the drafter told how a round ended, at once or with later ones; returns which.
+
+        That it may rest is told at once: it would go on drafting ahead.
+        """
         if session.untold:  # all of it in one round, which checked nothing
-            ids = [*session.untold, *ids]
-            base = len(sequence.ids) - len(ids)
+            base, ids = key.base - len(session.untold), [*session.untold, *ids]
             key = RoundKey(base=base, path_hash=session.told_hash, accepted=0, bonus=ids[-1])
-        if session.warm and not wanted and len(ids) < _MOST_UNTOLD:
+        resting = session.warm and not session.wanted and not wanted
+        if resting and len(ids) < _MOST_UNTOLD:
             session.untold = list(ids)
             return key
         session.untold, session.told_hash = [], session.path_hash

@@ -155,19 +155,20 @@ def test_a_cold_mirror_is_told_but_not_asked(clock: Clock) -> None:
 
 
 def test_while_no_draft_is_wanted_text_gathers(clock: Clock) -> None:
-    """What is told next tells it all, as one round that checked nothing."""
+    """That it may rest is told at once; what is told next tells it all, as one round that checked
+    nothing."""
     link = Link()
     table = Table(link)
     table.warm()
     table.round(8)
     table.answer(link)
-    text = [token % 7 for token in range(40)]
+    text = [token % 7 for token in range(41)]
     for token in text:
         table.round(token, table.propose(10), wanted=False)
-    assert link.told[1:] == [text[:32]], "not for ever"
-    before = list(table.sequence.ids[: -len(text) + 32])
+    assert link.told[1:] == [text[:1], text[1:33]], "not for ever"
+    before = list(table.sequence.ids[: -len(text) + 33])
     table.round(5)
-    assert link.told[-1] == [*text[32:], 5]
+    assert link.told[-1] == [*text[33:], 5]
     key, wanted = link.asked[-1]
     assert key == RoundKey(
         base=len(before), path_hash=fence.extend(fence.EMPTY, before), accepted=0, bonus=5
