@@ -60,9 +60,9 @@ class Mean:
 
 
 class Leaning:
-    """How much more or less one member brings to one text than to others."""
+    """How much more or less comes than is expected: of one member in one text, say."""
 
-    _PRIOR = 3.0
+    _PRIOR = 10.0
     _FORGET = 0.97
 
     def __init__(self) -> None:
@@ -95,7 +95,10 @@ class Arms:
         self._members, self._cost = members, cost
         self.foreseeing = foreseeing
         """Members that know beforehand what they expect."""
-        self._more: dict[tuple[Arm, int], Mean] = {}  # tokens, see `_brought`
+        # What comes of the tokens that the best of those who foresee expects: less where others
+        # took the nodes, or where it was the best because it expected too much.
+        self._kept: dict[tuple[Arm, int], Leaning] = {}
+        self._more: dict[tuple[Arm, int], Mean] = {}  # tokens of the others beyond these
         self._nodes: dict[tuple[Arm, int], Mean] = {}
         self._came: dict[tuple[Arm, int], Mean] = {}  # share of rounds in which all were in time
         self._slow: dict[tuple[Arm, int], Mean] = {}  # seconds over those of the table
@@ -103,18 +106,34 @@ class Arms:
         self._last = [0] * members  # the round each took part in
         self._rounds = 0
 
-    def choose(self, foreseen: Ids[float], leanings: Ids[Leaning], present: Arm) -> Arm:
+    def choose(
+        self, foreseen: Ids[float], usual: Ids[float], leanings: Ids[Leaning], present: Arm
+    ) -> Arm:
         """The set to draft with: the most tokens a second, now and then one not seen for long.
+
+        A look-up costs nothing to leave out for a round. A drafter does: it is still at work in the
+        next one, and has drafted nothing ahead when it is back. So of those who do not foresee,
+        who takes part is settled by what the others expect as a rule.
 
         Args:
             foreseen: Tokens each member expects to bring; 0 of those that cannot say.
+            usual: The same, over the last rounds.
             leanings: Of this text, by member.
             present: The set that took part last.
         """
         self._rounds += 1
-        rates = [self._rate(arm, foreseen, leanings) for arm in range(1 << self._members)]
-        rates[present] *= _STAY
-        best = max(range(len(rates)), key=rates.__getitem__)
+        everyone = range(1 << self._members)
+        rates = [self._rate(arm, usual, leanings) for arm in everyone]
+        staying = present & ~self.foreseeing
+        for arm in everyone:
+            if arm & ~self.foreseeing == staying:
+                rates[arm] *= _STAY
+        slow = max(everyone, key=rates.__getitem__) & ~self.foreseeing
+        rates = [
+            self._rate(arm, foreseen, leanings) if arm & ~self.foreseeing == slow else 0.0
+            for arm in everyone
+        ]
+        best = max(everyone, key=rates.__getitem__)
         if self._rounds % _TRY_EVERY == 0:
             self._tried = min(range(self._members), key=self._last.__getitem__)
         if self._rounds >= _TRY_EVERY and self._rounds % _TRY_EVERY < _TRIAL_ROUNDS:
@@ -127,7 +146,8 @@ class Arms:
 
         def value(member: int) -> float:
             nodes = self._nodes.get((1 << member, kind))
-            tokens = foreseen[member] or self._of(1 << member, kind).value
+            sure = self.foreseeing >> member & 1
+            tokens = foreseen[member] if sure else self._of(1 << member, kind).value
             return tokens / max(nodes.value, 1.0) if nodes is not None else tokens
 
         return sorted(range(self._members), key=value, reverse=True)
@@ -163,13 +183,29 @@ class Arms:
                 if not (self.foreseeing | missed) & alone:
                     leanings[member].add(reach(path, alone), self._of(alone, kind).value)
             leanings[member].fade()
+        if sure := arm & self.foreseeing:
+            kept = self._kept.setdefault((arm, kind), Leaning())
+            kept.fade()
+            kept.add(reach(path, sure), _best(foreseen, sure))
         for part in _parts(arm & ~missed):
-            self._of(part, kind).add(self._brought(part, path))
+            if part & ~self.foreseeing:
+                more = reach(path, part) - reach(path, part & self.foreseeing)
+                self._of(part, kind).add(more)
 
-    def took(self, arm: Arm, foreseen: Ids[float], nodes: int, seconds: float) -> None:
-        """Takes a round's time, from the end of the one before, with so many nodes."""
+    def took(self, arm: Arm, before: Arm, foreseen: Ids[float], nodes: int, seconds: float) -> None:
+        """Takes a round's time.
+
+        Args:
+            arm: Who took part.
+            before: Who took part in the round before.
+            foreseen: As it was chosen by.
+            nodes: Of its tree.
+            seconds: From the end of the round before.
+        """
         for known in self._slow.values():
             known.weight = max(_STALE * known.weight, _PRIOR_ROUNDS)
+        if (arm ^ before) & ~self.foreseeing:
+            return  # later rounds of this set are faster, and it is chosen for more than one
         slow = self._known(self._slow, arm, _kind(foreseen), 1.0)
         slow.add(min(seconds / self._cost.unloaded_s(nodes), _FAR * slow.value))
 
@@ -180,9 +216,10 @@ class Arms:
 
     def _rate(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning]) -> float:
         kind, sure = _kind(foreseen), arm & self.foreseeing
-        tokens = max((foreseen[m] for m in range(self._members) if sure >> m & 1), default=0.0)
-        if sure & (sure - 1):
-            tokens += self._of(sure, kind).value
+        tokens = 0.0
+        if sure:
+            kept = self._kept.get((arm, kind))
+            tokens = _best(foreseen, sure) * (kept.factor if kept is not None else 1.0)
         if arm & ~self.foreseeing:
             came = self._known(self._came, arm, kind, 1.0).value
             tokens += came * self._of(arm, kind).value * self._factor(arm, leanings)
@@ -197,16 +234,8 @@ class Arms:
         factors = (leanings[m].factor for m in range(self._members) if others >> m & 1)
         return max(factors, default=1.0)
 
-    def _brought(self, arm: Arm, path: Ids[Arm]) -> int:
-        """Tokens of a set beyond those of its members that foresee; of these, beyond the best."""
-        if arm & ~self.foreseeing:
-            return reach(path, arm) - reach(path, arm & self.foreseeing)
-        return reach(path, arm) - max(
-            reach(path, 1 << m) for m in range(self._members) if arm >> m & 1
-        )
-
     def _of(self, arm: Arm, kind: int) -> Mean:
-        """Tokens that a set brings in a kind of round, as `_brought` counts them."""
+        """Tokens of a set beyond those of its members that foresee, in a kind of round."""
         prior = _PRIOR_BESIDE if arm & self.foreseeing else _PRIOR_ALONE
         return self._known(self._more, arm, kind, prior)
 
@@ -231,6 +260,11 @@ def reach(path: Ids[Arm], arm: Arm) -> int:
 
 def _kind(foreseen: Ids[float]) -> int:
     return bisect_right(_BOUNDS, max(foreseen))
+
+
+def _best(foreseen: Ids[float], arm: Arm) -> float:
+    """Most tokens that one member of a set expects to bring."""
+    return max(tokens for member, tokens in enumerate(foreseen) if arm >> member & 1)
 
 
 def _parts(arm: Arm) -> Ids[Arm]:

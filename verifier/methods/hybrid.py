@@ -19,15 +19,20 @@ from verifier.methods.arms import Arm, Arms, Leaning
 from verifier.methods.base import Foreseeing, Outcome, Proposer
 from verifier.sequence import Sequence
 
+_NEWS = 0.3
+"""Weight of a round in what is foreseen as a rule."""
+
 
 @dataclass
 class _Session:
     arm: Arm  # who takes part in the next round
     foreseen: list[float]
     leanings: list[Leaning]
+    usual: list[float] | None = None  # what is foreseen as a rule
     late: Arm = 0  # who was waited for
     until: float = math.inf  # how long, of the monotonic clock
     began: float | None = None  # when the last round ended
+    before: Arm = 0  # who took part in it
     tree: TokenTree | None = None  # what was proposed to
 
 
@@ -90,9 +95,10 @@ class HybridProposer:
         if not sequence.finished:
             for at, seer in enumerate(self._seers):
                 session.foreseen[at] = seer.foresee(sequence)
-            known = session.foreseen, session.leanings
-            session.arm = self._arms.choose(*known, session.arm)
-            session.until = now + self._arms.patience_s(session.arm, *known)
+            session.usual = _faded(session.usual, session.foreseen)
+            foreseen, leanings = session.foreseen, session.leanings
+            session.arm = self._arms.choose(foreseen, session.usual, leanings, session.arm)
+            session.until = now + self._arms.patience_s(session.arm, foreseen, leanings)
         resting = replace(outcome, wanted=False)
         for at, member in enumerate(self._ordered[len(self._seers) :], start=len(self._seers)):
             member.observe(sequence, outcome if session.arm >> at & 1 else resting)
@@ -142,7 +148,16 @@ class HybridProposer:
             session.late & ~proposed,
         )
         if session.began is not None:
-            self._arms.took(arm, session.foreseen, len(tree) - 1, now - session.began)
+            seconds = now - session.began
+            self._arms.took(arm, session.before, session.foreseen, len(tree) - 1, seconds)
+        session.before = arm
 
     def _backers(self, tree: TokenTree, node: int) -> Arm:
         return sum(1 << at for at, name in enumerate(self._names) if tree.wanted(node, name))
+
+
+def _faded(before: list[float] | None, foreseen: list[float]) -> list[float]:
+    """What is foreseen as a rule, after one more round."""
+    if before is None:
+        return [*foreseen]
+    return [old + _NEWS * (new - old) for old, new in zip(before, foreseen, strict=True)]

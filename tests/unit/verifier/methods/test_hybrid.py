@@ -242,6 +242,37 @@ def test_a_text_unlike_the_others_is_found_out() -> None:
     assert sum(budget > 0 for budget in case.b.budgets[-8:]) >= 7
 
 
+def test_a_drafter_stays_where_a_look_up_is_better_now_and_then() -> None:
+    """For one round in three it knows two tokens; but who was left out comes back slowly."""
+    case = Case(Seer([]), Member([2, 3, 4]))
+    look_up = case.a
+    assert isinstance(look_up, Seer)
+    for index in range(900):
+        look_up.path = [2, 3] if index % 3 == 1 else []
+        look_up.expects = 2.0 if index % 3 == 0 else 0.0  # of the round after this
+        ahead = case.b.wanted[-2:-1] == [True]
+        case.b.is_ready = False
+        case.round([2, 3, 4], wait_s=0.003 if ahead else 0.011)
+    assert sum(budget > 0 for budget in case.b.budgets[-300:]) > 270
+
+
+def test_a_drafter_rests_while_a_look_up_is_better_throughout() -> None:
+    case = Case(Seer([1, 2, 3, 4, 5], expects=5.0), Member([1, 2]))
+    for _ in range(300):
+        case.b.is_ready = False
+        case.round([1, 2, 3, 4, 5], wait_s=0.003)
+    assert sum(case.b.wanted[-100:]) < 10
+
+
+def test_expectations_are_corrected_by_what_comes() -> None:
+    """A look-up that promises four tokens and brings none does not keep a good draft out."""
+    case = Case(Seer([7], expects=4.0), Member([2, 3, 4]))
+    for _ in range(200):
+        case.b.is_ready = False
+        case.round([2, 3, 4], wait_s=0.001)
+    assert sum(budget > 0 for budget in case.b.budgets[-100:]) > 90
+
+
 def test_waiting_ends_where_it_no_longer_pays() -> None:
     """A draft that is out for long is gone without, within a few rounds' time."""
     case = Case(Seer([1, 2], expects=0.4), Member([3, 4, 5]))
