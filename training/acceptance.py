@@ -73,9 +73,11 @@ def ranks(
         states = target.base_model(input_ids=batch).last_hidden_state
         spans = [slice(text.prompt_tokens - 1, len(text.ids) - 1) for text in part]
         rows = torch.cat([state[span] for state, span in zip(states, spans, strict=True)])
+        chosen = torch.cat([torch.tensor(text.ids[text.prompt_tokens :]) for text in part])
+        chosen = chosen.to(target.device)
         coming = torch.cat([_coming(text, len(heads)) for text in part]).to(target.device)
         columns = [
-            _rank(heads.logits(head, rows.to(lm_head.dtype), lm_head), coming[:, head])
+            _rank(heads.logits(head, rows.to(lm_head.dtype), chosen, lm_head), coming[:, head])
             for head in range(len(heads))
         ]
         lengths = [span.stop - span.start for span in spans]

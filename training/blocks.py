@@ -85,14 +85,16 @@ def of_corpora(paths: Sequence[Path], encoder: Encoder, block_tokens: int, seed:
     return Blocks(torch.cat(packed), seed=seed)
 
 
-def of_written(path: Path, block_tokens: int, seed: int) -> Blocks:
-    """Reads a file of what a target wrote.
+def of_written(paths: Sequence[Path], block_tokens: int, seed: int) -> Blocks:
+    """Reads files of what a target wrote.
 
     Raises:
-        DataError: It cannot be used, or is shorter than a block.
+        DataError: A file that cannot be used, or is shorter than a block.
     """
-    texts = [text.ids for text in written.read(path)]
-    return Blocks(_pack(path, texts, block_tokens, seed), seed=seed)
+    packed = [
+        _pack(path, [text.ids for text in written.read(path)], block_tokens, seed) for path in paths
+    ]
+    return Blocks(torch.cat(packed), seed=seed)
 
 
 def _pack(path: Path, documents: Sequence[Ids], block_tokens: int, seed: int) -> Tensor:

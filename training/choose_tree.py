@@ -84,6 +84,7 @@ def load_heads(directory: Path, lm_head: torch.Tensor) -> Heads:
         num_heads=weights.num_heads,
         num_layers=weights.num_layers,
         own_lm=weights.lm is not None,
+        sees_token=weights.token is not None,
     )
     module.set_weights(weights)
     return module.to(lm_head.device, lm_head.dtype).requires_grad_(False)

@@ -122,7 +122,7 @@ def distill(
     corpus: o.Corpus,
     held_out: o.HeldOut,
     out: _Out,
-    written: o.WrittenFile = None,
+    written: o.WrittenFiles = None,
     written_share: o.WrittenShare = 0.75,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start from random weights of the draft's shape")
@@ -155,7 +155,9 @@ def distill(
             draft=draft,
             fresh=fresh,
             labels=Labels(labels),
-            data=runs.Data(corpora=corpus, written=written, share=written_share, held_out=held_out),
+            data=runs.Data(
+                corpora=corpus, written=written or (), share=written_share, held_out=held_out
+            ),
             prompts=prompts,
             out=out,
             loop=LoopConfig(
@@ -179,7 +181,7 @@ def medusa(
     corpus: o.Corpus,
     held_out: o.HeldOut,
     out: _Out,
-    written: o.WrittenFile = None,
+    written: o.WrittenFiles = None,
     written_share: o.WrittenShare = 0.75,
     num_heads: Annotated[int, typer.Option(min=1, help="Heads")] = 4,
     num_layers: Annotated[int, typer.Option(min=1, help="Blocks of a head")] = 1,
@@ -187,6 +189,13 @@ def medusa(
         bool,
         typer.Option(
             "--own-lm/--shared-lm", help="Whether heads have output matrices of their own"
+        ),
+    ] = True,
+    sees_token: Annotated[
+        bool,
+        typer.Option(
+            "--see-token/--state-only",
+            help="Whether heads see the token chosen from the state, as published heads do not",
         ),
     ] = True,
     steps: Annotated[int, typer.Option(min=1, help="Steps with the target frozen")] = 1900,
@@ -221,8 +230,12 @@ def medusa(
         )
         best = runs.medusa(
             target=target,
-            shape=runs.HeadShape(num_heads=num_heads, num_layers=num_layers, own_lm=own_lm),
-            data=runs.Data(corpora=corpus, written=written, share=written_share, held_out=held_out),
+            shape=runs.HeadShape(
+                num_heads=num_heads, num_layers=num_layers, own_lm=own_lm, sees_token=sees_token
+            ),
+            data=runs.Data(
+                corpora=corpus, written=written or (), share=written_share, held_out=held_out
+            ),
             prompts=prompts,
             out=out,
             frozen=frozen,

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from common.model.medusa import token_vectors
 from common.model.medusa_checkpoint import HeadWeights, Tree
 from training.loss import chunks, distributions, soft_cross_entropy
 
@@ -22,14 +23,26 @@ class Heads(nn.Module):
         num_heads: K.
         num_layers: Blocks of a head.
         own_lm: Whether each head has an output matrix of its own; else the base model's serves.
+        sees_token: Whether heads see the token that was chosen from the state.
     """
 
-    def __init__(self, lm_head: Tensor, *, num_heads: int, num_layers: int, own_lm: bool) -> None:
+    def __init__(
+        self,
+        lm_head: Tensor,
+        *,
+        num_heads: int,
+        num_layers: int,
+        own_lm: bool,
+        sees_token: bool = False,
+    ) -> None:
         super().__init__()
         size = lm_head.shape[1]
         self.blocks = nn.ModuleList(
             nn.ModuleList(_zero(nn.Linear(size, size)) for _ in range(num_layers))
             for _ in range(num_heads)
+        )
+        self.tokens = nn.ParameterList(
+            torch.zeros(size, size) for _ in range(num_heads if sees_token else 0)
         )
         start = lm_head.detach().float()
         self.lm = nn.ParameterList(start.clone() for _ in range(num_heads if own_lm else 0))
@@ -37,11 +50,25 @@ class Heads(nn.Module):
     def __len__(self) -> int:
         return len(self.blocks)
 
-    def logits(self, head: int, hidden: Tensor, lm_head: Tensor) -> Tensor:
-        """One head's logits. # [..., d] -> [..., V]"""
+    def logits(self, head: int, hidden: Tensor, chosen: Tensor, lm_head: Tensor) -> Tensor:
+        """One head's logits.
+
+        Args:
+            head: Its number.
+            hidden: States after the final norm. # [..., d]
+            chosen: The tokens that follow them. # [...]
+            lm_head: The base model's output matrix. # [V, d]
+
+        Returns:
+            # [..., V]
+        """
         x = hidden
-        for layer in self._layers(head):
-            x = x + F.silu(layer(x))
+        for number, layer in enumerate(self._layers(head)):
+            inner = layer(x)
+            if number == 0 and len(self.tokens):
+                vectors = token_vectors(lm_head.detach(), chosen).to(x.dtype)
+                inner = inner + F.linear(vectors, self.tokens[head])
+            x = x + F.silu(inner)
         return F.linear(x, self.lm[head] if len(self.lm) else lm_head.to(x.dtype))
 
     def _layers(self, head: int) -> list[nn.Linear]:
@@ -55,6 +82,7 @@ class Heads(nn.Module):
             block=torch.stack([torch.stack([m.weight for m in head]) for head in layers]),
             bias=torch.stack([torch.stack([m.bias for m in head]) for head in layers]),
             lm=torch.stack(list(self.lm)) if len(self.lm) else None,
+            token=torch.stack(list(self.tokens)) if len(self.tokens) else None,
             tree=tree,
         )
 
@@ -67,10 +95,13 @@ class Heads(nn.Module):
                     module.bias.copy_(weights.bias[head, layer])
                 if weights.lm is not None:
                     self.lm[head].copy_(weights.lm[head])
+                if weights.token is not None:
+                    self.tokens[head].copy_(weights.token[head])
 
 
 def backward(
     heads: Heads,
+    ids: Tensor,
     hidden: Tensor,
     lm_head: Tensor,
     teacher_hidden: Tensor,
@@ -84,6 +115,7 @@ def backward(
 
     Args:
         heads: What is trained.
+        ids: The text. # [B, T]
         hidden: States after the final norm; a leaf, whose gradient adds up where it has one.
             # [B, T, d]
         lm_head: Output matrix for heads without their own. # [V, d]
@@ -102,7 +134,8 @@ def backward(
         for head, scale in enumerate(scales):
             with accelerator.autocast():
                 seen = hidden[part, : length - 1 - head].flatten(0, 1)
-                logits = heads.logits(head, seen, lm_head)
+                chosen = ids[part, 1 : length - head].flatten()
+                logits = heads.logits(head, seen, chosen, lm_head)
             loss = soft_cross_entropy(logits, labels[:, head + 1 :].flatten(0, 1))
             accelerator.backward(loss * (scale * share))
             losses[head] += loss.item() * share

@@ -64,7 +64,14 @@ class FrozenBase:
             hidden = self._target.base_model(input_ids=batch).last_hidden_state
         scales = [HEAD_DECAY**head for head in range(len(self._heads))]
         single = heads.backward(
-            self._heads, hidden, self._lm_head, hidden, self._lm_head, scales, self._accelerator
+            self._heads,
+            batch,
+            hidden,
+            self._lm_head,
+            hidden,
+            self._lm_head,
+            scales,
+            self._accelerator,
         )
         return _named(single, scales)
 
@@ -133,7 +140,7 @@ class Joint:
         strength = JOINT_SHARE * math.sin(math.pi / 2 * progress)
         scales = [strength * HEAD_DECAY**head for head in range(len(self._heads))]
         single = heads.backward(
-            self._heads, leaf, lm_head, taught, teacher_lm, scales, self._accelerator
+            self._heads, batch, leaf, lm_head, taught, teacher_lm, scales, self._accelerator
         )
         hidden.backward(leaf.grad.to(hidden.dtype))
         return {**_named(single, scales, base_loss), "loss_base": base_loss}

@@ -35,8 +35,11 @@ Corpus = Annotated[
         'Lines of .jsonl hold "text", "question" and "answer", or "messages"',
     ),
 ]
-WrittenFile = Annotated[
-    Path | None, typer.Option("--written", help="Text by the target, from `paceline train write`")
+WrittenFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--written", help="Text by the target, from `paceline train write`; may be given again"
+    ),
 ]
 WrittenShare = Annotated[
     float, typer.Option(min=0, max=1, help="Part of each batch that the target wrote")

@@ -53,8 +53,8 @@ class Data:
     corpora: Sequence[Path]
     """Training files, as `training.corpus` reads them."""
 
-    written: Path | None = None
-    """Text by the target, of `training.written`."""
+    written: Sequence[Path] = ()
+    """Texts by the target, of `training.written`."""
 
     share: float = 0.75
     """Part of each batch that the target wrote."""
@@ -75,6 +75,9 @@ class HeadShape:
 
     own_lm: bool = True
     """Whether each has an output matrix of its own."""
+
+    sees_token: bool = True
+    """Whether each sees the token chosen from the state."""
 
 
 def pretrain(
@@ -172,6 +175,7 @@ def medusa(
         num_heads=shape.num_heads,
         num_layers=shape.num_layers,
         own_lm=shape.own_lm,
+        sees_token=shape.sees_token,
     )
     first = medusa_training.FrozenBase(model, heads, domains(model), accelerator)
     train(first, mixture, folder, accelerator, frozen, progress)
@@ -198,7 +202,7 @@ def _target(directory: Path, how: How) -> Any:
 
 def _mixture(data: Data, encoder: Encoder, how: How) -> Blocks | Mixture:
     corpora = blocks.of_corpora(data.corpora, encoder, how.block_tokens, how.seed)
-    if data.written is None:
+    if not data.written:
         return corpora
     texts = blocks.of_written(data.written, how.block_tokens, how.seed)
     return Mixture(corpora, texts, share=data.share)

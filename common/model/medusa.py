@@ -5,6 +5,11 @@ itself, head i (from 0) guesses the token i + 1 places after that next one:
 
     x = h;  x = x + SiLU(W x + b), once per block;  logits = lm x
 
+By the time heads run, that next token is known. Heads of ours may see it: their first block is
+SiLU(W h + U e + b), with `e` the token's row of the base model's output matrix, scaled to a root
+mean square of 1. (Hydra, Ankner et al. 2024, goes on so from guess to guess; here all heads still
+run at once.)
+
 Owns the arithmetic; files are `common.model.medusa_checkpoint`'s, trees of guesses and what
 becomes of them the verifier's. A wrong guess costs speed, never text, so nothing here has to be
 bit-equal between batch sizes.
@@ -25,6 +30,8 @@ from common.model.medusa_checkpoint import HeadWeights, Tree
 
 Product = Callable[[Tensor], Tensor]
 
+_EPS = 1e-6
+
 
 class MedusaHeads:
     """Heads ready to guess.
@@ -43,9 +50,14 @@ class MedusaHeads:
         self.tree: Tree | None = weights.tree
         """Sparse static tree that was chosen for these heads: paths of ranks, or None."""
         self._vocab_size = lm_head.shape[0]
+        self._lm_head = lm_head
+        self._sees_token = weights.token is not None
         block, bias = weights.block.to(device, dtype), weights.bias.to(device, dtype)
         # The first block has one input for all heads, so it is one product.
-        self._first = _product(block[:, 0].flatten(0, 1), bias[:, 0].flatten())
+        first = block[:, 0].flatten(0, 1)
+        if weights.token is not None:
+            first = torch.cat((first, weights.token.to(device, dtype).flatten(0, 1)), dim=1)
+        self._first = _product(first, bias[:, 0].flatten())
         self._later = [
             [_product(block[head, layer], bias[head, layer]) for head in range(self.num_heads)]
             for layer in range(1, weights.num_layers)
@@ -83,32 +95,50 @@ class MedusaHeads:
         return cls(weights, lm_head=lm_head, dtype=dtype, device=device)
 
     @torch.inference_mode()
-    def top(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def top(self, hidden: Tensor, chosen: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Each head's likeliest tokens.
 
         Args:
             hidden: States after the final norm, in the heads' type. # [N, d]
+            chosen: The tokens that were chosen from them, int64. # [N]
             k: How many; at most the vocabulary.
 
         Returns:
             Ids (int64) and their probabilities (float32), likeliest first. # [K, N, k] each
         """
         assert hidden.ndim == 2
+        assert chosen.shape == hidden.shape[:1]
         assert 0 < k <= self._vocab_size
-        chances = self._logits(hidden).softmax(-1, dtype=torch.float32)  # [K, N, V]
+        chances = self._logits(hidden, chosen).softmax(-1, dtype=torch.float32)  # [K, N, V]
         values, ids = chances.topk(k, dim=-1)
         return ids, values
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """All heads' logits. # [N, d] -> [K, N, V]"""
+    def _logits(self, hidden: Tensor, chosen: Tensor) -> Tensor:
+        """All heads' logits. # [N, d], [N] -> [K, N, V]"""
         rows, size = hidden.shape
-        inner = self._first(hidden).view(rows, self.num_heads, size).transpose(0, 1)
+        seen = hidden
+        if self._sees_token:
+            seen = torch.cat((hidden, token_vectors(self._lm_head, chosen).to(hidden)), dim=1)
+        inner = self._first(seen).view(rows, self.num_heads, size).transpose(0, 1)
         x = hidden + F.silu(inner)  # [K, N, d]
         for layer in self._later:
             x = x + F.silu(_each(layer, x))
         if self._shared:
             return self._outputs[0](x.reshape(-1, size)).view(self.num_heads, rows, -1)
         return _each(self._outputs, x)
+
+
+def token_vectors(lm_head: Tensor, tokens: Tensor) -> Tensor:
+    """What heads see of tokens.
+
+    Args:
+        lm_head: The base model's output matrix. # [V, d]
+        tokens: Ids. # [...]
+
+    Returns:
+        Their rows, each scaled to a root mean square of 1. # [..., d]
+    """
+    return F.rms_norm(lm_head[tokens], lm_head.shape[1:], eps=_EPS)
 
 
 def _each(products: list[Product], x: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ Ours is a directory of two files. `medusa.safetensors` holds
     block.weight  [K, L, d, d]      W of each head's blocks
     block.bias    [K, L, d]         b
     lm.weight     [K, V, d]         output matrices; absent where the base model's serves all
+    token.weight  [K, d, d]         U of each head's first block, which sees the chosen token, too;
+                                    absent where heads see the state alone, as the published do
 
 and `medusa.json` an object with
 
@@ -72,6 +74,8 @@ class HeadWeights:
     """b of every block, `[K, L, d]`."""
     lm: Tensor | None
     """Output matrices, `[K, V, d]`; None where the base model's serves all heads."""
+    token: Tensor | None = None
+    """U of every first block, `[K, d, d]`; None where heads see the state alone."""
     tree: Tree | None = None
     """Sparse static tree chosen for these heads: paths of ranks."""
 
@@ -121,6 +125,8 @@ def save(path: Path, weights: HeadWeights, *, lm_head: Tensor) -> None:
     tensors = {"block.weight": weights.block, "block.bias": weights.bias}
     if weights.lm is not None:
         tensors["lm.weight"] = weights.lm
+    if weights.token is not None:
+        tensors["token.weight"] = weights.token
     narrow = {key: t.detach().to("cpu", torch.bfloat16).contiguous() for key, t in tensors.items()}
     save_file(narrow, path / WEIGHTS_FILE)
     facts = {
@@ -208,12 +214,15 @@ def _load_ours(path: Path, lm_head: Tensor) -> HeadWeights:
     tensors = _read(path / WEIGHTS_FILE, None)
     if "lm.weight" in tensors:
         shapes["lm.weight"] = (heads, vocab, hidden)
+    if "token.weight" in tensors:
+        shapes["token.weight"] = (heads, hidden, hidden)
     _check(path / WEIGHTS_FILE, tensors, shapes)
     tree = facts.get("tree")
     return HeadWeights(
         block=tensors["block.weight"],
         bias=tensors["block.bias"],
         lm=tensors.get("lm.weight"),
+        token=tensors.get("token.weight"),
         tree=None if tree is None else checked_tree(f"{file}: tree", tree, heads),
     )
 

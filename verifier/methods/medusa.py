@@ -41,6 +41,7 @@ class Guesses:
 @dataclass
 class _Session:
     state: Tensor | None = None  # [hidden]; where the heads are to run
+    chosen: int = 0  # the token chosen from it
     guesses: Guesses | None = None
     tree: TokenTree | None = None  # what is being checked
     nodes: dict[int, float] = field(default_factory=dict)  # its guesses: chance given the parent
@@ -118,6 +119,7 @@ class MedusaProposer:
             self._learn(session, outcome)
         session.tree, session.nodes, session.guesses = None, {}, None
         session.state = outcome.state if outcome.wanted and not sequence.finished else None
+        session.chosen = sequence.ids[-1]
 
     def close(self, sequence: Sequence) -> None:
         """Forgets it."""
@@ -134,7 +136,8 @@ class MedusaProposer:
         if not fresh:
             return
         states = torch.stack([session.state for session in fresh if session.state is not None])
-        ids, chances = self._heads.top(states, self._ranks)
+        chosen = torch.tensor([session.chosen for session in fresh], device=states.device)
+        ids, chances = self._heads.top(states, chosen, self._ranks)
         for session, tokens, odds in zip(fresh, ids.unbind(1), chances.unbind(1), strict=True):
             session.state = None
             session.guesses = Guesses(tokens.tolist(), odds.tolist())

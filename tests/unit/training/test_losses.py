@@ -20,6 +20,7 @@ def _normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+IDS = torch.randint(VOCAB, (BLOCKS, LENGTH), generator=torch.Generator().manual_seed(6))
 STATES, TAUGHT = _normal(BLOCKS, LENGTH, HIDDEN, seed=0), _normal(BLOCKS, LENGTH, HIDDEN, seed=1)
 LM_HEAD, TEACHER_LM = _normal(VOCAB, HIDDEN, seed=2), _normal(VOCAB, HIDDEN, seed=3)
 
@@ -53,24 +54,31 @@ def test_distillation_in_parts_equals_the_whole(accelerator: Accelerator) -> Non
     torch.testing.assert_close(weight.grad, same.grad)
 
 
+@pytest.mark.parametrize("sees_token", [True, False])
 @pytest.mark.parametrize("own", [True, False])
-def test_heads_one_at_a_time_equal_all_together(own: bool, accelerator: Accelerator) -> None:
+def test_heads_one_at_a_time_equal_all_together(
+    own: bool, sees_token: bool, accelerator: Accelerator
+) -> None:
     scales = [1.0, 0.8, 0.64]
 
     def made() -> Heads:
-        heads = Heads(LM_HEAD, num_heads=HEADS, num_layers=2, own_lm=own)
+        heads = Heads(LM_HEAD, num_heads=HEADS, num_layers=2, own_lm=own, sees_token=sees_token)
         for number, parameter in enumerate(heads.parameters()):
             parameter.data.add_(_normal(*parameter.shape, seed=10 + number), alpha=0.1)
         return heads
 
     heads, leaf = made(), STATES.clone().requires_grad_(True)
-    found = head_training.backward(heads, leaf, LM_HEAD, TAUGHT, TEACHER_LM, scales, accelerator)
+    found = head_training.backward(
+        heads, IDS, leaf, LM_HEAD, TAUGHT, TEACHER_LM, scales, accelerator
+    )
 
     same, whole = made(), STATES.clone().requires_grad_(True)
     labels = (TAUGHT @ TEACHER_LM.T).softmax(-1)
     single = [
         F.cross_entropy(
-            same.logits(head, whole[:, : LENGTH - 1 - head], LM_HEAD).flatten(0, 1),
+            same.logits(
+                head, whole[:, : LENGTH - 1 - head], IDS[:, 1 : LENGTH - head], LM_HEAD
+            ).flatten(0, 1),
             labels[:, head + 1 :].flatten(0, 1),
         )
         for head in range(HEADS)
@@ -85,4 +93,4 @@ def test_heads_one_at_a_time_equal_all_together(own: bool, accelerator: Accelera
 def test_fresh_heads_are_the_base_models_output_layer() -> None:
     heads = Heads(LM_HEAD, num_heads=HEADS, num_layers=1, own_lm=True)
     for head in range(HEADS):
-        torch.testing.assert_close(heads.logits(head, STATES, LM_HEAD), STATES @ LM_HEAD.T)
+        torch.testing.assert_close(heads.logits(head, STATES, IDS, LM_HEAD), STATES @ LM_HEAD.T)

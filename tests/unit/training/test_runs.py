@@ -78,7 +78,7 @@ def texts(target: Path, encoder: Encoder, stories: Path, talks: Path) -> Path:
 def setting(
     request: pytest.FixtureRequest, target: Path, stories: Path, talks: Path, texts: Path
 ) -> Setting:
-    data = runs.Data(corpora=[stories], written=texts, share=0.5, held_out=[stories, talks])
+    data = runs.Data(corpora=[stories], written=[texts], share=0.5, held_out=[stories, talks])
 
     def pretrain(out: Path, progress: Any) -> dict[str, float]:
         corpora = [stories, talks]

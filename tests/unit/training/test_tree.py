@@ -118,6 +118,23 @@ def test_ranks_are_those_of_the_tokens_that_come(target: Path, encoder: Encoder)
                     assert rank == (logits[place] > logits[place, text.ids[coming]]).sum()
 
 
+def test_ranks_are_of_heads_that_saw_the_token_between(target: Path) -> None:
+    model = load_model(target)
+    lm_head = model.get_output_embeddings().weight
+    heads = Heads(lm_head, num_heads=HEADS, num_layers=1, own_lm=False, sees_token=True)
+    for matrix in heads.tokens:
+        torch.nn.init.eye_(matrix)
+    heads = heads.to(lm_head.dtype)
+    ids = [5, 9, 7, 30, 12, 44]
+    found = acceptance.ranks(model, heads, [Written(ids, 2)], lm_head)
+    states = model.base_model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+    for place, row in enumerate(found[0], start=1):
+        if place + 2 < len(ids):
+            chosen = torch.tensor([ids[place + 1]])
+            logits = heads.logits(0, states[place][None], chosen, lm_head)[0]
+            assert row[0] == (logits > logits[ids[place + 2]]).sum()
+
+
 def test_the_target_agrees_with_itself(target: Path) -> None:
     model = load_model(target)
     ids = [5, 9]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,15 @@ def _normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 LM_HEAD = _normal(VOCAB, HIDDEN, seed=1)
+CHOSEN = torch.tensor([7, 0, 39, 7, 12])
 
 
-def _weights(*, layers: int = 1, own: bool = True) -> HeadWeights:
+def _weights(*, layers: int = 1, own: bool = True, sees_token: bool = False) -> HeadWeights:
     return HeadWeights(
         block=_normal(HEADS, layers, HIDDEN, HIDDEN, seed=2).bfloat16(),
         bias=_normal(HEADS, layers, HIDDEN, seed=3).bfloat16(),
         lm=_normal(HEADS, VOCAB, HIDDEN, seed=4).bfloat16() if own else None,
+        token=_normal(HEADS, HIDDEN, HIDDEN, seed=5).bfloat16() if sees_token else None,
     )
 
 
@@ -89,15 +92,18 @@ def _load(folder: Path, lm_head: Tensor = LM_HEAD) -> MedusaHeads:
     )
 
 
-def _plainly(weights: HeadWeights, hidden: Tensor) -> Tensor:
-    """The paper's formula, head by head. # [K, N, V]"""
+def _plainly(weights: HeadWeights, hidden: Tensor, chosen: Tensor) -> Tensor:
+    """The paper's formula, and ours for the chosen token, head by head. # [K, N, V]"""
     logits = []
+    rows = LM_HEAD[chosen]
+    vectors = rows / rows.square().mean(dim=1, keepdim=True).sqrt()
     for head in range(weights.num_heads):
         x = hidden
         for layer in range(weights.num_layers):
-            x = x + F.silu(
-                x @ weights.block[head, layer].float().T + weights.bias[head, layer].float()
-            )
+            inner = x @ weights.block[head, layer].float().T + weights.bias[head, layer].float()
+            if layer == 0 and weights.token is not None:
+                inner += vectors @ weights.token[head].float().T
+            x = x + F.silu(inner)
         matrix = LM_HEAD if weights.lm is None else weights.lm[head].float()
         logits.append(x @ matrix.T)
     return torch.stack(logits)
@@ -105,28 +111,29 @@ def _plainly(weights: HeadWeights, hidden: Tensor) -> Tensor:
 
 def _check_top(heads: MedusaHeads, weights: HeadWeights) -> None:
     hidden = _normal(5, HIDDEN, seed=9)
-    ids, probabilities = heads.top(hidden, 4)
+    ids, probabilities = heads.top(hidden, CHOSEN, 4)
     assert ids.shape == probabilities.shape == (HEADS, 5, 4)
     assert ids.dtype == torch.int64
-    wanted = _plainly(weights, hidden).softmax(-1).topk(4, dim=-1)
+    wanted = _plainly(weights, hidden, CHOSEN).softmax(-1).topk(4, dim=-1)
     assert torch.equal(ids, wanted.indices)
     torch.testing.assert_close(probabilities, wanted.values, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("own", [True, False])
-def test_heads_compute_the_papers_formula(layers: int, own: bool) -> None:
-    weights = _weights(layers=layers, own=own)
+@pytest.mark.parametrize("sees_token", [True, False])
+def test_heads_compute_the_formula(layers: int, own: bool, sees_token: bool) -> None:
+    weights = _weights(layers=layers, own=own, sees_token=sees_token)
     heads = MedusaHeads(weights, lm_head=LM_HEAD, dtype=torch.float32, device=torch.device("cpu"))
     _check_top(heads, weights)
 
 
 def test_heads_in_bfloat16_stay_near_the_formula() -> None:
-    weights = _weights()
+    weights = _weights(sees_token=True)
     heads = MedusaHeads(weights, lm_head=LM_HEAD, dtype=torch.bfloat16, device=torch.device("cpu"))
     hidden = _normal(3, HIDDEN, seed=9).bfloat16()
-    ids, probabilities = heads.top(hidden, VOCAB)
-    wanted = _plainly(weights, hidden.float()).softmax(-1)
+    ids, probabilities = heads.top(hidden, CHOSEN[:3], VOCAB)
+    wanted = _plainly(weights, hidden.float(), CHOSEN[:3]).softmax(-1)
     torch.testing.assert_close(probabilities, wanted.gather(-1, ids), rtol=0.2, atol=0.05)
     assert torch.all(probabilities[..., :-1] >= probabilities[..., 1:])
 
@@ -217,10 +224,11 @@ def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_our_layout_comes_back_as_it_was_saved(own: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sees_token", [True, False])
+def test_our_layout_comes_back_as_it_was_saved(own: bool, sees_token: bool, tmp_path: Path) -> None:
     tree = ((0,), (1,), (0, 0), (0, 0, 2))
-    weights = _weights(layers=2, own=own)
-    saved = HeadWeights(block=weights.block, bias=weights.bias, lm=weights.lm, tree=tree)
+    weights = _weights(layers=2, own=own, sees_token=sees_token)
+    saved = replace(weights, tree=tree)
     medusa_checkpoint.save(tmp_path / "heads", saved, lm_head=LM_HEAD)
     heads = _load(tmp_path / "heads")
     assert heads.tree == tree

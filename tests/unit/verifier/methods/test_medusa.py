@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -26,14 +26,17 @@ class Heads:
 
     chances: Ids[Ids[float]]
     tree: tuple[tuple[int, ...], ...] | None = None
+    chosen: list[int] = field(default_factory=list)
+    """Of each state that it was run for."""
     runs: int = 0
 
     @property
     def num_heads(self) -> int:
         return len(self.chances)
 
-    def top(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def top(self, hidden: Tensor, chosen: Tensor, k: int) -> tuple[Tensor, Tensor]:
         self.runs += 1
+        self.chosen += chosen.tolist()
         ids = torch.tensor(
             [[100 * head + rank for rank in range(k)] for head in range(self.num_heads)]
         )
@@ -47,9 +50,13 @@ def _proposer(heads: Heads, cost: StepCost, most: int = 16, static: bool = False
 
 
 def _observe(
-    proposer: MedusaProposer, one: Sequence, tree: TokenTree, accepted: Ids[int] = ()
+    proposer: MedusaProposer,
+    one: Sequence,
+    tree: TokenTree,
+    accepted: Ids[int] = (),
+    bonus: int = 7,
 ) -> None:
-    ids = [*(tree.ids[node] for node in accepted), 7]
+    ids = [*(tree.ids[node] for node in accepted), bonus]
     one.commit(ids)
     outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, state=torch.zeros(4))
     proposer.observe(one, outcome)
@@ -117,12 +124,13 @@ def test_heads_run_once_for_all_sequences() -> None:
     heads = Heads([[0.9]])
     proposer = _proposer(heads, FREE)
     many = [sequence([5], 50) for _ in range(5)]
-    for one in many:
+    for number, one in enumerate(many):
         proposer.open(one)
-        _observe(proposer, one, TokenTree(5))
+        _observe(proposer, one, TokenTree(5), bonus=number)
     for one in many:
         assert len(_tree(proposer, one)) > 1
     assert heads.runs == 1
+    assert heads.chosen == [0, 1, 2, 3, 4], "each state's own token"
 
 
 def test_a_static_tree_is_laid_as_it_came() -> None:
