@@ -52,6 +52,13 @@ class Mean:
 
     value: float
     weight: float = _PRIOR_ROUNDS
+    at: int = 0
+    """The round up to which it was aged."""
+
+    def age(self, round_: int) -> None:
+        """Lets what was seen before a round count less."""
+        self.weight = max(_STALE ** (round_ - self.at) * self.weight, _PRIOR_ROUNDS)
+        self.at = round_
 
     def add(self, seen: float) -> None:
         """Takes what was seen."""
@@ -102,6 +109,7 @@ class Arms:
         self._nodes: dict[tuple[Arm, int], Mean] = {}
         self._came: dict[tuple[Arm, int], Mean] = {}  # share of rounds in which all were in time
         self._slow: dict[tuple[Arm, int], Mean] = {}  # seconds over those of the table
+        self._timed = 0  # rounds
         self._tried = 0  # who has a trial
         self._last = [0] * members  # the round each took part in
         self._rounds = 0
@@ -202,11 +210,11 @@ class Arms:
             nodes: Of its tree.
             seconds: From the end of the round before.
         """
-        for known in self._slow.values():
-            known.weight = max(_STALE * known.weight, _PRIOR_ROUNDS)
+        self._timed += 1
         if (arm ^ before) & ~self.foreseeing:
             return  # later rounds of this set are faster, and it is chosen for more than one
         slow = self._known(self._slow, arm, _kind(foreseen), 1.0)
+        slow.age(self._timed)
         slow.add(min(seconds / self._cost.unloaded_s(nodes), _FAR * slow.value))
 
     def patience_s(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning]) -> float:
