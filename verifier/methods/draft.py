@@ -132,7 +132,10 @@ class DraftProposer:
     _gate: Gate = field(default_factory=Gate)
 
     def open(self, sequence: Sequence) -> None:
-        """Opens a mirror at the first drafter that can be reached."""
+        """Opens a mirror at the first drafter that can be reached.
+
+        Not where the load is one in which drafts do not pay: a mirror is a prefill, and its news.
+        """
         self._next_id += 1
         session = _Session(
             self._next_id,
@@ -141,7 +144,8 @@ class DraftProposer:
         )
         self._sessions[sequence] = session
         self._by_id[session.id] = session
-        self._pair(sequence, session)
+        if self._drafting(sequence, time.monotonic()):
+            self._pair(sequence, session)
 
     def ready(self, sequence: Sequence, now: float) -> bool:
         """Whether a branch is there, or none is worth waiting for."""
@@ -187,7 +191,8 @@ class DraftProposer:
         if sequence.finished:
             return
         if session.link is None or not session.link.alive:
-            self._pair(sequence, session)
+            if self._drafting(sequence, now):
+                self._pair(sequence, session)
             return
         branch = Branch()
         if right == len(ids) - 1:  # else another method went on where the chain broke
@@ -312,7 +317,7 @@ class DraftProposer:
                 link.meter.sessions += 1
                 prior = link.meter.token_acceptance or self._acceptance.rate
                 session.length = DraftLength(Acceptance(prior=prior))
-                sampling, drawn = _drafting(sequence.request)
+                sampling, drawn = _sampling(sequence.request)
                 link.open(
                     session.id,
                     session.incarnation,
@@ -397,6 +402,11 @@ class DraftProposer:
             link.clock.answered(session.late.tokens, time.monotonic() - session.late.at)
             session.late = None
 
+    def _drafting(self, sequence: Sequence, now: float) -> bool:
+        """Whether drafts pay beside all else that runs; who asks for a length gets them anyway."""
+        asked = sequence.request.draft_tokens > 0
+        return asked or self._gate.drafting(len(self._sessions), now)
+
     def _wanted(self, sequence: Sequence, session: _Session, link: DraftLink, now: float) -> int:
         """Tokens to ask for: none of a cold mirror, else what the request says or what pays."""
         if not session.warm or not link.clock.worth_asking(now):
@@ -404,14 +414,14 @@ class DraftProposer:
         room = sequence.room - 1
         if sequence.request.draft_tokens:
             return min(sequence.request.draft_tokens, room)
-        if not self._gate.drafting(len(self._sessions), now):
+        if not self._drafting(sequence, now):
             session.ended_at = None  # which says nothing of the drafter
             return 0
         most, clock = min(self.draft_tokens, room), link.clock
         return session.length.choose(most, self.cost, clock.cost.at, clock.foresight)
 
 
-def _drafting(request: Request) -> tuple[SamplingParams, bool]:
+def _sampling(request: Request) -> tuple[SamplingParams, bool]:
     """How the drafter is to choose its tokens, and whether to say what they were drawn from.
 
     The coupled rule wants the noise of the target itself. Rejection wants draws that are

@@ -3,18 +3,23 @@
 What a drafter costs beside others is more than its rows: it may share processors and memory with
 the target, and sequences that wait for it fall out of step. None of that shows in the time of a
 step. So with two or more sequences drafting is switched on and off for short windows, tokens a
-second decide, and the loser is tried again now and then. One sequence alone is left to
-`draft_length`.
+second decide, and the loser is tried again now and then, the seldomer the longer it has lost. Loads
+are judged apart, each about twice the one before; sequences that end as others begin do not make
+another load. One sequence alone is left to `draft_length`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 _WINDOW_S = 0.3
 _SMOOTHING = 0.5
-_TRY_EVERY = 16
-"""Windows between two trials of the mode that lost."""
+_TRY_AFTER, _TRY_AFTER_MOST = 16, 128
+"""Windows before the mode that lost is tried again: at first, and when it has lost often."""
+
+_LOAD_S = 0.2
+"""Over which the number of sequences is averaged."""
 
 
 @dataclass
@@ -22,20 +27,29 @@ class _Level:
     """What is known of one load."""
 
     rates: dict[bool, float] = field(default_factory=dict)  # tokens/s with and without drafts
-    windows: int = 0
+    left: int = _TRY_AFTER  # windows before the next trial
+    rest: int = _TRY_AFTER
+
+    @property
+    def best(self) -> bool:
+        """The mode with the higher rate."""
+        return self.rates[True] >= self.rates[False]
 
     def next_mode(self) -> bool:
         """Whether to draft in the next window."""
-        self.windows += 1
         for mode in (True, False):
             if mode not in self.rates:
                 return mode
-        best = self.rates[True] >= self.rates[False]
-        return best if self.windows % _TRY_EVERY else not best
+        return self.best if self.left > 0 else not self.best
 
     def learn(self, mode: bool, rate: float) -> None:
+        trial = len(self.rates) == 2 and mode != self.best
         previous = self.rates.get(mode, rate)
         self.rates[mode] = previous + _SMOOTHING * (rate - previous)
+        self.left -= 1
+        if trial:
+            self.rest = _TRY_AFTER if mode == self.best else min(2 * self.rest, _TRY_AFTER_MOST)
+            self.left = self.rest
 
 
 class Gate:
@@ -43,6 +57,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._levels: dict[int, _Level] = {}
+        self._sequences, self._counted = 0.0, 0.0  # lately, and when that was
         self._level = 0  # of the window now open; 0 where there is none
         self._mode = True
         self._since = 0.0
@@ -55,10 +70,10 @@ class Gate:
             sequences: That could.
             now: Seconds, of the monotonic clock.
         """
-        level = sequences.bit_length()
         if sequences < 2:
-            self._level = 0
+            self._level, self._sequences = 0, 0.0
             return True
+        level = self._load(sequences, now)
         if level != self._level:  # what was counted so far belongs to no load
             self._start(level, now)
         elif now - self._since >= _WINDOW_S:
@@ -70,6 +85,15 @@ class Gate:
     def count(self, tokens: int) -> None:
         """Takes note of tokens committed."""
         self._tokens += tokens
+
+    def _load(self, sequences: int, now: float) -> int:
+        """The kind of load: the power of two nearest to the sequences of late, from 1."""
+        if not self._sequences:
+            self._sequences = sequences
+        news = 1 - math.exp(-max(now - self._counted, 0.0) / _LOAD_S)
+        self._sequences += news * (sequences - self._sequences)
+        self._counted = now
+        return max(round(math.log2(self._sequences)), 1)
 
     def _start(self, level: int, now: float) -> None:
         self._mode = self._levels.setdefault(level, _Level()).next_mode()

@@ -19,6 +19,7 @@ from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft import DraftProposer
 from verifier.methods.draft_link import Arrival, RoundKey
+from verifier.methods.gate import Gate
 from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Request, Sequence
 
@@ -68,6 +69,13 @@ class Link:
 
     def flush(self) -> None:
         pass
+
+
+class Shut(Gate):
+    """A load in which drafts do not pay."""
+
+    def drafting(self, sequences: int, now: float) -> bool:
+        return False
 
 
 class Clock:
@@ -246,6 +254,22 @@ def test_drafters_that_refuse_are_left_alone_for_a_while(clock: Clock) -> None:
     assert first.opened[-1][2] == table.sequence.ids, (
         "a new mirror starts from all that is committed"
     )
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_where_drafts_do_not_pay_nobody_is_mirrored(draft_tokens: int, clock: Clock) -> None:
+    """But who asks for drafts of some length has them."""
+    link = Link()
+    table = Table(link, draft_tokens=draft_tokens)
+    table.proposer._gate = Shut()
+    request = replace(table.sequence.request, request_id="s")
+    other = Sequence(request, lambda event: None, KvLease(BlockManager(4, 16)), ticket=2)
+    table.proposer.open(other)
+    assert len(link.opened) == 1 + (draft_tokens > 0)
+    table.proposer._gate = Gate()
+    table.sequence = other
+    table.round(8)
+    assert len(link.opened) == 2, "it is mirrored once drafts pay"
 
 
 def test_a_lost_drafter_is_followed_by_the_next(clock: Clock) -> None:

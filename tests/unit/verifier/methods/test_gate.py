@@ -39,6 +39,26 @@ def test_loads_are_judged_apart() -> None:
 def test_a_load_that_changes_within_a_window_teaches_nothing() -> None:
     gate = Gate()
     for step in range(1000):
-        gate.drafting(2 if step % 2 else 8, step * STEP_S)
+        gate.drafting(2 if step // 50 % 2 else 31, step * STEP_S)
         gate.count(5)
     assert all(not level.rates for level in gate._levels.values())
+
+
+@pytest.mark.parametrize("most", [2, 4, 8, 16, 32])
+def test_texts_that_end_as_others_begin_are_one_load(most: int) -> None:
+    """A client with so many at once: now and then one is missing for a step or two."""
+    gate, drafted = Gate(), 0
+    for step in range(6000):
+        on = gate.drafting(most - (step % 7 < 2 and most > 2), step * STEP_S)
+        gate.count(7 if on else 8)
+        drafted += on and step >= 3000
+    assert len(gate._levels) == 1
+    assert drafted < 0.1 * 3000
+
+
+def test_the_loser_is_tried_the_seldomer_the_longer_it_has_lost() -> None:
+    gate = Gate()
+    early = _run(gate, 8, with_drafts=7, without=8, steps=4000)
+    late = _run(gate, 8, with_drafts=7, without=8, steps=24000)
+    assert 0 < late < early / 2
+    assert _run(gate, 8, with_drafts=12, without=8, steps=60000) > 0.85, "and found when it wins"
