@@ -1,10 +1,10 @@
 """`python -m bench.pool_warmth`: lookahead with an empty shared pool, and with a warm one.
 
 Half of the prompts of every domain but the one that repeats itself are decoded by one verifier,
-whose n-grams go to the store. A second verifier, started afterwards with that store, decodes the
-other half, each prompt once, in turn with plain decoding; so does one whose store is empty. Nothing
-is asked twice. Steps are timed at the client; `bench.window_cost` has their rows, and the sizes of
-the window.
+once greedily and a few times drawn; its n-grams go to the store. A second verifier, started
+afterwards with that store, decodes the other half, each prompt once, in turn with plain decoding;
+so does one whose store is empty. No prompt that is measured has warmed anything. Steps are timed at
+the client; `bench.window_cost` has their rows, and the sizes of the window.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from launcher.timing import Timed, rate, timed
 SETTLE_S = 1.0
 """Time for what was written behind to arrive."""
 
+DRAWN_TEMPERATURE = 0.8
+"""Of the texts that warm a pool, but for the first of each prompt."""
+
 STOP_S = 5.0
 
 
@@ -40,10 +43,13 @@ def main() -> None:
     """Run it and print a line for each pool."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--max-tokens", type=int, default=96, help="tokens of each text")
+    parser.add_argument(
+        "--warming", type=int, default=4, help="texts of each prompt that warm the pool"
+    )
     parser.add_argument("--repetitions", type=int, default=3, help="fresh stores to do it with")
     given = parser.parse_args()
     models = Models(target=choose(None, None).target)
-    runs = [once(models, given.max_tokens) for _ in range(given.repetitions)]
+    runs = [once(models, given.max_tokens, given.warming) for _ in range(given.repetitions)]
     for name in ("empty", "warm"):
         print(line(name, [run[name] for run in runs]))
 
@@ -65,8 +71,19 @@ def line(name: str, runs: Sequence[tuple[Sequence[Timed], Sequence[Timed]]]) -> 
     )
 
 
-def once(models: Models, max_tokens: int) -> dict[str, tuple[list[Timed], list[Timed]]]:
-    """Measure with one pair of stores; return plain and lookahead by pool."""
+def once(
+    models: Models, max_tokens: int, warming: int
+) -> dict[str, tuple[list[Timed], list[Timed]]]:
+    """Measure with one pair of stores.
+
+    Args:
+        models: Of the verifiers.
+        max_tokens: Of each text.
+        warming: Texts of each prompt that warm the pool.
+
+    Returns:
+        Plain decoding and lookahead by pool.
+    """
     asked = [prompt for prompt in prompts.load() if prompt.domain != "repeating"]
     half, rest = asked[1::2], asked[::2]
     measured = {}
@@ -74,8 +91,7 @@ def once(models: Models, max_tokens: int) -> dict[str, tuple[list[Timed], list[T
         with shared_store() as url:
             if name == "warm":
                 with verifier(models, url) as client:
-                    texts(client, half, max_tokens, ("lookahead",))
-                    time.sleep(SETTLE_S)
+                    warm(client, half, max_tokens, warming)
             with verifier(models, url) as client:
                 plain, ran = texts(client, rest, max_tokens, ("plain", "lookahead"))
             assert [one.result.token_ids for one in plain] == [
@@ -83,6 +99,20 @@ def once(models: Models, max_tokens: int) -> dict[str, tuple[list[Timed], list[T
             ], "one seed, one text"
             measured[name] = plain, ran
     return measured
+
+
+def warm(client: Client, chosen: Sequence[prompts.Prompt], max_tokens: int, count: int) -> None:
+    """Decode each prompt `count` times, the first time greedily, and let the n-grams arrive."""
+    for ids in prompts.encode(list(chosen), client):
+        for seed in range(count):
+            client.generate(
+                token_ids=ids,
+                method="lookahead",
+                max_tokens=max_tokens,
+                temperature=DRAWN_TEMPERATURE if seed else 0.0,
+                seed=seed,
+            ).result()
+    time.sleep(SETTLE_S)
 
 
 def texts(
