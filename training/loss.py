@@ -18,9 +18,9 @@ class _SoftCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
-        chances = logits.log_softmax(-1, dtype=torch.float32)  # [N, V]
-        losses: Tensor = -torch.einsum("nv,nv->n", chances, labels)
-        gradient = chances.exp_().sub_(labels)
+        logs = logits.log_softmax(-1, dtype=torch.float32)  # [N, V]
+        losses: Tensor = -torch.einsum("nv,nv->n", logs, labels)
+        gradient = logs.exp_().sub_(labels)
         ctx.save_for_backward(gradient.to(logits.dtype))
         return losses.mean()
 

@@ -131,17 +131,15 @@ class Arms:
         """
         self._rounds += 1
         everyone = range(1 << self._members)
-        rates = [self._rate(arm, usual, leanings) for arm in everyone]
-        staying = present & ~self.foreseeing
-        for arm in everyone:
-            if arm & ~self.foreseeing == staying:
-                rates[arm] *= _STAY
-        slow = max(everyone, key=rates.__getitem__) & ~self.foreseeing
-        rates = [
-            self._rate(arm, foreseen, leanings) if arm & ~self.foreseeing == slow else 0.0
-            for arm in everyone
-        ]
-        best = max(everyone, key=rates.__getitem__)
+        present &= ~self.foreseeing
+
+        def lasting(arm: Arm) -> float:
+            stays = arm & ~self.foreseeing == present
+            return self._rate(arm, usual, leanings) * (_STAY if stays else 1.0)
+
+        others = max(everyone, key=lasting) & ~self.foreseeing
+        fitting = [arm for arm in everyone if arm & ~self.foreseeing == others]
+        best = max(fitting, key=lambda arm: self._rate(arm, foreseen, leanings))
         if self._rounds % _TRY_EVERY == 0:
             self._tried = min(range(self._members), key=self._last.__getitem__)
         if self._rounds >= _TRY_EVERY and self._rounds % _TRY_EVERY < _TRIAL_ROUNDS:
