@@ -95,15 +95,16 @@ class Arms:
     Args:
         members: How many there are.
         foreseeing: Those that know beforehand what they expect.
+        remote: Those that draft elsewhere, and ahead.
         cost: Of the engine's steps.
     """
 
-    def __init__(self, members: int, foreseeing: Arm, cost: StepCost) -> None:
-        self._members, self._cost = members, cost
+    def __init__(self, members: int, foreseeing: Arm, remote: Arm, cost: StepCost) -> None:
+        self._members, self._remote, self._cost = members, remote, cost
         self.foreseeing = foreseeing
         """Members that know beforehand what they expect."""
-        # What comes of the tokens that the best of those who foresee expects: less where others
-        # took the nodes, or where it was the best because it expected too much.
+        # What comes of the tokens that the best of those who foresee expects: less where it was the
+        # best because it expected too much. By those of a set who foresee.
         self._kept: dict[tuple[Arm, int], Leaning] = {}
         self._more: dict[tuple[Arm, int], Mean] = {}  # tokens of the others beyond these
         self._nodes: dict[tuple[Arm, int], Mean] = {}
@@ -119,9 +120,8 @@ class Arms:
     ) -> Arm:
         """The set to draft with: the most tokens a second, now and then one not seen for long.
 
-        A look-up costs nothing to leave out for a round. A drafter does: it is still at work in the
-        next one, and has drafted nothing ahead when it is back. So of those who do not foresee,
-        who takes part is settled by what the others expect as a rule.
+        A member that works here costs nothing to leave out for a round. A remote one does, so which
+        of those take part is settled by what the others expect as a rule.
 
         Args:
             foreseen: Tokens each member expects to bring; 0 of those that cannot say.
@@ -131,15 +131,16 @@ class Arms:
         """
         self._rounds += 1
         everyone = range(1 << self._members)
-        present &= ~self.foreseeing
 
         def lasting(arm: Arm) -> float:
-            stays = arm & ~self.foreseeing == present
+            stays = arm & self._remote == present & self._remote
             return self._rate(arm, usual, leanings) * (_STAY if stays else 1.0)
 
-        others = max(everyone, key=lasting) & ~self.foreseeing
-        fitting = [arm for arm in everyone if arm & ~self.foreseeing == others]
-        best = max(fitting, key=lambda arm: self._rate(arm, foreseen, leanings))
+        def next_round(arm: Arm) -> float:
+            return self._rate(arm, foreseen, leanings) * (_STAY if arm == present else 1.0)
+
+        remote = max(everyone, key=lasting) & self._remote
+        best = max((arm for arm in everyone if arm & self._remote == remote), key=next_round)
         if self._rounds % _TRY_EVERY == 0:
             self._tried = min(range(self._members), key=self._last.__getitem__)
         if self._rounds >= _TRY_EVERY and self._rounds % _TRY_EVERY < _TRIAL_ROUNDS:
@@ -190,7 +191,7 @@ class Arms:
                     leanings[member].add(reach(path, alone), self._of(alone, kind).value)
             leanings[member].fade()
         if sure := arm & self.foreseeing:
-            kept = self._kept.setdefault((arm, kind), Leaning())
+            kept = self._kept.setdefault((sure, kind), Leaning())
             kept.fade()
             kept.add(reach(path, sure), _best(foreseen, sure))
         for part in _parts(arm & ~missed):
@@ -209,7 +210,7 @@ class Arms:
             seconds: From the end of the round before.
         """
         self._timed += 1
-        if (arm ^ before) & ~self.foreseeing:
+        if (arm ^ before) & self._remote:
             return  # later rounds of this set are faster, and it is chosen for more than one
         slow = self._known(self._slow, arm, _kind(foreseen), 1.0)
         slow.age(self._timed)
@@ -224,7 +225,7 @@ class Arms:
         kind, sure = _kind(foreseen), arm & self.foreseeing
         tokens = 0.0
         if sure:
-            kept = self._kept.get((arm, kind))
+            kept = self._kept.get((sure, kind))
             tokens = _best(foreseen, sure) * (kept.factor if kept is not None else 1.0)
         if arm & ~self.foreseeing:
             came = self._known(self._came, arm, kind, 1.0).value

@@ -76,6 +76,21 @@ class Proposer(Protocol):
 
 
 @runtime_checkable
+class Remote(Protocol):
+    """A proposer whose drafts come from elsewhere, and ahead of being asked for.
+
+    Left out for a round it is still at work in the next one, and when it is back it has drafted
+    nothing ahead.
+    """
+
+    def waited(self, sequence: Sequence) -> tuple[float, float]:
+        """When the draft now checked had come, and what its way takes on average, in seconds.
+
+        The first is of the monotonic clock, and long past where no draft was waited for.
+        """
+
+
+@runtime_checkable
 class Foreseeing(Protocol):
     """A proposer that knows what it expects before it is asked to propose."""
 

@@ -273,10 +273,7 @@ class DraftProposer:
                 session.unlink()
 
     def waited(self, sequence: Sequence) -> tuple[float, float]:
-        """When the draft now checked had come, and what its way takes on average, in seconds.
-
-        The first is of the monotonic clock, and long past where no draft was waited for.
-        """
+        """See `Remote`."""
         session = self._sessions.get(sequence)
         if session is None or session.link is None:
             return 0.0, 0.0

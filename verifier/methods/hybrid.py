@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.arms import Arm, Arms, Leaning
-from verifier.methods.base import Foreseeing, Outcome, Proposer
+from verifier.methods.base import Foreseeing, Outcome, Proposer, Remote
 from verifier.sequence import Sequence
 
 _NEWS = 0.3
@@ -56,7 +56,13 @@ class HybridProposer:
         self._seers = list(seers.values())
         self._names = [*seers, *(name for name in self.members if name not in seers)]
         self._ordered = [self.members[name] for name in self._names]  # by their bit
-        self._arms = Arms(len(self._names), (1 << len(seers)) - 1, self.cost)
+        remote = [isinstance(member, Remote) for member in self._ordered]
+        self._arms = Arms(
+            len(self._names),
+            (1 << len(seers)) - 1,
+            sum(1 << at for at, is_remote in enumerate(remote) if is_remote),
+            self.cost,
+        )
 
     def open(self, sequence: Sequence) -> None:
         """Opens it with every member."""
