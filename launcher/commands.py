@@ -176,9 +176,11 @@ def demo(
 
 def stay(cluster: Cluster) -> None:
     """Watch the services until one that is needed dies, or we are interrupted."""
-    while True:
-        cluster.check()
-        time.sleep(CHECK_S)
+    with interrupt.noted() as told:
+        while not told():
+            cluster.check()
+            time.sleep(CHECK_S)
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -24,6 +24,14 @@ STOP_S = 45
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.fixture(autouse=True)
+def _ctrl_c_is_heeded() -> Iterator[None]:
+    """Also where the suite runs in the background of a script, and children would ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def up(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `paceline up` on a free port; yield it and its address once it serves."""
