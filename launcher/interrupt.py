@@ -13,12 +13,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 @contextmanager
 def as_keyboard_interrupt() -> Iterator[None]:
     """Turn the signals into KeyboardInterrupt inside, so that context managers clean up."""
-    before = {number: signal.signal(number, _interrupt) for number in _heeded(SIGNALS)}
-    try:
+    with _handled(SIGNALS, _interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -34,18 +30,22 @@ def noted() -> Iterator[Callable[[], bool]]:
         nonlocal told
         told = True
 
-    heeded = _heeded((signal.SIGINT, *SIGNALS))
-    before = {number: signal.signal(number, note) for number in heeded}
-    try:
+    with _handled((signal.SIGINT, *SIGNALS), note):
         yield lambda: told
+
+
+@contextmanager
+def _handled(
+    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Handle signals inside, except those ignored when we started, as nohup has them."""
+    heeded = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _heeded(numbers: Sequence[signal.Signals]) -> list[signal.Signals]:
-    """Those that whoever started us has not had ignored, as nohup does."""
-    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

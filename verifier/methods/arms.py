@@ -110,7 +110,6 @@ class Arms:
         self._nodes: dict[tuple[Arm, int], Mean] = {}
         self._came: dict[tuple[Arm, int], Mean] = {}  # share of rounds in which all were in time
         self._slow: dict[tuple[Arm, int], Mean] = {}  # seconds over those of the table
-        self._timed = 0  # rounds
         self._tried = 0  # who has a trial
         self._last = [0] * members  # the round each took part in
         self._rounds = 0
@@ -209,11 +208,10 @@ class Arms:
             nodes: Of its tree.
             seconds: From the end of the round before.
         """
-        self._timed += 1
         if (arm ^ before) & self._remote:
             return  # later rounds of this set are faster, and it is chosen for more than one
         slow = self._known(self._slow, arm, _kind(foreseen), 1.0)
-        slow.age(self._timed)
+        slow.age(self._rounds)
         slow.add(min(seconds / self._cost.unloaded_s(nodes), _FAR * slow.value))
 
     def patience_s(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning]) -> float:
