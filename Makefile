@@ -11,6 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 ARGS ?=
+COMPILED := $(wildcard common/model/native/*.[ch])
 
 .PHONY: help demo bench test lint protos protos-release clean
 
@@ -42,6 +43,7 @@ protos-release: $(VENV)/.dev ## At a release: what the breaking-change test comp
 
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info client/*.egg-info client/build bench/results
+	rm -f common/model/native/*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -54,7 +56,7 @@ $(VENV)/.created:
 	@"$(PYTHON)" -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.created constraints.txt pyproject.toml client/pyproject.toml
+$(VENV)/.installed: $(VENV)/.created constraints.txt pyproject.toml client/pyproject.toml $(COMPILED)
 	@echo "Installing Paceline and what it needs (torch is large: minutes the first time) ..."
 	@$(PIP) install --quiet -c constraints.txt -e ./client -e '.[all]'
 	@touch $@

@@ -7,7 +7,8 @@
 ARG PYTHON_VERSION=3.11.14
 ARG DEBIAN_RELEASE=bookworm
 
-FROM python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE} AS build
+# Not the slim one: the CPU's decoder is compiled here.
+FROM python:${PYTHON_VERSION}-${DEBIAN_RELEASE} AS build
 # Where another build of torch is; empty takes the one of the package index.
 ARG TORCH_INDEX_URL=
 WORKDIR /src

@@ -92,7 +92,7 @@ class FusedLayer:
         self._kv_heads = attention.k_proj.weight.shape[0] // self._size
         self._attention_norm = _RmsNorm(original.input_layernorm)
         self._mlp_norm = _RmsNorm(original.post_attention_layernorm)
-        self._window = _window(attention)
+        self._window = window(attention)
         self._qk_norm: _RmsNorm | None = None
         if hasattr(attention, "q_norm"):
             norms = [attention.q_norm] * self._heads + [attention.k_norm] * self._kv_heads
@@ -178,10 +178,11 @@ def can_fuse(model: Any) -> bool:
 _SWISH = {"SiLU", "SiLUActivation"}
 
 
-def _window(attention: Any) -> int | None:
+def window(attention: Any) -> int | None:
+    """Keys that a row of a layer sees, itself included; None where it sees all."""
     if type(attention).__name__ == "MistralAttention":
-        window: int | None = attention.config.sliding_window
-        return window
+        size: int | None = attention.config.sliding_window
+        return size
     return getattr(attention, "sliding_window", None)
 
 

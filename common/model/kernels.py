@@ -17,6 +17,7 @@ from common.errors import ModelError
 from common.model.attention import AttentionContext
 from common.model.fused import FusedModel, can_fuse
 from common.model.linear import MakeLinear, linear_maker, packing_works, replace_linears, tile_rows
+from common.model.native import NativeModel, can_run
 from common.model.quantized import (
     IntegerLinear,
     IntegerProduct,
@@ -28,8 +29,9 @@ from common.model.rotary import replace_rotary
 Quantize = Literal["none", "int8"]
 """What weights are rounded to when a model is loaded."""
 
+_NATIVE = "native1"
 _FUSED = "fused2"
-"""Name of the fused layers; the number rises with every change of their bits."""
+"""Names of layers; the number rises with every change of their bits."""
 
 Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]` and the states the
@@ -43,7 +45,7 @@ def prepare(
     device: torch.device,
     max_len: int,
     quantize: Quantize,
-) -> tuple[Forward, str]:
+) -> tuple[Forward | NativeModel, str]:
     """Makes a loaded `transformers` model fit the engine.
 
     Args:
@@ -71,6 +73,8 @@ def prepare(
         else:
             tile = tile_rows(device)
             name, make = f"widened{tile}-int8", partial(WidenedLinear, tile=tile)
+    elif cpu and can_run(model):
+        return NativeModel(model, context, max_len), _NATIVE
     elif cpu and packing_works(dtype) and can_fuse(model):
         return FusedModel(model, context, max_len), _FUSED
     else:

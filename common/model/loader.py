@@ -28,6 +28,7 @@ from common.errors import ModelError
 from common.model import attention
 from common.model.kernels import Forward, Quantize, prepare
 from common.model.linear import tiled_experts
+from common.model.native import NativeModel
 
 Dtype = Literal["auto", "bfloat16", "float32", "float16"]
 
@@ -46,9 +47,9 @@ _LAYER_TYPES = {"full_attention", "sliding_attention"}
 class LoadedModel:
     """A model ready for `Runner`."""
 
-    forward: Forward
-    """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]` and the states the
-    output layer read, `[M, hidden]`."""
+    forward: Forward | NativeModel
+    """Maps ids `[N]`, positions `[N]` and wanted rows `[M]`, or segments with all of it, to logits
+    `[M, V]` and the states the output layer read, `[M, hidden]`."""
     parameters: int
     """How many numbers it has."""
     output_weight: Tensor

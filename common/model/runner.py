@@ -16,6 +16,7 @@ from common.model.batch import FIXED_TILES, Segment, build_batch
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
+from common.model.native import NativeModel
 
 _log = logging.getLogger(__name__)
 
@@ -95,9 +96,11 @@ class Runner:
             segments: At least one; their slots are reserved and distinct.
 
         Returns:
-            Wanted rows in order, segment after segment. With none wanted, one row of no
-            meaning.
+            Wanted rows in order, segment after segment. With none wanted, none or one row of
+            no meaning.
         """
+        if isinstance(self.loaded.forward, NativeModel):
+            return Output(*self.loaded.forward(segments))
         rows = self._padded(sum(len(segment.ids) for segment in segments))
         context = self.loaded.context
         batch = build_batch(
@@ -112,15 +115,22 @@ class Runner:
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first."""
+        if isinstance(self.loaded.forward, NativeModel):
+            self.loaded.forward.move(moves)
+            return
         pairs = torch.tensor(moves, dtype=torch.int64, device=self.loaded.device)
         self.pool.move(pairs[:, 0], pairs[:, 1])
 
     @torch.inference_mode()
     def _learn_shapes(self) -> None:
-        zero = torch.zeros(1, dtype=torch.int64, device=self.loaded.device)
-        self.loaded.context.pool = None
-        self.loaded.context.shapes.clear()
-        self.loaded.forward(zero, zero, zero)
+        context, forward = self.loaded.context, self.loaded.forward
+        context.pool = None
+        context.shapes.clear()
+        if isinstance(forward, NativeModel):
+            context.shapes.update(forward.shapes)
+        else:
+            zero = torch.zeros(1, dtype=torch.int64, device=self.loaded.device)
+            forward(zero, zero, zero)
 
     def _padded(self, rows: int) -> int:
         """Rows to run for so many wanted.

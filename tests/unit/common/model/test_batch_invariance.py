@@ -12,34 +12,52 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from common.model import kernels
 from common.model.batch import Segment, key_width, tree_positions
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
+from common.model.loader import Dtype
 from common.model.runner import Runner
 from common.model.tree import TokenTree
 from tests import tiny_models
 from tests.inprocess import runner
 
 LENGTH = 150
-KINDS = ("llama", "gemma2", "qwen3_moe", "gpt2", "gpt2-int8")
+KINDS = ("llama", "mistral-bfloat16", "gemma2", "qwen3_moe", "gpt2", "gpt2-int8")
 
 
 @pytest.fixture(
     scope="module",
-    params=["bfloat16", "float32", "bfloat16-threads", "float32-threads", "bfloat16-int8", *KINDS],
+    params=[
+        "bfloat16",
+        "float32",
+        "bfloat16-threads",
+        "float32-threads",
+        "bfloat16-torch",
+        "bfloat16-int8",
+        *KINDS,
+    ],
 )
 def target(
     request: pytest.FixtureRequest, demo_target: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:
-    """The demo target in a type, on one thread or two, or a tiny model; some in int8."""
+    """The demo target in a type, on one thread or two, or a tiny model; some in int8.
+
+    Some of what compiled code does here torch does elsewhere.
+    """
     name, _, how = request.param.partition("-")
     quantize: Quantize = "int8" if how == "int8" else "none"
     before = torch.get_num_threads()
     torch.set_num_threads(2 if how == "threads" else 1)
-    if name in KINDS:
-        yield runner(tiny_models.save(name, tmp_path_factory.mktemp(name)), quantize=quantize)
-    else:
-        yield runner(demo_target, name, quantize=quantize)
+    with pytest.MonkeyPatch.context() as patch:
+        if how == "torch":
+            patch.setattr(kernels, "can_run", lambda model: False)
+        if request.param in KINDS:
+            directory = tiny_models.save(name, tmp_path_factory.mktemp(name))
+            dtype: Dtype = "bfloat16" if how == "bfloat16" else "float32"
+            yield runner(directory, dtype, quantize=quantize)
+        else:
+            yield runner(demo_target, name, quantize=quantize)
     torch.set_num_threads(before)
 
 

@@ -1,0 +1,398 @@
+/* One pass of a batch through a model: see `decoder.h`.
+
+   Residuals, norms, scores and sums are float32; what products read and what the cache holds is
+   bfloat16. A row's arithmetic depends on that row and on the keys it sees alone. */
+
+#include "decoder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention.h"
+#include "product.h"
+#include "vector.h"
+#include "workers.h"
+
+/* One thread's pass; all of them go through the steps of a layer together. */
+typedef struct {
+    const Model *model;
+    const Batch *batch;
+    const Layer *layer;
+    float *x;       /* residuals, [rows, hidden] */
+    float *y;       /* what a product made, [rows, y_step] */
+    bf16 *a;        /* what a product reads, [rows, a_step] */
+    bf16 *queries;  /* [rows, heads * size] */
+    Stretch *stretches;
+    float *scores;  /* [threads, score_step] */
+    bf16 *weights;  /* [threads, weight_step] */
+    long y_step, a_step, score_step, weight_step, stretch_count;
+} Pass;
+
+/* Threads, and room for what a pass holds. */
+typedef struct {
+    Workers *workers;
+    int threads;
+    void *room;
+    size_t room_bytes;
+} Decoder;
+
+/* 1 / rms(x). */
+static float inverse_rms(const float *x, long size, float epsilon)
+{
+    __m512 squares = _mm512_setzero_ps();
+    for (long at = 0; at < size; at += LANES) {
+        __m512 part = _mm512_maskz_loadu_ps(first_lanes(size - at), x + at);
+        squares = _mm512_fmadd_ps(part, part, squares);
+    }
+    return 1.0f / sqrtf(_mm512_reduce_add_ps(squares) / size + epsilon);
+}
+
+/* x / rms(x) * weight, as bfloat16. */
+static void normed(const float *x, const float *weight, long size, float epsilon, bf16 *out)
+{
+    __m512 inverse = _mm512_set1_ps(inverse_rms(x, size, epsilon));
+    for (long at = 0; at < size; at += LANES) {
+        __mmask16 mask = first_lanes(size - at);
+        __m512 part = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + at), inverse);
+        store_bf16(out + at, mask, _mm512_mul_ps(part, _mm512_maskz_loadu_ps(mask, weight + at)));
+    }
+}
+
+/* Turns one head by its position, as `rotate_half` does; normed before where the model does so. */
+static void turned(const Model *model, const float *norm, long position, const float *head,
+                   bf16 *out)
+{
+    long size = model->size, half = size / 2;
+    const float *cos = model->cos + position * size, *sin = model->sin + position * size;
+    float scaled[size];
+    float inverse = norm ? inverse_rms(head, size, model->epsilon) : 1.0f;
+    for (long i = 0; i < size; i++)
+        scaled[i] = norm ? head[i] * inverse * norm[i] : head[i];
+    for (long at = 0; at < half; at += LANES) {
+        __mmask16 mask = first_lanes(half - at);
+        __m512 first = _mm512_maskz_loadu_ps(mask, scaled + at);
+        __m512 second = _mm512_maskz_loadu_ps(mask, scaled + half + at);
+        __m512 low = _mm512_mul_ps(first, _mm512_maskz_loadu_ps(mask, cos + at));
+        __m512 high = _mm512_mul_ps(second, _mm512_maskz_loadu_ps(mask, cos + half + at));
+        low = _mm512_fnmadd_ps(second, _mm512_maskz_loadu_ps(mask, sin + at), low);
+        high = _mm512_fmadd_ps(first, _mm512_maskz_loadu_ps(mask, sin + half + at), high);
+        store_bf16(out + at, mask, low);
+        store_bf16(out + half + at, mask, high);
+    }
+}
+
+/* silu(gate) * up of one row. */
+static void gated(const float *both, long size, bf16 *out)
+{
+    for (long at = 0; at < size; at += LANES) {
+        __mmask16 mask = first_lanes(size - at);
+        __m512 gate = _mm512_maskz_loadu_ps(mask, both + at);
+        __m512 less = exp_of(_mm512_sub_ps(_mm512_setzero_ps(), gate));
+        __m512 silu = _mm512_div_ps(gate, _mm512_add_ps(_mm512_set1_ps(1.0f), less));
+        __m512 up = _mm512_maskz_loadu_ps(mask, both + size + at);
+        store_bf16(out + at, mask, _mm512_mul_ps(silu, up));
+    }
+}
+
+#define PART_OF(count) \
+    for (long i = (count) * part / parts, end = (count) * (part + 1) / parts; i < end; i++)
+
+static void embed(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    long hidden = pass->model->hidden;
+    PART_OF(pass->batch->rows)
+        for (long at = 0; at < hidden; at += LANES) {
+            __mmask16 mask = first_lanes(hidden - at);
+            const bf16 *from = pass->model->embeddings + pass->batch->ids[i] * hidden + at;
+            _mm512_mask_storeu_ps(pass->x + i * hidden + at, mask, load_bf16(from, mask));
+        }
+}
+
+static void norm_attention(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    PART_OF(pass->batch->rows)
+        normed(pass->x + i * model->hidden, pass->layer->attention_norm, model->hidden,
+               model->epsilon, pass->a + i * pass->a_step);
+}
+
+static void project(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    multiply(&pass->layer->qkv, pass->batch->rows, pass->a, pass->a_step, pass->y, pass->y_step, 0,
+             part, parts);
+}
+
+/* Queries, and what the cache keeps of every row. */
+static void turn(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    const Layer *layer = pass->layer;
+    long size = model->size, heads = model->heads, kv_heads = model->kv_heads;
+    PART_OF(pass->batch->rows) {
+        const float *row = pass->y + i * pass->y_step;
+        const float *keys = row + heads * size, *values = keys + kv_heads * size;
+        long position = pass->batch->positions[i];
+        for (long head = 0; head < heads; head++)
+            turned(model, layer->q_norm, position, row + head * size,
+                   pass->queries + (i * heads + head) * size);
+        bf16 *slot = layer->cache + pass->batch->slots[i] * kv_heads * 2 * size;
+        for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
+            turned(model, layer->k_norm, position, keys + head * size, slot);
+            for (long at = 0; at < size; at += LANES) {
+                __mmask16 mask = first_lanes(size - at);
+                store_bf16(slot + size + at, mask,
+                           _mm512_maskz_loadu_ps(mask, values + head * size + at));
+            }
+        }
+    }
+}
+
+static void look(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    float *scores = pass->scores + part * pass->score_step;
+    bf16 *weights = pass->weights + part * pass->weight_step;
+    PART_OF(pass->stretch_count * model->kv_heads)
+        attend(model, pass->layer, i % model->kv_heads, pass->stretches + i / model->kv_heads,
+               pass->queries, pass->a, pass->a_step, scores, weights);
+}
+
+static void add_attention(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    multiply(&pass->layer->out, pass->batch->rows, pass->a, pass->a_step, pass->x,
+             pass->model->hidden, 1, part, parts);
+}
+
+static void norm_mlp(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    PART_OF(pass->batch->rows)
+        normed(pass->x + i * model->hidden, pass->layer->mlp_norm, model->hidden, model->epsilon,
+               pass->a + i * pass->a_step);
+}
+
+static void widen(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    multiply(&pass->layer->gate_up, pass->batch->rows, pass->a, pass->a_step, pass->y, pass->y_step,
+             0, part, parts);
+}
+
+static void gate(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    PART_OF(pass->batch->rows)
+        gated(pass->y + i * pass->y_step, pass->model->inner, pass->a + i * pass->a_step);
+}
+
+static void add_mlp(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    multiply(&pass->layer->down, pass->batch->rows, pass->a, pass->a_step, pass->x,
+             pass->model->hidden, 1, part, parts);
+}
+
+static void norm_states(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    PART_OF(pass->batch->wanted_rows)
+        normed(pass->x + pass->batch->wanted[i] * model->hidden, model->norm, model->hidden,
+               model->epsilon, pass->batch->states + i * model->hidden);
+}
+
+static void say(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    const Product *head = &pass->model->head;
+    multiply(head, pass->batch->wanted_rows, pass->batch->states, pass->model->hidden,
+             pass->batch->logits, head->out, 0, part, parts);
+}
+
+static Task *const LAYER_STEPS[] = {norm_attention, project, turn, look, add_attention,
+                                    norm_mlp,       widen,   gate, add_mlp};
+
+/* Whether all that a batch names is there. */
+static int in_range(const Model *model, const Batch *batch)
+{
+    for (long row = 0; row < batch->rows; row++)
+        if (batch->ids[row] < 0 || batch->ids[row] >= model->vocab || batch->positions[row] < 0 ||
+            batch->positions[row] >= model->positions || batch->slots[row] < 0 ||
+            batch->slots[row] >= model->slots)
+            return 0;
+    for (long i = 0; i < batch->wanted_rows; i++)
+        if (batch->wanted[i] < 0 || batch->wanted[i] >= batch->rows)
+            return 0;
+    return 1;
+}
+
+/* Cuts runs into stretches; returns how many there are. */
+static long stretched(const Batch *batch, Stretch *out)
+{
+    long count = 0;
+    for (long run = 0; run < batch->runs; run++)
+        for (long at = batch->starts[run]; at < batch->starts[run + 1]; at += ROWS_TOGETHER) {
+            long left = batch->starts[run + 1] - at;
+            out[count++] = (Stretch){.rows = batch->ordered + at,
+                                     .table = batch->tables[run],
+                                     .count = left < ROWS_TOGETHER ? left : ROWS_TOGETHER,
+                                     .first = batch->positions[batch->ordered[at]]};
+        }
+    return count;
+}
+
+static long larger(long a, long b)
+{
+    return a > b ? a : b;
+}
+
+/* Takes a piece of room; only counts where there is none. */
+static void *taken(char *room, size_t *used, size_t bytes)
+{
+    void *piece = room ? room + *used : NULL;
+    *used += (bytes + 63) / 64 * 64;
+    return piece;
+}
+
+/* Lays a pass out in a room, or only says how many bytes it takes. */
+static size_t lay_out(Pass *pass, int threads, char *room)
+{
+    const Model *model = pass->model;
+    long rows = pass->batch->rows, seen = model->heads * model->size, longest = 0;
+    for (long row = 0; row < rows; row++)
+        longest = larger(longest, pass->batch->positions[row]);
+    longest = (longest / LANES + 1) * LANES;
+    pass->a_step = larger(larger(seen, model->hidden), model->inner);
+    pass->y_step = larger(seen + 2 * model->kv_heads * model->size, 2 * model->inner);
+    pass->score_step = ROWS_TOGETHER * (model->heads / model->kv_heads) * longest;
+    pass->weight_step = HEADS_TOGETHER * longest;
+    size_t used = 0;
+    pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);
+    pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
+    pass->a = taken(room, &used, rows * pass->a_step * sizeof *pass->a);
+    pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);
+    pass->stretches = taken(room, &used, rows * sizeof *pass->stretches);
+    pass->scores = taken(room, &used, threads * pass->score_step * sizeof *pass->scores);
+    pass->weights = taken(room, &used, threads * pass->weight_step * sizeof *pass->weights);
+    return used;
+}
+
+/* The decoder's room, which grows; NULL where there is no memory. */
+static void *roomy(Decoder *decoder, size_t bytes)
+{
+    if (bytes > decoder->room_bytes) {
+        free(decoder->room);
+        decoder->room = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        decoder->room_bytes = decoder->room ? bytes : 0;
+    }
+    return decoder->room;
+}
+
+/* Lays a pass out in the decoder's room; 0 where there is no memory. */
+static int prepare(Decoder *decoder, Pass *pass)
+{
+    char *room = roomy(decoder, lay_out(pass, decoder->threads, NULL));
+    if (!room)
+        return 0;
+    lay_out(pass, decoder->threads, room);
+    pass->stretch_count = stretched(pass->batch, pass->stretches);
+    return 1;
+}
+
+/* Whether this processor has what the rest of the file needs. */
+int decoder_supported(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512bf16");
+}
+
+/* A decoder with so many threads, the caller's among them; NULL where that fails. */
+Decoder *decoder_open(int threads)
+{
+    Decoder *decoder = calloc(1, sizeof *decoder);
+    if (!decoder)
+        return NULL;
+    decoder->threads = threads;
+    decoder->workers = workers_start(threads);
+    if (!decoder->workers) {
+        free(decoder);
+        return NULL;
+    }
+    return decoder;
+}
+
+void decoder_close(Decoder *decoder)
+{
+    workers_stop(decoder->workers);
+    free(decoder->room);
+    free(decoder);
+}
+
+/* Runs a batch: fills the cache, the logits and the states. Else returns what was wrong. */
+int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
+{
+    Pass pass = {.model = model, .batch = batch};
+    if (!in_range(model, batch))
+        return OUT_OF_RANGE;
+    if (!prepare(decoder, &pass))
+        return OUT_OF_MEMORY;
+    workers_run(decoder->workers, embed, &pass);
+    for (long layer = 0; layer < model->layers; layer++) {
+        pass.layer = model->layer + layer;
+        for (size_t step = 0; step < sizeof LAYER_STEPS / sizeof *LAYER_STEPS; step++)
+            workers_run(decoder->workers, LAYER_STEPS[step], &pass);
+    }
+    workers_run(decoder->workers, norm_states, &pass);
+    workers_run(decoder->workers, say, &pass);
+    return 0;
+}
+
+/* Copies what the cache holds between slots, in all layers; all are read first. */
+int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t *from,
+                 const int64_t *to)
+{
+    long width = model->kv_heads * 2 * model->size;
+    for (long i = 0; i < count; i++)
+        if (from[i] < 0 || from[i] >= model->slots || to[i] < 0 || to[i] >= model->slots)
+            return OUT_OF_RANGE;
+    bf16 *held = roomy(decoder, count * width * sizeof *held);
+    if (!held)
+        return OUT_OF_MEMORY;
+    for (long layer = 0; layer < model->layers; layer++) {
+        bf16 *cache = model->layer[layer].cache;
+        for (long i = 0; i < count; i++)
+            memcpy(held + i * width, cache + from[i] * width, width * sizeof *held);
+        for (long i = 0; i < count; i++)
+            memcpy(cache + to[i] * width, held + i * width, width * sizeof *held);
+    }
+    return 0;
+}
+
+typedef struct {
+    const Product *product;
+    long rows;
+    const bf16 *x; /* [rows, in] */
+    float *y;      /* [rows, out] */
+} Single;
+
+static void multiply_single(void *what, int part, int parts)
+{
+    Single *single = what;
+    const Product *product = single->product;
+    multiply(product, single->rows, single->x, product->in, single->y, product->out, 0, part,
+             parts);
+}
+
+/* y = W x + b. */
+void decoder_multiply(Decoder *decoder, const Product *product, long rows, const bf16 *x, float *y)
+{
+    workers_run(decoder->workers, multiply_single, &(Single){product, rows, x, y});
+}

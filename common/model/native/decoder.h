@@ -1,0 +1,52 @@
+/* A causal language model of Llama's shape, its cache and a batch, as `__init__.py` lays them out.
+
+   The structures stand there a second time, field by field. */
+
+#ifndef PACELINE_DECODER_H
+#define PACELINE_DECODER_H
+
+#include <stdint.h>
+
+/* A matrix [out, in] of bfloat16, packed in blocks of 64 outputs: for each pair of inputs, those
+   two weights of every output of the block. Outputs are padded to whole blocks. */
+typedef struct {
+    const uint16_t *packed;
+    const float *bias; /* [out], or NULL */
+    int64_t out, in;   /* in is even */
+} Product;
+
+typedef struct {
+    Product qkv, out, gate_up, down;
+    const float *attention_norm, *mlp_norm; /* [hidden] */
+    const float *q_norm, *k_norm;           /* [size], or NULL */
+    uint16_t *cache;                        /* [slots, kv_heads, 2 * size]: keys beside values */
+    int64_t window;                         /* keys a row sees, itself included; 0: all */
+} Layer;
+
+typedef struct {
+    int64_t hidden, heads, kv_heads, size, inner, layers;
+    int64_t vocab, positions, slots; /* how many there are */
+    float epsilon, scale;
+    const uint16_t *embeddings; /* [V, hidden] */
+    const float *cos, *sin;     /* [positions, size] */
+    const float *norm;          /* [hidden] */
+    Product head;
+    const Layer *layer;
+} Model;
+
+/* A run is rows of one path, at one position after another. */
+typedef struct {
+    int64_t rows, wanted_rows, runs;
+    const int64_t *ids, *positions, *slots; /* [rows]; of the last, where keys are written */
+    const int64_t *ordered;                 /* [rows]: rows by run, and by position within one */
+    const int64_t *starts;                  /* [runs + 1]: of runs, among those */
+    const int64_t *const *tables;           /* [runs]: slots of the keys their rows see */
+    const int64_t *wanted;                  /* [wanted_rows] */
+    float *logits;                          /* [wanted_rows, V] */
+    uint16_t *states;                       /* [wanted_rows, hidden] */
+} Batch;
+
+/* What `decoder_run` returns; 0 where all is well. */
+enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE = 2 };
+
+#endif

@@ -1,0 +1,152 @@
+"""The compiled decoder: its structures, field by field as in `decoder.h`, and its calls."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_long, c_void_p
+from functools import cache
+from importlib.util import find_spec
+
+BLOCK_OUTPUTS = 64
+"""Outputs of a block of a packed matrix; `BLOCK` of `product.h`."""
+
+_OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
+
+
+class Product(Structure):
+    """A packed matrix."""
+
+    _fields_ = (
+        ("packed", c_void_p),
+        ("bias", c_void_p),
+        ("outputs", c_int64),
+        ("inputs", c_int64),
+    )
+
+
+class Layer(Structure):
+    """A decoder layer and its cache."""
+
+    _fields_ = (
+        ("qkv", Product),
+        ("out", Product),
+        ("gate_up", Product),
+        ("down", Product),
+        ("attention_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+        ("cache", c_void_p),
+        ("window", c_int64),
+    )
+
+
+class Model(Structure):
+    """A whole model."""
+
+    _fields_ = (
+        ("hidden", c_int64),
+        ("heads", c_int64),
+        ("kv_heads", c_int64),
+        ("size", c_int64),
+        ("inner", c_int64),
+        ("layers", c_int64),
+        ("vocab", c_int64),
+        ("positions", c_int64),
+        ("slots", c_int64),
+        ("epsilon", c_float),
+        ("scale", c_float),
+        ("embeddings", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("norm", c_void_p),
+        ("head", Product),
+        ("layer", POINTER(Layer)),
+    )
+
+
+class Batch(Structure):
+    """Rows to compute, and where to."""
+
+    _fields_ = (
+        ("rows", c_int64),
+        ("wanted_rows", c_int64),
+        ("runs", c_int64),
+        ("ids", c_void_p),
+        ("positions", c_void_p),
+        ("slots", c_void_p),
+        ("ordered", c_void_p),
+        ("starts", c_void_p),
+        ("tables", c_void_p),
+        ("wanted", c_void_p),
+        ("logits", c_void_p),
+        ("states", c_void_p),
+    )
+
+
+class Decoder:
+    """Threads, and room for what a pass holds; one thread uses it.
+
+    Args:
+        threads: Of each call, the caller's among them.
+    """
+
+    def __init__(self, threads: int) -> None:
+        found = _library()
+        assert found is not None
+        self._library, self._handle = found, found.decoder_open(threads)
+        if not self._handle:
+            raise MemoryError("no threads to be had for the decoder")
+        weakref.finalize(self, found.decoder_close, self._handle)
+
+    def run(self, model: Model, batch: Batch) -> None:
+        """Runs a batch: fills the cache, the logits and the states.
+
+        Raises:
+            IndexError: An id, position or slot there is not.
+        """
+        _check(self._library.decoder_run(self._handle, model, batch))
+
+    def move(self, model: Model, count: int, sources: int, targets: int) -> None:
+        """Copies what the cache holds between slots, given by the addresses of their numbers.
+
+        Raises:
+            IndexError: A slot there is not.
+        """
+        _check(self._library.decoder_move(self._handle, model, count, sources, targets))
+
+    def multiply(self, product: Product, rows: int, x: int, y: int) -> None:
+        """Multiplies bfloat16 rows at an address; float32 rows go to another."""
+        self._library.decoder_multiply(self._handle, product, rows, x, y)
+
+
+def available() -> bool:
+    """Whether the decoder was built, and this processor can run it."""
+    return _library() is not None
+
+
+def _check(status: int) -> None:
+    if status == _OUT_OF_MEMORY:
+        raise MemoryError("no memory for a batch of this size")
+    if status == _OUT_OF_RANGE:
+        raise IndexError("an id, position or slot out of range")
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    spec = find_spec("common.model.native._decoder")
+    if spec is None or spec.origin is None:
+        return None
+    found = ctypes.CDLL(spec.origin)
+    if not found.decoder_supported():
+        return None
+    found.decoder_open.argtypes, found.decoder_open.restype = [c_int], c_void_p
+    found.decoder_close.argtypes, found.decoder_close.restype = [c_void_p], None
+    found.decoder_run.argtypes = [c_void_p, POINTER(Model), POINTER(Batch)]
+    found.decoder_run.restype = c_int
+    found.decoder_move.argtypes = [c_void_p, POINTER(Model), c_long, c_void_p, c_void_p]
+    found.decoder_move.restype = c_int
+    found.decoder_multiply.argtypes = [c_void_p, POINTER(Product), c_long, c_void_p, c_void_p]
+    found.decoder_multiply.restype = None
+    return found

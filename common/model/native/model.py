@@ -1,0 +1,189 @@
+"""A `transformers` model for the compiled decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from common.model.attention import AttentionContext
+from common.model.batch import Segment
+from common.model.fused import can_fuse, window
+from common.model.kv_cache import LayerShape
+from common.model.native.library import Batch, Decoder, Layer, Model, Product, available
+from common.model.native.product import packed
+
+
+class NativeModel:
+    """A causal language model whose passes are single calls.
+
+    Args:
+        original: The model it stands in for; see `can_run`.
+        context: Its cache.
+        max_len: Positions to be ready for.
+    """
+
+    def __init__(self, original: Any, context: AttentionContext, max_len: int) -> None:
+        self._decoder = Decoder(torch.get_num_threads())
+        inner = original.model
+        self._context, self._pool = context, context.pool
+        self._kept: list[Tensor] = []  # what the structures point to
+        layers = [self._layer(layer) for layer in inner.layers]
+        attention, mlp = inner.layers[0].self_attn, inner.layers[0].mlp
+        self._embeddings: Tensor = inner.embed_tokens.weight.data  # [V, hidden]
+        self._vocab_size, self._hidden = original.lm_head.weight.shape
+        size = attention.head_dim
+        self._shape = LayerShape(attention.k_proj.weight.shape[0] // size, size, size)
+        angles = inner.rotary_emb(self._embeddings[:1].float(), torch.arange(max_len)[None])
+        cos, sin = (self._keep(angle[0].float()) for angle in angles)
+        self._layers = (Layer * len(layers))(*layers)
+        self._model = Model(
+            hidden=self._hidden,
+            heads=attention.q_proj.weight.shape[0] // size,
+            kv_heads=self._shape.kv_heads,
+            size=size,
+            inner=mlp.gate_proj.weight.shape[0],
+            layers=len(layers),
+            vocab=len(self._embeddings),
+            positions=max_len,
+            epsilon=inner.norm.variance_epsilon,
+            scale=attention.scaling,
+            embeddings=self._keep(self._embeddings),
+            cos=cos,
+            sin=sin,
+            norm=self._keep(inner.norm.weight.data.float()),
+            head=self._product(original.lm_head),
+            layer=self._layers,
+        )
+
+    @property
+    def shapes(self) -> dict[int, LayerShape]:
+        """Of the cache, by layer."""
+        return dict.fromkeys(range(len(self._layers)), self._shape)
+
+    def __call__(self, segments: Sequence[Segment]) -> tuple[Tensor, Tensor]:
+        """Computes rows.
+
+        Args:
+            segments: At least one row; their slots are reserved and distinct.
+
+        Returns:
+            Of the wanted rows: logits, float32 `[M, V]`, and the states that the output layer
+            read, `[M, hidden]`.
+
+        Raises:
+            IndexError: An id, position or slot there is not.
+        """
+        self._bind()
+        ids: list[int] = []
+        wanted: list[int] = []
+        ordered: list[int] = []
+        starts = [0]
+        tables: list[np.ndarray] = []
+        for segment in segments:
+            first = len(ids)
+            ids += segment.ids
+            wanted += [first + row for row in segment.wanted]
+            for run in segment.runs:
+                ordered += [first + row for row in run]
+                starts.append(len(ordered))
+                tables.append(segment.run_table(run))
+        arrays = [
+            np.array(ids, dtype=np.int64),
+            _joined([segment.positions for segment in segments]),
+            _joined([segment.row_slots for segment in segments]),
+            np.array(ordered, dtype=np.int64),
+            np.array(starts, dtype=np.int64),
+            np.array([_address(table) for table in tables], dtype=np.int64),
+            np.array(wanted, dtype=np.int64),
+        ]
+        logits = torch.empty(len(wanted), self._vocab_size)
+        states = torch.empty(len(wanted), self._hidden, dtype=torch.bfloat16)
+        batch = Batch(
+            len(ids),
+            len(wanted),
+            len(tables),
+            *(_address(array) for array in arrays),
+            logits.data_ptr(),
+            states.data_ptr(),
+        )
+        self._decoder.run(self._model, batch)
+        return logits, states
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Copies keys and values between slots, given as (from, to); all are read first."""
+        self._bind()
+        slots = np.array(moves, dtype=np.int64).T.copy()  # [2, moves]
+        address = _address(slots)
+        targets = address + len(moves) * slots.itemsize
+        self._decoder.move(self._model, len(moves), address, targets)
+
+    def _bind(self) -> None:
+        """Points the layers at the cache, once it is there."""
+        pool = self._context.pool
+        if pool is not self._pool:
+            assert pool is not None
+            self._pool = pool
+            self._model.slots = len(pool.layers[0])
+            for layer, cache in zip(self._layers, pool.layers, strict=True):
+                layer.cache = cache.data_ptr()
+
+    def _layer(self, original: Any) -> Layer:
+        attention, mlp = original.self_attn, original.mlp
+        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        return Layer(
+            qkv=self._product(attention.q_proj, attention.k_proj, attention.v_proj),
+            out=self._product(attention.o_proj),
+            gate_up=self._product(mlp.gate_proj, mlp.up_proj),
+            down=self._product(mlp.down_proj),
+            attention_norm=self._keep(original.input_layernorm.weight.data.float()),
+            mlp_norm=self._keep(original.post_attention_layernorm.weight.data.float()),
+            q_norm=None if q_norm is None else self._keep(q_norm.weight.data.float()),
+            k_norm=None if k_norm is None else self._keep(k_norm.weight.data.float()),
+            window=window(attention) or 0,
+        )
+
+    def _product(self, *layers: nn.Linear) -> Product:
+        """Layers over one input as one matrix."""
+        weight = torch.cat([layer.weight.data for layer in layers])
+        biases = [layer.bias.data.float() for layer in layers if layer.bias is not None]
+        assert len(biases) in (0, len(layers)), "biases on all parts or on none"
+        outputs, inputs = weight.shape
+        return Product(
+            packed=self._keep(packed(weight)),
+            bias=self._keep(torch.cat(biases)) if biases else None,
+            outputs=outputs,
+            inputs=inputs,
+        )
+
+    def _keep(self, tensor: Tensor) -> int:
+        """The address of a tensor that stays."""
+        kept = tensor.contiguous()
+        self._kept.append(kept)
+        return kept.data_ptr()
+
+
+def can_run(model: Any) -> bool:
+    """Whether the decoder is there and knows every layer of a model on CPU."""
+    if not available() or not can_fuse(model):
+        return False
+    attention, mlp = model.model.layers[0].self_attn, model.model.layers[0].mlp
+    inputs = (model.lm_head, attention.o_proj, mlp.down_proj)
+    return (
+        model.lm_head.weight.dtype == torch.bfloat16
+        and model.lm_head.bias is None
+        and all(layer.weight.shape[1] % 2 == 0 for layer in inputs)
+        and attention.head_dim % 2 == 0
+    )
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

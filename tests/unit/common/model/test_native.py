@@ -1,0 +1,108 @@
+"""The compiled decoder computes what the model does, from what is there and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from common.model import kernels
+from common.model.batch import Segment
+from common.model.kv_cache import KvLease
+from common.model.native import Decoder, NativeModel, NativeProduct
+from common.model.native.library import available
+from common.model.runner import Runner
+from tests import tiny_models
+from tests.inprocess import runner
+
+pytestmark = pytest.mark.skipif(not available(), reason="no compiler or no AVX-512 BF16 here")
+
+LENGTH = 300
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "one key head": ("llama", {"num_attention_heads": 12, "num_key_value_heads": 1}),
+    "a key head each": ("llama", {"num_key_value_heads": 4}),
+    "narrow heads": ("llama", {"head_dim": 8}),
+    "heads of 40": ("llama", {"head_dim": 40}),
+    "heads of 80": ("llama", {"head_dim": 80}),
+    "wide heads": ("llama", {"head_dim": 128}),
+    "odd widths": ("llama", {"hidden_size": 52, "intermediate_size": 90, "head_dim": 24}),
+    "tied": ("llama", {"tie_word_embeddings": True}),
+    "window": ("mistral", {}),
+    "biases": ("qwen2", {}),
+    "normed heads": ("qwen3", {}),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_it_is_the_model(name: str, tmp_path: Path) -> None:
+    """As near to float32 as torch's own bfloat16."""
+    kind, sizes = SHAPES[name]
+    directory = tiny_models.save(kind, tmp_path, **sizes, initializer_range=0.1)
+    native = runner(directory, "bfloat16")
+    assert isinstance(native.loaded.forward, NativeModel)
+    exact = _logits(runner(directory, "float32"))
+    error = (_logits(native) - exact).abs().mean()
+    assert error < (_logits(_through_torch(directory)) - exact).abs().mean()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 6, 7, 12, 13, 40])
+def test_a_product_is_the_sum_over_inputs(rows: int, threads: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    weight = torch.randn(100, 38, generator=generator).bfloat16()
+    bias, x = torch.randn(100, generator=generator), torch.randn(rows, 38, generator=generator)
+    product = NativeProduct(Decoder(threads), weight, bias)
+    expected = x.bfloat16().float() @ weight.float().T + bias
+    assert torch.allclose(product(x.bfloat16()), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ids", "start", "slots"),
+    [([-1], 0, 4), ([tiny_models.VOCAB], 0, 4), ([5], tiny_models.MAX_LEN, 4), ([5], 0, 10**6)],
+)
+def test_what_is_not_there_is_refused(
+    ids: list[int], start: int, slots: int, tmp_path: Path
+) -> None:
+    """Compiled code must not read where an index points to nothing."""
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    table = torch.full((start + 1,), slots).numpy()
+    with pytest.raises(IndexError):
+        target.forward([Segment(ids, start, table, wanted=[0])])
+    with pytest.raises(IndexError):
+        target.move([(0, 10**6)])
+
+
+def test_moves_read_before_they_write(tmp_path: Path) -> None:
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    for layer in target.pool.layers:
+        layer.copy_(torch.arange(len(layer))[:, None, None].expand(layer.shape))
+    target.move([(20, 21), (21, 22), (30, 20)])
+    for layer in target.pool.layers:
+        assert layer[20:23, 0, 0].tolist() == [30, 20, 21]
+
+
+def _logits(target: Runner) -> Tensor:
+    """Of a text in a few pieces. # [LENGTH, V]"""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, target.loaded.vocab_size, (LENGTH,), generator=generator).tolist()
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(LENGTH)
+    pieces = [(0, 130), (130, 131), (131, LENGTH)]
+    return torch.cat(
+        [
+            target.forward(
+                [Segment(ids[start:end], start, lease.slots, wanted=range(end - start))]
+            ).logits.float()
+            for start, end in pieces
+        ]
+    )
+
+
+def _through_torch(directory: Path) -> Runner:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "can_run", lambda model: False)
+        return runner(directory, "bfloat16")
