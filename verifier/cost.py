@@ -21,6 +21,9 @@ from common.model.tree import TokenTree
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 _REPETITIONS = 5
 _SMOOTHING = 0.1
+_MOST_KNOWN = 4096
+_BEYOND = 4
+"""Candidates looked at past the best number: costs rise in steps of as many rows."""
 _FAR = 3.0
 """A step that took more than so many times what was expected counts as if it had taken that: it
 may have paid for something else."""
@@ -41,6 +44,7 @@ class StepCost:
 
     def __init__(self, table: Table = FLAT) -> None:
         self._table = table
+        self._known: dict[float, float] = {}  # what was read from it
         self._scale: float | None = None
         self._rows = self._tokens = 0.0  # of the others, in the last step
         self._sequences = 1  # in the last step
@@ -90,10 +94,49 @@ class StepCost:
         return (self._tokens + expected) / max(seconds, 1e-9)
 
     def _measured(self, rows: float) -> float:
+        seconds = self._known.get(rows)
+        if seconds is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            seconds = self._known[rows] = self._read(rows)
+        return seconds
+
+    def _read(self, rows: float) -> float:
         at = bisect_left(self._table, rows, key=lambda entry: entry[0])
         right = min(max(at, 1), len(self._table) - 1)
         (x0, y0), (x1, y1) = self._table[right - 1], self._table[right]
         return y0 + max(rows - x0, 0) * (y1 - y0) / (x1 - x0)
+
+
+class Worth:
+    """How many candidates, likeliest first, give the most tokens for the seconds of the step.
+
+    Args:
+        cost: Of the engine's steps.
+        nodes: Draft nodes that are in the step already.
+    """
+
+    def __init__(self, cost: StepCost, nodes: int = 0) -> None:
+        self._cost, self._nodes = cost, nodes
+        self._tokens = 1.0
+        self._rate = cost.rate(1.0, cost.round_s(nodes))
+        self.seen = 0
+        """Candidates so far."""
+        self.best = 0
+        """How many of the first are worth checking."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether further candidates will hardly change that."""
+        return self.seen >= self.best + _BEYOND
+
+    def add(self, chance: float) -> None:
+        """Takes the next candidate, with the chance that the text goes through it."""
+        self.seen += 1
+        self._tokens += chance
+        rate = self._cost.rate(self._tokens, self._cost.round_s(self._nodes + self.seen))
+        if rate > self._rate:
+            self.best, self._rate = self.seen, rate
 
 
 def measure(runner: Runner, rows: Ids[int] = _ROWS) -> Table:

@@ -241,6 +241,7 @@ class Engine:
         now = time.monotonic()
         batch = self._scheduler.schedule(now)
         if not batch:
+            self._flush()  # how long to wait may have been settled only now
             return False
         self._gauges.stepping(batch, len(self._scheduler.running), now)
         started = time.perf_counter()

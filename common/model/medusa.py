@@ -17,7 +17,9 @@ bit-equal between batch sizes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,8 +29,10 @@ from torch import Tensor
 from common.model import medusa_checkpoint
 from common.model.linear import PackedLinear, packing_works
 from common.model.medusa_checkpoint import HeadWeights, Tree
+from common.model.native import Decoder, NativeProducts
 
 Product = Callable[[Tensor], Tensor]
+"""Maps `[K, N, in]` to `[K, N, out]`, with a matrix for each of K."""
 
 _EPS = 1e-6
 
@@ -51,20 +55,19 @@ class MedusaHeads:
         """Sparse static tree that was chosen for these heads: paths of ranks, or None."""
         self._vocab_size = lm_head.shape[0]
         self._lm_head = lm_head
-        self._sees_token = weights.token is not None
+        self._token_scale = None if weights.token is None else _token_scale(lm_head)
+        make = _maker(device, dtype)
         block, bias = weights.block.to(device, dtype), weights.bias.to(device, dtype)
         # The first block has one input for all heads, so it is one product.
         first = block[:, 0].flatten(0, 1)
         if weights.token is not None:
             first = torch.cat((first, weights.token.to(device, dtype).flatten(0, 1)), dim=1)
-        self._first = _product(first, bias[:, 0].flatten())
-        self._later = [
-            [_product(block[head, layer], bias[head, layer]) for head in range(self.num_heads)]
-            for layer in range(1, weights.num_layers)
-        ]
+        self._first = make(first[None], bias[None, :, 0].flatten(1))
+        later = range(1, weights.num_layers)
+        self._later = [make(block[:, layer], bias[:, layer]) for layer in later]
         self._shared = weights.lm is None
-        outputs = [lm_head] if weights.lm is None else list(weights.lm)
-        self._outputs = [_product(matrix.to(device, dtype), None) for matrix in outputs]
+        output = lm_head[None] if weights.lm is None else torch.stack([*weights.lm])
+        self._output = make(output.to(device, dtype), None)
 
     @classmethod
     def load(
@@ -117,15 +120,23 @@ class MedusaHeads:
         """All heads' logits. # [N, d], [N] -> [K, N, V]"""
         rows, size = hidden.shape
         seen = hidden
-        if self._sees_token:
-            seen = torch.cat((hidden, token_vectors(self._lm_head, chosen).to(hidden)), dim=1)
-        inner = self._first(seen).view(rows, self.num_heads, size).transpose(0, 1)
-        x = hidden + F.silu(inner)  # [K, N, d]
+        if self._token_scale is not None:
+            scale = self._token_scale.index_select(0, chosen)[:, None]
+            vectors = self._lm_head.index_select(0, chosen) * scale
+            seen = torch.cat((hidden, vectors.to(hidden)), dim=1)
+        inner = self._first(seen[None]).view(rows, self.num_heads, size).transpose(0, 1)
+        x = (hidden + F.silu(inner)).to(hidden)  # [K, N, d]
         for layer in self._later:
-            x = x + F.silu(_each(layer, x))
+            x = (x + F.silu(layer(x))).to(hidden)
         if self._shared:
-            return self._outputs[0](x.reshape(-1, size)).view(self.num_heads, rows, -1)
-        return _each(self._outputs, x)
+            return self._output(x.reshape(1, -1, size)).view(self.num_heads, rows, -1)
+        return self._output(x)
+
+
+def _token_scale(lm_head: Tensor) -> Tensor:
+    """What each token's row is multiplied by in `token_vectors`; float32. # [V, d] -> [V]"""
+    lengths: Tensor = torch.linalg.vector_norm(lm_head, dim=1, dtype=torch.float32)
+    return (lengths.square() / lm_head.shape[1] + _EPS).rsqrt()
 
 
 def token_vectors(lm_head: Tensor, tokens: Tensor) -> Tensor:
@@ -141,13 +152,24 @@ def token_vectors(lm_head: Tensor, tokens: Tensor) -> Tensor:
     return F.rms_norm(lm_head[tokens], lm_head.shape[1:], eps=_EPS)
 
 
-def _each(products: list[Product], x: Tensor) -> Tensor:
-    """One product a head. # [K, N, in] -> [K, N, out]"""
-    return torch.stack([run(rows) for run, rows in zip(products, x.unbind(), strict=True)])
+def _maker(device: torch.device, dtype: torch.dtype) -> Callable[[Tensor, Tensor | None], Product]:
+    """Makes products, of weights `[K, out, in]` and biases, in the fastest form for few rows."""
+    if device.type == "cpu" and NativeProducts.work(dtype):
+        decoder = Decoder(torch.get_num_threads())
+        return lambda weights, biases: NativeProducts(decoder, weights.detach(), biases)
+    if device.type == "cpu" and packing_works(dtype):
+        return _packed
+    return lambda weights, biases: partial(_multiply, weights=weights, biases=biases)
 
 
-def _product(weight: Tensor, bias: Tensor | None) -> Product:
-    """A linear map in the fastest form for few rows: packed for oneDNN where that works."""
-    if weight.device.type == "cpu" and packing_works(weight.dtype):
-        return PackedLinear(weight.detach(), bias)
-    return lambda x: F.linear(x, weight, bias)
+def _packed(weights: Tensor, biases: Tensor | None) -> Product:
+    """Products packed for oneDNN."""
+    each = itertools.repeat(None) if biases is None else biases.unbind()
+    pairs = zip(weights.detach(), each, strict=False)
+    layers = [PackedLinear(weight, bias) for weight, bias in pairs]
+    return lambda x: torch.stack([run(rows) for run, rows in zip(layers, x, strict=True)])
+
+
+def _multiply(x: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
+    y = x @ weights.mT
+    return y if biases is None else y + biases[:, None]

@@ -114,37 +114,53 @@ class Arms:
         self._last = [0] * members  # the round each took part in
         self._rounds = 0
 
+    def settle(self, usual: Ids[float], leanings: Ids[Leaning], present: Arm) -> Arm:
+        """Which remote members are to draft after the next round.
+
+        A member that works here costs nothing to leave out for a round. A remote one does, so that
+        is settled by what the others expect as a rule, and beforehand: it is told at once.
+
+        Args:
+            usual: Tokens each member expects to bring, over the last rounds; 0 of those that cannot
+                say.
+            leanings: Of this text, by member.
+            present: The set that takes part.
+        """
+
+        def lasting(arm: Arm) -> float:
+            stays = (arm ^ present) & self._remote == 0
+            return self._rate(arm, usual, leanings) * (_STAY if stays else 1.0)
+
+        if not self._remote:
+            return 0
+        best = max(range(1 << self._members), key=lasting)
+        return (best | self._trial(self._rounds + 1)) & self._remote
+
     def choose(
-        self, foreseen: Ids[float], usual: Ids[float], leanings: Ids[Leaning], present: Arm
+        self, foreseen: Ids[float], leanings: Ids[Leaning], present: Arm, remote: Arm
     ) -> Arm:
         """The set to draft with: the most tokens a second, now and then one not seen for long.
 
-        A member that works here costs nothing to leave out for a round. A remote one does, so which
-        of those take part is settled by what the others expect as a rule.
-
         Args:
-            foreseen: Tokens each member expects to bring; 0 of those that cannot say.
-            usual: The same, over the last rounds.
+            foreseen: Tokens each member expects of the next round; 0 of those that cannot say.
             leanings: Of this text, by member.
             present: The set that took part last.
+            remote: Those of the remote ones that take part.
         """
-        self._rounds += 1
-        everyone = range(1 << self._members)
-
-        def lasting(arm: Arm) -> float:
-            stays = arm & self._remote == present & self._remote
-            return self._rate(arm, usual, leanings) * (_STAY if stays else 1.0)
 
         def next_round(arm: Arm) -> float:
             return self._rate(arm, foreseen, leanings) * (_STAY if arm == present else 1.0)
 
-        remote = max(everyone, key=lasting) & self._remote
-        best = max((arm for arm in everyone if arm & self._remote == remote), key=next_round)
+        self._rounds += 1
+        sets = (arm for arm in range(1 << self._members) if arm & self._remote == remote)
         if self._rounds % _TRY_EVERY == 0:
             self._tried = min(range(self._members), key=self._last.__getitem__)
-        if self._rounds >= _TRY_EVERY and self._rounds % _TRY_EVERY < _TRIAL_ROUNDS:
-            best |= 1 << self._tried
-        return best
+        return max(sets, key=next_round) | (self._trial(self._rounds) & ~self._remote)
+
+    def _trial(self, round_: int) -> Arm:
+        """Who has a trial in a round."""
+        due = round_ >= _TRY_EVERY and round_ % _TRY_EVERY < _TRIAL_ROUNDS
+        return 1 << self._tried if due else 0
 
     def ranked(self, foreseen: Ids[float]) -> list[int]:
         """Members, those first that bring the most tokens a node."""

@@ -4,6 +4,9 @@ After each round the set of members is chosen that promises the most tokens a se
 Those outside it propose nothing, nobody waits for them, and they are told so: a drafter that is not
 wanted rests. The others propose into the same tree, the most useful first, so that a node that two
 of them want is checked once and a small budget goes where it brings most.
+
+Remote members hear of a round as soon as it ends; whether they are to draft was settled before.
+What the others make of it is worked out while those are at work.
 """
 
 from __future__ import annotations
@@ -26,9 +29,12 @@ _NEWS = 0.3
 @dataclass
 class _Session:
     arm: Arm  # who takes part in the next round
+    remote: Arm  # those of the remote ones that do in the round after
     foreseen: list[float]
+    usual: list[float]  # the same as a rule
     leanings: list[Leaning]
-    usual: list[float] | None = None  # what is foreseen as a rule
+    ended: Outcome | None = None  # of a round of which only the remote ones have heard
+    took: float | None = None  # how long that was, from the end of the one before
     late: Arm = 0  # who was waited for
     until: float = math.inf  # how long, of the monotonic clock
     began: float | None = None  # when the last round ended
@@ -56,26 +62,27 @@ class HybridProposer:
         self._seers = list(seers.values())
         self._names = [*seers, *(name for name in self.members if name not in seers)]
         self._ordered = [self.members[name] for name in self._names]  # by their bit
-        remote = [isinstance(member, Remote) for member in self._ordered]
-        self._arms = Arms(
-            len(self._names),
-            (1 << len(seers)) - 1,
-            sum(1 << at for at, is_remote in enumerate(remote) if is_remote),
-            self.cost,
-        )
+        self._far = [at for at, each in enumerate(self._ordered) if isinstance(each, Remote)]
+        self._others = [at for at in range(len(seers), len(self._names)) if at not in self._far]
+        remote = sum(1 << at for at in self._far)
+        self._arms = Arms(len(self._names), (1 << len(seers)) - 1, remote, self.cost)
 
     def open(self, sequence: Sequence) -> None:
         """Opens it with every member."""
         for member in self.members.values():
             member.open(sequence)
         count = len(self._names)
-        self._sessions[sequence] = _Session(
-            (1 << count) - 1, [0.0] * count, [Leaning() for _ in range(count)]
-        )
+        everyone = (1 << count) - 1
+        foreseen = [seer.foresee(sequence) for seer in self._seers]
+        foreseen += [0.0] * (count - len(foreseen))
+        leanings = [Leaning() for _ in range(count)]
+        remote = self._arms.settle(foreseen, leanings, everyone)
+        self._sessions[sequence] = _Session(everyone, remote, foreseen, [*foreseen], leanings)
 
     def ready(self, sequence: Sequence, now: float) -> bool:
         """Whether all members are that take part, or waiting no longer pays."""
         session = self._sessions[sequence]
+        self._work_out(sequence, session)
         late = self._late(sequence, session, now)
         session.late |= late
         return not late or now >= session.until
@@ -83,6 +90,7 @@ class HybridProposer:
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Lets the members add to the tree, the most useful first."""
         session = self._sessions[sequence]
+        self._work_out(sequence, session)
         session.tree = tree
         budget = min(budget, sequence.request.draft_tokens or budget)
         for at in self._arms.ranked(session.foreseen):
@@ -91,23 +99,14 @@ class HybridProposer:
             self._ordered[at].propose(sequence, tree, left)
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
-        """Learns what each brought, and settles who takes part next."""
+        """Tells remote members; the others hear of it while those draft."""
         session, now = self._sessions[sequence], self.clock()
-        if outcome.tree is session.tree:
-            self._learn(session, outcome, now)
-        session.tree, session.late, session.began = None, 0, now
-        for member in self._ordered[: len(self._seers)]:
-            member.observe(sequence, outcome)
-        if not sequence.finished:
-            for at, seer in enumerate(self._seers):
-                session.foreseen[at] = seer.foresee(sequence)
-            session.usual = _faded(session.usual, session.foreseen)
-            foreseen, leanings = session.foreseen, session.leanings
-            session.arm = self._arms.choose(foreseen, session.usual, leanings, session.arm)
-            session.until = now + self._arms.patience_s(session.arm, foreseen, leanings)
-        resting = replace(outcome, wanted=False)
-        for at, member in enumerate(self._ordered[len(self._seers) :], start=len(self._seers)):
-            member.observe(sequence, outcome if session.arm >> at & 1 else resting)
+        for at in self._far:
+            self._ordered[at].observe(sequence, _told(outcome, session.remote, at))
+        session.took = None if session.began is None else now - session.began
+        session.ended, session.began = outcome, now
+        if sequence.finished:
+            self._work_out(sequence, session)
 
     def close(self, sequence: Sequence) -> None:
         """Closes it with every member."""
@@ -121,7 +120,7 @@ class HybridProposer:
         waiting = (
             session.until
             for sequence, session in self._sessions.items()
-            if session.until > now and self._late(sequence, session, now)
+            if session.ended is None and session.until > now and self._late(sequence, session, now)
         )
         return min(waiting, default=None)
 
@@ -133,7 +132,33 @@ class HybridProposer:
             if session.arm >> at & 1 and not member.ready(sequence, now)
         )
 
-    def _learn(self, session: _Session, outcome: Outcome, now: float) -> None:
+    def _work_out(self, sequence: Sequence, session: _Session) -> None:
+        """Learns what each brought in the round that ended, if any, and who takes part next."""
+        outcome, session.ended = session.ended, None
+        if outcome is None:
+            return
+        if outcome.tree is session.tree:
+            self._learn(session, outcome)
+        session.tree, session.late = None, 0
+        for member in self._ordered[: len(self._seers)]:
+            member.observe(sequence, outcome)
+        if not sequence.finished:
+            self._choose(sequence, session)
+        for at in self._others:
+            self._ordered[at].observe(sequence, _told(outcome, session.arm, at))
+
+    def _choose(self, sequence: Sequence, session: _Session) -> None:
+        """Settles who takes part in the next round, and of the remote ones in the one after."""
+        for at, seer in enumerate(self._seers):
+            session.foreseen[at] = seer.foresee(sequence)
+            session.usual[at] += _NEWS * (session.foreseen[at] - session.usual[at])
+        foreseen, leanings = session.foreseen, session.leanings
+        session.arm = self._arms.choose(foreseen, leanings, session.arm, session.remote)
+        session.remote = self._arms.settle(session.usual, leanings, session.arm)
+        if session.began is not None:
+            session.until = session.began + self._arms.patience_s(session.arm, foreseen, leanings)
+
+    def _learn(self, session: _Session, outcome: Outcome) -> None:
         """Takes a round into account.
 
         One that could not propose yet, such as a drafter that still computes the prompt, took no
@@ -153,17 +178,15 @@ class HybridProposer:
             wanted,
             session.late & ~proposed,
         )
-        if session.began is not None:
-            seconds = now - session.began
-            self._arms.took(arm, session.before, session.foreseen, len(tree) - 1, seconds)
+        if session.took is not None:
+            nodes = len(tree) - 1
+            self._arms.took(arm, session.before, session.foreseen, nodes, session.took)
         session.before = arm
 
     def _backers(self, tree: TokenTree, node: int) -> Arm:
         return sum(1 << at for at, name in enumerate(self._names) if tree.wanted(node, name))
 
 
-def _faded(before: list[float] | None, foreseen: list[float]) -> list[float]:
-    """What is foreseen as a rule, after one more round."""
-    if before is None:
-        return [*foreseen]
-    return [old + _NEWS * (new - old) for old, new in zip(before, foreseen, strict=True)]
+def _told(outcome: Outcome, arm: Arm, member: int) -> Outcome:
+    """What a member hears of a round, before one in which a set takes part."""
+    return outcome if arm >> member & 1 else replace(outcome, wanted=False)

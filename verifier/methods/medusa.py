@@ -8,6 +8,8 @@ confidence for this round, as large as pays, or the sparse one that came with th
 from __future__ import annotations
 
 import heapq
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 from common.errors import ModelError
 from common.model.medusa import MedusaHeads
 from common.model.tree import TokenTree
-from verifier.cost import StepCost
+from verifier.cost import StepCost, Worth
 from verifier.methods.base import Outcome
 from verifier.sequence import Sequence
 
@@ -147,16 +149,17 @@ class MedusaProposer:
     ) -> dict[int, float]:
         """Adds nodes in the order of joint confidence, as many as make the step worth most."""
         factors = [trust.factor for trust in session.trust]
-        ranked = _ranked(guesses, factors, budget)
-        expected, rates = 1.0, [self._cost.rate(1.0, self._cost.round_s(0))]
-        for nodes, (joint, _) in enumerate(ranked, start=1):
-            expected += joint
-            rates.append(self._cost.rate(expected, self._cost.round_s(nodes)))
-        best = max(range(len(rates)), key=rates.__getitem__)
+        worth, paths = Worth(self._cost), []
+        for joint, path in itertools.islice(_ranked(guesses, factors), budget):
+            worth.add(joint)
+            paths.append(path)
+            if worth.settled:
+                break
+        best = worth.best
         session.idle = 0 if best else session.idle + 1
         if session.idle % _TRY_EVERY == 1:  # at first, and now and then: or nothing is learnt
             best = 1
-        return _add(guesses, [path for _, path in ranked[:best]], tree)
+        return _add(guesses, paths[:best], tree)
 
     def _learn(self, session: _Session, outcome: Outcome) -> None:
         """Compares what the heads said below every accepted node with what was right."""
@@ -173,30 +176,23 @@ class MedusaProposer:
             self._trust[depth].observe(chance, hits[depth])
 
 
-def _ranked(
-    guesses: Guesses, factors: list[float], count: int
-) -> list[tuple[float, tuple[int, ...]]]:
-    """The `count` paths of ranks with the highest joint chance, parents before children."""
-
-    def chance(path: tuple[int, ...]) -> float:
-        joint = 1.0
-        for depth, rank in enumerate(path):
-            joint *= min(guesses.chances[depth][rank] * factors[depth], 1.0)
-        return joint
-
-    heads, ranks = len(guesses.ids), len(guesses.ids[0])
+def _ranked(guesses: Guesses, factors: list[float]) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """Paths of ranks in the order of their joint chances, parents before children."""
+    chances = [
+        [min(chance * factor, 1.0) for chance in said]
+        for said, factor in zip(guesses.chances, factors, strict=True)
+    ]
     start: tuple[int, ...] = (0,)
-    heap = [(-chance(start), start)]
-    ranked: list[tuple[float, tuple[int, ...]]] = []
-    while heap and len(ranked) < count:
-        joint, path = heapq.heappop(heap)
-        ranked.append((-joint, path))
-        if len(path) < heads:
-            heapq.heappush(heap, (-chance((*path, 0)), (*path, 0)))
-        if path[-1] + 1 < ranks:
-            sibling = (*path[:-1], path[-1] + 1)
-            heapq.heappush(heap, (-chance(sibling), sibling))
-    return ranked
+    heap = [(-chances[0][0], 1.0, start)]  # second: the chance of all but the last rank
+    while heap:
+        joint, before, path = heapq.heappop(heap)
+        yield -joint, path
+        depth, rank = len(path), path[-1]
+        if depth < len(chances):
+            heapq.heappush(heap, (joint * chances[depth][0], -joint, (*path, 0)))
+        if rank + 1 < len(chances[depth - 1]):
+            sibling = (*path[:-1], rank + 1)
+            heapq.heappush(heap, (-before * chances[depth - 1][rank + 1], before, sibling))
 
 
 def _add(guesses: Guesses, paths: list[tuple[int, ...]], tree: TokenTree) -> dict[int, float]:

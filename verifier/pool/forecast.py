@@ -16,14 +16,12 @@ from enum import IntEnum
 from operator import itemgetter
 
 from common.model.tree import TokenTree
-from verifier.cost import StepCost
+from verifier.cost import StepCost, Worth
 from verifier.pool.calibration import Bucket, Calibration, Trust
 from verifier.pool.contexts import Context
 
 _MOST_SIBLINGS = 4
 _LEAST_CHANCE = 0.03
-_BEYOND = 4
-"""Candidates looked at past the best number: costs rise in steps of as many rows."""
 
 _COUNT = itemgetter(1)
 
@@ -128,8 +126,7 @@ class Forecaster:
             line: A continuation that is more than counts can say; see `Match`.
             agreed: Tokens of context that agree with it.
         """
-        out, factor, cost = Forecast(), self.trust.factor, self._cost
-        tokens, best = 1.0, cost.rate(1.0, cost.round_s(0))
+        out, factor, worth = Forecast(), self.trust.factor, Worth(self._cost)
         heap: list[tuple[float, int, int, int, Bucket, float, Context, int]] = []
         serial = 0
 
@@ -147,20 +144,18 @@ class Forecaster:
                     heapq.heappush(heap, entry)
 
         expand(-1, tuple(ids[-self._order :]), 1.0, 0)
-        while heap and len(out) < min(most, out.worth + _BEYOND):
+        while heap and worth.seen < most and not worth.settled:
             negative, _, parent, token, bucket, conditional, context, step = heapq.heappop(heap)
-            index = len(out)
+            index = worth.seen
             out.tokens.append(token)
             out.parents.append(parent)
             out.chances.append(-negative)
             out.buckets.append(bucket)
             out.steps.append(conditional)
             out.below.setdefault(parent, []).append(index)
-            tokens -= negative
-            rate = cost.rate(tokens, cost.round_s(index + 1))
-            if rate > best:
-                out.worth, best = index + 1, rate
+            worth.add(-negative)
             expand(index, (*context, token)[-self._order :], -negative, step)
+        out.worth = worth.best
         return out
 
     def worth(self, forecast: Forecast, nodes: int, most: int) -> int:
@@ -173,14 +168,10 @@ class Forecaster:
         """
         if not nodes:
             return min(forecast.worth, most)
-        tokens, cost = 1.0, self._cost
-        worth, best = 0, cost.rate(tokens, cost.round_s(nodes))
-        for index, chance in enumerate(forecast.chances[:most]):
-            tokens += chance
-            rate = cost.rate(tokens, cost.round_s(nodes + index + 1))
-            if rate > best:
-                worth, best = index + 1, rate
-        return worth
+        worth = Worth(self._cost, nodes)
+        for chance in forecast.chances[:most]:
+            worth.add(chance)
+        return worth.best
 
     def learn(self, forecast: Forecast, ids: Ids[int]) -> None:
         """Compares a forecast with the text that came.

@@ -8,6 +8,6 @@ elsewhere `common.model.fused` does the same through torch, with other bits.
 
 from common.model.native.library import Decoder
 from common.model.native.model import NativeModel, can_run
-from common.model.native.product import NativeProduct
+from common.model.native.product import NativeProducts
 
-__all__ = ["Decoder", "NativeModel", "NativeProduct", "can_run"]
+__all__ = ["Decoder", "NativeModel", "NativeProducts", "can_run"]

@@ -377,22 +377,25 @@ int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t
 }
 
 typedef struct {
-    const Product *product;
-    long rows;
-    const bf16 *x; /* [rows, in] */
-    float *y;      /* [rows, out] */
-} Single;
+    const Product *products; /* of one shape */
+    long count, rows;
+    const bf16 *x; /* [count, rows, in] */
+    float *y;      /* [count, rows, out] */
+} Stack;
 
-static void multiply_single(void *what, int part, int parts)
+static void multiply_stack(void *what, int part, int parts)
 {
-    Single *single = what;
-    const Product *product = single->product;
-    multiply(product, single->rows, single->x, product->in, single->y, product->out, 0, part,
-             parts);
+    Stack *stack = what;
+    for (long i = 0; i < stack->count; i++) {
+        const Product *product = stack->products + i;
+        multiply(product, stack->rows, stack->x + i * stack->rows * product->in, product->in,
+                 stack->y + i * stack->rows * product->out, product->out, 0, part, parts);
+    }
 }
 
-/* y = W x + b. */
-void decoder_multiply(Decoder *decoder, const Product *product, long rows, const bf16 *x, float *y)
+/* y = W x + b, for each matrix with rows of its own. */
+void decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
+                      const bf16 *x, float *y)
 {
-    workers_run(decoder->workers, multiply_single, &(Single){product, rows, x, y});
+    workers_run(decoder->workers, multiply_stack, &(Stack){products, count, rows, x, y});
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_long, c_void_p
+from ctypes import POINTER, Array, Structure, c_float, c_int, c_int64, c_long, c_void_p
 from functools import cache
 from importlib.util import find_spec
 
@@ -116,9 +116,9 @@ class Decoder:
         """
         _check(self._library.decoder_move(self._handle, model, count, sources, targets))
 
-    def multiply(self, product: Product, rows: int, x: int, y: int) -> None:
-        """Multiplies bfloat16 rows at an address; float32 rows go to another."""
-        self._library.decoder_multiply(self._handle, product, rows, x, y)
+    def multiply(self, products: Array[Product], rows: int, x: int, y: int) -> None:
+        """Multiplies so many bfloat16 rows for each matrix; float32 rows go to another address."""
+        self._library.decoder_multiply(self._handle, products, len(products), rows, x, y)
 
 
 def available() -> bool:
@@ -147,6 +147,7 @@ def _library() -> ctypes.CDLL | None:
     found.decoder_run.restype = c_int
     found.decoder_move.argtypes = [c_void_p, POINTER(Model), c_long, c_void_p, c_void_p]
     found.decoder_move.restype = c_int
-    found.decoder_multiply.argtypes = [c_void_p, POINTER(Product), c_long, c_void_p, c_void_p]
+    matrices = POINTER(Product)
+    found.decoder_multiply.argtypes = [c_void_p, matrices, c_long, c_long, c_void_p, c_void_p]
     found.decoder_multiply.restype = None
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from common.model.fused import can_fuse, window
 from common.model.kv_cache import LayerShape
 from common.model.native.library import Batch, Decoder, Layer, Model, Product, available
 from common.model.native.product import packed
+
+_WORD = 8
+"""Bytes of an index."""
 
 
 class NativeModel:
@@ -91,24 +95,34 @@ class NativeModel:
                 ordered += [first + row for row in run]
                 starts.append(len(ordered))
                 tables.append(segment.run_table(run))
-        arrays = [
-            np.array(ids, dtype=np.int64),
-            _joined([segment.positions for segment in segments]),
-            _joined([segment.row_slots for segment in segments]),
-            np.array(ordered, dtype=np.int64),
-            np.array(starts, dtype=np.int64),
-            np.array([_address(table) for table in tables], dtype=np.int64),
-            np.array(wanted, dtype=np.int64),
-        ]
+        rows, runs = len(ids), len(tables)
         logits = torch.empty(len(wanted), self._vocab_size)
         states = torch.empty(len(wanted), self._hidden, dtype=torch.bfloat16)
+        layout = np.concatenate(  # one array: an address costs as much as a copy of a few rows
+            [
+                *(segment.positions for segment in segments),
+                *(segment.row_slots for segment in segments),
+                np.array([*ids, *ordered, *starts, *wanted, *map(_address, tables)]),
+            ]
+        )
+        counts = (rows, rows, rows, rows, runs + 1, len(wanted), runs)
+        at = itertools.accumulate(counts, initial=_address(layout) // _WORD)
+        positions, slots, ids_at, ordered_at, starts_at, wanted_at, tables_at = (
+            word * _WORD for word, _ in zip(at, counts, strict=False)
+        )
         batch = Batch(
-            len(ids),
-            len(wanted),
-            len(tables),
-            *(_address(array) for array in arrays),
-            logits.data_ptr(),
-            states.data_ptr(),
+            rows=rows,
+            wanted_rows=len(wanted),
+            runs=runs,
+            ids=ids_at,
+            positions=positions,
+            slots=slots,
+            ordered=ordered_at,
+            starts=starts_at,
+            tables=tables_at,
+            wanted=wanted_at,
+            logits=logits.data_ptr(),
+            states=states.data_ptr(),
         )
         self._decoder.run(self._model, batch)
         return logits, states
@@ -183,7 +197,3 @@ def can_run(model: Any) -> bool:
 def _address(array: np.ndarray) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
-
-
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)

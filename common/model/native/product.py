@@ -9,37 +9,42 @@ from torch import Tensor
 from common.model.native.library import BLOCK_OUTPUTS, Decoder, Product, available
 
 
-class NativeProduct:
-    """A matrix ready to be multiplied by.
+class NativeProducts:
+    """Matrices of one shape, ready to be multiplied by.
 
     Args:
         decoder: Whose threads multiply.
-        weight: bfloat16; an even number of inputs. `[out, in]`
-        bias: `[out]` or None.
+        weights: bfloat16, `[K, out, in]`.
+        biases: `[K, out]` or None.
     """
 
-    def __init__(self, decoder: Decoder, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, decoder: Decoder, weights: Tensor, biases: Tensor | None) -> None:
         self._decoder = decoder
-        self._matrix = packed(weight)
-        self._bias = None if bias is None else bias.float().contiguous()
-        self._outputs = len(weight)
-        self._product = Product(
-            self._matrix.data_ptr(),
-            None if self._bias is None else self._bias.data_ptr(),
-            *weight.shape,
+        count, self._outputs, inputs = weights.shape
+        self._matrices = [packed(weight) for weight in weights]
+        self._biases = None if biases is None else biases.float().contiguous()
+        self._products = (Product * count)(
+            *(
+                Product(
+                    matrix.data_ptr(),
+                    None if self._biases is None else self._biases[index].data_ptr(),
+                    self._outputs,
+                    inputs + inputs % 2,
+                )
+                for index, matrix in enumerate(self._matrices)
+            )
         )
 
     @staticmethod
-    def fits(weight: Tensor) -> bool:
-        """Whether it works here, with such a matrix."""
-        even_bf16 = weight.dtype == torch.bfloat16 and weight.shape[1] % 2 == 0
-        return even_bf16 and weight.device.type == "cpu" and available()
+    def work(dtype: torch.dtype) -> bool:
+        """Whether there are such products on this machine."""
+        return dtype == torch.bfloat16 and available()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`W x + b` of bfloat16 `[N, in]`, in float32."""
-        x = x.contiguous()
-        y = torch.empty(len(x), self._outputs)
-        self._decoder.multiply(self._product, len(x), x.data_ptr(), y.data_ptr())
+        """`W x + b`, each matrix with rows of its own: bfloat16 `[K, N, in]` to float32."""
+        x = F.pad(x, (0, 1)) if x.shape[2] % 2 else x.contiguous()
+        y = torch.empty(*x.shape[:2], self._outputs)
+        self._decoder.multiply(self._products, x.shape[1], x.data_ptr(), y.data_ptr())
         return y
 
 
@@ -47,12 +52,12 @@ def packed(weight: Tensor) -> Tensor:
     """A matrix as the decoder reads it.
 
     Args:
-        weight: bfloat16; an even number of inputs. `[out, in]`
+        weight: bfloat16. `[out, in]`
 
     Returns:
-        `[blocks, in / 2, 64, 2]`; missing outputs are 0.
+        `[blocks, in / 2, 64, 2]`; missing outputs and a missing input are 0.
     """
     outputs, inputs = weight.shape
-    padded = F.pad(weight, (0, 0, 0, -outputs % BLOCK_OUTPUTS))
-    blocks = padded.view(-1, BLOCK_OUTPUTS, inputs // 2, 2)
+    padded = F.pad(weight, (0, inputs % 2, 0, -outputs % BLOCK_OUTPUTS))
+    blocks = padded.view(-1, BLOCK_OUTPUTS, padded.shape[1] // 2, 2)
     return blocks.transpose(1, 2).contiguous()

@@ -12,7 +12,7 @@ from torch import Tensor
 from common.model import kernels
 from common.model.batch import Segment
 from common.model.kv_cache import KvLease
-from common.model.native import Decoder, NativeModel, NativeProduct
+from common.model.native import Decoder, NativeModel, NativeProducts
 from common.model.native.library import available
 from common.model.runner import Runner
 from tests import tiny_models
@@ -51,13 +51,15 @@ def test_it_is_the_model(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 2, 6, 7, 12, 13, 40])
-def test_a_product_is_the_sum_over_inputs(rows: int, threads: int) -> None:
+@pytest.mark.parametrize("inputs", [38, 39])
+def test_a_product_is_the_sum_over_inputs(inputs: int, rows: int, threads: int) -> None:
     generator = torch.Generator().manual_seed(rows)
-    weight = torch.randn(100, 38, generator=generator).bfloat16()
-    bias, x = torch.randn(100, generator=generator), torch.randn(rows, 38, generator=generator)
-    product = NativeProduct(Decoder(threads), weight, bias)
-    expected = x.bfloat16().float() @ weight.float().T + bias
-    assert torch.allclose(product(x.bfloat16()), expected, atol=1e-4)
+    weights = torch.randn(3, 100, inputs, generator=generator).bfloat16()
+    biases = torch.randn(3, 100, generator=generator)
+    x = torch.randn(3, rows, inputs, generator=generator).bfloat16()
+    products = NativeProducts(Decoder(threads), weights, biases)
+    expected = x.float() @ weights.float().mT + biases[:, None]
+    assert torch.allclose(products(x), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(

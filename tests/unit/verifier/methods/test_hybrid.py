@@ -257,7 +257,7 @@ def test_a_drafter_stays_where_a_look_up_is_better_now_and_then() -> None:
     assert isinstance(look_up, Seer)
     for index in range(900):
         look_up.path = [2, 3] if index % 3 == 1 else []
-        look_up.expects = 2.0 if index % 3 == 0 else 0.0  # of the round after this
+        look_up.expects = 2.0 if index % 3 == 1 else 0.0
         ahead = case.b.wanted[-2:-1] == [True]
         case.b.is_ready = False
         case.round([2, 3, 4], wait_s=0.003 if ahead else 0.011)
@@ -270,7 +270,7 @@ def test_a_member_that_works_here_is_left_out_round_by_round() -> None:
     assert isinstance(look_up, Seer)
     for index in range(900):
         look_up.path = [2, 3, 4, 5] if index % 3 == 1 else []
-        look_up.expects = 4.0 if index % 3 == 0 else 0.0
+        look_up.expects = 4.0 if index % 3 == 1 else 0.0
         case.b.is_ready = False
         case.round([2, 3, 4, 5], wait_s=0.004)
     assert 190 < sum(budget > 0 for budget in case.b.budgets[-300:]) < 220
