@@ -66,6 +66,8 @@ def prepare(
     make: MakeLinear
     if quantize == "int8":
         _check_quantizable(model)
+        if cpu and can_run(model):
+            return NativeModel(model, context, max_len, quantize=True), f"{_NATIVE}-int8"
         if cpu and integer_products():
             if can_fuse(model):
                 return FusedModel(model, context, max_len, IntegerProduct), f"{_FUSED}-int8"

@@ -13,15 +13,21 @@
 #include "vector.h"
 #include "workers.h"
 
-/* One thread's pass; all of them go through the steps of a layer together. */
+/* A pass; all threads go through its steps together. */
 typedef struct {
     const Model *model;
     const Batch *batch;
     const Layer *layer;
+    const Product *product; /* that is multiplied by next, as follows */
+    const bf16 *from;       /* [count, from_step] */
+    float *to;              /* [count, to_step] */
+    long count, from_step, to_step, adds;
     float *x;       /* residuals, [rows, hidden] */
     float *y;       /* what a product made, [rows, y_step] */
     bf16 *a;        /* what a product reads, [rows, a_step] */
     bf16 *queries;  /* [rows, heads * size] */
+    uint8_t *narrow;      /* rows in 8 bits, [rows, narrow_step] */
+    float *narrow_scales; /* [rows] */
     Stretch *stretches;
     float *scores;  /* [threads, score_step] */
     bf16 *weights;  /* [threads, weight_step] */
@@ -118,13 +124,6 @@ static void norm_attention(void *what, int part, int parts)
                model->epsilon, pass->a + i * pass->a_step);
 }
 
-static void project(void *what, int part, int parts)
-{
-    Pass *pass = what;
-    multiply(&pass->layer->qkv, pass->batch->rows, pass->a, pass->a_step, pass->y, pass->y_step, 0,
-             part, parts);
-}
-
 /* Queries, and what the cache keeps of every row. */
 static void turn(void *what, int part, int parts)
 {
@@ -162,13 +161,6 @@ static void look(void *what, int part, int parts)
                pass->queries, pass->a, pass->a_step, scores, weights);
 }
 
-static void add_attention(void *what, int part, int parts)
-{
-    Pass *pass = what;
-    multiply(&pass->layer->out, pass->batch->rows, pass->a, pass->a_step, pass->x,
-             pass->model->hidden, 1, part, parts);
-}
-
 static void norm_mlp(void *what, int part, int parts)
 {
     Pass *pass = what;
@@ -178,25 +170,11 @@ static void norm_mlp(void *what, int part, int parts)
                pass->a + i * pass->a_step);
 }
 
-static void widen(void *what, int part, int parts)
-{
-    Pass *pass = what;
-    multiply(&pass->layer->gate_up, pass->batch->rows, pass->a, pass->a_step, pass->y, pass->y_step,
-             0, part, parts);
-}
-
 static void gate(void *what, int part, int parts)
 {
     Pass *pass = what;
     PART_OF(pass->batch->rows)
         gated(pass->y + i * pass->y_step, pass->model->inner, pass->a + i * pass->a_step);
-}
-
-static void add_mlp(void *what, int part, int parts)
-{
-    Pass *pass = what;
-    multiply(&pass->layer->down, pass->batch->rows, pass->a, pass->a_step, pass->x,
-             pass->model->hidden, 1, part, parts);
 }
 
 static void norm_states(void *what, int part, int parts)
@@ -208,16 +186,23 @@ static void norm_states(void *what, int part, int parts)
                model->epsilon, pass->batch->states + i * model->hidden);
 }
 
-static void say(void *what, int part, int parts)
+static void narrow(void *what, int part, int parts)
 {
     Pass *pass = what;
-    const Product *head = &pass->model->head;
-    multiply(head, pass->batch->wanted_rows, pass->batch->states, pass->model->hidden,
-             pass->batch->logits, head->out, 0, part, parts);
+    long inputs = pass->product->in;
+    PART_OF(pass->count)
+        pass->narrow_scales[i] = narrowed(pass->from + i * pass->from_step, inputs,
+                                          pass->narrow + i * narrow_step(inputs));
 }
 
-static Task *const LAYER_STEPS[] = {norm_attention, project, turn, look, add_attention,
-                                    norm_mlp,       widen,   gate, add_mlp};
+static void multiply_rows(void *what, int part, int parts)
+{
+    Pass *pass = what;
+    Rows wide = {pass->from, NULL, pass->from_step * (long)sizeof(bf16)};
+    Rows rounded = {pass->narrow, pass->narrow_scales, narrow_step(pass->product->in)};
+    multiply(pass->product, pass->count, pass->product->scales ? &rounded : &wide, pass->to,
+             pass->to_step, pass->adds, part, parts);
+}
 
 /* Whether all that a batch names is there. */
 static int in_range(const Model *model, const Batch *batch)
@@ -278,6 +263,8 @@ static size_t lay_out(Pass *pass, int threads, char *room)
     pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
     pass->a = taken(room, &used, rows * pass->a_step * sizeof *pass->a);
     pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);
+    pass->narrow = taken(room, &used, rows * narrow_step(pass->a_step));
+    pass->narrow_scales = taken(room, &used, rows * sizeof *pass->narrow_scales);
     pass->stretches = taken(room, &used, rows * sizeof *pass->stretches);
     pass->scores = taken(room, &used, threads * pass->score_step * sizeof *pass->scores);
     pass->weights = taken(room, &used, threads * pass->weight_step * sizeof *pass->weights);
@@ -311,7 +298,7 @@ int decoder_supported(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512bf16");
+           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 }
 
 /* A decoder with so many threads, the caller's among them; NULL where that fails. */
@@ -336,6 +323,38 @@ void decoder_close(Decoder *decoder)
     free(decoder);
 }
 
+/* Multiplies rows by a matrix; what comes out goes to others or is added to them. */
+static void product(Decoder *decoder, Pass *pass, const Product *by, long count, const bf16 *from,
+                    long from_step, float *to, long to_step, int adds)
+{
+    pass->product = by;
+    pass->count = count;
+    pass->from = from;
+    pass->from_step = from_step;
+    pass->to = to;
+    pass->to_step = to_step;
+    pass->adds = adds;
+    if (by->scales)
+        workers_run(decoder->workers, narrow, pass);
+    workers_run(decoder->workers, multiply_rows, pass);
+}
+
+static void run_layer(Decoder *decoder, Pass *pass)
+{
+    Workers *workers = decoder->workers;
+    const Layer *layer = pass->layer;
+    long rows = pass->batch->rows, hidden = pass->model->hidden;
+    workers_run(workers, norm_attention, pass);
+    product(decoder, pass, &layer->qkv, rows, pass->a, pass->a_step, pass->y, pass->y_step, 0);
+    workers_run(workers, turn, pass);
+    workers_run(workers, look, pass);
+    product(decoder, pass, &layer->out, rows, pass->a, pass->a_step, pass->x, hidden, 1);
+    workers_run(workers, norm_mlp, pass);
+    product(decoder, pass, &layer->gate_up, rows, pass->a, pass->a_step, pass->y, pass->y_step, 0);
+    workers_run(workers, gate, pass);
+    product(decoder, pass, &layer->down, rows, pass->a, pass->a_step, pass->x, hidden, 1);
+}
+
 /* Runs a batch: fills the cache, the logits and the states. Else returns what was wrong. */
 int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
 {
@@ -347,11 +366,11 @@ int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
     workers_run(decoder->workers, embed, &pass);
     for (long layer = 0; layer < model->layers; layer++) {
         pass.layer = model->layer + layer;
-        for (size_t step = 0; step < sizeof LAYER_STEPS / sizeof *LAYER_STEPS; step++)
-            workers_run(decoder->workers, LAYER_STEPS[step], &pass);
+        run_layer(decoder, &pass);
     }
     workers_run(decoder->workers, norm_states, &pass);
-    workers_run(decoder->workers, say, &pass);
+    product(decoder, &pass, &model->head, batch->wanted_rows, batch->states, model->hidden,
+            batch->logits, model->head.out, 0);
     return 0;
 }
 
@@ -387,9 +406,10 @@ static void multiply_stack(void *what, int part, int parts)
 {
     Stack *stack = what;
     for (long i = 0; i < stack->count; i++) {
-        const Product *product = stack->products + i;
-        multiply(product, stack->rows, stack->x + i * stack->rows * product->in, product->in,
-                 stack->y + i * stack->rows * product->out, product->out, 0, part, parts);
+        const Product *by = stack->products + i;
+        Rows rows = {stack->x + i * stack->rows * by->in, NULL, by->in * (long)sizeof(bf16)};
+        multiply(by, stack->rows, &rows, stack->y + i * stack->rows * by->out, by->out, 0, part,
+                 parts);
     }
 }
 

@@ -7,12 +7,17 @@
 
 #include <stdint.h>
 
-/* A matrix [out, in] of bfloat16, packed in blocks of 64 outputs: for each pair of inputs, those
-   two weights of every output of the block. Outputs are padded to whole blocks. */
+/* A matrix [out, in], packed in blocks of 64 outputs, the last one padded.
+
+   Of bfloat16: for each pair of inputs, those two weights of every output of the block; `in` is
+   even. Of int8: for each four inputs their four weights; each output has a scale, and the sum of
+   its weights. */
 typedef struct {
-    const uint16_t *packed;
-    const float *bias; /* [out], or NULL */
-    int64_t out, in;   /* in is even */
+    const void *packed;
+    const float *bias;   /* [out], or NULL */
+    const float *scales; /* [out]; NULL where the weights are bfloat16 */
+    const int32_t *sums; /* [out]; the same */
+    int64_t out, in;
 } Product;
 
 typedef struct {

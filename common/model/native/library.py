@@ -20,6 +20,8 @@ class Product(Structure):
     _fields_ = (
         ("packed", c_void_p),
         ("bias", c_void_p),
+        ("scales", c_void_p),
+        ("sums", c_void_p),
         ("outputs", c_int64),
         ("inputs", c_int64),
     )

@@ -16,6 +16,7 @@ from common.model.fused import can_fuse, window
 from common.model.kv_cache import LayerShape
 from common.model.native.library import Batch, Decoder, Layer, Model, Product, available
 from common.model.native.product import packed
+from common.model.quantized import round_weight
 
 _WORD = 8
 """Bytes of an index."""
@@ -28,9 +29,13 @@ class NativeModel:
         original: The model it stands in for; see `can_run`.
         context: Its cache.
         max_len: Positions to be ready for.
+        quantize: Whether to round the weights of products to int8, and what they read.
     """
 
-    def __init__(self, original: Any, context: AttentionContext, max_len: int) -> None:
+    def __init__(
+        self, original: Any, context: AttentionContext, max_len: int, *, quantize: bool = False
+    ) -> None:
+        self._quantize = quantize
         self._decoder = Decoder(torch.get_num_threads())
         inner = original.model
         self._context, self._pool = context, context.pool
@@ -166,12 +171,15 @@ class NativeModel:
         biases = [layer.bias.data.float() for layer in layers if layer.bias is not None]
         assert len(biases) in (0, len(layers)), "biases on all parts or on none"
         outputs, inputs = weight.shape
-        return Product(
-            packed=self._keep(packed(weight)),
-            bias=self._keep(torch.cat(biases)) if biases else None,
-            outputs=outputs,
-            inputs=inputs,
+        product = Product(
+            bias=self._keep(torch.cat(biases)) if biases else None, outputs=outputs, inputs=inputs
         )
+        if self._quantize:
+            weight, scales = round_weight(weight)
+            product.scales = self._keep(scales)
+            product.sums = self._keep(weight.sum(1, dtype=torch.int32))
+        product.packed = self._keep(packed(weight))
+        return product
 
     def _keep(self, tensor: Tensor) -> int:
         """The address of a tensor that stays."""

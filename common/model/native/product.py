@@ -26,10 +26,10 @@ class NativeProducts:
         self._products = (Product * count)(
             *(
                 Product(
-                    matrix.data_ptr(),
-                    None if self._biases is None else self._biases[index].data_ptr(),
-                    self._outputs,
-                    inputs + inputs % 2,
+                    packed=matrix.data_ptr(),
+                    bias=None if self._biases is None else self._biases[index].data_ptr(),
+                    outputs=self._outputs,
+                    inputs=inputs + inputs % 2,
                 )
                 for index, matrix in enumerate(self._matrices)
             )
@@ -52,12 +52,14 @@ def packed(weight: Tensor) -> Tensor:
     """A matrix as the decoder reads it.
 
     Args:
-        weight: bfloat16. `[out, in]`
+        weight: bfloat16 or int8. `[out, in]`
 
     Returns:
-        `[blocks, in / 2, 64, 2]`; missing outputs and a missing input are 0.
+        `[blocks, groups of inputs, 64, inputs]`, with four bytes of inputs in a group; what is
+        missing of outputs and inputs is 0.
     """
     outputs, inputs = weight.shape
-    padded = F.pad(weight, (0, inputs % 2, 0, -outputs % BLOCK_OUTPUTS))
-    blocks = padded.view(-1, BLOCK_OUTPUTS, padded.shape[1] // 2, 2)
+    together = 4 // weight.itemsize
+    padded = F.pad(weight, (0, -inputs % together, 0, -outputs % BLOCK_OUTPUTS))
+    blocks = padded.view(-1, BLOCK_OUTPUTS, padded.shape[1] // together, together)
     return blocks.transpose(1, 2).contiguous()
