@@ -398,24 +398,51 @@ int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t
 typedef struct {
     const Product *products; /* of one shape */
     long count, rows;
-    const bf16 *x; /* [count, rows, in] */
-    float *y;      /* [count, rows, out] */
+    const bf16 *x;   /* [count, rows, in] */
+    float *y;        /* [count, rows, out] */
+    uint8_t *narrow; /* the rows in 8 bits, [count, rows, narrow_step] */
+    float *scales;   /* [count, rows] */
 } Stack;
+
+static void narrow_stack(void *what, int part, int parts)
+{
+    Stack *stack = what;
+    long inputs = stack->products->in;
+    PART_OF(stack->count * stack->rows)
+        stack->scales[i] = narrowed(stack->x + i * inputs, inputs,
+                                    stack->narrow + i * narrow_step(inputs));
+}
 
 static void multiply_stack(void *what, int part, int parts)
 {
     Stack *stack = what;
     for (long i = 0; i < stack->count; i++) {
         const Product *by = stack->products + i;
-        Rows rows = {stack->x + i * stack->rows * by->in, NULL, by->in * (long)sizeof(bf16)};
-        multiply(by, stack->rows, &rows, stack->y + i * stack->rows * by->out, by->out, 0, part,
-                 parts);
+        long first = i * stack->rows;
+        Rows wide = {stack->x + first * by->in, NULL, by->in * (long)sizeof(bf16)};
+        Rows rounded = {stack->narrow + first * narrow_step(by->in), stack->scales + first,
+                        narrow_step(by->in)};
+        multiply(by, stack->rows, by->scales ? &rounded : &wide, stack->y + first * by->out,
+                 by->out, 0, part, parts);
     }
 }
 
-/* y = W x + b, for each matrix with rows of its own. */
-void decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
-                      const bf16 *x, float *y)
+/* y = W x + b, for each matrix with rows of its own. Else returns what was wrong. */
+int decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
+                     const bf16 *x, float *y)
 {
-    workers_run(decoder->workers, multiply_stack, &(Stack){products, count, rows, x, y});
+    Stack stack = {.products = products, .count = count, .rows = rows, .x = x, .y = y};
+    if (products->scales) {
+        size_t narrow = 0, scales = 0;
+        taken(NULL, &narrow, count * rows * narrow_step(products->in));
+        taken(NULL, &scales, count * rows * sizeof *stack.scales);
+        char *room = roomy(decoder, narrow + scales);
+        if (!room)
+            return OUT_OF_MEMORY;
+        stack.narrow = (uint8_t *)room;
+        stack.scales = (float *)(room + narrow);
+        workers_run(decoder->workers, narrow_stack, &stack);
+    }
+    workers_run(decoder->workers, multiply_stack, &stack);
+    return 0;
 }

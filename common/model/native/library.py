@@ -120,7 +120,8 @@ class Decoder:
 
     def multiply(self, products: Array[Product], rows: int, x: int, y: int) -> None:
         """Multiplies so many bfloat16 rows for each matrix; float32 rows go to another address."""
-        self._library.decoder_multiply(self._handle, products, len(products), rows, x, y)
+        count = len(products)
+        _check(self._library.decoder_multiply(self._handle, products, count, rows, x, y))
 
 
 def available() -> bool:
@@ -151,5 +152,5 @@ def _library() -> ctypes.CDLL | None:
     found.decoder_move.restype = c_int
     matrices = POINTER(Product)
     found.decoder_multiply.argtypes = [c_void_p, matrices, c_long, c_long, c_void_p, c_void_p]
-    found.decoder_multiply.restype = None
+    found.decoder_multiply.restype = c_int
     return found

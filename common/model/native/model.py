@@ -15,8 +15,7 @@ from common.model.batch import Segment
 from common.model.fused import can_fuse, window
 from common.model.kv_cache import LayerShape
 from common.model.native.library import Batch, Decoder, Layer, Model, Product, available
-from common.model.native.product import packed
-from common.model.quantized import round_weight
+from common.model.native.product import PackedMatrix
 
 _WORD = 8
 """Bytes of an index."""
@@ -40,6 +39,7 @@ class NativeModel:
         inner = original.model
         self._context, self._pool = context, context.pool
         self._kept: list[Tensor] = []  # what the structures point to
+        self._matrices: list[PackedMatrix] = []
         layers = [self._layer(layer) for layer in inner.layers]
         attention, mlp = inner.layers[0].self_attn, inner.layers[0].mlp
         self._embeddings: Tensor = inner.embed_tokens.weight.data  # [V, hidden]
@@ -168,18 +168,11 @@ class NativeModel:
     def _product(self, *layers: nn.Linear) -> Product:
         """Layers over one input as one matrix."""
         weight = torch.cat([layer.weight.data for layer in layers])
-        biases = [layer.bias.data.float() for layer in layers if layer.bias is not None]
+        biases = [layer.bias.data for layer in layers if layer.bias is not None]
         assert len(biases) in (0, len(layers)), "biases on all parts or on none"
-        outputs, inputs = weight.shape
-        product = Product(
-            bias=self._keep(torch.cat(biases)) if biases else None, outputs=outputs, inputs=inputs
-        )
-        if self._quantize:
-            weight, scales = round_weight(weight)
-            product.scales = self._keep(scales)
-            product.sums = self._keep(weight.sum(1, dtype=torch.int32))
-        product.packed = self._keep(packed(weight))
-        return product
+        bias = torch.cat(biases) if biases else None
+        self._matrices.append(PackedMatrix(weight, bias, quantize=self._quantize))
+        return self._matrices[-1].product
 
     def _keep(self, tensor: Tensor) -> int:
         """The address of a tensor that stays."""

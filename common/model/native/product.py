@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.model.native.library import BLOCK_OUTPUTS, Decoder, Product, available
+from common.model.quantized import round_weight
 
 
 class NativeProducts:
@@ -16,24 +17,20 @@ class NativeProducts:
         decoder: Whose threads multiply.
         weights: bfloat16, `[K, out, in]`.
         biases: `[K, out]` or None.
+        quantize: Whether to round weights to int8, and what they are multiplied with.
     """
 
-    def __init__(self, decoder: Decoder, weights: Tensor, biases: Tensor | None) -> None:
+    def __init__(
+        self, decoder: Decoder, weights: Tensor, biases: Tensor | None, *, quantize: bool = False
+    ) -> None:
         self._decoder = decoder
-        count, self._outputs, inputs = weights.shape
-        self._matrices = [packed(weight) for weight in weights]
-        self._biases = None if biases is None else biases.float().contiguous()
-        self._products = (Product * count)(
-            *(
-                Product(
-                    packed=matrix.data_ptr(),
-                    bias=None if self._biases is None else self._biases[index].data_ptr(),
-                    outputs=self._outputs,
-                    inputs=inputs + inputs % 2,
-                )
-                for index, matrix in enumerate(self._matrices)
-            )
-        )
+        self._outputs = weights.shape[1]
+        self._matrices = [
+            PackedMatrix(weight, None if biases is None else biases[index], quantize=quantize)
+            for index, weight in enumerate(weights)
+        ]
+        each = (matrix.product for matrix in self._matrices)
+        self._products = (Product * len(weights))(*each)
 
     @staticmethod
     def work(dtype: torch.dtype) -> bool:
@@ -42,24 +39,55 @@ class NativeProducts:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`W x + b`, each matrix with rows of its own: bfloat16 `[K, N, in]` to float32."""
-        x = F.pad(x, (0, 1)) if x.shape[2] % 2 else x.contiguous()
+        missing = self._products[0].inputs - x.shape[2]
+        x = F.pad(x, (0, missing)) if missing else x.contiguous()
         y = torch.empty(*x.shape[:2], self._outputs)
         self._decoder.multiply(self._products, x.shape[1], x.data_ptr(), y.data_ptr())
         return y
 
 
-def packed(weight: Tensor) -> Tensor:
-    """A matrix as the decoder reads it.
+class PackedMatrix:
+    """One matrix as the decoder reads it.
 
     Args:
-        weight: bfloat16 or int8. `[out, in]`
+        weight: bfloat16, `[out, in]`; not kept.
+        bias: `[out]` or None.
+        quantize: Whether to round the weights to int8.
+    """
 
-    Returns:
-        `[blocks, groups of inputs, 64, inputs]`, with four bytes of inputs in a group; what is
-        missing of outputs and inputs is 0.
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, quantize: bool) -> None:
+        outputs, inputs = weight.shape
+        self._bias = None if bias is None else bias.float().contiguous()
+        self._scales: Tensor | None = None
+        self._sums: Tensor | None = None
+        if quantize:
+            weight, self._scales = round_weight(weight)
+            self._sums = weight.sum(1, dtype=torch.int32)
+        else:
+            inputs += inputs % 2  # rows are padded likewise
+        self._packed = _packed(weight)
+        self.product = Product(
+            packed=self._packed.data_ptr(),
+            bias=_pointer(self._bias),
+            scales=_pointer(self._scales),
+            sums=_pointer(self._sums),
+            outputs=outputs,
+            inputs=inputs,
+        )
+        """What points to it; valid as long as this is."""
+
+
+def _packed(weight: Tensor) -> Tensor:
+    """Packs a matrix of bfloat16 or int8. # [out, in] -> [blocks, groups of inputs, 64, inputs]
+
+    A group of inputs has four bytes; what is missing of outputs and inputs is 0.
     """
     outputs, inputs = weight.shape
     together = 4 // weight.itemsize
     padded = F.pad(weight, (0, -inputs % together, 0, -outputs % BLOCK_OUTPUTS))
     blocks = padded.view(-1, BLOCK_OUTPUTS, padded.shape[1] // together, together)
     return blocks.transpose(1, 2).contiguous()
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -15,6 +15,7 @@ from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.native import Decoder, NativeModel, NativeProducts
 from common.model.native.library import available
+from common.model.quantized import round_weight
 from common.model.runner import Runner
 from tests import tiny_models
 from tests.inprocess import runner
@@ -55,14 +56,22 @@ def test_it_is_the_model(name: str, quantize: Quantize, tmp_path: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 2, 6, 7, 12, 13, 40])
 @pytest.mark.parametrize("inputs", [38, 39])
-def test_a_product_is_the_sum_over_inputs(inputs: int, rows: int, threads: int) -> None:
+@pytest.mark.parametrize("quantize", [False, True])
+def test_a_product_is_the_sum_over_inputs(
+    quantize: bool, inputs: int, rows: int, threads: int
+) -> None:
     generator = torch.Generator().manual_seed(rows)
     weights = torch.randn(3, 100, inputs, generator=generator).bfloat16()
     biases = torch.randn(3, 100, generator=generator)
     x = torch.randn(3, rows, inputs, generator=generator).bfloat16()
-    products = NativeProducts(Decoder(threads), weights, biases)
-    expected = x.float() @ weights.float().mT + biases[:, None]
-    assert torch.allclose(products(x), expected, atol=1e-4)
+    products = NativeProducts(Decoder(threads), weights, biases, quantize=quantize)
+    left, right = x.float(), weights.float()
+    if quantize:
+        scale = left.abs().amax(-1, keepdim=True) * (1 / 127)
+        left = ((left / scale + 128.5).to(torch.uint8).float() - 128) * scale
+        rounded = [round_weight(weight) for weight in right]
+        right = torch.stack([steps.float() * scales[:, None] for steps, scales in rounded])
+    assert torch.allclose(products(x), left @ right.mT + biases[:, None], atol=1e-4)
 
 
 @pytest.mark.parametrize(
