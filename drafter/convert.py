@@ -45,13 +45,15 @@ def notes(
 def response(replies: list[Reply]) -> drafter_pb2.DraftResponse:
     """Writes what one step has for a verifier as one message."""
     message = drafter_pb2.DraftResponse()
+    together: dict[tuple[int, int, int, int], drafter_pb2.Branches] = {}  # outcomes of one round
     for reply in replies:
         where = {"session": reply.session, "incarnation": reply.incarnation}
         if reply.round is not None:
-            branches = message.branches.add(
-                **where, base=reply.round.base, path_hash=reply.round.path_hash
-            )
-            branch = branches.branches.add(
+            base, path_hash = reply.round.base, reply.round.path_hash
+            key = (reply.session, reply.incarnation, base, path_hash)
+            if key not in together:
+                together[key] = message.branches.add(**where, base=base, path_hash=path_hash)
+            branch = together[key].branches.add(
                 accepted=reply.round.accepted, bonus=reply.round.ids[-1], ids=reply.ids
             )
             for drawn in reply.drawn:

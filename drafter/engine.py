@@ -25,6 +25,7 @@ from common.model.runner import Runner
 from common.model.sampling import runners_up, sample
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
+from drafter import rolling
 from drafter.config import EngineConfig
 from drafter.item import Item, drawn_from, row_of
 from drafter.mirror import Mirror, Round, mark
@@ -33,6 +34,11 @@ from drafter.reply import Key, Outbox, Reply
 from drafter.totals import Totals
 
 _log = logging.getLogger(__name__)
+
+_ROLL_S = 1e-3
+"""Longest call of several passes: a commit that comes meanwhile has to wait for its end."""
+
+_SMOOTHING = 0.1
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class DraftEngine:
         self._accepting = True
         self._messages = itertools.count()
         self._meter, self._tokens, self._stale = StepMeter(), 0, 0
+        self._pass_s = 0.0  # moving average of one pass
         self._occupancy, self._wait_s = FadingMean(weight=0.05), FadingMean(weight=0.05)
         self.totals = Totals()
         """What else was done so far."""
@@ -252,8 +259,8 @@ class DraftEngine:
             self._gauge(batch)
             started = time.perf_counter()
             try:
-                self._run(batch)
-                self._commit(batch)
+                passes = self._run(batch)
+                self._commit(batch, passes)
             except Exception:  # one bad batch must not end the thread that owns the model
                 _log.exception("draft step failed", extra={"sessions": len(batch)})
                 for item in batch:
@@ -331,7 +338,24 @@ class DraftEngine:
                 node.others, node.logits = others, None
         mirror.look_ahead()
 
-    def _run(self, batch: list[Item]) -> None:
+    def _run(self, batch: list[Item]) -> int:
+        """Computes a batch, and goes on with its branches where that takes no further call.
+
+        Returns:
+            Passes.
+        """
+        most = int(_ROLL_S / self._pass_s) if self._pass_s and self._runner.rolls else 0
+        further = rolling.levels(batch, most)
+        started = time.perf_counter()
+        if further:
+            rolling.roll(self._runner, batch, further)
+        else:
+            self._pass(batch)
+        seconds = (time.perf_counter() - started) / (1 + further)
+        self._pass_s += (seconds - self._pass_s) * (_SMOOTHING if self._pass_s else 1.0)
+        return 1 + further
+
+    def _pass(self, batch: list[Item]) -> None:
         """One forward pass, and the choice at every node that has been computed."""
         output = self._runner.forward([item.segment() for item in batch])
         ends = [(item, node) for item in batch for node in item.ends]
@@ -348,7 +372,7 @@ class DraftEngine:
             elif item.mirror.round is not None and item.mirror.round.fanout:
                 node.logits = logits.clone()  # a view would keep the whole step's
 
-    def _commit(self, batch: list[Item]) -> None:
+    def _commit(self, batch: list[Item], passes: int) -> None:
         """Grows the branches; hands over those that are finished."""
         for key, mirror, committed in ((item.key, item.mirror, item.committed) for item in batch):
             mirror.computed += committed
@@ -360,7 +384,7 @@ class DraftEngine:
         for item in batch:
             for node in item.ends:
                 item.mirror.chosen(node)
-            self._tokens += len(item.ends) if item.mirror.round is not None else 0
+            self._tokens += len(item.ends) * passes if item.mirror.round is not None else 0
             self._answer(item.key, item.mirror)
 
     def _answer(self, key: Key, mirror: Mirror) -> None:

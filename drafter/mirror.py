@@ -138,6 +138,15 @@ class Mirror:
             return self.pending > (_MOST_RESTING if self.warm else 0)
         return self.pending > 0 or not self.answered
 
+    @property
+    def lacking(self) -> int:
+        """Passes until the branch that is due has all its tokens, or those that go ahead have."""
+        if self.round is None:
+            return 0
+        if not self.answered:
+            return self.round.draft_tokens - len(self.chain)
+        return max((each.wanted - each.length for each in self.branches), default=1)
+
     def frontier(self) -> list[Node]:
         """Nodes to compute next, the most urgent first; none where there is nothing to draft.
 

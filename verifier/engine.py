@@ -180,9 +180,9 @@ class Engine:
         if sequence is not None:
             self.post(lambda: self._leave(sequence))
 
-    def post(self, note: Note) -> None:
-        """Has `note` called on the engine's thread, between passes."""
-        self._inbox.post(note)
+    def post(self, *notes: Note) -> None:
+        """Has notes called on the engine's thread, between passes."""
+        self._inbox.post(*notes)
 
     def wake(self) -> None:
         """Ends a `wait`."""

@@ -227,17 +227,19 @@ class GrpcDraftLink:
             yield await self._outgoing.get()
 
     def _receive(self, response: drafter_pb2.DraftResponse) -> None:
-        for ready in response.readies:
-            self._engine.post(partial(self._proposer.warmed, ready.session, ready.incarnation))
+        """Leaves all of it to the engine at once: who is woken should not have to wait again."""
+        proposer = self._proposer
+        notes = [partial(proposer.warmed, one.session, one.incarnation) for one in response.readies]
         for branches in response.branches:
             for branch in branches.branches:
                 if sensible(branch, self._hello.vocab_size):
-                    self._engine.post(partial(self._proposer.arrived, arrival(branches, branch)))
+                    notes.append(partial(proposer.arrived, arrival(branches, branch)))
                 else:
-                    self._engine.post(self._proposer.senseless)
+                    notes.append(partial(proposer.senseless))
         for drop in response.drops:
             _log.info("drafter gave up a session", extra={"reason": drop.reason})
-            self._engine.post(partial(self._proposer.dropped, drop.session, drop.incarnation))
+            notes.append(partial(proposer.dropped, drop.session, drop.incarnation))
+        self._engine.post(*notes)
 
 
 class DrafterLinks:

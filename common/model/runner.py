@@ -112,6 +112,28 @@ class Runner:
         assert output.logits.shape[0] == output.states.shape[0] == wanted.shape[0]
         return output
 
+    @property
+    def rolls(self) -> bool:
+        """Whether `roll` is there."""
+        return isinstance(self.loaded.forward, NativeModel)
+
+    def roll(
+        self, segments: Sequence[Segment], slots: Sequence[Sequence[int]], best: int
+    ) -> np.ndarray:
+        """Several passes in one call, where `rolls`: wanted rows go on with their likeliest token.
+
+        Args:
+            segments: Of the first pass; see `forward`.
+            slots: Where the keys and values of the tokens that follow go, `[levels, M]`.
+            best: How many of the likeliest tokens to tell of each row.
+
+        Returns:
+            Their ids, the likeliest first, of equally likely ones the lowest; `[levels + 1, M,
+            best]`.
+        """
+        assert isinstance(self.loaded.forward, NativeModel)
+        return self.loaded.forward.roll(segments, slots, best)
+
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first."""

@@ -43,6 +43,9 @@ _REFUSED_S = 5.0
 _LEFT_S = 60.0
 """How long a session does not come back to a drafter that it left for a better one."""
 
+_IN_TIME = 0.5
+"""A drafter has time for several bonus guesses where a branch takes less than so much of a step."""
+
 _MUCH_BETTER = 1.1
 """Gain of another drafter, over this one's, that is worth a prefill there."""
 
@@ -111,7 +114,7 @@ class DraftProposer:
         links: Finds the link to a drafter.
         draft_tokens: Longest draft where a request leaves the length open.
         cost: Of the engine's steps.
-        fanout: Bonus tokens to draft for ahead of each outcome; 0 drafts nothing ahead.
+        fanout: Most bonus tokens to draft for ahead of each outcome; 0 drafts nothing ahead.
     """
 
     links: LinkSource
@@ -388,10 +391,18 @@ class DraftProposer:
             ids,
             draft_tokens=wanted,
             verifying=verifying,
-            fanout=self.fanout,
+            fanout=self._fanout(link, wanted),
         )
         self._touched.add(link)
         return key
+
+    def _fanout(self, link: DraftLink, wanted: int) -> int:
+        """Bonus guesses to draft for: the likeliest alone, where more of them would come too late.
+
+        What goes ahead arrives together, and should while the pass runs that decides between it.
+        """
+        hurried = link.clock.cost.at(wanted) > _IN_TIME * self.cost.round_s(wanted)
+        return min(self.fanout, 1) if hurried else self.fanout
 
     def _learn_late(self, session: _Session, link: DraftLink, key: RoundKey) -> None:
         """A branch too late to use still tells how long the way is."""

@@ -34,13 +34,12 @@ typedef struct {
     long y_step, a_step, score_step, weight_step, stretch_count;
 } Pass;
 
-/* Threads, and room for what a pass holds. */
-typedef struct {
+struct Decoder {
     Workers *workers;
     int threads;
     void *room;
     size_t room_bytes;
-} Decoder;
+};
 
 /* 1 / rms(x). */
 static float inverse_rms(const float *x, long size, float epsilon)
@@ -293,7 +292,6 @@ static int prepare(Decoder *decoder, Pass *pass)
     return 1;
 }
 
-/* Whether this processor has what the rest of the file needs. */
 int decoder_supported(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -301,7 +299,6 @@ int decoder_supported(void)
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 }
 
-/* A decoder with so many threads, the caller's among them; NULL where that fails. */
 Decoder *decoder_open(int threads)
 {
     Decoder *decoder = calloc(1, sizeof *decoder);
@@ -355,7 +352,6 @@ static void run_layer(Decoder *decoder, Pass *pass)
     product(decoder, pass, &layer->down, rows, pass->a, pass->a_step, pass->x, hidden, 1);
 }
 
-/* Runs a batch: fills the cache, the logits and the states. Else returns what was wrong. */
 int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
 {
     Pass pass = {.model = model, .batch = batch};
@@ -374,7 +370,6 @@ int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
     return 0;
 }
 
-/* Copies what the cache holds between slots, in all layers; all are read first. */
 int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t *from,
                  const int64_t *to)
 {
@@ -427,7 +422,6 @@ static void multiply_stack(void *what, int part, int parts)
     }
 }
 
-/* y = W x + b, for each matrix with rows of its own. Else returns what was wrong. */
 int decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
                      const bf16 *x, float *y)
 {

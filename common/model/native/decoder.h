@@ -51,7 +51,38 @@ typedef struct {
     uint16_t *states;                       /* [wanted_rows, hidden] */
 } Batch;
 
-/* What `decoder_run` returns; 0 where all is well. */
+/* What calls return; 0 where all is well. */
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE = 2 };
+
+/* Threads, and room for what a pass holds; one thread uses it. */
+typedef struct Decoder Decoder;
+
+/* Whether this processor has what all below needs. */
+int decoder_supported(void);
+
+/* A decoder with so many threads, the caller's among them; NULL where that fails. */
+Decoder *decoder_open(int threads);
+
+void decoder_close(Decoder *decoder);
+
+/* Runs a batch: fills the cache, the logits and the states. */
+int decoder_run(Decoder *decoder, const Model *model, const Batch *batch);
+
+/* Runs a batch, and then `levels` more: every wanted row is followed by its likeliest token.
+
+   slots: [levels, W], where the keys of these go; chosen: [levels + 1, W, best], the ids of the
+   largest logits. */
+int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, long levels, long best,
+                 const int64_t *slots, int64_t *chosen);
+
+/* Copies what the cache holds between slots, in all layers; all are read first. */
+int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t *from,
+                 const int64_t *to);
+
+/* y = W x + b, for each of some matrices of one shape with rows of its own.
+
+   x: [count, rows, in], bfloat16; y: [count, rows, out]. */
+int decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
+                     const uint16_t *x, float *y);
 
 #endif

@@ -110,6 +110,16 @@ class Decoder:
         """
         _check(self._library.decoder_run(self._handle, model, batch))
 
+    def roll(
+        self, model: Model, batch: Batch, levels: int, best: int, slots: int, chosen: int
+    ) -> None:
+        """Runs a batch, and further ones that follow its wanted rows; see `decoder_roll`.
+
+        Raises:
+            IndexError: An id, position or slot there is not.
+        """
+        _check(self._library.decoder_roll(self._handle, model, batch, levels, best, slots, chosen))
+
     def move(self, model: Model, count: int, sources: int, targets: int) -> None:
         """Copies what the cache holds between slots, given by the addresses of their numbers.
 
@@ -148,6 +158,9 @@ def _library() -> ctypes.CDLL | None:
     found.decoder_close.argtypes, found.decoder_close.restype = [c_void_p], None
     found.decoder_run.argtypes = [c_void_p, POINTER(Model), POINTER(Batch)]
     found.decoder_run.restype = c_int
+    both = (POINTER(Model), POINTER(Batch))
+    found.decoder_roll.argtypes = [c_void_p, *both, c_long, c_long, c_void_p, c_void_p]
+    found.decoder_roll.restype = c_int
     found.decoder_move.argtypes = [c_void_p, POINTER(Model), c_long, c_void_p, c_void_p]
     found.decoder_move.restype = c_int
     matrices = POINTER(Product)

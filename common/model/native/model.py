@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,15 @@ from common.model.native.product import PackedMatrix
 
 _WORD = 8
 """Bytes of an index."""
+
+
+class _LaidOut(NamedTuple):
+    """A batch, and what it points to."""
+
+    batch: Batch
+    logits: Tensor
+    states: Tensor
+    kept: object
 
 
 class NativeModel:
@@ -86,6 +95,36 @@ class NativeModel:
         Raises:
             IndexError: An id, position or slot there is not.
         """
+        laid = self._lay_out(segments)
+        self._decoder.run(self._model, laid.batch)
+        return laid.logits, laid.states
+
+    def roll(
+        self, segments: Sequence[Segment], slots: Sequence[Sequence[int]], best: int
+    ) -> np.ndarray:
+        """Computes rows, and after each wanted one its likeliest token, and the one after that.
+
+        Args:
+            segments: As for a call.
+            slots: Where the keys and values of those tokens go, `[levels, M]`.
+            best: How many of the likeliest tokens to tell of each row.
+
+        Returns:
+            Their ids, the likeliest first, `[levels + 1, M, best]`.
+
+        Raises:
+            IndexError: An id, position or slot there is not.
+        """
+        laid = self._lay_out(segments)
+        levels, rows = len(slots), laid.batch.wanted_rows
+        places = np.array(slots, dtype=np.int64)
+        chosen = np.empty((levels + 1, rows, best), dtype=np.int64)
+        targets, found = _address(places), _address(chosen)
+        self._decoder.roll(self._model, laid.batch, levels, best, targets, found)
+        return chosen
+
+    def _lay_out(self, segments: Sequence[Segment]) -> _LaidOut:
+        """Rows as the decoder reads them."""
         self._bind()
         ids: list[int] = []
         wanted: list[int] = []
@@ -103,7 +142,7 @@ class NativeModel:
         rows, runs = len(ids), len(tables)
         logits = torch.empty(len(wanted), self._vocab_size)
         states = torch.empty(len(wanted), self._hidden, dtype=torch.bfloat16)
-        layout = np.concatenate(  # one array: an address costs as much as a copy of a few rows
+        words = np.concatenate(  # one array: an address costs as much as a copy of a few rows
             [
                 *(segment.positions for segment in segments),
                 *(segment.row_slots for segment in segments),
@@ -111,7 +150,7 @@ class NativeModel:
             ]
         )
         counts = (rows, rows, rows, rows, runs + 1, len(wanted), runs)
-        at = itertools.accumulate(counts, initial=_address(layout) // _WORD)
+        at = itertools.accumulate(counts, initial=_address(words) // _WORD)
         positions, slots, ids_at, ordered_at, starts_at, wanted_at, tables_at = (
             word * _WORD for word, _ in zip(at, counts, strict=False)
         )
@@ -129,8 +168,7 @@ class NativeModel:
             logits=logits.data_ptr(),
             states=states.data_ptr(),
         )
-        self._decoder.run(self._model, batch)
-        return logits, states
+        return _LaidOut(batch, logits, states, (words, tables))
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common import fence
+from common.model.loader import Dtype
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from drafter.config import EngineConfig
@@ -28,15 +29,22 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_models.save("llama", tmp_path_factory.mktemp("llama"))
 
 
-@pytest.fixture(scope="module")
-def model(directory: Path) -> Runner:
-    return runner(directory)
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> Dtype:
+    """In bfloat16 several tokens come of one call, where there is a compiled decoder."""
+    kind: Dtype = request.param
+    return kind
 
 
 @pytest.fixture(scope="module")
-def judge(directory: Path) -> Pair:
+def model(directory: Path, dtype: Dtype) -> Runner:
+    return runner(directory, dtype)
+
+
+@pytest.fixture(scope="module")
+def judge(directory: Path, dtype: Dtype) -> Pair:
     """The same weights, decoding plainly: says what a draft must be."""
-    return Pair.make(runner(directory))
+    return Pair.make(runner(directory, dtype))
 
 
 class Verifier:

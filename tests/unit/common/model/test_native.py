@@ -90,6 +90,39 @@ def test_what_is_not_there_is_refused(
         target.move([(0, 10**6)])
 
 
+@pytest.mark.parametrize("levels", [0, 1, 4])
+def test_rolling_on_is_step_after_step(levels: int, tmp_path: Path) -> None:
+    """Two rows of one segment and one of another go on with what is likeliest."""
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    texts = [[5, 9, 33, 7, 80, 12], [3, 4]]
+    wanted = [[3, 5], [1]]
+    leases = [KvLease(target.pool.blocks) for _ in texts]
+    spare = KvLease(target.pool.blocks)
+    assert spare.reserve(3 * levels + 1)
+    segments = []
+    for lease, ids, rows in zip(leases, texts, wanted, strict=True):
+        assert lease.reserve(len(ids))
+        segments.append(Segment(ids, 0, lease.slots, wanted=rows))
+    slots = spare.slots[: 3 * levels].reshape(levels, 3).tolist()
+    chosen = target.roll(segments, slots, 3)
+    paths = [texts[0][:4], texts[0], texts[1]]
+    for level in range(levels + 1):
+        for index, path in enumerate(paths):
+            logits = _alone(target, path)
+            assert chosen[level, index].tolist() == logits.topk(3).indices.tolist()
+            path = [*path, int(chosen[level, index, 0])]
+            paths[index] = path
+
+
+def _alone(target: Runner, ids: list[int]) -> Tensor:
+    """Logits after a text. # [V]"""
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(len(ids))
+    logits = target.forward([Segment(ids, 0, lease.slots, wanted=[len(ids) - 1])]).logits[0]
+    lease.release()
+    return logits
+
+
 def test_moves_read_before_they_write(tmp_path: Path) -> None:
     target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
     for layer in target.pool.layers:

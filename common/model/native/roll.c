@@ -1,0 +1,94 @@
+/* Several passes in one call, each row followed by its likeliest token. */
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "decoder.h"
+#include "vector.h"
+
+/* The ids of the largest numbers of a row, the largest first and of equal ones the lower. */
+static void pick(const float *row, long size, long best, int64_t *out)
+{
+    for (long rank = 0; rank < best; rank++) {
+        __m512 most = _mm512_set1_ps(-INFINITY);
+        __m512i where = _mm512_set1_epi32(INT32_MAX);
+        __m512i ids = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        for (long at = 0; at < size; at += LANES) {
+            __mmask16 open = first_lanes(size - at);
+            for (long before = 0; before < rank; before++)
+                open &= ~_mm512_cmpeq_epi32_mask(ids, _mm512_set1_epi32((int32_t)out[before]));
+            __m512 values = _mm512_maskz_loadu_ps(open, row + at);
+            __mmask16 larger = _mm512_mask_cmp_ps_mask(open, values, most, _CMP_GT_OQ);
+            most = _mm512_mask_mov_ps(most, larger, values);
+            where = _mm512_mask_mov_epi32(where, larger, ids);
+            ids = _mm512_add_epi32(ids, _mm512_set1_epi32(LANES));
+        }
+        __mmask16 equal = _mm512_cmp_ps_mask(most, _mm512_set1_ps(_mm512_reduce_max_ps(most)),
+                                             _CMP_EQ_OQ);
+        int32_t id = _mm512_mask_reduce_min_epi32(equal, where);
+        out[rank] = id < size ? id : 0; /* nothing is larger than anything where all is NaN */
+    }
+}
+
+/* Lays out the batch that continues each wanted row of another by one more, `levels` times.
+
+   words: room for `W (longest + 6) + 1` numbers, W rows wanted and `longest` positions a row. */
+static Batch continued(const Batch *batch, long levels, const int64_t *slots, long longest,
+                       int64_t *words)
+{
+    long rows = batch->wanted_rows;
+    int64_t *ids = words, *positions = ids + rows, *now = positions + rows;
+    int64_t *order = now + rows, *starts = order + rows;
+    const int64_t **tables = (const int64_t **)(starts + rows + 1);
+    int64_t *places = (int64_t *)(tables + rows);
+    for (long i = 0; i < rows; i++) {
+        long row = batch->wanted[i], seen = batch->positions[row] + 1;
+        const int64_t *table = NULL;
+        for (long run = 0; run < batch->runs && !table; run++)
+            for (long at = batch->starts[run]; at < batch->starts[run + 1]; at++)
+                if (batch->ordered[at] == row)
+                    table = batch->tables[run];
+        memcpy(places + i * longest, table, seen * sizeof *places);
+        for (long level = 0; level < levels; level++)
+            places[i * longest + seen + level] = slots[level * rows + i];
+        positions[i] = batch->positions[row];
+        order[i] = starts[i] = i;
+        tables[i] = places + i * longest;
+    }
+    starts[rows] = rows;
+    return (Batch){.rows = rows, .wanted_rows = rows, .runs = rows, .ids = ids,
+                   .positions = positions, .slots = now, .ordered = order, .starts = starts,
+                   .tables = tables, .wanted = order, .logits = batch->logits,
+                   .states = batch->states};
+}
+
+int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, long levels, long best,
+                 const int64_t *slots, int64_t *chosen)
+{
+    long rows = batch->wanted_rows, vocab = model->head.out, longest = 0;
+    int status = decoder_run(decoder, model, batch);
+    if (status)
+        return status;
+    for (long i = 0; i < rows; i++)
+        if (batch->positions[batch->wanted[i]] + 1 + levels > longest)
+            longest = batch->positions[batch->wanted[i]] + 1 + levels;
+    int64_t *words = malloc((rows * (longest + 6) + 1) * sizeof *words);
+    if (!words)
+        return OUT_OF_MEMORY;
+    Batch next = continued(batch, levels, slots, longest, words);
+    for (long level = 0; !status; level++) {
+        for (long i = 0; i < rows; i++)
+            pick(batch->logits + i * vocab, vocab, best, chosen + (level * rows + i) * best);
+        if (level == levels)
+            break;
+        for (long i = 0; i < rows; i++) {
+            words[i] = chosen[(level * rows + i) * best];
+            words[rows + i]++;
+            words[2 * rows + i] = slots[level * rows + i];
+        }
+        status = decoder_run(decoder, model, &next);
+    }
+    free(words);
+    return status;
+}
