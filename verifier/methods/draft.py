@@ -75,8 +75,8 @@ class Branch:
 @dataclass
 class _Session:
     id: int
-    path_hash: int  # of all committed ids
     length: DraftLength
+    path_hash: int = fence.EMPTY  # of all committed ids, while there is a link
     incarnation: int = 0
     link: DraftLink | None = None
     warm: bool = False  # the mirror has caught up with the prompt
@@ -140,11 +140,7 @@ class DraftProposer:
         Not where the load is one in which drafts do not pay: a mirror is a prefill, and its news.
         """
         self._next_id += 1
-        session = _Session(
-            self._next_id,
-            fence.extend(fence.EMPTY, sequence.ids),
-            DraftLength(Acceptance(prior=self._acceptance.rate)),
-        )
+        session = _Session(self._next_id, DraftLength(Acceptance(prior=self._acceptance.rate)))
         self._sessions[sequence] = session
         self._by_id[session.id] = session
         if self._drafting(sequence, time.monotonic()):
@@ -179,8 +175,12 @@ class DraftProposer:
         tree, ids = outcome.tree, outcome.ids
         checked = session.proposed if tree is session.tree else []
         session.proposed, session.tree = [], None
-        right = _common(checked, outcome.accepted)
         self._gate.count(len(ids))
+        if session.link is None and not checked:  # as where load leaves no room for drafts
+            if not sequence.finished and self._drafting(sequence, now):
+                self._pair(sequence, session)
+            return
+        right = _common(checked, outcome.accepted)
         session.length.observe(len(checked), right)
         self._acceptance.observe(len(checked), right)
         self._measure(sequence, session, len(checked), right, len(ids), now)
@@ -313,6 +313,7 @@ class DraftProposer:
                 self._known[address] = link
                 session.incarnation += 1
                 session.link, session.warm = link, False
+                session.path_hash = fence.extend(fence.EMPTY, sequence.ids)
                 session.told_hash = session.path_hash
                 link.meter.sessions += 1
                 prior = link.meter.token_acceptance or self._acceptance.rate

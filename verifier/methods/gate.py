@@ -14,6 +14,9 @@ import math
 from dataclasses import dataclass, field
 
 _WINDOW_S = 0.3
+_SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.1, 256
+"""A window ends sooner where so much has come in it already."""
+
 _SMOOTHING = 0.5
 _TRY_AFTER, _TRY_AFTER_MOST = 16, 128
 """Windows before the mode that lost is tried again: at first, and when it has lost often."""
@@ -76,7 +79,7 @@ class Gate:
         level = self._load(sequences, now)
         if level != self._level:  # what was counted so far belongs to no load
             self._start(level, now)
-        elif now - self._since >= _WINDOW_S:
+        elif self._over(now - self._since):
             if now - self._since < 2 * _WINDOW_S:  # else nobody was there for part of it
                 self._levels[level].learn(self._mode, self._tokens / (now - self._since))
             self._start(level, now)
@@ -94,6 +97,12 @@ class Gate:
         self._sequences += news * (sequences - self._sequences)
         self._counted = now
         return max(round(math.log2(self._sequences)), 1)
+
+    def _over(self, seconds: float) -> bool:
+        """Whether a window that has lasted so long tells enough."""
+        if self._tokens >= _ENOUGH_TOKENS:
+            return seconds >= _SHORT_WINDOW_S
+        return seconds >= _WINDOW_S
 
     def _start(self, level: int, now: float) -> None:
         self._mode = self._levels.setdefault(level, _Level()).next_mode()

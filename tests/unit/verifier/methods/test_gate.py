@@ -9,7 +9,7 @@ from verifier.methods.gate import Gate
 STEP_S = 0.004
 
 
-def _run(gate: Gate, sequences: int, with_drafts: int, without: int, steps: int = 6000) -> float:
+def _run(gate: Gate, sequences: int, with_drafts: int, without: int, steps: int = 12_000) -> float:
     """Steps that commit so many tokens; the share of the second half that drafted."""
     drafted = 0
     for step in range(steps):
@@ -36,11 +36,22 @@ def test_loads_are_judged_apart() -> None:
     assert _run(gate, 2, with_drafts=12, without=8) > 0.85
 
 
+@pytest.mark.parametrize(("tokens", "windows"), [(8, 8), (16, 10)])
+def test_a_window_in_which_much_came_is_short(tokens: int, windows: int) -> None:
+    """A second of 4 ms steps: 256 tokens take 0.13 or 0.1 s, but for a step."""
+    gate, began = Gate(), set()
+    for step in range(250):
+        gate.drafting(8, step * STEP_S)
+        gate.count(tokens)
+        began.add(gate._since)
+    assert len(began) == windows
+
+
 def test_a_load_that_changes_within_a_window_teaches_nothing() -> None:
     gate = Gate()
     for step in range(1000):
         gate.drafting(2 if step // 50 % 2 else 31, step * STEP_S)
-        gate.count(5)
+        gate.count(2)
     assert all(not level.rates for level in gate._levels.values())
 
 
