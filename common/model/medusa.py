@@ -29,7 +29,7 @@ from torch import Tensor
 from common.model import medusa_checkpoint
 from common.model.linear import PackedLinear, packing_works
 from common.model.medusa_checkpoint import HeadWeights, Tree
-from common.model.native import Decoder, NativeProducts
+from common.model.native import Decoder, NativeProducts, top
 
 Product = Callable[[Tensor], Tensor]
 """Maps `[K, N, in]` to `[K, N, out]`, with a matrix for each of K."""
@@ -56,7 +56,8 @@ class MedusaHeads:
         self._vocab_size = lm_head.shape[0]
         self._lm_head = lm_head
         self._token_scale = None if weights.token is None else _token_scale(lm_head)
-        make = _maker(device, dtype)
+        self._native = device.type == "cpu" and NativeProducts.work(dtype)
+        make = _maker(device, dtype, native=self._native)
         block, bias = weights.block.to(device, dtype), weights.bias.to(device, dtype)
         # The first block has one input for all heads, so it is one product.
         first = block[:, 0].flatten(0, 1)
@@ -112,8 +113,10 @@ class MedusaHeads:
         assert hidden.ndim == 2
         assert chosen.shape == hidden.shape[:1]
         assert 0 < k <= self._vocab_size
-        chances = self._logits(hidden, chosen).softmax(-1, dtype=torch.float32)  # [K, N, V]
-        values, ids = chances.topk(k, dim=-1)
+        logits = self._logits(hidden, chosen)  # [K, N, V]
+        if self._native:
+            return top(logits, k)
+        values, ids = logits.softmax(-1, dtype=torch.float32).topk(k, dim=-1)
         return ids, values
 
     def _logits(self, hidden: Tensor, chosen: Tensor) -> Tensor:
@@ -152,12 +155,14 @@ def token_vectors(lm_head: Tensor, tokens: Tensor) -> Tensor:
     return F.rms_norm(lm_head[tokens], lm_head.shape[1:], eps=_EPS)
 
 
-def _maker(device: torch.device, dtype: torch.dtype) -> Callable[[Tensor, Tensor | None], Product]:
+def _maker(
+    device: torch.device, dtype: torch.dtype, *, native: bool
+) -> Callable[[Tensor, Tensor | None], Product]:
     """Makes products, of weights `[K, out, in]` and biases, in the fastest form for few rows.
 
     Nothing but speed hangs on them, so they are rounded to 8 bits where that is faster.
     """
-    if device.type == "cpu" and NativeProducts.work(dtype):
+    if native:
         decoder = Decoder(torch.get_num_threads())
         return lambda weights, biases: NativeProducts(
             decoder, weights.detach(), biases, quantize=True

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.batch import FIXED_TILES, Segment, build_batch
+from common.model.kernels import Forward
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
@@ -88,7 +89,6 @@ class Runner:
         tile = self.loaded.context.tile_rows.least
         return f"{self.loaded.fingerprint}-{self._row_multiple}-{tile}"
 
-    @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Output:
         """One pass: writes the rows' keys and values, and returns the wanted logits.
 
@@ -99,8 +99,13 @@ class Runner:
             Wanted rows in order, segment after segment. With none wanted, none or one row of
             no meaning.
         """
-        if isinstance(self.loaded.forward, NativeModel):
-            return Output(*self.loaded.forward(segments))
+        forward = self.loaded.forward
+        if isinstance(forward, NativeModel):
+            return Output(*forward(segments))
+        return self._through_torch(forward, segments)
+
+    @torch.inference_mode()
+    def _through_torch(self, forward: Forward, segments: Sequence[Segment]) -> Output:
         rows = self._padded(sum(len(segment.ids) for segment in segments))
         context = self.loaded.context
         batch = build_batch(
@@ -108,7 +113,7 @@ class Runner:
         )
         context.begin(batch)
         wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
-        output = Output(*self.loaded.forward(batch.ids, batch.positions, wanted))
+        output = Output(*forward(batch.ids, batch.positions, wanted))
         assert output.logits.shape[0] == output.states.shape[0] == wanted.shape[0]
         return output
 

@@ -132,12 +132,17 @@ def _kinds(rows: Sequence[Row], vocab_size: int) -> list[tuple[str, list[int]]]:
     """Indices of the rows by what their choice takes."""
     kinds: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
-        cut = "cut" if _cuts(row.params, vocab_size) else "whole"
-        kinds.setdefault("greedy" if row.params.greedy else cut, []).append(i)
+        if row.params.greedy:
+            kind = "greedy"
+        else:
+            kind = "cut" if _cuts(row.params, vocab_size) else "whole"
+        kinds.setdefault(kind, []).append(i)
     return [*kinds.items()]
 
 
 def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
+    if adjusted.device.type == "cpu":  # several times as fast as torch's
+        return torch.from_numpy(adjusted.numpy().argmax(-1))
     return adjusted.argmax(-1)
 
 

@@ -6,8 +6,8 @@ where there is a C compiler at installation and used where the processor has AVX
 elsewhere `common.model.fused` does the same through torch, with other bits.
 """
 
-from common.model.native.library import Decoder
+from common.model.native.library import Decoder, top
 from common.model.native.model import NativeModel, can_run
 from common.model.native.product import NativeProducts
 
-__all__ = ["Decoder", "NativeModel", "NativeProducts", "can_run"]
+__all__ = ["Decoder", "NativeModel", "NativeProducts", "can_run", "top"]

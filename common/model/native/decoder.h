@@ -75,6 +75,12 @@ int decoder_run(Decoder *decoder, const Model *model, const Batch *batch);
 int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, long levels, long best,
                  const int64_t *slots, int64_t *chosen);
 
+/* The likeliest tokens of rows of logits, the likeliest first, and the chance of each.
+
+   logits: [rows, size]; ids, chances: [rows, best]. */
+void decoder_top(const float *logits, long rows, long size, long best, int64_t *ids,
+                 float *chances);
+
 /* Copies what the cache holds between slots, in all layers; all are read first. */
 int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t *from,
                  const int64_t *to);

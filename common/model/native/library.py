@@ -8,6 +8,9 @@ from ctypes import POINTER, Array, Structure, c_float, c_int, c_int64, c_long, c
 from functools import cache
 from importlib.util import find_spec
 
+import torch
+from torch import Tensor
+
 BLOCK_OUTPUTS = 64
 """Outputs of a block of a packed matrix; `BLOCK` of `product.h`."""
 
@@ -134,6 +137,25 @@ class Decoder:
         _check(self._library.decoder_multiply(self._handle, products, count, rows, x, y))
 
 
+def top(logits: Tensor, best: int) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens of rows, and the chance of each.
+
+    Args:
+        logits: float32, contiguous. # [..., V]
+        best: How many.
+
+    Returns:
+        Ids (int64) and probabilities (float32), likeliest first. # [..., best] each
+    """
+    shape, found = (*logits.shape[:-1], best), _library()
+    assert found is not None
+    ids, chances = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
+    size = logits.shape[-1]
+    rows = logits.numel() // size
+    found.decoder_top(logits.data_ptr(), rows, size, best, ids.data_ptr(), chances.data_ptr())
+    return ids, chances
+
+
 def available() -> bool:
     """Whether the decoder was built, and this processor can run it."""
     return _library() is not None
@@ -161,6 +183,8 @@ def _library() -> ctypes.CDLL | None:
     both = (POINTER(Model), POINTER(Batch))
     found.decoder_roll.argtypes = [c_void_p, *both, c_long, c_long, c_void_p, c_void_p]
     found.decoder_roll.restype = c_int
+    found.decoder_top.argtypes = [c_void_p, c_long, c_long, c_long, c_void_p, c_void_p]
+    found.decoder_top.restype = None
     found.decoder_move.argtypes = [c_void_p, POINTER(Model), c_long, c_void_p, c_void_p]
     found.decoder_move.restype = c_int
     matrices = POINTER(Product)

@@ -13,7 +13,7 @@ from common.model import kernels
 from common.model.batch import Segment
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
-from common.model.native import Decoder, NativeModel, NativeProducts
+from common.model.native import Decoder, NativeModel, NativeProducts, top
 from common.model.native.library import available
 from common.model.quantized import round_weight
 from common.model.runner import Runner
@@ -88,6 +88,20 @@ def test_what_is_not_there_is_refused(
         target.forward([Segment(ids, start, table, wanted=[0])])
     with pytest.raises(IndexError):
         target.move([(0, 10**6)])
+
+
+@pytest.mark.parametrize("size", [5, 16, 4099])
+def test_the_likeliest_tokens_come_with_their_chances(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    logits = 5 * torch.randn(3, 2, size, generator=generator)
+    ids, chances = top(logits, 4)
+    expected = logits.softmax(-1).topk(4)
+    assert torch.equal(ids, expected.indices)
+    assert torch.allclose(chances, expected.values, rtol=1e-5)
+    logits[0, 0] = 1.0
+    assert top(logits, 4)[0][0, 0].tolist() == [0, 1, 2, 3], "of equal ones the lower"
+    logits[0, 1] = float("nan")
+    assert 0 <= top(logits, 4)[0].min() <= top(logits, 4)[0].max() < size
 
 
 @pytest.mark.parametrize("levels", [0, 1, 4])
