@@ -1,4 +1,4 @@
-/* Attention over a paged cache, for rows of one path and the query heads of one key/value head.
+/* Attention over a paged cache, for some rows and the query heads of one key/value head.
 
    A row goes over the keys it sees in order of position, in blocks of positions that are the same
    for every row. What rows and heads share is only the work of reading a block, so what a row comes
@@ -8,6 +8,7 @@
 #define PACELINE_ATTENTION_H
 
 #include <math.h>
+#include <string.h>
 
 #include "decoder.h"
 #include "vector.h"
@@ -17,12 +18,13 @@
 #define ROWS_TOGETHER 8        /* rows for which a block of keys is read once */
 #define HEADS_TOGETHER 8       /* heads whose values are summed together */
 
-/* Rows of one path, one after another, and the keys they see. */
+/* Rows that see much of the same, as those of one tree do. */
 typedef struct {
-    const int64_t *rows;  /* [count] */
-    const int64_t *table; /* slots by position */
+    const int64_t *rows;           /* [count] */
+    const int64_t *positions;      /* [count] */
+    const int64_t *const *tables;  /* [count]: slots of the keys a row may see, by position */
+    const int64_t *lengths;        /* [count]: of the tables; longer than the position */
     long count;
-    long first; /* position of the first row */
 } Stretch;
 
 /* Sixteen keys, 32 values of each: lane i of vector p has the pair p of key i. */
@@ -121,6 +123,77 @@ INLINE void gather(int heads, const bf16 *weights, long weights_step, const floa
     }
 }
 
+INLINE long first_seen(const Layer *layer, long position)
+{
+    return layer->window && layer->window <= position ? position + 1 - layer->window : 0;
+}
+
+/* Whether two rows find the same keys in a whole block. */
+INLINE int alike(const Stretch *stretch, long one, long other, long block)
+{
+    const int64_t *a = stretch->tables[one] + block, *b = stretch->tables[other] + block;
+    if (a == b)
+        return 1;
+    return stretch->lengths[one] >= block + LANES && stretch->lengths[other] >= block + LANES &&
+           !memcmp(a, b, LANES * sizeof *a);
+}
+
+/* Has the keys and values of all heads come that some rows see, from afar. */
+static void fetch(const Model *model, const Layer *layer, const Stretch *stretch)
+{
+    long slot_step = model->kv_heads * 2 * model->size;
+    for (long i = 0; i < stretch->count; i++) {
+        const int64_t *table = stretch->tables[i], *before = i ? stretch->tables[i - 1] : NULL;
+        long position = stretch->positions[i], known = i ? stretch->positions[i - 1] : -1;
+        for (long at = first_seen(layer, position); at <= position; at++) {
+            if (at <= known && table[at] == before[at])
+                continue;
+            const char *slot = (const char *)(layer->cache + table[at] * slot_step);
+            for (long byte = 0; byte < slot_step * (long)sizeof(bf16); byte += CACHE_LINE)
+                _mm_prefetch(slot + byte, _MM_HINT_T0);
+        }
+    }
+}
+
+/* Scores of one block of positions, for every row that sees some of it. */
+static void score_block(const Model *model, const Layer *layer, long kv_head,
+                        const Stretch *stretch, long block, const bf16 *queries, float *scores,
+                        long step)
+{
+    long size = model->size, slot_step = model->kv_heads * 2 * size;
+    long heads = model->heads / model->kv_heads;
+    const bf16 *keys = layer->cache + kv_head * 2 * size;
+    for (long d = 0; d < size; d += PAIR_LANES) {
+        __m512i turned[LANES];
+        long width = size - d < PAIR_LANES ? size - d : PAIR_LANES, held = -1;
+        __mmask32 mask = width == PAIR_LANES ? ~0u : (1u << width) - 1;
+        for (long i = 0; i < stretch->count; i++) {
+            long position = stretch->positions[i];
+            if (position < block || first_seen(layer, position) >= block + LANES)
+                continue;
+            if (held < 0 || !alike(stretch, held, i, block))
+                load_turned(keys + d, stretch->tables[i] + block, stretch->lengths[i] - block,
+                            slot_step, mask, turned);
+            held = i;
+            for (long head = 0; head < heads; head++) {
+                long at = stretch->rows[i] * model->heads + kv_head * heads + head;
+                const int32_t *query = (const int32_t *)(queries + at * size + d);
+                float *line = scores + (i * heads + head) * step + block;
+                __m512 sum = d ? _mm512_loadu_ps(line) : _mm512_setzero_ps();
+                if (width == PAIR_LANES) {
+#pragma GCC unroll 16
+                    for (int pair = 0; pair < LANES; pair++)
+                        sum = dot_pairs(sum, turned[pair], _mm512_set1_epi32(query[pair]));
+                } else {
+                    for (int pair = 0; pair < width / 2; pair++)
+                        sum = dot_pairs(sum, turned[pair], _mm512_set1_epi32(query[pair]));
+                }
+                _mm512_storeu_ps(line, sum);
+            }
+        }
+    }
+}
+
 /* What the query heads of one key/value head see in some rows.
 
    queries: [rows, heads, size]; out: [rows, out_step]; the row's heads stand side by side. */
@@ -129,46 +202,20 @@ static void attend(const Model *model, const Layer *layer, long kv_head, const S
 {
     long size = model->size, slot_step = model->kv_heads * 2 * size;
     long heads = model->heads / model->kv_heads, first_head = kv_head * heads;
-    const bf16 *keys = layer->cache + kv_head * 2 * size;
-    long last = stretch->first + stretch->count - 1;
-    long step = (last / LANES + 1) * LANES;
-    long nearest = layer->window && layer->window <= stretch->first
-                       ? stretch->first + 1 - layer->window
-                       : 0;
-    if (kv_head == 0) /* the other heads' lie beside them, and all come from afar */
-        for (long at = nearest; at <= last; at++) {
-            const char *slot = (const char *)(layer->cache + stretch->table[at] * slot_step);
-            for (long byte = 0; byte < slot_step * (long)sizeof(bf16); byte += CACHE_LINE)
-                _mm_prefetch(slot + byte, _MM_HINT_T0);
-        }
-    for (long block = nearest / LANES * LANES; block <= last; block += LANES) {
-        long first_row = block > stretch->first ? block - stretch->first : 0;
-        for (long d = 0; d < size; d += PAIR_LANES) {
-            __m512i turned[LANES];
-            long width = size - d < PAIR_LANES ? size - d : PAIR_LANES;
-            load_turned(keys + d, stretch->table + block, last + 1 - block, slot_step,
-                        width == PAIR_LANES ? ~0u : (1u << width) - 1, turned);
-            for (long i = first_row; i < stretch->count; i++)
-                for (long head = 0; head < heads; head++) {
-                    long at = stretch->rows[i] * model->heads + first_head + head;
-                    const int32_t *query = (const int32_t *)(queries + at * size + d);
-                    float *line = scores + (i * heads + head) * step + block;
-                    __m512 sum = d ? _mm512_loadu_ps(line) : _mm512_setzero_ps();
-                    if (width == PAIR_LANES) {
-#pragma GCC unroll 16
-                        for (int pair = 0; pair < LANES; pair++)
-                            sum = dot_pairs(sum, turned[pair], _mm512_set1_epi32(query[pair]));
-                    } else {
-                        for (int pair = 0; pair < width / 2; pair++)
-                            sum = dot_pairs(sum, turned[pair], _mm512_set1_epi32(query[pair]));
-                    }
-                    _mm512_storeu_ps(line, sum);
-                }
-        }
-    }
+    const bf16 *values = layer->cache + kv_head * 2 * size + size;
+    long last = 0, nearest = INT64_MAX;
     for (long i = 0; i < stretch->count; i++) {
-        long seen = stretch->first + i + 1;
-        long from = layer->window && layer->window < seen ? seen - layer->window : 0;
+        long seen = first_seen(layer, stretch->positions[i]);
+        last = stretch->positions[i] > last ? stretch->positions[i] : last;
+        nearest = seen < nearest ? seen : nearest;
+    }
+    long step = (last / LANES + 1) * LANES;
+    if (kv_head == 0)
+        fetch(model, layer, stretch);
+    for (long block = nearest / LANES * LANES; block <= last; block += LANES)
+        score_block(model, layer, kv_head, stretch, block, queries, scores, step);
+    for (long i = 0; i < stretch->count; i++) {
+        long seen = stretch->positions[i] + 1, from = first_seen(layer, stretch->positions[i]);
         for (long first = 0; first < heads; first += HEADS_TOGETHER) {
             int together = heads - first < HEADS_TOGETHER ? heads - first : HEADS_TOGETHER;
             float totals[HEADS_TOGETHER];
@@ -179,7 +226,7 @@ static void attend(const Model *model, const Layer *layer, long kv_head, const S
             for (long d = 0; d < size; d += PAIR_LANES)
 #define GATHER(n) \
     case n: \
-        gather(n, weights, step, totals, keys + size + d, stretch->table, from, seen, slot_step, \
+        gather(n, weights, step, totals, values + d, stretch->tables[i], from, seen, slot_step, \
                to + d, size, size - d); \
         break;
                 switch (together) {

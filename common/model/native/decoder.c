@@ -29,6 +29,8 @@ typedef struct {
     uint8_t *narrow;      /* rows in 8 bits, [rows, narrow_step] */
     float *narrow_scales; /* [rows] */
     Stretch *stretches;
+    const int64_t **row_tables;           /* [rows], in the order of runs, as those below */
+    int64_t *row_positions, *row_lengths;
     float *scores;  /* [threads, score_step] */
     bf16 *weights;  /* [threads, weight_step] */
     long y_step, a_step, score_step, weight_step, stretch_count;
@@ -217,18 +219,28 @@ static int in_range(const Model *model, const Batch *batch)
     return 1;
 }
 
-/* Cuts runs into stretches; returns how many there are. */
-static long stretched(const Batch *batch, Stretch *out)
+/* Lays runs out row by row and cuts them into stretches, one sequence's at most in each; returns
+   how many there are. */
+static long stretched(const Batch *batch, Pass *pass)
 {
     long count = 0;
-    for (long run = 0; run < batch->runs; run++)
-        for (long at = batch->starts[run]; at < batch->starts[run + 1]; at += ROWS_TOGETHER) {
-            long left = batch->starts[run + 1] - at;
-            out[count++] = (Stretch){.rows = batch->ordered + at,
-                                     .table = batch->tables[run],
-                                     .count = left < ROWS_TOGETHER ? left : ROWS_TOGETHER,
-                                     .first = batch->positions[batch->ordered[at]]};
+    Stretch *last = NULL;
+    for (long run = 0; run < batch->runs; run++) {
+        const int64_t *table = batch->tables[run];
+        long end = batch->starts[run + 1];
+        long length = batch->positions[batch->ordered[end - 1]] + 1;
+        for (long at = batch->starts[run]; at < end; at++) {
+            pass->row_positions[at] = batch->positions[batch->ordered[at]];
+            pass->row_tables[at] = table;
+            pass->row_lengths[at] = length;
+            if (!last || last->count == ROWS_TOGETHER || last->tables[0][0] != table[0]) {
+                last = pass->stretches + count++;
+                *last = (Stretch){batch->ordered + at, pass->row_positions + at,
+                                  pass->row_tables + at, pass->row_lengths + at, 0};
+            }
+            last->count++;
         }
+    }
     return count;
 }
 
@@ -265,6 +277,9 @@ static size_t lay_out(Pass *pass, int threads, char *room)
     pass->narrow = taken(room, &used, rows * narrow_step(pass->a_step));
     pass->narrow_scales = taken(room, &used, rows * sizeof *pass->narrow_scales);
     pass->stretches = taken(room, &used, rows * sizeof *pass->stretches);
+    pass->row_tables = taken(room, &used, rows * sizeof *pass->row_tables);
+    pass->row_positions = taken(room, &used, rows * sizeof *pass->row_positions);
+    pass->row_lengths = taken(room, &used, rows * sizeof *pass->row_lengths);
     pass->scores = taken(room, &used, threads * pass->score_step * sizeof *pass->scores);
     pass->weights = taken(room, &used, threads * pass->weight_step * sizeof *pass->weights);
     return used;
@@ -288,7 +303,7 @@ static int prepare(Decoder *decoder, Pass *pass)
     if (!room)
         return 0;
     lay_out(pass, decoder->threads, room);
-    pass->stretch_count = stretched(pass->batch, pass->stretches);
+    pass->stretch_count = stretched(pass->batch, pass);
     return 1;
 }
 
