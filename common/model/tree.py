@@ -48,6 +48,7 @@ class TokenTree:
         self._probes: set[int] = set()
         self._again: dict[int, set[str]] = {}  # who else wanted a node
         self._children: list[dict[int, int]] = [{}]
+        self._cover: list[list[int]] = []  # of the nodes so far; none while there is a newer one
 
     @classmethod
     def chain(cls, root: int, ids: Iterable[int]) -> TokenTree:
@@ -81,6 +82,7 @@ class TokenTree:
                 self._again.setdefault(known, set()).add(self.owner)
             return known
         node = len(self.ids)
+        self._cover = []
         self.ids.append(token)
         self.parents.append(parent)
         self.depths.append(self.depths[parent] + 1)
@@ -144,8 +146,13 @@ class TokenTree:
         Every run lies on one root-to-leaf path, so its rows can share one list of keys.
 
         Returns:
-            Runs of node indices; the first starts at the root.
+            Runs of node indices, not to be changed; the first starts at the root.
         """
+        if not self._cover:
+            self._cover = self._runs()
+        return self._cover
+
+    def _runs(self) -> list[list[int]]:
         runs = []
         starts = [0]
         while starts:
