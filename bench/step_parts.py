@@ -3,8 +3,9 @@
     python -m bench.step_parts [MODEL_DIRECTORY ...]
 
 On CPU, with one thread and 150 tokens before the step. An operation's time is its own, without
-those it calls; the profiler's work is in it, so shares say more than microseconds. The last line
-is the step timed without the profiler.
+those it calls; the profiler's work is in it, so shares say more than microseconds. What the
+compiled decoder does is time of the pass itself. The last line is the step timed without the
+profiler.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.tables import Cells
 from common.model.batch import Segment
@@ -47,7 +48,9 @@ def steps(directory: str) -> dict[int, Callable[[], object]]:
         rows = [
             Row(params=SamplingParams(), position=PREFIX_TOKENS + at + 1) for at in range(count)
         ]
-        return sample(runner.forward([segment]).logits, rows).tolist()
+        with record_function("the pass, beside its operations"):
+            logits = runner.forward([segment]).logits
+        return sample(logits, rows).tolist()
 
     return {count: lambda count=count: step(count) for count in ROWS}  # type: ignore[misc]
 
