@@ -9,6 +9,7 @@ without them.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Sequence as Ids
@@ -19,12 +20,11 @@ from common.model.runner import Runner
 from common.model.tree import TokenTree
 
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
-_REPETITIONS, _MOST_REPETITIONS = 5, 40
-_ENOUGH_S = 0.04
-"""A size is timed so often at least, and until so much time has gone into it: where a step is
-short, what else runs on a machine is longer."""
+_ROUNDS, _MOST_ROUNDS = 5, 60
+_ENOUGH_S = 0.8
+"""All sizes are timed so often at least, and until so much time has gone into it."""
 
-_BEFORE = 256
+_BEFORE = 128
 """Positions before a measured step: what they hold does not matter, that it is read does."""
 
 _SMOOTHING = 0.1
@@ -158,15 +158,20 @@ def measure(runner: Runner, rows: Ids[int] = _ROWS) -> Table:
     """
     sizes = [count for count in rows if count < runner.max_len]
     before = max(min(_BEFORE, runner.max_len - 2 * max(sizes)), 0)
-    seconds = []
-    for count in sizes:
-        tree = _tree(count)
-        lease = KvLease(runner.pool.blocks)
-        assert lease.reserve(before + tree_positions(tree))
-        segment = Segment(tree.ids, before, lease.slots, tree=tree, wanted=range(count))
-        seconds.append(_least(runner, segment))
-        lease.release()
-    return list(zip(sizes, itertools.accumulate(seconds, max), strict=True))
+    trees = [_tree(count) for count in sizes]
+    lease = KvLease(runner.pool.blocks)
+    assert lease.reserve(before + max(map(tree_positions, trees)))
+    segments = [
+        Segment(tree.ids, before, lease.slots, tree=tree, wanted=range(len(tree))) for tree in trees
+    ]
+    least = [math.inf] * len(sizes)
+    began, rounds = time.perf_counter(), 0
+    while rounds < _ROUNDS or (rounds < _MOST_ROUNDS and time.perf_counter() - began < _ENOUGH_S):
+        # In turns: what else runs on a machine comes and goes, and would be taken for a size's own.
+        least = [min(known, _time(runner, one)) for known, one in zip(least, segments, strict=True)]
+        rounds += 1
+    lease.release()
+    return list(zip(sizes, itertools.accumulate(least, max), strict=True))
 
 
 def _tree(nodes: int) -> TokenTree:
@@ -177,14 +182,6 @@ def _tree(nodes: int) -> TokenTree:
     for beside in range(nodes - len(tree)):
         tree.add(chain[beside], 1)
     return tree
-
-
-def _least(runner: Runner, segment: Segment) -> float:
-    """The least time of a segment, over a few."""
-    times: list[float] = []
-    while len(times) < _REPETITIONS or (sum(times) < _ENOUGH_S and len(times) < _MOST_REPETITIONS):
-        times.append(_time(runner, segment))
-    return min(times)
 
 
 def _time(runner: Runner, segment: Segment) -> float:
