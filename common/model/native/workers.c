@@ -1,6 +1,7 @@
 #include "workers.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -103,8 +104,11 @@ void workers_run(Workers *workers, Task *task, void *what)
     if (workers->started) {
         begin(workers, task, what);
         task(what, 0, workers->threads);
-        while (atomic_load_explicit(&workers->working, memory_order_acquire))
-            __builtin_ia32_pause();
+        for (int spin = 0; atomic_load_explicit(&workers->working, memory_order_acquire); spin++)
+            if (spin < SPINS)
+                __builtin_ia32_pause();
+            else
+                sched_yield(); /* a thread may wait for this one's processor */
     } else {
         task(what, 0, 1);
     }
