@@ -70,6 +70,8 @@ class LoadedModel:
     """Where it runs."""
     dtype: torch.dtype
     """Of its weights."""
+    kernels: str
+    """What its passes run through: native, fused, packed, tiled, …"""
     fingerprint: str
     """Hash of what decides the bits of its logits, but for row padding."""
 
@@ -120,6 +122,7 @@ def load(
         eos_token_ids=_eos(model, text),
         device=where,
         dtype=weight_type,
+        kernels=kernels,
         fingerprint=_fingerprint(directory, config, weight_type, where, kernels),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,6 +19,8 @@ from common.model.runner import Runner
 from common.rpc import server, worker
 from common.telemetry.metrics import Source, exposed
 from common.worker_config import WorkerConfig
+
+_log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 
@@ -53,6 +56,8 @@ def load_runner(
     if config.threads:
         torch.set_num_threads(config.threads)
     loaded = load(config.model, dtype=config.dtype, device=config.device, quantize=config.quantize)
+    facts = {"model": loaded.name, "device": str(loaded.device), "kernels": loaded.kernels}
+    _log.info("model loaded", extra=facts)
     runner = Runner(loaded, kv_bytes=kv_bytes, block_tokens=block_tokens, max_len=max_len)
     # What is there now stays: a full collection need not walk half a million objects of torch and
     # transformers while requests wait.
