@@ -18,21 +18,21 @@ typedef struct {
     const Model *model;
     const Batch *batch;
     const Layer *layer;
-    const Product *product; /* that is multiplied by next, as follows */
-    const bf16 *from;       /* [count, from_step] */
-    float *to;              /* [count, to_step] */
-    long count, from_step, to_step, adds;
-    float *x;       /* residuals, [rows, hidden] */
-    float *y;       /* what a product made, [rows, y_step] */
-    bf16 *a;        /* what a product reads, [rows, a_step] */
-    bf16 *queries;  /* [rows, heads * size] */
-    uint8_t *narrow;      /* rows in 8 bits, [rows, narrow_step] */
-    float *narrow_scales; /* [rows] */
-    Stretch *stretches;
+    const Product *product;               /* that is multiplied by next, as follows */
+    const bf16 *from;                     /* [count, from_step] */
+    float *to;                            /* [count, to_step] */
+    long count, from_step, to_step, adds; /* adds: whether to what is there */
+    float *x;                             /* residuals, [rows, hidden] */
+    float *y;                             /* what a product made, [rows, y_step] */
+    bf16 *a;                              /* what a product reads, [rows, a_step] */
+    bf16 *queries;                        /* [rows, heads * size] */
+    uint8_t *narrow;                      /* rows in 8 bits, [rows, narrow_step] */
+    float *narrow_scales;                 /* [rows] */
+    Stretch *stretches;                   /* [stretch_count] */
     const int64_t **row_tables;           /* [rows], in the order of runs, as those below */
     int64_t *row_positions, *row_lengths;
-    float *scores;  /* [threads, score_step] */
-    bf16 *weights;  /* [threads, weight_step] */
+    float *scores;                        /* [threads, score_step] */
+    bf16 *weights;                        /* [threads, weight_step] */
     long y_step, a_step, score_step, weight_step, stretch_count;
 } Pass;
 
