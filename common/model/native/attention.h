@@ -132,10 +132,11 @@ INLINE long first_seen(const Layer *layer, long position)
 INLINE int alike(const Stretch *stretch, long one, long other, long block)
 {
     const int64_t *a = stretch->tables[one] + block, *b = stretch->tables[other] + block;
-    if (a == b)
-        return 1;
-    return stretch->lengths[one] >= block + LANES && stretch->lengths[other] >= block + LANES &&
-           !memcmp(a, b, LANES * sizeof *a);
+    long one_ends = stretch->lengths[one] - block, other_ends = stretch->lengths[other] - block;
+    if (one_ends != other_ends && (one_ends < LANES || other_ends < LANES))
+        return 0; /* a block past the end of a table repeats the last key there */
+    long count = one_ends < LANES ? one_ends : LANES;
+    return a == b || !memcmp(a, b, count * sizeof *a);
 }
 
 /* Has the keys and values of all heads come that some rows see, from afar. */

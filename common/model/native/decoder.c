@@ -219,8 +219,8 @@ static int in_range(const Model *model, const Batch *batch)
     return 1;
 }
 
-/* Lays runs out row by row and cuts them into stretches, one sequence's at most in each; returns
-   how many there are. */
+/* Lays runs out row by row and cuts them into stretches of rows that begin with the same key, as
+   those of one sequence do; returns how many there are. */
 static long stretched(const Batch *batch, Pass *pass)
 {
     long count = 0;

@@ -1,4 +1,4 @@
-/* What AVX-512 lacks: bfloat16 in and out, exp(), sums across lanes.
+/* What AVX-512 lacks: bfloat16 in and out, and exp().
 
    Every function rounds one way whatever stands in the other lanes, and nothing here is left to
    the compiler's choice of contraction (-ffp-contract=off): the bits are those of this source. */

@@ -128,6 +128,18 @@ def test_rolling_on_is_step_after_step(levels: int, tmp_path: Path) -> None:
             paths[index] = path
 
 
+def test_two_pieces_of_one_text_in_one_batch(tmp_path: Path) -> None:
+    """Each sees its own end of the same table."""
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    ids = [5, 9, 33, 7, 80, 12, 21]
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(len(ids))
+    pieces = [Segment(ids[a:b], a, lease.slots, wanted=[b - a - 1]) for a, b in ((0, 3), (3, 7))]
+    first, second = target.forward(pieces).logits
+    assert torch.equal(first, _alone(target, ids[:3]))
+    assert torch.equal(second, _alone(target, ids))
+
+
 def _alone(target: Runner, ids: list[int]) -> Tensor:
     """Logits after a text. # [V]"""
     lease = KvLease(target.pool.blocks)
