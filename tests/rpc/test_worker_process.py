@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -92,9 +93,11 @@ def test_a_port_in_use_is_found_before_the_model_is_loaded(
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
+    """One that nobody gets by asking for any, while the model is being loaded."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 async def launch(service: str, *argv: str) -> asyncio.subprocess.Process:
@@ -116,7 +119,11 @@ async def running(
     process = await launch(service, *flags, *argv)
     try:
         assert process.stdout is not None
-        line = json.loads(await process.stdout.readline() or b"{}")
+        said = await process.stdout.readline()
+        if not said:
+            assert process.stderr is not None
+            pytest.fail(f"{service} did not start: {(await process.stderr.read()).decode()}")
+        line = json.loads(said)
         assert (line["event"], line["service"]) == ("serving", service)
         yield process, f"127.0.0.1:{line['port']}"
     finally:
