@@ -28,6 +28,9 @@ class WorkerConfig:
     """torch device: auto, cpu, cuda, cuda:1, …"""
     threads: int = 0
     """CPU threads of one forward pass; 0 takes torch's default."""
+    most_threads: int = 0
+    """CPU threads of a pass of many rows (prompts, several requests, large trees), which computing
+    bounds and not the memory; 0 for no more than of others. For models of the compiled decoder."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int
@@ -48,7 +51,7 @@ class WorkerConfig:
     """Least severity that is logged."""
 
     def __post_init__(self) -> None:
-        at_least(self, threads=0, grace_s=0)
+        at_least(self, threads=0, most_threads=0, grace_s=0)
         check_ports(port=self.port, health_port=self.health_port, metrics_port=self.metrics_port)
         check_exposure(
             self.host,

@@ -29,7 +29,8 @@ class WorkerOptions:
     """Where the models run: auto, cpu, cuda."""
 
     threads: int = 0
-    """CPU threads of each model's process; 0 shares the cores between the two."""
+    """CPU threads of each model; 0 shares the cores between the two. The target's passes of many
+    rows take the drafter's as well, which rests under such a load."""
 
     grace_s: float = 5.0
     """Seconds that running requests get when a service stops."""
@@ -39,7 +40,8 @@ def verifier_command(
     models: Models, options: WorkerOptions, store_url: str | None = None
 ) -> list[str]:
     """Return the verifier's command line."""
-    more = {"quantize": options.quantize}
+    threads = options.threads or default_threads()
+    more = {"quantize": options.quantize, "most-threads": str(2 * threads)}
     if models.medusa:
         more["medusa"] = str(models.medusa)
     if store_url:

@@ -75,7 +75,7 @@ DraftQuantizeOption = Annotated[
 ]
 DeviceOption = Annotated[Device, typer.Option(help="Where the models run")]
 Threads = Annotated[
-    int, typer.Option(min=0, help="CPU threads of each model's process; 0 shares the cores")
+    int, typer.Option(min=0, help="CPU threads of each model; 0 shares the cores between the two")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the services' logs")]
 

@@ -34,9 +34,12 @@ def runner(
     kv_bytes: int = 16 << 20,
     device: str = "cpu",
     quantize: Quantize = "none",
+    most_threads: int = 0,
 ) -> Runner:
     """A runner for a model directory; on the CPU unless said otherwise."""
-    loaded = load(str(directory), dtype=dtype, device=device, quantize=quantize)
+    loaded = load(
+        str(directory), dtype=dtype, device=device, quantize=quantize, most_threads=most_threads
+    )
     return Runner(loaded, kv_bytes=kv_bytes)
 
 

@@ -45,6 +45,7 @@ def prepare(
     device: torch.device,
     max_len: int,
     quantize: Quantize,
+    most_threads: int = 0,
 ) -> tuple[Forward | NativeModel, str]:
     """Makes a loaded `transformers` model fit the engine.
 
@@ -54,6 +55,7 @@ def prepare(
         device: Where it runs.
         max_len: Positions to be ready for.
         quantize: What its weights are rounded to.
+        most_threads: CPU threads of a pass of many rows, where that can differ from others'.
 
     Returns:
         The model as the engine calls it, and the name of its kernels.
@@ -64,10 +66,11 @@ def prepare(
     dtype = next(model.parameters()).dtype
     cpu = device.type == "cpu"
     make: MakeLinear
+    native = partial(NativeModel, model, context, max_len, most_threads=most_threads)
     if quantize == "int8":
         _check_quantizable(model)
         if cpu and can_run(model):
-            return NativeModel(model, context, max_len, quantize=True), f"{_NATIVE}-int8"
+            return native(quantize=True), f"{_NATIVE}-int8"
         if cpu and integer_products():
             if can_fuse(model):
                 return FusedModel(model, context, max_len, IntegerProduct), f"{_FUSED}-int8"
@@ -76,7 +79,7 @@ def prepare(
             tile = tile_rows(device)
             name, make = f"widened{tile}-int8", partial(WidenedLinear, tile=tile)
     elif cpu and can_run(model):
-        return NativeModel(model, context, max_len), _NATIVE
+        return native(), _NATIVE
     elif cpu and packing_works(dtype) and can_fuse(model):
         return FusedModel(model, context, max_len), _FUSED
     else:

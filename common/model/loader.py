@@ -77,7 +77,12 @@ class LoadedModel:
 
 
 def load(
-    path: str, *, dtype: Dtype = "auto", device: str = "auto", quantize: Quantize = "none"
+    path: str,
+    *,
+    dtype: Dtype = "auto",
+    device: str = "auto",
+    quantize: Quantize = "none",
+    most_threads: int = 0,
 ) -> LoadedModel:
     """Loads a model.
 
@@ -86,6 +91,8 @@ def load(
         dtype: Of the weights; "auto" takes what the files say.
         device: "cpu", "cuda", "cuda:1", …; "auto" takes CUDA where it is there.
         quantize: What the weights of its linear layers are rounded to.
+        most_threads: CPU threads of a pass of many rows, where that can differ from torch's
+            number; 0 for no more.
 
     Raises:
         ModelError: Missing, corrupt or unsupported; says which file or what.
@@ -109,7 +116,14 @@ def load(
     model.eval().requires_grad_(False)
     output_layer: Any = model.get_output_embeddings()  # type: ignore[operator]
     weight = output_layer.weight.data
-    forward, kernels = prepare(model, context, device=where, max_len=max_len, quantize=quantize)
+    forward, kernels = prepare(
+        model,
+        context,
+        device=where,
+        max_len=max_len,
+        quantize=quantize,
+        most_threads=most_threads,
+    )
     return LoadedModel(
         forward=forward,
         parameters=parameters,

@@ -55,7 +55,13 @@ def load_runner(
         server.check_port(config.host, config.metrics_port, "--metrics-port")
     if config.threads:
         torch.set_num_threads(config.threads)
-    loaded = load(config.model, dtype=config.dtype, device=config.device, quantize=config.quantize)
+    loaded = load(
+        config.model,
+        dtype=config.dtype,
+        device=config.device,
+        quantize=config.quantize,
+        most_threads=config.most_threads,
+    )
     facts = {"model": loaded.name, "device": str(loaded.device), "kernels": loaded.kernels}
     _log.info("model loaded", extra=facts)
     runner = Runner(loaded, kv_bytes=kv_bytes, block_tokens=block_tokens, max_len=max_len)

@@ -34,11 +34,12 @@ typedef struct {
     float *scores;                        /* [threads, score_step] */
     bf16 *weights;                        /* [threads, weight_step] */
     long y_step, a_step, score_step, weight_step, stretch_count;
+    int threads;
 } Pass;
 
 struct Decoder {
     Workers *workers;
-    int threads;
+    int threads, most_threads; /* of passes that the memory bounds, and of those of more rows */
     void *room;
     size_t room_bytes;
 };
@@ -101,10 +102,11 @@ static void gated(const float *both, long size, bf16 *out)
     }
 }
 
-#define PART_OF(count) \
-    for (long i = (count) * part / parts, end = (count) * (part + 1) / parts; i < end; i++)
+#define PART_OF(all) \
+    for (long i = (all) * part.index / part.count, end = (all) * (part.index + 1) / part.count; \
+         i < end; i++)
 
-static void embed(void *what, int part, int parts)
+static void embed(void *what, Part part)
 {
     Pass *pass = what;
     long hidden = pass->model->hidden;
@@ -116,7 +118,7 @@ static void embed(void *what, int part, int parts)
         }
 }
 
-static void norm_attention(void *what, int part, int parts)
+static void norm_attention(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
@@ -126,7 +128,7 @@ static void norm_attention(void *what, int part, int parts)
 }
 
 /* Queries, and what the cache keeps of every row. */
-static void turn(void *what, int part, int parts)
+static void turn(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
@@ -151,18 +153,18 @@ static void turn(void *what, int part, int parts)
     }
 }
 
-static void look(void *what, int part, int parts)
+static void look(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
-    float *scores = pass->scores + part * pass->score_step;
-    bf16 *weights = pass->weights + part * pass->weight_step;
+    float *scores = pass->scores + part.thread * pass->score_step;
+    bf16 *weights = pass->weights + part.thread * pass->weight_step;
     PART_OF(pass->stretch_count * model->kv_heads)
         attend(model, pass->layer, i % model->kv_heads, pass->stretches + i / model->kv_heads,
                pass->queries, pass->a, pass->a_step, scores, weights);
 }
 
-static void norm_mlp(void *what, int part, int parts)
+static void norm_mlp(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
@@ -171,14 +173,14 @@ static void norm_mlp(void *what, int part, int parts)
                pass->a + i * pass->a_step);
 }
 
-static void gate(void *what, int part, int parts)
+static void gate(void *what, Part part)
 {
     Pass *pass = what;
     PART_OF(pass->batch->rows)
         gated(pass->y + i * pass->y_step, pass->model->inner, pass->a + i * pass->a_step);
 }
 
-static void norm_states(void *what, int part, int parts)
+static void norm_states(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
@@ -187,7 +189,7 @@ static void norm_states(void *what, int part, int parts)
                model->epsilon, pass->batch->states + i * model->hidden);
 }
 
-static void narrow(void *what, int part, int parts)
+static void narrow(void *what, Part part)
 {
     Pass *pass = what;
     long inputs = pass->product->in;
@@ -196,13 +198,13 @@ static void narrow(void *what, int part, int parts)
                                           pass->narrow + i * narrow_step(inputs));
 }
 
-static void multiply_rows(void *what, int part, int parts)
+static void multiply_rows(void *what, Part part)
 {
     Pass *pass = what;
     Rows wide = {pass->from, NULL, pass->from_step * (long)sizeof(bf16)};
     Rows rounded = {pass->narrow, pass->narrow_scales, narrow_step(pass->product->in)};
     multiply(pass->product, pass->count, pass->product->scales ? &rounded : &wide, pass->to,
-             pass->to_step, pass->adds, part, parts);
+             pass->to_step, pass->adds, part.index, part.count);
 }
 
 /* Whether all that a batch names is there. */
@@ -299,10 +301,10 @@ static void *roomy(Decoder *decoder, size_t bytes)
 /* Lays a pass out in the decoder's room; 0 where there is no memory. */
 static int prepare(Decoder *decoder, Pass *pass)
 {
-    char *room = roomy(decoder, lay_out(pass, decoder->threads, NULL));
+    char *room = roomy(decoder, lay_out(pass, decoder->most_threads, NULL));
     if (!room)
         return 0;
-    lay_out(pass, decoder->threads, room);
+    lay_out(pass, decoder->most_threads, room);
     pass->stretch_count = stretched(pass->batch, pass);
     return 1;
 }
@@ -314,13 +316,14 @@ int decoder_supported(void)
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 }
 
-Decoder *decoder_open(int threads)
+Decoder *decoder_open(int threads, int most_threads)
 {
     Decoder *decoder = calloc(1, sizeof *decoder);
     if (!decoder)
         return NULL;
     decoder->threads = threads;
-    decoder->workers = workers_start(threads);
+    decoder->most_threads = most_threads;
+    decoder->workers = workers_start(most_threads);
     if (!decoder->workers) {
         free(decoder);
         return NULL;
@@ -347,8 +350,8 @@ static void product(Decoder *decoder, Pass *pass, const Product *by, long count,
     pass->to_step = to_step;
     pass->adds = adds;
     if (by->scales)
-        workers_run(decoder->workers, narrow, pass);
-    workers_run(decoder->workers, multiply_rows, pass);
+        workers_run(decoder->workers, pass->threads, narrow, pass);
+    workers_run(decoder->workers, pass->threads, multiply_rows, pass);
 }
 
 static void run_layer(Decoder *decoder, Pass *pass)
@@ -356,30 +359,31 @@ static void run_layer(Decoder *decoder, Pass *pass)
     Workers *workers = decoder->workers;
     const Layer *layer = pass->layer;
     long rows = pass->batch->rows, hidden = pass->model->hidden;
-    workers_run(workers, norm_attention, pass);
+    workers_run(workers, pass->threads, norm_attention, pass);
     product(decoder, pass, &layer->qkv, rows, pass->a, pass->a_step, pass->y, pass->y_step, 0);
-    workers_run(workers, turn, pass);
-    workers_run(workers, look, pass);
+    workers_run(workers, pass->threads, turn, pass);
+    workers_run(workers, pass->threads, look, pass);
     product(decoder, pass, &layer->out, rows, pass->a, pass->a_step, pass->x, hidden, 1);
-    workers_run(workers, norm_mlp, pass);
+    workers_run(workers, pass->threads, norm_mlp, pass);
     product(decoder, pass, &layer->gate_up, rows, pass->a, pass->a_step, pass->y, pass->y_step, 0);
-    workers_run(workers, gate, pass);
+    workers_run(workers, pass->threads, gate, pass);
     product(decoder, pass, &layer->down, rows, pass->a, pass->a_step, pass->x, hidden, 1);
 }
 
 int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
 {
     Pass pass = {.model = model, .batch = batch};
+    pass.threads = batch->rows > WHOLE_ROWS ? decoder->most_threads : decoder->threads;
     if (!in_range(model, batch))
         return OUT_OF_RANGE;
     if (!prepare(decoder, &pass))
         return OUT_OF_MEMORY;
-    workers_run(decoder->workers, embed, &pass);
+    workers_run(decoder->workers, pass.threads, embed, &pass);
     for (long layer = 0; layer < model->layers; layer++) {
         pass.layer = model->layer + layer;
         run_layer(decoder, &pass);
     }
-    workers_run(decoder->workers, norm_states, &pass);
+    workers_run(decoder->workers, pass.threads, norm_states, &pass);
     product(decoder, &pass, &model->head, batch->wanted_rows, batch->states, model->hidden,
             batch->logits, model->head.out, 0);
     return 0;
@@ -414,7 +418,7 @@ typedef struct {
     float *scales;   /* [count, rows] */
 } Stack;
 
-static void narrow_stack(void *what, int part, int parts)
+static void narrow_stack(void *what, Part part)
 {
     Stack *stack = what;
     long inputs = stack->products->in;
@@ -423,7 +427,7 @@ static void narrow_stack(void *what, int part, int parts)
                                     stack->narrow + i * narrow_step(inputs));
 }
 
-static void multiply_stack(void *what, int part, int parts)
+static void multiply_stack(void *what, Part part)
 {
     Stack *stack = what;
     for (long i = 0; i < stack->count; i++) {
@@ -433,7 +437,7 @@ static void multiply_stack(void *what, int part, int parts)
         Rows rounded = {stack->narrow + first * narrow_step(by->in), stack->scales + first,
                         narrow_step(by->in)};
         multiply(by, stack->rows, by->scales ? &rounded : &wide, stack->y + first * by->out,
-                 by->out, 0, part, parts);
+                 by->out, 0, part.index, part.count);
     }
 }
 
@@ -450,8 +454,8 @@ int decoder_multiply(Decoder *decoder, const Product *products, long count, long
             return OUT_OF_MEMORY;
         stack.narrow = (uint8_t *)room;
         stack.scales = (float *)(room + narrow);
-        workers_run(decoder->workers, narrow_stack, &stack);
+        workers_run(decoder->workers, decoder->threads, narrow_stack, &stack);
     }
-    workers_run(decoder->workers, multiply_stack, &stack);
+    workers_run(decoder->workers, decoder->threads, multiply_stack, &stack);
     return 0;
 }

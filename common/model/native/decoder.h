@@ -60,8 +60,11 @@ typedef struct Decoder Decoder;
 /* Whether this processor has what all below needs. */
 int decoder_supported(void);
 
-/* A decoder with so many threads, the caller's among them; NULL where that fails. */
-Decoder *decoder_open(int threads);
+/* A decoder; NULL where that fails.
+
+   threads: of a pass of few rows, which reading the weights bounds, the caller's among them;
+   most_threads: of one of more rows, which computing does. */
+Decoder *decoder_open(int threads, int most_threads);
 
 void decoder_close(Decoder *decoder);
 

@@ -94,13 +94,14 @@ class Decoder:
     """Threads, and room for what a pass holds; one thread uses it.
 
     Args:
-        threads: Of each call, the caller's among them.
+        threads: Of a pass of few rows, which reading the weights bounds, the caller's among them.
+        most_threads: Of one of more rows, which computing bounds; 0 for no more than of others.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, most_threads: int = 0) -> None:
         found = _library()
         assert found is not None
-        self._library, self._handle = found, found.decoder_open(threads)
+        self._library, self._handle = found, found.decoder_open(threads, max(threads, most_threads))
         if not self._handle:
             raise MemoryError("no threads to be had for the decoder")
         weakref.finalize(self, found.decoder_close, self._handle)
@@ -176,7 +177,7 @@ def _library() -> ctypes.CDLL | None:
     found = ctypes.CDLL(spec.origin)
     if not found.decoder_supported():
         return None
-    found.decoder_open.argtypes, found.decoder_open.restype = [c_int], c_void_p
+    found.decoder_open.argtypes, found.decoder_open.restype = [c_int, c_int], c_void_p
     found.decoder_close.argtypes, found.decoder_close.restype = [c_void_p], None
     found.decoder_run.argtypes = [c_void_p, POINTER(Model), POINTER(Batch)]
     found.decoder_run.restype = c_int

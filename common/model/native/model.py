@@ -38,13 +38,20 @@ class NativeModel:
         context: Its cache.
         max_len: Positions to be ready for.
         quantize: Whether to round the weights of products to int8, and what they read.
+        most_threads: Of a pass of many rows; others have torch's number.
     """
 
     def __init__(
-        self, original: Any, context: AttentionContext, max_len: int, *, quantize: bool = False
+        self,
+        original: Any,
+        context: AttentionContext,
+        max_len: int,
+        *,
+        quantize: bool = False,
+        most_threads: int = 0,
     ) -> None:
         self._quantize = quantize
-        self._decoder = Decoder(torch.get_num_threads())
+        self._decoder = Decoder(torch.get_num_threads(), most_threads)
         inner = original.model
         self._context, self._pool = context, context.pool
         self._kept: list[Tensor] = []  # what the structures point to

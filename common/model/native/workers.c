@@ -5,36 +5,62 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define SPINS 20000 /* looks before a thread goes to sleep: tasks of one pass follow at once */
+#define SPINS 4000 /* looks before a thread goes to sleep: tasks of one pass follow at once */
+#define PIECES 4   /* parts for each thread: one that does not get a processor leaves its to others */
 
 struct Workers {
-    int threads, started;
-    Task *task; /* NULL: end */
+    int started;
+    Task *task;
     void *what;
-    atomic_uint round;  /* tasks so far */
-    atomic_int working; /* threads that have not done their part */
-    atomic_int asleep;
+    int parts;
+    atomic_int wanted; /* threads for the task */
+    atomic_int left;   /* parts that nobody has begun */
+    atomic_int open;   /* parts that are not done */
+    atomic_int asleep, stopping;
     pthread_mutex_t lock;
-    pthread_cond_t news;
+    pthread_cond_t call;
     pthread_t thread[];
 };
 
 typedef struct {
     Workers *workers;
-    int part;
+    int thread;
 } Worker;
 
-static void await(Workers *workers, unsigned seen)
+/* Does parts until there are none. Who has begun one may read what it is part of: no other task is
+   set before it is done. */
+static void take_part(Workers *workers, int thread)
+{
+    int left = atomic_load_explicit(&workers->left, memory_order_acquire);
+    while (left > 0) {
+        if (!atomic_compare_exchange_weak_explicit(&workers->left, &left, left - 1,
+                                                   memory_order_acquire, memory_order_acquire))
+            continue;
+        workers->task(workers->what, (Part){left - 1, workers->parts, thread});
+        atomic_fetch_sub_explicit(&workers->open, 1, memory_order_release);
+        left = atomic_load_explicit(&workers->left, memory_order_acquire);
+    }
+}
+
+/* Whether there is something for a thread to do, or to end. */
+static int news(Workers *workers, int thread)
+{
+    if (atomic_load(&workers->stopping))
+        return 1;
+    return thread < atomic_load(&workers->wanted) && atomic_load(&workers->left) > 0;
+}
+
+static void await(Workers *workers, int thread)
 {
     for (int spin = 0; spin < SPINS; spin++) {
-        if (atomic_load_explicit(&workers->round, memory_order_acquire) != seen)
+        if (news(workers, thread))
             return;
         __builtin_ia32_pause();
     }
     pthread_mutex_lock(&workers->lock);
     atomic_fetch_add(&workers->asleep, 1);
-    while (atomic_load(&workers->round) == seen)
-        pthread_cond_wait(&workers->news, &workers->lock);
+    while (!news(workers, thread))
+        pthread_cond_wait(&workers->call, &workers->lock);
     atomic_fetch_sub(&workers->asleep, 1);
     pthread_mutex_unlock(&workers->lock);
 }
@@ -43,26 +69,18 @@ static void *work(void *argument)
 {
     Worker me = *(Worker *)argument;
     free(argument);
-    for (unsigned seen = 0;; seen++) {
-        await(me.workers, seen);
-        Task *task = me.workers->task;
-        if (task)
-            task(me.workers->what, me.part, me.workers->threads);
-        atomic_fetch_sub_explicit(&me.workers->working, 1, memory_order_release);
-        if (!task)
-            return NULL;
+    while (!atomic_load(&me.workers->stopping)) {
+        take_part(me.workers, me.thread);
+        await(me.workers, me.thread);
     }
+    return NULL;
 }
 
-static void begin(Workers *workers, Task *task, void *what)
+static void wake(Workers *workers)
 {
-    workers->task = task;
-    workers->what = what;
-    atomic_store(&workers->working, workers->started);
-    atomic_fetch_add(&workers->round, 1);
     if (atomic_load(&workers->asleep)) {
         pthread_mutex_lock(&workers->lock);
-        pthread_cond_broadcast(&workers->news);
+        pthread_cond_broadcast(&workers->call);
         pthread_mutex_unlock(&workers->lock);
     }
 }
@@ -72,14 +90,13 @@ Workers *workers_start(int threads)
     Workers *workers = calloc(1, sizeof *workers + (threads - 1) * sizeof(pthread_t));
     if (!workers)
         return NULL;
-    workers->threads = threads;
     pthread_mutex_init(&workers->lock, NULL);
-    pthread_cond_init(&workers->news, NULL);
-    for (int part = 1; part < threads; part++) {
+    pthread_cond_init(&workers->call, NULL);
+    for (int thread = 1; thread < threads; thread++) {
         Worker *worker = malloc(sizeof *worker);
         if (worker)
-            *worker = (Worker){workers, part};
-        if (!worker || pthread_create(&workers->thread[part - 1], NULL, work, worker)) {
+            *worker = (Worker){workers, thread};
+        if (!worker || pthread_create(&workers->thread[thread - 1], NULL, work, worker)) {
             free(worker);
             workers_stop(workers);
             return NULL;
@@ -91,25 +108,32 @@ Workers *workers_start(int threads)
 
 void workers_stop(Workers *workers)
 {
-    begin(workers, NULL, NULL);
+    atomic_store(&workers->stopping, 1);
+    wake(workers);
     for (int i = 0; i < workers->started; i++)
         pthread_join(workers->thread[i], NULL);
-    pthread_cond_destroy(&workers->news);
+    pthread_cond_destroy(&workers->call);
     pthread_mutex_destroy(&workers->lock);
     free(workers);
 }
 
-void workers_run(Workers *workers, Task *task, void *what)
+void workers_run(Workers *workers, int threads, Task *task, void *what)
 {
-    if (workers->started) {
-        begin(workers, task, what);
-        task(what, 0, workers->threads);
-        for (int spin = 0; atomic_load_explicit(&workers->working, memory_order_acquire); spin++)
-            if (spin < SPINS)
-                __builtin_ia32_pause();
-            else
-                sched_yield(); /* a thread may wait for this one's processor */
-    } else {
-        task(what, 0, 1);
+    if (threads == 1) {
+        task(what, (Part){0, 1, 0});
+        return;
     }
+    workers->task = task;
+    workers->what = what;
+    workers->parts = threads * PIECES;
+    atomic_store(&workers->wanted, threads);
+    atomic_store(&workers->open, workers->parts);
+    atomic_store(&workers->left, workers->parts);
+    wake(workers);
+    take_part(workers, 0);
+    for (int spin = 0; atomic_load_explicit(&workers->open, memory_order_acquire); spin++)
+        if (spin < SPINS)
+            __builtin_ia32_pause();
+        else
+            sched_yield(); /* a thread may wait for this one's processor */
 }

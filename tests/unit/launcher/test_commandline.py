@@ -31,3 +31,12 @@ def test_each_worker_is_told_of_its_own_quantisation(target: str, draft: str) ->
     assert MODELS.draft is not None
     drafter = _understood(DrafterConfig, drafter_command(MODELS.draft, options))
     assert (drafter.model, drafter.quantize) == ("/draft", draft)
+
+
+def test_large_passes_of_the_target_take_the_drafters_share_of_the_cores() -> None:
+    options = WorkerOptions(threads=3)
+    verifier = _understood(VerifierConfig, verifier_command(MODELS, options))
+    assert (verifier.threads, verifier.most_threads) == (3, 6)
+    assert MODELS.draft is not None
+    drafter = _understood(DrafterConfig, drafter_command(MODELS.draft, options))
+    assert (drafter.threads, drafter.most_threads) == (3, 0)

@@ -33,6 +33,7 @@ KINDS = ("llama", "mistral-bfloat16", "gemma2", "qwen3_moe", "gpt2", "gpt2-int8"
         "float32",
         "bfloat16-threads",
         "float32-threads",
+        "bfloat16-more",
         "bfloat16-torch",
         "bfloat16-int8",
         *KINDS,
@@ -42,6 +43,8 @@ def target(
     request: pytest.FixtureRequest, demo_target: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:
     """The demo target in a type, on one thread or two, or a tiny model; some in int8.
+
+    Once passes of many rows get more threads than there are processors.
 
     Some of what compiled code does here torch does elsewhere.
     """
@@ -57,7 +60,8 @@ def target(
             dtype: Dtype = "bfloat16" if how == "bfloat16" else "float32"
             yield runner(directory, dtype, quantize=quantize)
         else:
-            yield runner(demo_target, name, quantize=quantize)
+            more = 5 if how == "more" else 0
+            yield runner(demo_target, name, quantize=quantize, most_threads=more)
     torch.set_num_threads(before)
 
 
