@@ -253,7 +253,7 @@ def step(
         choices=choices,
         accepted=accepted[:taken],
         ids=one.ids[-taken:],
-        state=torch.empty(0),
+        states=torch.empty(1, 0),
     )
     started = time.perf_counter()
     proposer.observe(one, outcome)

@@ -11,6 +11,8 @@ import logging
 import time
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from common.errors import PacelineError, ResourceExhausted, Unavailable
 from common.fair_share import over_share
 from common.inbox import Inbox, Note, StepMeter
@@ -20,6 +22,7 @@ from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.model.tree import TokenTree
 from verifier.acceptance import rules
+from verifier.acceptance.base import Scores
 from verifier.acceptance.typical import Typical
 from verifier.choice import MethodChoice
 from verifier.config import EngineConfig
@@ -289,31 +292,33 @@ class Engine:
             )
 
     def _commit(
-        self, batch: list[Work], scored: list[Scored | None], started: float, verified: float
+        self, batch: list[Work], scored: Scored, started: float, verified: float
     ) -> None:
         """Keeps what was right, frees who is done, tells drafters first and then everyone."""
         news = []
-        for work, result in zip(batch, scored, strict=True):
+        for work, scores in zip(batch, scored.scores, strict=True):
             if work.sequence.gone:
                 continue
             watch = work.sequence.stopwatch
             if watch is not None:
                 watch.stepped(started, verified)
-            if result is None:
+            if scores is None:
                 self._computed(work.sequence, work.rows)
             else:
-                news.append((work.sequence, self._commit_round(work, result)))
+                event = self._commit_round(work, scores, scored.output.states)
+                news.append((work.sequence, event))
         self._flush()
         for sequence, event in news:
             sequence.listener(event)
 
-    def _commit_round(self, work: Work, scored: Scored) -> Event:
-        sequence, tree = work.sequence, scored.scores.tree
-        accepted, last = self._rules[sequence.request.acceptance](scored.scores)
+    def _commit_round(self, work: Work, scores: Scores, states: Tensor) -> Event:
+        sequence, tree = work.sequence, scores.tree
+        accepted, last = self._rules[sequence.request.acceptance](scores)
         root = len(sequence.ids) - 1
         taken = sequence.commit([*(tree.ids[node] for node in accepted), last])
         kept = accepted[:taken]
-        self._keep_path(sequence, tree, root, kept)
+        if kept:
+            self._keep_path(sequence, tree, root, kept)
         self._computed(sequence, work.rows + len(kept))
         owners = [tree.owners[node] for node in kept]
         drafted = tree.draft_tokens + tree.probes(kept)
@@ -329,10 +334,11 @@ class Engine:
         ids = sequence.ids[-taken:]
         outcome = Outcome(
             tree=tree,
-            choices=scored.scores.choices,
+            choices=scores.choices,
             accepted=kept,
             ids=ids,
-            state=scored.states[kept[-1] if kept else 0],
+            states=states,
+            at=scores.first + (kept[-1] if kept else 0),
         )
         times = self._lap(sequence, drafted, len(kept))
         self._scheduler.proposer(sequence).observe(sequence, outcome)

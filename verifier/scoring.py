@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Works
-from dataclasses import dataclass
-
-from torch import Tensor
+from typing import NamedTuple
 
 from common.model.batch import Segment
-from common.model.runner import Runner
+from common.model.runner import Output, Runner
 from common.model.sampling import Row, sample
 from common.model.tree import TokenTree
 from verifier.acceptance.base import Scores
@@ -16,15 +14,16 @@ from verifier.scheduler import Work
 from verifier.sequence import Sequence
 
 
-@dataclass(frozen=True)
-class Scored:
-    """One sequence's tree after the pass, and the states below it."""
+class Scored(NamedTuple):
+    """A batch after its pass."""
 
-    scores: Scores
-    states: Tensor  # [nodes, hidden]
+    scores: list[Scores | None]
+    """Of each piece of work; None of chunks that end before the last committed token."""
+    output: Output
+    """What the pass had to say of all of them."""
 
 
-def score(runner: Runner, batch: Works[Work]) -> list[Scored | None]:
+def score(runner: Runner, batch: Works[Work]) -> Scored:
     """Computes a batch.
 
     Args:
@@ -32,25 +31,30 @@ def score(runner: Runner, batch: Works[Work]) -> list[Scored | None]:
         batch: What the scheduler chose.
 
     Returns:
-        What was found of each; None of chunks that end before the last committed token.
+        What was found.
     """
     output = runner.forward([_segment(work) for work in batch])
     rows = [_rows(work.sequence, work.tree) if work.tree else [] for work in batch]
-    every = [row for part in rows for row in part]
-    choices = sample(output.logits[: len(every)], every).tolist() if every else []
-    scored: list[Scored | None] = []
+    every = rows[0] if len(rows) == 1 else [row for part in rows for row in part]
+    choices = _choices(output, every)
+    scores: list[Scores | None] = []
     first = 0
     for work, part in zip(batch, rows, strict=True):
         if work.tree is None:
-            scored.append(None)
+            scores.append(None)
             continue
-        mine = slice(first, first + len(part))
-        scores = Scores(
-            tree=work.tree, choices=choices[mine], logits=output.logits[mine], rows=part
-        )
-        scored.append(Scored(scores, output.states[mine]))
-        first = mine.stop
-    return scored
+        mine = choices[first : first + len(part)]
+        logits = output.logits
+        scores.append(Scores(tree=work.tree, choices=mine, rows=part, logits=logits, first=first))
+        first += len(part)
+    return Scored(scores, output)
+
+
+def _choices(output: Output, rows: list[Row]) -> list[int]:
+    """The target's choice at every node."""
+    if output.likeliest is not None and all(row.bare for row in rows):
+        return output.likeliest
+    return sample(output.logits[: len(rows)], rows).tolist() if rows else []
 
 
 def _segment(work: Work) -> Segment:
@@ -66,6 +70,8 @@ def _segment(work: Work) -> Segment:
 def _rows(sequence: Sequence, tree: TokenTree) -> list[Row]:
     """What sampling needs to know at each node: position, and history where penalties ask."""
     sampling, seen = sequence.request.sampling, sequence.seen
+    if sampling.greedy and seen is None:
+        return [Row(params=sampling)] * len(tree)  # wherever they stand
     paths: list[tuple[int, ...]] = [()] * len(tree)
     if seen is not None:
         for node in range(1, len(tree)):

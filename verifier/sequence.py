@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
@@ -178,11 +178,12 @@ class Counts:
 
     def snapshot(self) -> Counts:
         """Returns a copy for other threads, which counting on does not change."""
-        return replace(
-            self,
-            accepted_per_position=self.accepted_per_position.copy(),
-            accepted_by_method=self.accepted_by_method.copy(),
+        copy = Counts(
+            self.method, self.cached_tokens, self.rounds, self.drafted_tokens, self.accepted_tokens
         )
+        copy.accepted_per_position = self.accepted_per_position.copy()
+        copy.accepted_by_method = self.accepted_by_method.copy()
+        return copy
 
 
 @dataclass(frozen=True)

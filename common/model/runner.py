@@ -35,6 +35,9 @@ class Output(NamedTuple):
     """`[M, V]`."""
     states: Tensor
     """What the output layer read: the last layer's, normed; `[M, hidden]`."""
+    likeliest: list[int] | None = None
+    """Token with the largest logit of each row, of equal ones the lowest, `[M]`; where the kernels
+    tell it in passing."""
 
 
 class Runner:

@@ -37,14 +37,19 @@ class Row:
     params: SamplingParams
     """The request's sampling."""
 
-    position: int
-    """Absolute position of the token being chosen."""
+    position: int = 0
+    """Absolute position of the token being chosen; nothing to a greedy choice."""
 
     seen: Tensor | None = None
     """Ids of prompt and committed tokens, bool [V]; needed for a repetition penalty only."""
 
     path: tuple[int, ...] = ()
     """Ids after the committed ones: a tree node's ancestors and itself; seen as well."""
+
+    @property
+    def bare(self) -> bool:
+        """Whether the token is the likeliest by the logits as they are."""
+        return self.params.greedy and not self.params.adjusts
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:

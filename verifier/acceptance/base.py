@@ -19,21 +19,24 @@ class Scores:
     """What was drafted."""
     choices: Sequence[int]
     """The target's own keyed sample after each node, `[nodes]`."""
-    logits: Tensor
-    """`[nodes, V]`."""
     rows: Sequence[Row]
     """Sampling, position and history of each node, `[nodes]`."""
+    logits: Tensor
+    """Of a pass, `[M, V]`."""
+    first: int = 0
+    """Row of the root among them; those of the other nodes follow."""
 
     def probabilities(self, node: int) -> Tensor:
         """What the token after a node is sampled from, float64 on the CPU, `[V]`.
 
         Greedy sampling puts all weight on the token it chooses.
         """
+        at = self.first + node
         if self.rows[node].params.greedy:
             sure = self.logits.new_zeros(self.logits.shape[1], device="cpu").double()
             sure[self.choices[node]] = 1.0
             return sure
-        warped = warp(self.logits[node : node + 1], [self.rows[node]])[0]
+        warped = warp(self.logits[at : at + 1], [self.rows[node]])[0]
         return warped.cpu().double().softmax(-1)
 
 

@@ -31,10 +31,17 @@ class Outcome:
     """Nodes committed, from the root's child down."""
     ids: Ids[int]
     """Tokens committed: those of the accepted nodes, and one more unless the text ended."""
-    state: Tensor
-    """The target's last state, normed, at the last accepted node, `[hidden]`."""
+    states: Tensor
+    """The target's last states, normed, as the pass had them, `[M, hidden]`."""
+    at: int = 0
+    """Row of the last accepted node among them."""
     wanted: bool = True
     """Whether this proposer is to draft in the next round."""
+
+    @property
+    def state(self) -> Tensor:
+        """At the last accepted node, `[hidden]`."""
+        return self.states[self.at]
 
 
 class Proposer(Protocol):

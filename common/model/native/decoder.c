@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "pick.h"
 #include "product.h"
 #include "vector.h"
 #include "workers.h"
@@ -187,6 +188,14 @@ static void norm_states(void *what, Part part)
     PART_OF(pass->batch->wanted_rows)
         normed(pass->x + pass->batch->wanted[i] * model->hidden, model->norm, model->hidden,
                model->epsilon, pass->batch->states + i * model->hidden);
+}
+
+static void choose(void *what, Part part)
+{
+    Pass *pass = what;
+    long vocab = pass->model->head.out;
+    PART_OF(pass->batch->wanted_rows)
+        pick(pass->batch->logits + i * vocab, vocab, 1, pass->batch->likeliest + i);
 }
 
 static void narrow(void *what, Part part)
@@ -386,6 +395,7 @@ int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
     workers_run(decoder->workers, pass.threads, norm_states, &pass);
     product(decoder, &pass, &model->head, batch->wanted_rows, batch->states, model->hidden,
             batch->logits, model->head.out, 0);
+    workers_run(decoder->workers, pass.threads, choose, &pass);
     return 0;
 }
 

@@ -49,6 +49,7 @@ typedef struct {
     const int64_t *wanted;                  /* [wanted_rows] */
     float *logits;                          /* [wanted_rows, V] */
     uint16_t *states;                       /* [wanted_rows, hidden] */
+    int64_t *likeliest;                     /* [wanted_rows]: ids of the largest logits */
 } Batch;
 
 /* What calls return; 0 where all is well. */

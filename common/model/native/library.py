@@ -87,6 +87,7 @@ class Batch(Structure):
         ("wanted", c_void_p),
         ("logits", c_void_p),
         ("states", c_void_p),
+        ("likeliest", c_void_p),
     )
 
 

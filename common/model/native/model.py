@@ -27,6 +27,7 @@ class _LaidOut(NamedTuple):
     batch: Batch
     logits: Tensor
     states: Tensor
+    likeliest: np.ndarray
     kept: object
 
 
@@ -89,7 +90,7 @@ class NativeModel:
         """Of the cache, by layer."""
         return dict.fromkeys(range(len(self._layers)), self._shape)
 
-    def __call__(self, segments: Sequence[Segment]) -> tuple[Tensor, Tensor]:
+    def __call__(self, segments: Sequence[Segment]) -> tuple[Tensor, Tensor, list[int]]:
         """Computes rows.
 
         Args:
@@ -97,14 +98,14 @@ class NativeModel:
 
         Returns:
             Of the wanted rows: logits, float32 `[M, V]`, and the states that the output layer
-            read, `[M, hidden]`.
+            read, `[M, hidden]`; and the tokens with the largest logits, `[M]`.
 
         Raises:
             IndexError: An id, position or slot there is not.
         """
         laid = self._lay_out(segments)
         self._decoder.run(self._model, laid.batch)
-        return laid.logits, laid.states
+        return laid.logits, laid.states, laid.likeliest.tolist()
 
     def roll(
         self, segments: Sequence[Segment], slots: Sequence[Sequence[int]], best: int
@@ -153,12 +154,12 @@ class NativeModel:
             [
                 *(segment.positions for segment in segments),
                 *(segment.row_slots for segment in segments),
-                np.array([*ids, *ordered, *starts, *wanted, *map(_address, tables)]),
+                np.array([*ids, *ordered, *starts, *wanted, *map(_address, tables), *wanted]),
             ]
         )
-        counts = (rows, rows, rows, rows, runs + 1, len(wanted), runs)
+        counts = (rows, rows, rows, rows, runs + 1, len(wanted), runs, len(wanted))
         at = itertools.accumulate(counts, initial=_address(words) // _WORD)
-        positions, slots, ids_at, ordered_at, starts_at, wanted_at, tables_at = (
+        positions, slots, ids_at, ordered_at, starts_at, wanted_at, tables_at, likeliest_at = (
             word * _WORD for word, _ in zip(at, counts, strict=False)
         )
         batch = Batch(
@@ -174,8 +175,10 @@ class NativeModel:
             wanted=wanted_at,
             logits=logits.data_ptr(),
             states=states.data_ptr(),
+            likeliest=likeliest_at,
         )
-        return _LaidOut(batch, logits, states, (words, tables))
+        likeliest = words[len(words) - len(wanted) :]
+        return _LaidOut(batch, logits, states, likeliest, (words, tables))
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first."""

@@ -132,7 +132,7 @@ class Table:
             choices=(),
             accepted=accepted,
             ids=ids,
-            state=torch.empty(0),
+            states=torch.empty(1, 0),
             wanted=wanted,
         )
         self.proposer.observe(self.sequence, outcome)

@@ -128,6 +128,17 @@ def test_rolling_on_is_step_after_step(levels: int, tmp_path: Path) -> None:
             paths[index] = path
 
 
+def test_a_pass_tells_the_likeliest_tokens(tmp_path: Path) -> None:
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    ids = [5, 9, 33, 7, 80, 12]
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(len(ids))
+    output = target.forward([Segment(ids, 0, lease.slots, wanted=[1, 5])])
+    assert output.likeliest == output.logits.argmax(-1).tolist()
+    output = target.forward([Segment(ids, 0, lease.slots, wanted=[])])
+    assert output.likeliest == []
+
+
 def test_two_pieces_of_one_text_in_one_batch(tmp_path: Path) -> None:
     """Each sees its own end of the same table."""
     target = runner(tiny_models.save("llama", tmp_path), "bfloat16")

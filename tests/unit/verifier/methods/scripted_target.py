@@ -82,6 +82,6 @@ def _check(proposer: Proposer, target: Target, one: Sequence, tree: TokenTree) -
     accepted, last = walk(tree, choices)
     taken = one.commit([*(tree.ids[node] for node in accepted), last])
     ids, kept = one.ids[-taken:], accepted[:taken]
-    outcome = Outcome(tree=tree, choices=choices, accepted=kept, ids=ids, state=torch.empty(0))
+    outcome = Outcome(tree=tree, choices=choices, accepted=kept, ids=ids, states=torch.empty(1, 0))
     proposer.observe(one, outcome)
     return Round(tree, kept, ids)

@@ -127,8 +127,8 @@ class Case:
     def _end(self, tree: TokenTree, accepted: list[int]) -> None:
         ids = [*(tree.ids[node] for node in accepted), 9]
         self.one.commit(ids)
-        state = torch.zeros(1)
-        outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, state=state)
+        states = torch.zeros(1, 1)
+        outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, states=states)
         self.hybrid.observe(self.one, outcome)
 
 

@@ -58,7 +58,7 @@ def _observe(
 ) -> None:
     ids = [*(tree.ids[node] for node in accepted), bonus]
     one.commit(ids)
-    outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, state=torch.zeros(4))
+    outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, states=torch.zeros(1, 4))
     proposer.observe(one, outcome)
 
 
