@@ -291,9 +291,7 @@ class Engine:
                 seconds=time.monotonic() - started,
             )
 
-    def _commit(
-        self, batch: list[Work], scored: Scored, started: float, verified: float
-    ) -> None:
+    def _commit(self, batch: list[Work], scored: Scored, started: float, verified: float) -> None:
         """Keeps what was right, frees who is done, tells drafters first and then everyone."""
         news = []
         for work, scores in zip(batch, scored.scores, strict=True):
