@@ -7,7 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.model.native.library import BLOCK_OUTPUTS, Decoder, Product, available
+from common.model.native.pages import LargePages
 from common.model.quantized import round_weight
+
+_PAGES = LargePages()
+"""Where matrices lie: those of a model one after another, as a pass reads them."""
 
 
 class NativeProducts:
@@ -86,7 +90,7 @@ def _packed(weight: Tensor) -> Tensor:
     together = 4 // weight.itemsize
     padded = F.pad(weight, (0, -inputs % together, 0, -outputs % BLOCK_OUTPUTS))
     blocks = padded.view(-1, BLOCK_OUTPUTS, padded.shape[1] // together, together)
-    return blocks.transpose(1, 2).contiguous()
+    return _PAGES.copy(blocks.transpose(1, 2))
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
