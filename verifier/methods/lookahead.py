@@ -150,7 +150,6 @@ class LookaheadProposer:
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds guesses as far as they pay, and the window where it is due."""
         state = self._states[sequence]
-        state.index.catch_up(sequence.ids)
         state.tree, before = tree, len(tree)
         expected = self._guess(state, sequence, tree, budget)
         left = budget - (len(tree) - before)
@@ -226,8 +225,9 @@ class LookaheadProposer:
         earned = 0
         if stood:
             guessed = state.guessed.origins(outcome.ids)
+            for origin in guessed:
+                self.counts.accepted[origin] += 1
             earned = guessed.count(Origin.TARGET)
-            self.counts.accepted.update(guessed)
             if state.placed:
                 own = state.window.held(outcome.accepted[len(guessed) :])
                 earned += own
