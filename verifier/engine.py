@@ -247,11 +247,18 @@ class Engine:
             self._flush()  # how long to wait may have been settled only now
             return False
         self._gauges.stepping(batch, len(self._scheduler.running), now)
-        started = time.perf_counter()
+        tokens, started = self._tokens, time.perf_counter()
         self._run_and_commit(batch)
         seconds = time.perf_counter() - started
         self._meter.add(seconds)
         self.totals.steps.observe(seconds)
+        if all(work.tree is not None and work.rows == 1 for work in batch):
+            self._cost.observe(
+                rows=sum(work.batch_rows for work in batch),
+                sequences=len(batch),
+                tokens=self._tokens - tokens,
+                seconds=time.monotonic() - now,
+            )
         return True
 
     def wait(self, most_s: float = 0.5) -> None:
@@ -278,18 +285,10 @@ class Engine:
             return
         verified = time.monotonic()
         self._take_notes()  # branches that came meanwhile are for the outcomes known only now
-        tokens = self._tokens
         try:
             self._commit(batch, scored, started, verified)
         except Exception as error:
             self._fail(batch, error)
-        if all(work.tree is not None and work.rows == 1 for work in batch):
-            self._cost.observe(
-                rows=sum(work.batch_rows for work in batch),
-                sequences=len(batch),
-                tokens=self._tokens - tokens,
-                seconds=time.monotonic() - started,
-            )
 
     def _commit(self, batch: list[Work], scored: Scored, started: float, verified: float) -> None:
         """Keeps what was right, frees who is done, tells drafters first and then everyone."""

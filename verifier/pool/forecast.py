@@ -36,7 +36,9 @@ class Origin(IntEnum):
     SHARED = 2
     """N-grams of other sequences."""
     TARGET = 3
-    """What the target chose where the text did not go: in the window, or after a wrong guess."""
+    """What the target chose after a wrong guess, where the text did not go."""
+    WINDOW = 4
+    """N-grams of the window."""
 
 
 @dataclass(frozen=True)

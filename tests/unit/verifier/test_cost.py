@@ -55,6 +55,44 @@ def test_beside_others_the_same_nodes_are_worth_less() -> None:
     assert 1.0 < gain(crowded) < 1.13
 
 
+def _drafted(cost: StepCost, rows: int, times: float, steps: int = 400) -> None:
+    """Every other step has drafts, and takes so many times what the table says."""
+    seconds = dict(TABLE)
+    for _ in range(steps):
+        cost.observe(rows=1, sequences=1, tokens=1, seconds=seconds[1])
+        cost.observe(rows=rows, sequences=1, tokens=2, seconds=times * seconds[rows])
+
+
+def test_what_steps_with_drafts_take_corrects_their_size_alone() -> None:
+    cost = StepCost(TABLE)
+    _drafted(cost, 8, 1.5)
+    assert cost.step_s(1) == pytest.approx(0.003, rel=0.01)
+    assert cost.step_s(8) == pytest.approx(0.006, rel=0.01)
+    assert cost.step_s(64) == pytest.approx(0.011, rel=0.01)
+
+
+def test_no_size_is_taken_to_cost_less_than_a_lesser_one() -> None:
+    cost = StepCost(TABLE)
+    _drafted(cost, 8, 2.9)
+    _drafted(cost, 64, 0.5)
+    seconds = [cost.step_s(rows) for rows in range(1, 70)]
+    assert all(a <= b for a, b in itertools.pairwise(seconds))
+
+
+def test_what_was_once_slow_is_tried_again() -> None:
+    cost = StepCost(TABLE)
+    _drafted(cost, 8, 2.0)
+    _decoded(cost, 1, 0.003, times=20_000)
+    assert cost.step_s(8) == pytest.approx(0.004, rel=0.01)
+
+
+def test_the_others_of_a_step_count_while_they_draft() -> None:
+    cost = StepCost(TABLE)
+    cost.observe(rows=40, sequences=8, tokens=16, seconds=0.007)
+    assert cost.rate(2, 1.0) == pytest.approx(16)
+    assert cost.plain_s < cost.round_s(0)
+
+
 def test_a_model_is_measured_at_every_size_that_fits(tmp_path: Path) -> None:
     target = runner(tiny_models.save("llama", tmp_path, max_position_embeddings=40))
     table = measure(target, (1, 2, 3, 8, 32, 64))
