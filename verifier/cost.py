@@ -1,9 +1,9 @@
 """What a step of the engine costs by its rows: the ground of every choice of how much to draft.
 
 A table is measured before the engine serves; from then on what steps really take, beside a
-drafter and other programs, corrects it: steps without drafts all of it, those with drafts what it
-says of their number of rows. A sequence that drafts k nodes pays their share of a step that runs
-for everybody, so methods compare (tokens of all) / (seconds of the step) with and without them.
+drafter and other programs, scales it, and corrects what it says of single numbers of rows. A
+sequence that drafts k nodes pays their share of a step that runs for everybody, so methods compare
+(tokens of all) / (seconds of the step) with and without them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENOUGH_S = 0.8
 _BEFORE = 128
 """Positions before a measured step: what they hold does not matter, that it is read does."""
 
-_SMOOTHING = 0.1
+_SMOOTHING = 0.05
 _LOOKED_AT = 32
 """Steps between two corrections of the table by number of rows."""
 
@@ -36,7 +36,7 @@ _DOUBTED = 16.0
 """Steps of a number of rows that say as much of it as the table does."""
 
 _FORGOTTEN = 0.02
-"""Part of a correction that is given up where no step came by it: what was once slow is tried."""
+"""Part of a correction that is given up each time: what was once slow is tried again."""
 
 _MOST_KNOWN = 4096
 _BEYOND = 4
@@ -69,7 +69,7 @@ class StepCost:
         )  # sum and number of what steps took over what they should
         self._steps = 0
         self._known: dict[float, float] = {}  # what was read from the table
-        self._scale: float | None = None
+        self._scale = 1.0
         self._rows = self._tokens = 0.0  # of the others, in the last step
         self._sequences = 1  # in the last step
 
@@ -83,15 +83,13 @@ class StepCost:
             seconds: How long it took.
         """
         ratio = seconds / self._measured(rows)
-        if self._scale is None:
-            self._scale = ratio
-        elif rows == sequences:
-            self._scale += _SMOOTHING * (min(ratio, _FAR * self._scale) - self._scale)
-        else:
-            at = bisect_left(self._rows_of, rows, hi=len(self._rows_of) - 1)
-            total, count = self._seen[at]
-            self._seen[at] = (total + min(ratio / self._scale, _FAR), count + 1)
         self._steps += 1
+        if self._steps > 1:
+            ratio = min(ratio, _FAR * self._scale)
+        self._scale += max(_SMOOTHING, 1 / self._steps) * (ratio - self._scale)
+        at = bisect_left(self._rows_of, rows, hi=len(self._rows_of) - 1)
+        total, count = self._seen[at]
+        self._seen[at] = (total + ratio / self._scale, count + 1)
         if self._steps % _LOOKED_AT == 0:
             self._correct()
         self._sequences = sequences
@@ -100,7 +98,7 @@ class StepCost:
 
     def step_s(self, rows: float) -> float:
         """Seconds of a step of so many rows."""
-        return self._measured(rows) * (1.0 if self._scale is None else self._scale)
+        return self._measured(rows) * self._scale
 
     @property
     def plain_s(self) -> float:
@@ -130,8 +128,7 @@ class StepCost:
             if count:
                 weight = count / (count + _DOUBTED)
                 self._factors[at] *= 1 + weight * (total / count - 1)
-            else:
-                self._factors[at] += _FORGOTTEN * (1 - self._factors[at])
+            self._factors[at] += _FORGOTTEN * (1 - self._factors[at])
         seconds = map(mul, self._seconds_of, self._factors)
         self._table = list(zip(self._rows_of, itertools.accumulate(seconds, max), strict=True))
         self._seen = [(0.0, 0)] * len(self._table)

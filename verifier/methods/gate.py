@@ -2,64 +2,30 @@
 
 What a drafter costs beside others is more than its rows: it may share processors and memory with
 the target, and sequences that wait for it fall out of step. None of that shows in the time of a
-step. So with two or more sequences drafting is switched on and off for short windows, tokens a
-second decide, and the loser is tried again now and then, the seldomer the longer it has lost. Loads
-are judged apart, each about twice the one before; sequences that end as others begin do not make
-another load. One sequence alone is left to `draft_length`.
+step. So with two or more sequences drafting is switched on and off for short windows, and tokens a
+second decide. Loads are judged apart, each about twice the one before; sequences that end as others
+begin do not make another load. One sequence alone is left to `draft_length`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+
+from verifier.contest import Contest
 
 _WINDOW_S = 0.3
 _SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.1, 256
 """A window ends sooner where so much has come in it already."""
 
-_SMOOTHING = 0.5
-_TRY_AFTER, _TRY_AFTER_MOST = 16, 128
-"""Windows before the mode that lost is tried again: at first, and when it has lost often."""
-
 _LOAD_S = 0.2
 """Over which the number of sequences is averaged."""
-
-
-@dataclass
-class _Level:
-    """What is known of one load."""
-
-    rates: dict[bool, float] = field(default_factory=dict)  # tokens/s with and without drafts
-    left: int = _TRY_AFTER  # windows before the next trial
-    rest: int = _TRY_AFTER
-
-    @property
-    def best(self) -> bool:
-        """The mode with the higher rate."""
-        return self.rates[True] >= self.rates[False]
-
-    def next_mode(self) -> bool:
-        """Whether to draft in the next window."""
-        for mode in (True, False):
-            if mode not in self.rates:
-                return mode
-        return self.best if self.left > 0 else not self.best
-
-    def learn(self, mode: bool, rate: float) -> None:
-        trial = len(self.rates) == 2 and mode != self.best
-        previous = self.rates.get(mode, rate)
-        self.rates[mode] = previous + _SMOOTHING * (rate - previous)
-        self.left -= 1
-        if trial:
-            self.rest = _TRY_AFTER if mode == self.best else min(2 * self.rest, _TRY_AFTER_MOST)
-            self.left = self.rest
 
 
 class Gate:
     """Decides for all sequences of a proposer together."""
 
     def __init__(self) -> None:
-        self._levels: dict[int, _Level] = {}
+        self._levels: dict[int, Contest] = {}
         self._sequences, self._counted = 0.0, 0.0  # lately, and when that was
         self._level = 0  # of the window now open; 0 where there is none
         self._mode = True
@@ -105,5 +71,5 @@ class Gate:
         return seconds >= _WINDOW_S
 
     def _start(self, level: int, now: float) -> None:
-        self._mode = self._levels.setdefault(level, _Level()).next_mode()
+        self._mode = self._levels.setdefault(level, Contest()).next_mode()
         self._level, self._since, self._tokens = level, now, 0

@@ -9,6 +9,7 @@ pools answer well by themselves. (Fu et al. 2024, https://arxiv.org/abs/2402.020
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from verifier.pool.contexts import Contexts
 from verifier.pool.duty import Duty
 from verifier.pool.forecast import Forecast, Forecaster, Origin, Source
 from verifier.pool.index import TextIndex
+from verifier.pool.interest import Interest, Interests
 from verifier.pool.shared import SharedPool, SharedPools
 from verifier.pool.window import Window
 from verifier.sequence import Sequence
@@ -42,10 +44,6 @@ _ENOUGH_TOKENS = 1.0
 
 _RESIZE_ROUNDS = 16
 """Rounds between two looks at how wide a window the load allows."""
-
-_IDLE_ROUNDS = 8
-_IDLE_CANDIDATES = 4
-"""Candidates looked at after so many rounds in which none was worth checking."""
 
 
 @dataclass
@@ -72,13 +70,14 @@ class _State:
     most_nodes: int
     window: Window
     shared: SharedPool | None
+    interest: Interest
+    looked: bool = False  # this round
     tree: TokenTree | None = None  # the one proposed to
     forecast: Forecast | None = None  # for the next round
     guessed: Forecast = field(default_factory=Forecast)  # the same, once it was proposed
     placed: bool = False  # the window stands in the tree
-    spent: float = 0.0  # tokens that could be made in the time the window takes
+    ended_at: float | None = None  # when the last round did
     rounds: int = 0
-    idle: int = 0  # rounds in a row in which no guess was worth checking
 
 
 class LookaheadProposer:
@@ -91,6 +90,7 @@ class LookaheadProposer:
         most_rows: Of one step.
         shared: N-grams of other sequences, where there are any.
         tenant: Whose n-grams a sequence may see.
+        clock: Seconds.
     """
 
     def __init__(
@@ -102,12 +102,14 @@ class LookaheadProposer:
         most_rows: int = 256,
         shared: SharedPools | None = None,
         tenant: Callable[[Sequence], str] = lambda sequence: "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._cost, self._parameters = config, cost, parameters
         self._most_rows = most_rows
-        self._shared, self._tenant = shared, tenant
+        self._shared, self._tenant, self._clock = shared, tenant, clock
         self._calibration = Calibration()
         self._duty = Duty()
+        self._interests = Interests(cost)
         self._states: dict[Sequence, _State] = {}
         self.counts = LookaheadCounts()
         """What happened so far."""
@@ -140,6 +142,7 @@ class LookaheadProposer:
             most_nodes=chosen.guess_nodes,
             window=Window(chosen.window, chosen.ngram, prompt.__next__),
             shared=shared,
+            interest=Interest(self._interests),
         )
         self._states[sequence] = state
         state.index.catch_up(sequence.ids)
@@ -152,7 +155,8 @@ class LookaheadProposer:
 
     def foresee(self, sequence: Sequence) -> float:
         """Tokens that the next guesses are expected to bring."""
-        return self._look(self._states[sequence], sequence).expected
+        forecast = self._look(self._states[sequence], sequence)
+        return forecast.expected if forecast is not None else 0.0
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds guesses as far as they pay, and the window where it is due."""
@@ -162,16 +166,20 @@ class LookaheadProposer:
         left = budget - (len(tree) - before)
         if self._duty.due and expected < _ENOUGH_TOKENS:
             state.rounds += 1
-            if state.rounds % _RESIZE_ROUNDS == 0:
+            if state.rounds % _RESIZE_ROUNDS == 0 or state.window.rows > left:
                 state.window.resize(self._choose(state.sizes, left).window)
             if state.window.rows <= left:
-                self._place(state, tree, 1 + expected)
+                state.window.place(tree)
+                state.placed = True
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Learns from the text, and from what the target chose everywhere else in the tree."""
         state = self._states[sequence]
         stood = outcome.tree is state.tree  # else the cache had no room for it
         self._settle(state, outcome, stood)
+        before, state.ended_at = state.ended_at, self._clock()
+        if before is not None:
+            self._duty.observe(tokens=len(outcome.ids), seconds=state.ended_at - before)
         if state.forecast is not None:
             state.forecaster.learn(state.forecast, outcome.ids)
         _listen(state, sequence, outcome)
@@ -181,9 +189,8 @@ class LookaheadProposer:
             state.window.skip(len(outcome.ids))
         if state.shared is not None and self._shared is not None:
             state.shared.add(_stretch(sequence, len(outcome.ids), self._shared.ngram_tokens))
-        state.tree, state.placed, state.spent = None, False, 0.0
-        state.forecast, state.guessed = None, Forecast()
-        state.index.catch_up(sequence.ids)
+        state.tree, state.placed = None, False
+        state.forecast, state.guessed, state.looked = None, Forecast(), False
 
     def close(self, sequence: Sequence) -> None:
         """Forgets the sequence; what it shared stays."""
@@ -203,43 +210,37 @@ class LookaheadProposer:
         if most <= 0:
             return 0.0
         forecast = self._look(state, sequence)
+        if forecast is None:
+            return 0.0
         forecast.plant(tree, state.forecaster.worth(forecast, len(tree) - 1, most))
         state.guessed = forecast
         return sum(forecast.chances[: forecast.planted])
 
-    def _look(self, state: _State, sequence: Sequence) -> Forecast:
-        """The forecast for the next round."""
-        if state.forecast is None:
-            state.index.catch_up(sequence.ids)
-            most = min(sequence.request.draft_tokens or state.most_nodes, state.most_nodes)
-            thought = most if state.idle < _IDLE_ROUNDS else min(_IDLE_CANDIDATES, most)
-            state.forecast = state.forecaster.forecast(sequence.ids, thought)
-            state.idle = 0 if state.forecast.worth else state.idle + 1
+    def _look(self, state: _State, sequence: Sequence) -> Forecast | None:
+        """The forecast for the next round; none where there is no look."""
+        if not state.looked:
+            state.looked = True
+            state.forecast = state.interest.look(lambda: self._find(state, sequence))
         return state.forecast
 
-    def _place(self, state: _State, tree: TokenTree, expected: float) -> None:
-        """Adds the window, and notes what it costs where `expected` tokens come without it."""
-        without = self._cost.round_s(len(tree) - 1)
-        state.window.place(tree)
-        more = self._cost.round_s(len(tree) - 1) - without
-        state.placed, state.spent = True, more * self._cost.rate(expected, without)
+    def _find(self, state: _State, sequence: Sequence) -> Forecast:
+        state.index.catch_up(sequence.ids)
+        most = min(sequence.request.draft_tokens or state.most_nodes, state.most_nodes)
+        return state.forecaster.forecast(sequence.ids, most)
 
     def _settle(self, state: _State, outcome: Outcome, stood: bool) -> None:
         """Counts where accepted tokens came from."""
         self.counts.rounds += 1
         self.counts.answered += state.guessed.planted > 0
         self.counts.windows += state.placed
-        earned = 0
-        if stood:
-            guessed = state.guessed.origins(outcome.ids)
-            for origin in guessed:
-                self.counts.accepted[origin] += 1
-            earned = guessed.count(Origin.WINDOW)
-            if state.placed:
-                own = state.window.held(outcome.accepted[len(guessed) :])
-                earned += own
-                self.counts.accepted[Origin.WINDOW] += own
-        self._duty.observe(earned=earned, spent=state.spent)
+        if not stood:
+            return
+        guessed = state.guessed.origins(outcome.ids)
+        for origin in guessed:
+            self.counts.accepted[origin] += 1
+        if state.placed:
+            own = state.window.held(outcome.accepted[len(guessed) :])
+            self.counts.accepted[Origin.WINDOW] += own
 
 
 def _listen(state: _State, sequence: Sequence, outcome: Outcome) -> None:

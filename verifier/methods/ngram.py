@@ -16,14 +16,12 @@ from verifier.pool.calibration import Calibration
 from verifier.pool.contexts import Contexts
 from verifier.pool.forecast import Forecast, Forecaster, Origin, Source
 from verifier.pool.index import TextIndex
+from verifier.pool.interest import Interest, Interests
 from verifier.pool.match import Match
 from verifier.sequence import Sequence
 
 _ORDER = 3
 """Longest counted context; longer ones are `Match`'s."""
-
-_IDLE_ROUNDS = 8
-_IDLE_CANDIDATES = 4
 
 
 @dataclass
@@ -31,8 +29,9 @@ class _State:
     index: TextIndex
     match: Match
     forecaster: Forecaster
+    interest: Interest
+    looked: bool = False  # this round
     forecast: Forecast | None = None
-    idle: int = 0  # rounds in a row in which nothing was worth checking
 
 
 class NgramProposer:
@@ -47,6 +46,7 @@ class NgramProposer:
         self._cost = cost
         self._most_nodes = most_nodes
         self._calibration = Calibration()
+        self._interests = Interests(cost)
         self._states: dict[Sequence, _State] = {}
 
     def open(self, sequence: Sequence) -> None:
@@ -55,7 +55,8 @@ class NgramProposer:
         forecaster = Forecaster(
             [Source(Origin.TEXT, contexts.followers)], _ORDER, self._calibration, self._cost
         )
-        state = _State(TextIndex(contexts, match), match, forecaster)
+        interest = Interest(self._interests)
+        state = _State(TextIndex(contexts, match), match, forecaster, interest)
         self._states[sequence] = state
         state.index.catch_up(sequence.ids)
 
@@ -80,8 +81,7 @@ class NgramProposer:
         state = self._states[sequence]
         if state.forecast is not None:
             state.forecaster.learn(state.forecast, outcome.ids)
-            state.forecast = None
-        state.index.catch_up(sequence.ids)
+        state.forecast, state.looked = None, False
 
     def close(self, sequence: Sequence) -> None:
         """Forgets the text."""
@@ -92,13 +92,16 @@ class NgramProposer:
         return None
 
     def _look(self, state: _State, sequence: Sequence) -> Forecast | None:
-        """The forecast for the next round; none while a long prompt is still being indexed."""
-        if state.forecast is None and state.index.catch_up(sequence.ids):
-            most = sequence.request.draft_tokens or self._most_nodes
-            thought = most if state.idle < _IDLE_ROUNDS else min(_IDLE_CANDIDATES, most)
-            line = state.match.continuation(sequence.ids, thought)
-            state.forecast = state.forecaster.forecast(
-                sequence.ids, thought, line, state.match.length
-            )
-            state.idle = 0 if state.forecast.worth else state.idle + 1
+        """The forecast for the next round; none where there is no look."""
+        if not state.looked:
+            state.looked = True
+            state.forecast = state.interest.look(lambda: self._find(state, sequence))
         return state.forecast
+
+    def _find(self, state: _State, sequence: Sequence) -> Forecast:
+        """Looks; finds nothing while a long prompt is still being indexed."""
+        if not state.index.catch_up(sequence.ids):
+            return Forecast()
+        most = sequence.request.draft_tokens or self._most_nodes
+        line = state.match.continuation(sequence.ids, most)
+        return state.forecaster.forecast(sequence.ids, most, line, state.match.length)

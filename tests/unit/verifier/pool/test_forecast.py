@@ -12,7 +12,6 @@ from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.pool.calibration import Calibration, Trust
 from verifier.pool.contexts import Contexts
-from verifier.pool.duty import Duty
 from verifier.pool.forecast import Forecast, Forecaster, Origin, Source
 
 FREE = StepCost()
@@ -134,18 +133,3 @@ def test_trust_follows_one_sequence_and_comes_back() -> None:
     for _ in range(100):
         trust.age()
     assert trust.factor == pytest.approx(1.0, abs=0.05)
-
-
-def test_duty_rests_ever_longer_while_it_does_not_pay() -> None:
-    duty = Duty()
-    runs = []
-    for _ in range(3000):
-        runs.append(duty.due)
-        duty.observe(earned=0.0, spent=0.1 if duty.due else 0.0)
-    assert all(runs[:40])
-    assert 0 < sum(runs[1500:]) < 0.1 * 1500
-
-    paying = Duty()
-    for _ in range(3000):
-        assert paying.due
-        paying.observe(earned=0.2, spent=0.1)

@@ -1,0 +1,55 @@
+"""Texts are looked up as often as that pays."""
+
+from __future__ import annotations
+
+import pytest
+
+from verifier.cost import StepCost
+from verifier.pool.forecast import Forecast
+from verifier.pool.interest import Interest, Interests
+
+LOOK_S = 50e-6
+STEP_S = 1e-3
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _looks(expected: list[float], sequences: int = 1) -> list[bool]:
+    """Which rounds look, where a look would find so much; others run in the same steps."""
+    cost, clock = StepCost(((1, STEP_S), (64, STEP_S))), Clock()
+    for _ in range(200):
+        cost.observe(rows=sequences, sequences=sequences, tokens=sequences, seconds=STEP_S)
+    interest, found = Interest(Interests(cost, clock)), []
+    for tokens in expected:
+
+        def find(tokens: float = tokens) -> Forecast:
+            clock.now += LOOK_S
+            forecast = Forecast()
+            forecast.chances, forecast.worth = [tokens], 1
+            return forecast
+
+        found.append(interest.look(find) is not None)
+    return found
+
+
+def test_what_finds_nothing_is_looked_up_now_and_then() -> None:
+    looks = _looks([0.0] * 1000)
+    assert all(looks[:10])
+    assert 0.1 < sum(looks[500:]) / 500 < 0.15
+
+
+def test_a_text_that_begins_to_repeat_itself_is_followed_from_the_next_look_on() -> None:
+    looks = _looks([0.0] * 500 + [2.0] * 100)
+    assert all(looks[510:])
+
+
+@pytest.mark.parametrize(("sequences", "share"), [(1, 1.0), (16, 0.1)])
+def test_little_pays_for_one_alone_and_not_beside_others(sequences: int, share: float) -> None:
+    looks = _looks([0.3] * 1000, sequences)
+    assert sum(looks[500:]) / 500 == pytest.approx(share, abs=0.05)
