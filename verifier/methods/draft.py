@@ -155,9 +155,11 @@ class DraftProposer:
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the branch that arrived, as a chain; nothing where there is none."""
-        session, now = self._sessions[sequence], time.monotonic()
-        session.proposed_at = now
-        if session.key is not None and session.branch is None and session.link is not None:
+        session = self._sessions[sequence]
+        if session.link is None:  # nor a branch, as where load leaves no room for drafts
+            return
+        now = session.proposed_at = time.monotonic()
+        if session.key is not None and session.branch is None:
             session.link.clock.missed(session.sent_at, now)
             session.late = _Asked(session.key, session.sent_at, session.wanted)
             session.ready_at = now
@@ -173,13 +175,13 @@ class DraftProposer:
         """Tells the drafter, and asks for the branch after this outcome."""
         session, now = self._sessions[sequence], time.monotonic()
         tree, ids = outcome.tree, outcome.ids
-        checked = session.proposed if tree is session.tree else []
-        session.proposed, session.tree = [], None
         self._gate.count(len(ids))
-        if session.link is None and not checked:  # as where load leaves no room for drafts
+        if session.link is None and not session.proposed:
             if not sequence.finished and self._drafting(sequence, now):
                 self._pair(sequence, session)
             return
+        checked = session.proposed if tree is session.tree else []
+        session.proposed, session.tree = [], None
         right = _common(checked, outcome.accepted)
         session.length.observe(len(checked), right)
         self._acceptance.observe(len(checked), right)
@@ -229,8 +231,11 @@ class DraftProposer:
         for link in self._touched:
             link.flush()
         self._touched.clear()
-        waiting = (s for s in self._by_id.values() if s.key is not None and s.branch is None)
-        return min((session.deadline for session in waiting), default=None)
+        if not any(link.meter.sessions for link in self._known.values()):
+            return None
+        sessions = self._by_id.values()
+        waiting = [s.deadline for s in sessions if s.key is not None and s.branch is None]
+        return min(waiting, default=None)
 
     def arrived(self, arrival: Arrival) -> None:
         """Takes a branch: the one that is waited for, or one for an outcome yet to come."""

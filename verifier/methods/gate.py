@@ -20,6 +20,9 @@ _SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.1, 256
 _LOAD_S = 0.2
 """Over which the number of sequences is averaged."""
 
+_LOOKED_AT_S = 0.002
+"""Between two looks at it: all sequences of a step ask."""
+
 
 class Gate:
     """Decides for all sequences of a proposer together."""
@@ -39,10 +42,12 @@ class Gate:
             sequences: That could.
             now: Seconds, of the monotonic clock.
         """
-        if sequences < 2:
-            self._level, self._sequences = 0, 0.0
-            return True
+        if self._level and self._counted <= now < self._counted + _LOOKED_AT_S:
+            return self._mode
         level = self._load(sequences, now)
+        if not level:
+            self._level = 0
+            return True
         if level != self._level:  # what was counted so far belongs to no load
             self._start(level, now)
         elif self._over(now - self._since):
@@ -56,13 +61,13 @@ class Gate:
         self._tokens += tokens
 
     def _load(self, sequences: int, now: float) -> int:
-        """The kind of load: the power of two nearest to the sequences of late, from 1."""
-        if not self._sequences:
+        """The kind of load: the power of two nearest to the sequences of late; 0 is one alone."""
+        if sequences >= 2 * self._sequences:  # more is more at once, less may be a gap
             self._sequences = sequences
         news = 1 - math.exp(-max(now - self._counted, 0.0) / _LOAD_S)
         self._sequences += news * (sequences - self._sequences)
         self._counted = now
-        return max(round(math.log2(self._sequences)), 1)
+        return round(math.log2(max(self._sequences, 1.0)))
 
     def _over(self, seconds: float) -> bool:
         """Whether a window that has lasted so long tells enough."""

@@ -60,7 +60,7 @@ def test_texts_that_end_as_others_begin_are_one_load(most: int) -> None:
     """A client with so many at once: now and then one is missing for a step or two."""
     gate, drafted = Gate(), 0
     for step in range(6000):
-        on = gate.drafting(most - (step % 7 < 2 and most > 2), step * STEP_S)
+        on = gate.drafting(most - (step % 7 < 2), step * STEP_S)
         gate.count(7 if on else 8)
         drafted += on and step >= 3000
     assert len(gate._levels) == 1
@@ -73,3 +73,10 @@ def test_the_loser_is_tried_the_seldomer_the_longer_it_has_lost() -> None:
     late = _run(gate, 8, with_drafts=7, without=8, steps=24000)
     assert 0 < late < early / 2
     assert _run(gate, 8, with_drafts=12, without=8, steps=60000) > 0.85, "and found when it wins"
+
+
+def test_who_is_alone_after_a_load_drafts_again() -> None:
+    gate = Gate()
+    assert _run(gate, 8, with_drafts=7, without=8, steps=2000) < 0.3
+    alone = [gate.drafting(1, (2000 + step) * STEP_S) for step in range(400)]
+    assert all(alone[200:])
