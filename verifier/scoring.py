@@ -70,13 +70,13 @@ def _segment(work: Work) -> Segment:
 def _rows(sequence: Sequence, tree: TokenTree) -> list[Row]:
     """What sampling needs to know at each node: position, and history where penalties ask."""
     sampling, seen = sequence.request.sampling, sequence.seen
-    if sampling.greedy and seen is None:
-        return [Row(params=sampling)] * len(tree)  # wherever they stand
+    length = len(sequence.ids)
+    if sampling.greedy and seen is None:  # without noise, and so wherever a node stands
+        return [Row(params=sampling, position=length)] * len(tree)
     paths: list[tuple[int, ...]] = [()] * len(tree)
     if seen is not None:
         for node in range(1, len(tree)):
             paths[node] = (*paths[tree.parents[node]], tree.ids[node])
-    length = len(sequence.ids)
     return [
         Row(params=sampling, position=length + depth, seen=seen, path=path)
         for depth, path in zip(tree.depths, paths, strict=True)

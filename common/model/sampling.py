@@ -37,8 +37,8 @@ class Row:
     params: SamplingParams
     """The request's sampling."""
 
-    position: int = 0
-    """Absolute position of the token being chosen; nothing to a greedy choice."""
+    position: int
+    """Absolute position of the token being chosen."""
 
     seen: Tensor | None = None
     """Ids of prompt and committed tokens, bool [V]; needed for a repetition penalty only."""

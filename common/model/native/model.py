@@ -147,6 +147,7 @@ class NativeModel:
                 ordered += [first + row for row in run]
                 starts.append(len(ordered))
                 tables.append(segment.run_table(run))
+        likeliest = [0] * len(wanted)  # to be filled in
         rows, runs = len(ids), len(tables)
         logits = torch.empty(len(wanted), self._vocab_size)
         states = torch.empty(len(wanted), self._hidden, dtype=torch.bfloat16)
@@ -154,7 +155,7 @@ class NativeModel:
             [
                 *(segment.positions for segment in segments),
                 *(segment.row_slots for segment in segments),
-                np.array([*ids, *ordered, *starts, *wanted, *map(_address, tables), *wanted]),
+                np.array([*ids, *ordered, *starts, *wanted, *map(_address, tables), *likeliest]),
             ]
         )
         counts = (rows, rows, rows, rows, runs + 1, len(wanted), runs, len(wanted))
@@ -177,8 +178,8 @@ class NativeModel:
             states=states.data_ptr(),
             likeliest=likeliest_at,
         )
-        likeliest = words[len(words) - len(wanted) :]
-        return _LaidOut(batch, logits, states, likeliest, (words, tables))
+        filled = words[len(words) - len(likeliest) :]
+        return _LaidOut(batch, logits, states, filled, (words, tables))
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first."""
