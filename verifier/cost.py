@@ -1,9 +1,9 @@
 """What a step of the engine costs by its rows: the ground of every choice of how much to draft.
 
-A table is measured before the engine serves; from then on what steps really take, beside a
-drafter and other programs, scales it, and corrects what it says of single numbers of rows. A
-sequence that drafts k nodes pays their share of a step that runs for everybody, so methods compare
-(tokens of all) / (seconds of the step) with and without them.
+A table is measured before the engine serves; from then on what steps without drafts really take,
+beside a drafter and other programs, scales it. A sequence that drafts k nodes pays their share of a
+step that runs for everybody, so methods compare (tokens of all) / (seconds of the step) with and
+without them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Sequence as Ids
-from operator import mul
 
 from common.model.batch import Segment, tree_positions
 from common.model.kv_cache import KvLease
@@ -28,16 +27,7 @@ _ENOUGH_S = 0.8
 _BEFORE = 128
 """Positions before a measured step: what they hold does not matter, that it is read does."""
 
-_SMOOTHING = 0.05
-_LOOKED_AT = 32
-"""Steps between two corrections of the table by number of rows."""
-
-_DOUBTED = 16.0
-"""Steps of a number of rows that say as much of it as the table does."""
-
-_FORGOTTEN = 0.02
-"""Part of a correction that is given up each time: what was once slow is tried again."""
-
+_SMOOTHING = 0.1
 _MOST_KNOWN = 4096
 _BEYOND = 4
 """Candidates looked at past the best number: costs rise in steps of as many rows."""
@@ -53,23 +43,16 @@ FLAT: Table = ((1, 0.001), (64, 0.001))
 
 
 class StepCost:
-    """Seconds of a step, as measured at the start and corrected by what is seen.
+    """Seconds of a step, as measured at the start and scaled by what is seen.
 
     Args:
         table: See `measure`.
     """
 
     def __init__(self, table: Table = FLAT) -> None:
-        self._rows_of = [rows for rows, _ in table]
-        self._seconds_of = [seconds for _, seconds in table]
-        self._factors = [1.0] * len(table)  # corrections
-        self._table = table  # corrected
-        self._seen = [(0.0, 0)] * len(
-            table
-        )  # sum and number of what steps took over what they should
-        self._steps = 0
-        self._known: dict[float, float] = {}  # what was read from the table
-        self._scale = 1.0
+        self._table = table
+        self._known: dict[float, float] = {}  # what was read from it
+        self._scale, self._plain = 1.0, 0  # and the steps that say it
         self._rows = self._tokens = 0.0  # of the others, in the last step
         self._sequences = 1  # in the last step
 
@@ -82,16 +65,12 @@ class StepCost:
             tokens: Tokens they committed.
             seconds: How long it took.
         """
-        ratio = seconds / self._measured(rows)
-        self._steps += 1
-        if self._steps > 1:
-            ratio = min(ratio, _FAR * self._scale)
-        self._scale += max(_SMOOTHING, 1 / self._steps) * (ratio - self._scale)
-        at = bisect_left(self._rows_of, rows, hi=len(self._rows_of) - 1)
-        total, count = self._seen[at]
-        self._seen[at] = (total + ratio / self._scale, count + 1)
-        if self._steps % _LOOKED_AT == 0:
-            self._correct()
+        if rows == sequences:  # else drafts were waited for, and the caches are not what they were
+            self._plain += 1
+            ratio = seconds / self._measured(rows)
+            if self._plain > 1:
+                ratio = min(ratio, _FAR * self._scale)
+            self._scale += max(_SMOOTHING, 1 / self._plain) * (ratio - self._scale)
         self._sequences = sequences
         others = (sequences - 1) / sequences
         self._rows, self._tokens = rows * others, tokens * others
@@ -121,18 +100,6 @@ class StepCost:
             seconds: How long the step takes.
         """
         return (self._tokens + expected) / max(seconds, 1e-9)
-
-    def _correct(self) -> None:
-        """Corrects the table by what steps took; no size costs less than one of fewer rows."""
-        for at, (total, count) in enumerate(self._seen):
-            if count:
-                weight = count / (count + _DOUBTED)
-                self._factors[at] *= 1 + weight * (total / count - 1)
-            self._factors[at] += _FORGOTTEN * (1 - self._factors[at])
-        seconds = map(mul, self._seconds_of, self._factors)
-        self._table = list(zip(self._rows_of, itertools.accumulate(seconds, max), strict=True))
-        self._seen = [(0.0, 0)] * len(self._table)
-        self._known.clear()
 
     def _measured(self, rows: float) -> float:
         seconds = self._known.get(rows)

@@ -40,7 +40,7 @@ typedef struct {
 
 struct Decoder {
     Workers *workers;
-    int threads, most_threads; /* of passes that the memory bounds, and of those of more rows */
+    int threads, most_threads; /* of a pass, and of a large one */
     void *room;
     size_t room_bytes;
 };
@@ -382,7 +382,7 @@ static void run_layer(Decoder *decoder, Pass *pass)
 int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
 {
     Pass pass = {.model = model, .batch = batch};
-    pass.threads = batch->rows > WHOLE_ROWS ? decoder->most_threads : decoder->threads;
+    pass.threads = batch->large ? decoder->most_threads : decoder->threads;
     if (!in_range(model, batch))
         return OUT_OF_RANGE;
     if (!prepare(decoder, &pass))

@@ -42,6 +42,7 @@ typedef struct {
 /* A run is rows of one path, at one position after another. */
 typedef struct {
     int64_t rows, wanted_rows, runs;
+    int64_t large;                          /* whether more threads are worth it */
     const int64_t *ids, *positions, *slots; /* [rows]; of the last, where keys are written */
     const int64_t *ordered;                 /* [rows]: rows by run, and by position within one */
     const int64_t *starts;                  /* [runs + 1]: of runs, among those */
@@ -61,10 +62,8 @@ typedef struct Decoder Decoder;
 /* Whether this processor has what all below needs. */
 int decoder_supported(void);
 
-/* A decoder; NULL where that fails.
-
-   threads: of a pass of few rows, which reading the weights bounds, the caller's among them;
-   most_threads: of one of more rows, which computing does. */
+/* A decoder with so many threads for a pass, the caller's among them, and for a large one; NULL
+   where that fails. */
 Decoder *decoder_open(int threads, int most_threads);
 
 void decoder_close(Decoder *decoder);

@@ -78,6 +78,7 @@ class Batch(Structure):
         ("rows", c_int64),
         ("wanted_rows", c_int64),
         ("runs", c_int64),
+        ("large", c_int64),
         ("ids", c_void_p),
         ("positions", c_void_p),
         ("slots", c_void_p),
@@ -95,8 +96,8 @@ class Decoder:
     """Threads, and room for what a pass holds; one thread uses it.
 
     Args:
-        threads: Of a pass of few rows, which reading the weights bounds, the caller's among them.
-        most_threads: Of one of more rows, which computing bounds; 0 for no more than of others.
+        threads: Of a pass, the caller's among them.
+        most_threads: Of a large one; 0 for no more than of others.
     """
 
     def __init__(self, threads: int, most_threads: int = 0) -> None:

@@ -17,6 +17,12 @@ from common.model.kv_cache import LayerShape
 from common.model.native.library import Batch, Decoder, Layer, Model, Product, available
 from common.model.native.product import PackedMatrix
 
+_FEW_ROWS = 6
+"""Up to so many, reading the weights takes longer than computing: more threads gain nothing."""
+
+_OF_ONE_TEXT = 12
+"""Up to so many rows of a single text may be a draft, whose drafter needs the processors."""
+
 _WORD = 8
 """Bytes of an index."""
 
@@ -39,7 +45,7 @@ class NativeModel:
         context: Its cache.
         max_len: Positions to be ready for.
         quantize: Whether to round the weights of products to int8, and what they read.
-        most_threads: Of a pass of many rows; others have torch's number.
+        most_threads: Of a large pass; others have torch's number.
     """
 
     def __init__(
@@ -167,6 +173,7 @@ class NativeModel:
             rows=rows,
             wanted_rows=len(wanted),
             runs=runs,
+            large=rows > (_FEW_ROWS if len(segments) > 1 else _OF_ONE_TEXT),
             ids=ids_at,
             positions=positions,
             slots=slots,

@@ -12,9 +12,7 @@
 
 #define BLOCK 64                /* outputs */
 #define VECTORS (BLOCK / LANES) /* of outputs in a block */
-#define WHOLE_ROWS 6            /* of a tile with all of a block's outputs: there is a register for
-                                   every sum, and reading the weights takes longer than computing */
-#define MOST_ROWS 12            /* of one with half a block's */
+#define MOST_ROWS 12            /* of a tile; beyond 6 it has half a block's outputs */
 #define AHEAD 16384             /* bytes by which weights are fetched before they are needed */
 
 #define STEPS 127      /* of an 8-bit number, to each side */

@@ -55,41 +55,12 @@ def test_beside_others_the_same_nodes_are_worth_less() -> None:
     assert 1.0 < gain(crowded) < 1.13
 
 
-def _drafted(cost: StepCost, rows: int, times: float, steps: int = 400) -> None:
-    """Every other step has drafts, and takes so many times what the table says."""
-    seconds = dict(TABLE)
-    for _ in range(steps):
-        cost.observe(rows=1, sequences=1, tokens=1, seconds=seconds[1])
-        cost.observe(rows=rows, sequences=1, tokens=2, seconds=times * seconds[rows])
-
-
-def test_what_steps_take_corrects_the_table_by_their_size() -> None:
+def test_steps_with_drafts_do_not_say_how_fast_the_machine_is() -> None:
     cost = StepCost(TABLE)
-    _drafted(cost, 8, 1.5)
-    assert cost.step_s(1) == pytest.approx(0.003, rel=0.05)
-    assert cost.step_s(8) == pytest.approx(0.006, rel=0.05)
-
-
-def test_one_size_alone_says_what_all_take() -> None:
-    cost = StepCost(TABLE)
-    for _ in range(400):
-        cost.observe(rows=8, sequences=1, tokens=2, seconds=0.008)
-    assert [cost.step_s(rows) for rows in (1, 64)] == pytest.approx([0.006, 0.022], rel=0.01)
-
-
-def test_no_size_is_taken_to_cost_less_than_a_lesser_one() -> None:
-    cost = StepCost(TABLE)
-    _drafted(cost, 8, 2.9)
-    _drafted(cost, 64, 0.5)
-    seconds = [cost.step_s(rows) for rows in range(1, 70)]
-    assert all(a <= b for a, b in itertools.pairwise(seconds))
-
-
-def test_what_was_once_slow_is_tried_again() -> None:
-    cost = StepCost(TABLE)
-    _drafted(cost, 8, 2.0)
-    _decoded(cost, 1, 0.003, times=20_000)
-    assert cost.step_s(8) == pytest.approx(0.004, rel=0.01)
+    _decoded(cost, 1, 0.003)
+    for _ in range(200):
+        cost.observe(rows=8, sequences=1, tokens=3, seconds=0.05)
+    assert cost.step_s(1) == pytest.approx(0.003)
 
 
 def test_the_others_of_a_step_count_while_they_draft() -> None:
