@@ -257,7 +257,7 @@ class Engine:
                 rows=sum(work.batch_rows for work in batch),
                 sequences=len(batch),
                 tokens=self._tokens - tokens,
-                seconds=time.monotonic() - now,
+                seconds=seconds,
             )
         return True
 
