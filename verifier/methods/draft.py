@@ -245,16 +245,15 @@ class DraftProposer:
         elif session.link is None or session.incarnation != arrival.incarnation:
             self.stale += 1
         elif session.key == key and session.branch is None:
-            now = time.monotonic()
-            session.link.clock.answered(session.wanted, now - session.sent_at)
-            came_at = now if arrival.came_at is None else arrival.came_at
-            session.link.meter.answered(session.wanted, came_at - session.sent_at)
+            seconds = _came_at(arrival) - session.sent_at
+            session.link.clock.answered(session.wanted, seconds)
+            session.link.meter.answered(session.wanted, seconds)
             self._take(session, Branch(arrival.ids, arrival.drawn).cut(session.wanted), key)
         elif session.flight == (key.base, key.path_hash) and len(session.ahead) < _MOST_AHEAD:
             session.ahead[key.accepted, key.bonus] = Branch(arrival.ids, arrival.drawn)
         elif session.past != (key.base, key.path_hash):  # else drafted ahead, for nothing
             self.stale += 1
-            self._learn_late(session, session.link, key)
+            self._learn_late(session, session.link, arrival)
 
     def warmed(self, session_id: int, incarnation: int) -> None:
         """A mirror has computed its prompt: from now on drafts are asked for."""
@@ -410,10 +409,10 @@ class DraftProposer:
         hurried = link.clock.cost.at(wanted) > _IN_TIME * self.cost.round_s(wanted)
         return min(self.fanout, 1) if hurried else self.fanout
 
-    def _learn_late(self, session: _Session, link: DraftLink, key: RoundKey) -> None:
+    def _learn_late(self, session: _Session, link: DraftLink, arrival: Arrival) -> None:
         """A branch too late to use still tells how long the way is."""
-        if session.late is not None and session.late.key == key:
-            link.clock.answered(session.late.tokens, time.monotonic() - session.late.at)
+        if session.late is not None and session.late.key == arrival.key:
+            link.clock.answered(session.late.tokens, _came_at(arrival) - session.late.at)
             session.late = None
 
     def _drafting(self, sequence: Sequence, now: float) -> bool:
@@ -446,6 +445,11 @@ def _sampling(request: Request) -> tuple[SamplingParams, bool]:
         return sampling, False
     most = min(sampling.top_k or MOST_DRAWN, MOST_DRAWN)
     return replace(sampling, seed=sampling.seed ^ _OTHER_SEED, top_k=most), True
+
+
+def _came_at(arrival: Arrival) -> float:
+    """When a branch came: a pass that ran meanwhile is no part of its way."""
+    return time.monotonic() if arrival.came_at is None else arrival.came_at
 
 
 def _add(branch: Branch, tree: TokenTree) -> list[int]:
