@@ -113,13 +113,9 @@ class TokenTree:
         self._probes.add(node)
         return node
 
-    def is_probe(self, node: int) -> bool:
-        """Whether a node was added for its logits alone."""
-        return node in self._probes
-
     def probes(self, nodes: Iterable[int]) -> int:
         """How many of these nodes are probes."""
-        return sum(map(self.is_probe, nodes))
+        return sum(1 for node in nodes if node in self._probes)
 
     def add_path(self, ids: Iterable[int], parent: int = 0) -> int:
         """Adds a chain below `parent`, sharing what is there; returns its last node."""

@@ -62,8 +62,7 @@ class LookaheadCounts:
 
 @dataclass
 class _State:
-    said: Contexts  # what the target chose after wrong guesses
-    windowed: Contexts  # what it chose in the window
+    said: Contexts  # what the target chose where the text did not go
     index: TextIndex
     forecaster: Forecaster
     sizes: LookaheadSizes  # as settled; a window of 0 columns follows the load
@@ -119,21 +118,15 @@ class LookaheadProposer:
         asked = sequence.request.lookahead
         chosen = self._choose(asked, self._most_rows - 1)
         order = max(chosen.ngram - 1, _LEAST_ORDER)
-        text, said, windowed = (
-            Contexts(order),
-            Contexts(order, _MOST_SAID),
-            Contexts(order, _MOST_SAID),
-        )
+        text, said = Contexts(order), Contexts(order, _MOST_SAID)
         shared = self._shared.of(self._tenant(sequence)) if self._shared else None
         sources = [Source(Origin.TEXT, text.followers)]
         if shared is not None:
             sources.append(Source(Origin.SHARED, shared.followers))
         sources.append(Source(Origin.TARGET, said.followers))
-        sources.append(Source(Origin.WINDOW, windowed.followers))
         prompt = itertools.cycle(sequence.request.prompt_ids)
         state = _State(
             said=said,
-            windowed=windowed,
             index=TextIndex(
                 text, start=0 if self._config.seed_from_prompt else sequence.prompt_len
             ),
@@ -182,7 +175,7 @@ class LookaheadProposer:
             self._duty.observe(tokens=len(outcome.ids), seconds=state.ended_at - before)
         if state.forecast is not None:
             state.forecaster.learn(state.forecast, outcome.ids)
-        _listen(state, sequence, outcome)
+        _listen(state.said, sequence, outcome)
         if stood and state.placed:
             state.window.learn(outcome.choices, len(outcome.ids))
         else:
@@ -240,22 +233,21 @@ class LookaheadProposer:
             self.counts.accepted[origin] += 1
         if state.placed:
             own = state.window.held(outcome.accepted[len(guessed) :])
-            self.counts.accepted[Origin.WINDOW] += own
+            self.counts.accepted[Origin.TARGET] += own
 
 
-def _listen(state: _State, sequence: Sequence, outcome: Outcome) -> None:
+def _listen(said: Contexts, sequence: Sequence, outcome: Outcome) -> None:
     """Notes the target's choice after every node that the text did not go through.
 
     That holds the window's n-grams: the path to a node of its last level is a column of it.
     """
-    tree, taken, order = outcome.tree, set(outcome.accepted), state.said.order
+    tree, taken = outcome.tree, set(outcome.accepted)
     root = len(sequence.ids) - len(outcome.ids)
-    contexts = [tuple(sequence.ids[max(root - order, 0) : root])]
+    contexts = [tuple(sequence.ids[max(root - said.order, 0) : root])]
     for node in range(1, len(tree)):
-        contexts.append((*contexts[tree.parents[node]], tree.ids[node])[-order:])
+        contexts.append((*contexts[tree.parents[node]], tree.ids[node])[-said.order :])
         if node not in taken:
-            pool = state.windowed if tree.is_probe(node) else state.said
-            pool.add(contexts[node], outcome.choices[node])
+            said.add(contexts[node], outcome.choices[node])
 
 
 def _stretch(sequence: Sequence, fresh: int, length: int) -> list[int]:

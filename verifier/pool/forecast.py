@@ -36,9 +36,7 @@ class Origin(IntEnum):
     SHARED = 2
     """N-grams of other sequences."""
     TARGET = 3
-    """What the target chose after a wrong guess, where the text did not go."""
-    WINDOW = 4
-    """N-grams of the window."""
+    """What the target chose where the text did not go: in the window, or after a wrong guess."""
 
 
 @dataclass(frozen=True)
