@@ -101,14 +101,14 @@ class LookaheadProposer:
         most_rows: int = 256,
         shared: SharedPools | None = None,
         tenant: Callable[[Sequence], str] = lambda sequence: "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._config, self._cost, self._parameters = config, cost, parameters
         self._most_rows = most_rows
         self._shared, self._tenant, self._clock = shared, tenant, clock
         self._calibration = Calibration()
         self._duty = Duty()
-        self._interests = Interests(cost)
+        self._interests = Interests(cost, clock)
         self._states: dict[Sequence, _State] = {}
         self.counts = LookaheadCounts()
         """What happened so far."""

@@ -17,7 +17,7 @@ from common.lookahead_sizes import LookaheadSizes
 from common.model.tree import TokenTree
 from common.store.pool_config import PoolConfig
 from common.store.pools import MemoryPools
-from tests.unit.verifier.methods.scripted_target import follow, rounds, sequence
+from tests.unit.verifier.methods.scripted_target import Target, follow, rounds, sequence
 from verifier.cost import StepCost
 from verifier.methods.lookahead import LookaheadProposer
 from verifier.pool.config import LookaheadConfig
@@ -28,6 +28,23 @@ from verifier.pool.sizes import PUBLISHED, SMALLEST, choose
 FREE = StepCost()
 CPU = StepCost(((1, 3.2), (8, 4.3), (64, 14.0)))
 WINDOW = LookaheadConfig(window_columns=3, ngram_tokens=4, guess_ngrams=6)
+
+
+class Timed:
+    """A target that takes a second for each row."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.now = 0.0
+
+    def __call__(self, ids: Ids[int]) -> int:
+        self.now += 1.0
+        return self._target(ids)
+
+
+def _still() -> float:
+    """A clock of a machine on which nothing takes any time."""
+    return 0.0
 
 
 def _chain(ids: Ids[int]) -> int:
@@ -50,7 +67,7 @@ def test_a_full_match_brings_its_bonus_too() -> None:
 
 def test_the_window_teaches_what_the_text_has_not_shown() -> None:
     """Nothing repeats, so every token won comes from the window or from wrong guesses."""
-    proposer = LookaheadProposer(WINDOW, FREE)
+    proposer = LookaheadProposer(WINDOW, FREE, clock=_still)
     one = sequence([1, 2, 3], 150)
     done = list(rounds(proposer, _chain, one))
     assert one.ids[3] == _chain([3])
@@ -61,7 +78,7 @@ def test_the_window_teaches_what_the_text_has_not_shown() -> None:
 
 
 def test_guesses_share_their_beginnings() -> None:
-    proposer = LookaheadProposer(WINDOW, FREE)
+    proposer = LookaheadProposer(WINDOW, FREE, clock=_still)
     prompt = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 6, 1]
     one = sequence(prompt, 8)
     proposer.open(one)
@@ -72,7 +89,7 @@ def test_guesses_share_their_beginnings() -> None:
 
 
 def test_probes_are_not_counted_as_drafted() -> None:
-    proposer = LookaheadProposer(WINDOW, FREE)
+    proposer = LookaheadProposer(WINDOW, FREE, clock=_still)
     one = sequence([1, 2, 3], 8, draft_tokens=1)
     proposer.open(one)
     tree = TokenTree(3)
@@ -82,7 +99,7 @@ def test_probes_are_not_counted_as_drafted() -> None:
 
 
 def test_the_window_stays_out_where_the_pools_answer() -> None:
-    proposer = LookaheadProposer(WINDOW, FREE)
+    proposer = LookaheadProposer(WINDOW, FREE, clock=_still)
     text = list(range(20)) * 20
     one = sequence(text[:40], 360)
     list(rounds(proposer, follow(text), one))
@@ -92,10 +109,11 @@ def test_the_window_stays_out_where_the_pools_answer() -> None:
 
 def test_a_window_that_brings_nothing_rests() -> None:
     draw = random.Random(0)
-    proposer = LookaheadProposer(WINDOW, CPU)
     noise = [draw.randrange(10**6) for _ in range(1000)]
+    target = Timed(follow(noise))
+    proposer = LookaheadProposer(WINDOW, CPU, clock=lambda: target.now)
     one = sequence(noise[:10], 900)
-    list(rounds(proposer, follow(noise), one))
+    list(rounds(proposer, target, one))
     assert 0 < proposer.counts.windows < 0.4 * proposer.counts.rounds
 
 
@@ -242,7 +260,7 @@ def test_the_window_follows_the_load_while_a_text_is_made() -> None:
 @pytest.mark.parametrize("seeded", [True, False])
 def test_the_prompt_seeds_the_pool_where_it_should(seeded: bool) -> None:
     config = LookaheadConfig(window_columns=1, ngram_tokens=2, seed_from_prompt=seeded)
-    proposer = LookaheadProposer(config, FREE)
+    proposer = LookaheadProposer(config, FREE, clock=_still)
     one = sequence([8, 9, 7, 8], 4)
     proposer.open(one)
     tree = TokenTree(8)
