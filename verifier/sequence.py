@@ -178,12 +178,15 @@ class Counts:
 
     def snapshot(self) -> Counts:
         """Returns a copy for other threads, which counting on does not change."""
-        copy = Counts(
-            self.method, self.cached_tokens, self.rounds, self.drafted_tokens, self.accepted_tokens
+        return Counts(  # `replace` takes twice as long, in every round
+            method=self.method,
+            cached_tokens=self.cached_tokens,
+            rounds=self.rounds,
+            drafted_tokens=self.drafted_tokens,
+            accepted_tokens=self.accepted_tokens,
+            accepted_per_position=self.accepted_per_position.copy(),
+            accepted_by_method=self.accepted_by_method.copy(),
         )
-        copy.accepted_per_position = self.accepted_per_position.copy()
-        copy.accepted_by_method = self.accepted_by_method.copy()
-        return copy
 
 
 @dataclass(frozen=True)

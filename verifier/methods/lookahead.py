@@ -70,10 +70,8 @@ class _State:
     window: Window
     shared: SharedPool | None
     interest: Interest
-    looked: bool = False  # this round
     tree: TokenTree | None = None  # the one proposed to
-    forecast: Forecast | None = None  # for the next round
-    guessed: Forecast = field(default_factory=Forecast)  # the same, once it was proposed
+    guessed: Forecast = field(default_factory=Forecast)  # the round's, once it was proposed
     placed: bool = False  # the window stands in the tree
     ended_at: float | None = None  # when the last round did
     rounds: int = 0
@@ -173,8 +171,9 @@ class LookaheadProposer:
         before, state.ended_at = state.ended_at, self._clock()
         if before is not None:
             self._duty.observe(tokens=len(outcome.ids), seconds=state.ended_at - before)
-        if state.forecast is not None:
-            state.forecaster.learn(state.forecast, outcome.ids)
+        if state.interest.forecast is not None:
+            state.forecaster.learn(state.interest.forecast, outcome.ids)
+        state.interest.end_round()
         _listen(state.said, sequence, outcome)
         if stood and state.placed:
             state.window.learn(outcome.choices, len(outcome.ids))
@@ -182,8 +181,7 @@ class LookaheadProposer:
             state.window.skip(len(outcome.ids))
         if state.shared is not None and self._shared is not None:
             state.shared.add(_stretch(sequence, len(outcome.ids), self._shared.ngram_tokens))
-        state.tree, state.placed = None, False
-        state.forecast, state.guessed, state.looked = None, Forecast(), False
+        state.tree, state.placed, state.guessed = None, False, Forecast()
 
     def close(self, sequence: Sequence) -> None:
         """Forgets the sequence; what it shared stays."""
@@ -211,13 +209,12 @@ class LookaheadProposer:
 
     def _look(self, state: _State, sequence: Sequence) -> Forecast | None:
         """The forecast for the next round; none where there is no look."""
-        if not state.looked:
-            state.looked = True
-            state.forecast = state.interest.look(lambda: self._find(state, sequence))
-        return state.forecast
+        return state.interest.look(lambda: self._find(state, sequence))
 
-    def _find(self, state: _State, sequence: Sequence) -> Forecast:
-        state.index.catch_up(sequence.ids)
+    def _find(self, state: _State, sequence: Sequence) -> Forecast | None:
+        """Looks; not while a long prompt is still being indexed."""
+        if not state.index.catch_up(sequence.ids):
+            return None
         most = min(sequence.request.draft_tokens or state.most_nodes, state.most_nodes)
         return state.forecaster.forecast(sequence.ids, most)
 

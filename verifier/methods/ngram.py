@@ -30,8 +30,6 @@ class _State:
     match: Match
     forecaster: Forecaster
     interest: Interest
-    looked: bool = False  # this round
-    forecast: Forecast | None = None
 
 
 class NgramProposer:
@@ -79,9 +77,9 @@ class NgramProposer:
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Learns what the forecast was worth, and the new text."""
         state = self._states[sequence]
-        if state.forecast is not None:
-            state.forecaster.learn(state.forecast, outcome.ids)
-        state.forecast, state.looked = None, False
+        if state.interest.forecast is not None:
+            state.forecaster.learn(state.interest.forecast, outcome.ids)
+        state.interest.end_round()
 
     def close(self, sequence: Sequence) -> None:
         """Forgets the text."""
@@ -93,15 +91,12 @@ class NgramProposer:
 
     def _look(self, state: _State, sequence: Sequence) -> Forecast | None:
         """The forecast for the next round; none where there is no look."""
-        if not state.looked:
-            state.looked = True
-            state.forecast = state.interest.look(lambda: self._find(state, sequence))
-        return state.forecast
+        return state.interest.look(lambda: self._find(state, sequence))
 
-    def _find(self, state: _State, sequence: Sequence) -> Forecast:
-        """Looks; finds nothing while a long prompt is still being indexed."""
+    def _find(self, state: _State, sequence: Sequence) -> Forecast | None:
+        """Looks; not while a long prompt is still being indexed."""
         if not state.index.catch_up(sequence.ids):
-            return Forecast()
+            return None
         most = sequence.request.draft_tokens or self._most_nodes
         line = state.match.continuation(sequence.ids, most)
         return state.forecaster.forecast(sequence.ids, most, line, state.match.length)

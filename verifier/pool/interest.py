@@ -65,13 +65,27 @@ class Interest:
         self._others = others
         self._gain = others.gain
         self._rest = 0
+        self._looked = False  # this round
+        self.forecast: Forecast | None = None
+        """What this round's look found."""
 
-    def look(self, find: Callable[[], Forecast]) -> Forecast | None:
-        """Looks, unless it is a round without.
+    def look(self, find: Callable[[], Forecast | None]) -> Forecast | None:
+        """Looks, once a round and unless it is one without.
 
         Args:
-            find: Makes the round's forecast.
+            find: Makes the round's forecast; None where the text is not indexed yet, which says
+                nothing of what a look is worth.
         """
+        if not self._looked:
+            self._looked = True
+            self.forecast = self._look(find)
+        return self.forecast
+
+    def end_round(self) -> None:
+        """The text went on: the next look is another."""
+        self._looked, self.forecast = False, None
+
+    def _look(self, find: Callable[[], Forecast | None]) -> Forecast | None:
         if self._rest:
             self._rest -= 1
             return None
@@ -79,6 +93,8 @@ class Interest:
         began = others.clock()
         forecast = find()
         seconds = others.clock() - began
+        if forecast is None:
+            return None
         rate = cost.rate(1.0, cost.round_s(0))
         rows_s = cost.round_s(forecast.worth) - cost.round_s(0)
         gain = forecast.expected - rows_s * rate

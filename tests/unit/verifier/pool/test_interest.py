@@ -35,7 +35,25 @@ def _looks(expected: list[float], sequences: int = 1) -> list[bool]:
             return forecast
 
         found.append(interest.look(find) is not None)
+        assert interest.look(find) is interest.forecast, "once a round"
+        interest.end_round()
     return found
+
+
+def test_what_indexing_takes_says_nothing_of_looks() -> None:
+    """A prompt of several rounds' indexing, a second each, and then a look like any other."""
+    cost, clock = StepCost(((1, STEP_S), (64, STEP_S))), Clock()
+    interests = Interests(cost, clock)
+    interest = Interest(interests)
+
+    def index() -> None:
+        clock.now += 1.0
+
+    for _ in range(5):
+        assert interest.look(index) is None
+        interest.end_round()
+    assert interests.seconds == 0.0
+    assert interest.look(Forecast) is not None
 
 
 def test_what_finds_nothing_is_looked_up_now_and_then() -> None:
