@@ -12,6 +12,7 @@ from pathlib import Path
 
 import uvloop
 
+from common import priority
 from common.rpc import process, server
 from common.rpc.health import Health
 from common.store.sessions import open_sessions
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(settings: GatewayConfig) -> None:
     """Loads the tokenizers and serves."""
+    priority.stand_back()  # a model may run on the same machine
     uvloop.run(serve(settings, load_tokenizers(settings.models)))
 
 

@@ -12,9 +12,9 @@ from verifier.sequence import Event
 class Mailbox:
     """Events of one request, for one task.
 
-    The loop is woken only where the task waits for an event, or the last one came: what is
-    committed between two messages of a stream takes no time of the loop, which the engine's
-    thread would have to wait for.
+    The loop is woken only where the task waits for an event that is overdue, or the last one came:
+    what is committed between two messages of a stream takes no time of the loop, which the
+    engine's thread would have to wait for.
 
     Args:
         loop: Of the task.
@@ -41,14 +41,14 @@ class Mailbox:
         Args:
             not_before: When to return, on the loop's clock, unless the last one is there sooner.
         """
-        self._awaited = True
-        while not self._events:
-            await self._woken()
-        self._awaited = False
         while not self._ended and self._loop.time() < not_before:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(not_before):
                     await self._woken()
+        self._awaited = True
+        while not self._events:
+            await self._woken()
+        self._awaited = False
         events: list[Event] = []
         while self._events and not (events and _is_last(events[-1])):
             events.append(self._events.popleft())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import grpc.aio
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc, worker_pb2
 
+from common import priority
 from common.errors import Aborted, InvalidArgument
 from common.telemetry.span import Traces
 from verifier.convert import (
@@ -40,8 +42,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         engine: Stepped by its own thread.
         eos: Ids that end the model's texts.
         sessions: Fences them.
-        interval_s: Least time between two messages of one stream, in seconds; what is
-            committed meanwhile travels together. The first and the last go at once.
+        interval_s: Time between two messages of one stream, in seconds; what is committed
+            meanwhile travels together. The first and the last go at once.
         traces: Makes a span of each request.
         round_ratio: Share of a traced request's rounds that get spans, too.
     """
@@ -106,9 +108,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         ticket, due, last = 0, loop.time(), Event()
         try:
             ticket = self._engine.submit(asked, mailbox.put)
+            self._give_way()
             while last.finish is None:
                 events = await mailbox.take(due)  # a slow reader gets fewer, larger messages
-                due = loop.time() + self._interval_s
+                due = self._next_beat(loop.time())
                 last = events[-1]
                 if last.error is not None:
                     raise last.error
@@ -116,9 +119,23 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
                 yield events
         finally:
             self._engine.cancel(ticket)
+            self._give_way()
             if message.session:
                 ids = [*asked.prompt_ids, *output]
                 self._sessions.leave(message.session, end, ids, asked.cache_salt)
+
+    def _give_way(self) -> None:
+        """Lets the engine go before the loop, unless one text alone waits for its drafts."""
+        if self._engine.live > 1:
+            priority.stand_back()
+        else:
+            priority.go_first()
+
+    def _next_beat(self, now: float) -> float:
+        """When messages go next: those of all streams at once, which wakes fewer threads."""
+        if not self._interval_s:
+            return now
+        return math.ceil(now / self._interval_s) * self._interval_s
 
     async def ReleaseSession(
         self,

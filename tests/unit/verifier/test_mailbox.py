@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from unittest.mock import patch
 
 from common.errors import Aborted
 from verifier.mailbox import Mailbox
@@ -65,6 +66,20 @@ async def test_what_comes_before_its_time_comes_together() -> None:
     await asyncio.sleep(0)
     mailbox.put(event(3))
     assert ids(await taken) == [3]
+
+
+async def test_the_loop_sleeps_until_a_message_is_due() -> None:
+    loop = asyncio.get_running_loop()
+    mailbox = Mailbox(loop)
+    taken = asyncio.create_task(mailbox.take(loop.time() + HOUR_S))
+    await asyncio.sleep(0)
+    with patch.object(loop, "call_soon_threadsafe", side_effect=loop.call_soon_threadsafe) as wakes:
+        mailbox.put(event(1))
+        mailbox.put(event(2))
+        assert not wakes.called
+        mailbox.put(LAST)
+        assert wakes.call_count == 1
+    assert ids(await taken) == [1, 2]
 
 
 async def test_nothing_counts_after_the_last_one() -> None:
