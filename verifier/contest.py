@@ -1,14 +1,17 @@
 """Whether something makes decoding faster: found by doing with and without it in turns.
 
 What a measure costs shows in no account of rows and tokens alone, so tokens a second decide. The
-loser is tried again now and then, the seldomer the longer it has lost.
+loser is tried again now and then, the seldomer the more it loses by.
 """
 
 from __future__ import annotations
 
 _SMOOTHING = 0.5
 _TRY_AFTER, _TRY_AFTER_MOST = 16, 128
-"""Windows before the mode that lost is tried again: at first, and when it has lost often."""
+"""Windows before the mode that lost is tried again: at least, and at most."""
+
+_TRIALS_COST = 0.005
+"""Share of all tokens that trials may cost in between."""
 
 
 class Contest:
@@ -17,14 +20,25 @@ class Contest:
     def __init__(self) -> None:
         self.rates: dict[bool, float] = {}
         """Tokens a second in each."""
-        self._left = self._rest = _TRY_AFTER  # windows before the next trial
+        self._left = _TRY_AFTER  # windows before the next trial
 
-    def next_mode(self) -> bool:
-        """Whether to go on with it in the next window."""
-        for mode in (True, False):
-            if mode not in self.rates:
-                return mode
-        return self._best if self._left > 0 else not self._best
+    @property
+    def verdict(self) -> bool | None:
+        """The mode with the higher rate; None before both were tried."""
+        if len(self.rates) < 2:
+            return None
+        return self.rates[True] >= self.rates[False]
+
+    def next_mode(self, guess: bool | None = None) -> bool:
+        """Whether to go on with it in the next window.
+
+        Args:
+            guess: The better mode as far as is known from elsewhere, until both were tried.
+        """
+        best = guess if self.verdict is None else self.verdict
+        if best is None:
+            return not self.rates
+        return best if self._left > 0 else not best
 
     def learn(self, mode: bool, rate: float) -> None:
         """Takes a window.
@@ -33,16 +47,10 @@ class Contest:
             mode: In which it was.
             rate: Tokens a second.
         """
-        trial = len(self.rates) == 2 and mode != self._best
+        best = self.verdict
         previous = self.rates.get(mode, rate)
         self.rates[mode] = previous + _SMOOTHING * (rate - previous)
         self._left -= 1
-        if trial:
-            won = mode == self._best
-            self._rest = _TRY_AFTER if won else min(2 * self._rest, _TRY_AFTER_MOST)
-            self._left = self._rest
-
-    @property
-    def _best(self) -> bool:
-        """The mode with the higher rate."""
-        return self.rates[True] >= self.rates[False]
+        if self.verdict is not None and mode != best:  # a trial is over
+            loss = 1 - min(self.rates.values()) / max(self.rates.values())
+            self._left = min(max(int(loss / _TRIALS_COST), _TRY_AFTER), _TRY_AFTER_MOST)

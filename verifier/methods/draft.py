@@ -35,7 +35,8 @@ _MOST_AHEAD = 64
 """Branches kept for outcomes of one round."""
 
 _MOST_UNTOLD = 32
-"""Tokens that gather while no draft is wanted; one message tells them, for each costs the step."""
+"""Tokens that gather while no draft is wanted; one message tells them, for each costs the step. A
+session that gets no drafts under this load leaves its drafter then."""
 
 _REFUSED_S = 5.0
 """How long a drafter that gave a session up is not asked to mirror it again."""
@@ -176,8 +177,9 @@ class DraftProposer:
         session, now = self._sessions[sequence], time.monotonic()
         tree, ids = outcome.tree, outcome.ids
         self._gate.count(len(ids))
+        drafting = self._drafting(sequence, now)
         if session.link is None and not session.proposed:
-            if not sequence.finished and self._drafting(sequence, now):
+            if drafting and not sequence.finished:
                 self._pair(sequence, session)
             return
         checked = session.proposed if tree is session.tree else []
@@ -196,13 +198,19 @@ class DraftProposer:
         if sequence.finished:
             return
         if session.link is None or not session.link.alive:
-            if self._drafting(sequence, now):
+            if drafting:
                 self._pair(sequence, session)
             return
+        if not drafting:
+            session.ended_at = None  # a round like this says nothing of the drafter
+            if not session.warm or len(session.untold) + len(ids) >= _MOST_UNTOLD:
+                self._part(session)
+                return
         branch = Branch()
         if right == len(ids) - 1:  # else another method went on where the chain broke
             branch = session.ahead.get((key.accepted, key.bonus), branch)
-        wanted = self._wanted(sequence, session, session.link, now) if outcome.wanted else 0
+        wants = drafting and outcome.wanted
+        wanted = self._wanted(sequence, session, session.link, now) if wants else 0
         if session.length.resting and self._move(sequence, session, session.link, now):
             return
         branch = branch.cut(sequence.room - 1 if wanted else 0)
@@ -221,10 +229,7 @@ class DraftProposer:
         """Ends the mirror."""
         session = self._sessions.pop(sequence)
         del self._by_id[session.id]
-        if session.link is not None and session.link.alive:
-            session.link.close(session.id, session.incarnation)
-            self._touched.add(session.link)
-        session.unlink()
+        self._part(session)
 
     def flush(self) -> float | None:
         """Sends each drafter its part of the step; returns the next deadline."""
@@ -300,10 +305,16 @@ class DraftProposer:
         if not others:
             return False
         session.refused[link] = now + _LEFT_S
-        link.close(session.id, session.incarnation)
-        self._touched.add(link)
+        self._part(session)
         self._pair(sequence, session, [max(others)[1]])
         return True
+
+    def _part(self, session: _Session) -> None:
+        """Ends a mirror, where there is one."""
+        if session.link is not None and session.link.alive:
+            session.link.close(session.id, session.incarnation)
+            self._touched.add(session.link)
+        session.unlink()
 
     def _pair(
         self, sequence: Sequence, session: _Session, addresses: Ids[str] | None = None
@@ -427,9 +438,6 @@ class DraftProposer:
         room = sequence.room - 1
         if sequence.request.draft_tokens:
             return min(sequence.request.draft_tokens, room)
-        if not self._drafting(sequence, now):
-            session.ended_at = None  # which says nothing of the drafter
-            return 0
         most, clock = min(self.draft_tokens, room), link.clock
         return session.length.choose(most, self.cost, clock.cost.at, clock.foresight)
 

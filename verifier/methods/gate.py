@@ -76,5 +76,14 @@ class Gate:
         return seconds >= _WINDOW_S
 
     def _start(self, level: int, now: float) -> None:
-        self._mode = self._levels.setdefault(level, Contest()).next_mode()
+        self._mode = self._levels.setdefault(level, Contest()).next_mode(self._guess(level))
         self._level, self._since, self._tokens = level, now, 0
+
+    def _guess(self, level: int) -> bool | None:
+        """What is best at the nearest load at which both were tried."""
+        verdicts = [
+            (abs(other - level), contest.verdict)
+            for other, contest in self._levels.items()
+            if contest.verdict is not None
+        ]
+        return min(verdicts)[1] if verdicts else None

@@ -274,6 +274,26 @@ def test_where_drafts_do_not_pay_nobody_is_mirrored(draft_tokens: int, clock: Cl
     assert len(link.opened) == 2, "it is mirrored once drafts pay"
 
 
+@pytest.mark.parametrize("warm", [False, True])
+def test_where_drafts_no_longer_pay_a_mirror_ends_soon(warm: bool, clock: Clock) -> None:
+    """One that follows the text costs little, and may be needed again at once: it ends later."""
+    link = Link()
+    table = Table(link, draft_tokens=0)
+    if warm:
+        table.warm()
+    table.proposer._gate = Shut()
+    rounds = 0
+    while not link.closed:
+        table.round(8)
+        rounds += 1
+    assert rounds == (draft._MOST_UNTOLD if warm else 1)
+    table.round(9)
+    assert (len(link.opened), link.meter.sessions) == (1, 0)
+    table.proposer._gate = Gate()
+    table.round(10)
+    assert link.opened[-1] == (1, 2, table.sequence.ids)
+
+
 def test_a_lost_drafter_is_followed_by_the_next(clock: Clock) -> None:
     first, second = Link(), Link()
     table = Table(first, second)

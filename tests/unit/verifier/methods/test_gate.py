@@ -67,12 +67,13 @@ def test_texts_that_end_as_others_begin_are_one_load(most: int) -> None:
     assert drafted < 0.1 * 3000
 
 
-def test_the_loser_is_tried_the_seldomer_the_longer_it_has_lost() -> None:
-    gate = Gate()
-    early = _run(gate, 8, with_drafts=7, without=8, steps=4000)
-    late = _run(gate, 8, with_drafts=7, without=8, steps=24000)
-    assert 0 < late < early / 2
-    assert _run(gate, 8, with_drafts=12, without=8, steps=60000) > 0.85, "and found when it wins"
+def test_the_loser_is_tried_the_seldomer_the_more_it_loses_by() -> None:
+    close, far = Gate(), Gate()
+    by_little = _run(close, 8, with_drafts=15, without=16)
+    by_much = _run(far, 8, with_drafts=12, without=16, steps=24000)
+    assert 0 < by_much < by_little / 2
+    assert by_much * (1 - 12 / 16) < 0.01, "what the trials cost"
+    assert _run(far, 8, with_drafts=24, without=16, steps=60000) > 0.85, "and found when it wins"
 
 
 def test_who_is_alone_after_a_load_drafts_again() -> None:
