@@ -112,7 +112,7 @@ def _measure(
     }
     turns = [(0.0, plain), *((0.0, variant) for variant in fixed.values())]
     turns += [(delay_ms, draft) for delay_ms in delays_ms]
-    found = _in_turns(turns, link, ids, settings, progress)
+    found = _in_turns(turns, link, ids, settings, progress, list(fixed.values()))
     calibration = Calibration(
         plain_s=1 / max(rate(grid(found[0.0, PLAIN])).value, 1.0),
         steps=steps,
@@ -143,8 +143,13 @@ def _in_turns(
     ids: Sequence[Sequence[int]],
     settings: Settings,
     progress: Progress,
+    asking: Sequence[GatewayVariant],
 ) -> dict[tuple[float, str], list[Pass]]:
-    """Measure each variant with its delay, again and again, by delay and name."""
+    """Measure each variant with its delay, again and again, by delay and name.
+
+    Before each, the verifier learns the delay from those that ask for drafts in any case: where
+    drafts did not pay, it takes longer than a pass to find out that they would.
+    """
     found: dict[tuple[float, str], list[Pass]] = {}
     done, total = 0, settings.repetitions * len(turns)
     for repetition in range(settings.repetitions):
@@ -152,9 +157,11 @@ def _in_turns(
             when = f"{repetition + 1}/{settings.repetitions}"
             progress(f"{when}: {delay_ms:g} ms round trip, {variant.name}", done, total)
             link.round_trip_s = delay_ms / 1e3
-            variant.measure(ids[:1], settings.max_tokens)  # until the verifier knows the delay
-            one = variant.measure(ids, settings.max_tokens)
-            found.setdefault((delay_ms, variant.name), []).append(one)
+            for one in asking:
+                one.measure(ids[:2], settings.max_tokens)
+            found.setdefault((delay_ms, variant.name), []).append(
+                variant.measure(ids, settings.max_tokens)
+            )
             done += 1
     return found
 

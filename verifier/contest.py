@@ -52,5 +52,6 @@ class Contest:
         self.rates[mode] = previous + _SMOOTHING * (rate - previous)
         self._left -= 1
         if self.verdict is not None and mode != best:  # a trial is over
-            loss = 1 - min(self.rates.values()) / max(self.rates.values())
+            worse, better = sorted(self.rates.values())
+            loss = 1 - worse / better if better else 0.0
             self._left = min(max(int(loss / _TRIALS_COST), _TRY_AFTER), _TRY_AFTER_MOST)

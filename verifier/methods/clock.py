@@ -11,6 +11,15 @@ _SILENCE_S = 1.0
 _FIRST_PAUSE_S = 0.25
 _MOST_PAUSE_S = 8.0
 
+_FAR = 3.0
+"""A round that took so many times what was expected counts as if it had taken that."""
+
+_PROBES_COST = 0.005
+"""Share of the time that probes of a drafter that does not pay may take."""
+
+_SOONER = 0.7
+"""Where a probe comes in so much of the time expected, what was seen before it is long past."""
+
 
 class DraftClock:
     """Round-trip statistics of one drafter, over all its sessions.
@@ -25,6 +34,11 @@ class DraftClock:
         """Moving average from commit to branch, in seconds."""
         self.cost = CostLine()
         """The same, by tokens drafted."""
+        self.slowness = 1.0
+        """What rounds took over what they were expected to."""
+        self.probe_at = 0.0
+        """When to find out whether a drafter pays that did not, in seconds of the monotonic
+        clock."""
         self.foresight = 0.0
         """Share of drafts whose next branch was there at once."""
         self._silent_since: float | None = None
@@ -42,14 +56,17 @@ class DraftClock:
         """Whether to ask this drafter at all, at `now` seconds of the monotonic clock."""
         return now >= self._paused_until
 
-    def answered(self, tokens: int, seconds: float) -> None:
+    def answered(self, tokens: int, seconds: float, *, probe: bool = False) -> None:
         """A branch came.
 
         Args:
             tokens: Its length as it was asked for.
             seconds: Since it was asked for.
+            probe: Whether it was asked for after drafts had not paid for a while.
         """
         if self.round_trip_s is not None:  # the first pays for what is set up once
+            if probe and seconds < _SOONER * self.cost.at(tokens):
+                self.cost = CostLine()
             self.cost.add(tokens, seconds)
         previous = self.round_trip_s
         self.round_trip_s = (
@@ -60,6 +77,19 @@ class DraftClock:
     def foresaw(self, hit: bool) -> None:
         """A draft was checked; the branch after it was there already, or not."""
         self.foresight += _SMOOTHING / 4 * (hit - self.foresight)
+
+    def took(self, seconds: float, expected_s: float) -> None:
+        """A round with a draft is over.
+
+        Args:
+            seconds: Since the end of the one before.
+            expected_s: What it was expected to take; more than 0.
+        """
+        self.slowness += _SMOOTHING / 4 * (min(seconds / expected_s, _FAR) - self.slowness)
+
+    def probed(self, now: float, seconds: float) -> None:
+        """A probe begins, at `now` on the monotonic clock, and costs so many seconds."""
+        self.probe_at = now + min(seconds / _PROBES_COST, _MOST_PAUSE_S)
 
     def missed(self, asked: float, now: float) -> None:
         """A branch did not come in time.

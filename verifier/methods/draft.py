@@ -36,7 +36,10 @@ _MOST_AHEAD = 64
 
 _MOST_UNTOLD = 32
 """Tokens that gather while no draft is wanted; one message tells them, for each costs the step. A
-session that gets no drafts under this load leaves its drafter then."""
+session leaves its drafter then where no draft pays: under this load, or for any text."""
+
+_PROBE_ROUNDS = 4
+"""With drafts from a drafter that did not pay, to find out whether it does by now."""
 
 _REFUSED_S = 5.0
 """How long a drafter that gave a session up is not asked to mirror it again."""
@@ -81,6 +84,7 @@ class _Session:
     incarnation: int = 0
     link: DraftLink | None = None
     warm: bool = False  # the mirror has caught up with the prompt
+    probe: bool = False  # it is to tell whether drafts pay again, and has not yet
     refused: dict[DraftLink, float] = field(default_factory=dict)  # not to be asked before
     key: RoundKey | None = None  # the outcome a branch is wanted for
     wanted: int = 0  # tokens asked for in that branch
@@ -201,9 +205,10 @@ class DraftProposer:
             if drafting:
                 self._pair(sequence, session)
             return
+        much = len(session.untold) + len(ids) >= _MOST_UNTOLD
         if not drafting:
             session.ended_at = None  # a round like this says nothing of the drafter
-            if not session.warm or len(session.untold) + len(ids) >= _MOST_UNTOLD:
+            if much or not session.warm:
                 self._part(session)
                 return
         branch = Branch()
@@ -211,8 +216,12 @@ class DraftProposer:
             branch = session.ahead.get((key.accepted, key.bonus), branch)
         wants = drafting and outcome.wanted
         wanted = self._wanted(sequence, session, session.link, now) if wants else 0
-        if session.length.resting and self._move(sequence, session, session.link, now):
-            return
+        if session.length.resting:
+            if self._move(sequence, session, session.link, now):
+                return
+            if much and not wanted and not self._pays(session.link):
+                self._part(session)
+                return
         branch = branch.cut(sequence.room - 1 if wanted else 0)
         key = self._tell(session, session.link, key, ids, wanted, len(branch))
         session.branch, session.wanted, session.key = None, wanted, key if wanted else None
@@ -251,7 +260,8 @@ class DraftProposer:
             self.stale += 1
         elif session.key == key and session.branch is None:
             seconds = _came_at(arrival) - session.sent_at
-            session.link.clock.answered(session.wanted, seconds)
+            session.link.clock.answered(session.wanted, seconds, probe=session.probe)
+            session.probe = False
             session.link.meter.answered(session.wanted, seconds)
             self._take(session, Branch(arrival.ids, arrival.drawn).cut(session.wanted), key)
         elif session.flight == (key.base, key.path_hash) and len(session.ahead) < _MOST_AHEAD:
@@ -325,14 +335,20 @@ class DraftProposer:
         for address in addresses or sequence.request.drafters:
             link = self.links(address)
             if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
+                pays = sequence.request.draft_tokens > 0 or self._pays(link)
+                if not pays and now < link.clock.probe_at:
+                    session.refused[link] = link.clock.probe_at
+                    continue
+                if not pays:
+                    link.clock.probed(now, _PROBE_ROUNDS * link.clock.cost.at(1))
                 self._known[address] = link
                 session.incarnation += 1
                 session.link, session.warm = link, False
                 session.path_hash = fence.extend(fence.EMPTY, sequence.ids)
                 session.told_hash = session.path_hash
                 link.meter.sessions += 1
-                prior = link.meter.token_acceptance or self._acceptance.rate
-                session.length = DraftLength(Acceptance(prior=prior))
+                session.probe = not pays
+                session.length = self._length(link, _PROBE_ROUNDS if session.probe else 0)
                 sampling, drawn = _sampling(sequence.request)
                 link.open(
                     session.id,
@@ -344,6 +360,21 @@ class DraftProposer:
                 )
                 self._touched.add(link)
                 return
+
+    def _length(self, link: DraftLink, trial: int = 0) -> DraftLength:
+        """Draft lengths of a text like others that this drafter has drafted for."""
+        known = link.meter.token_acceptance
+        if known is None:
+            return DraftLength(Acceptance(prior=self._acceptance.rate))
+        return DraftLength(Acceptance(prior=known), trial)
+
+    def _pays(self, link: DraftLink) -> bool:
+        """Whether a text like others would have drafts of this drafter."""
+        return self._choose(self._length(link), link, self.draft_tokens) > 0
+
+    def _choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
+        clock = link.clock
+        return length.choose(most, self.cost, clock.cost.at, clock.foresight, clock.slowness)
 
     def _measure(
         self,
@@ -364,6 +395,9 @@ class DraftProposer:
         session.ended_at = now if session.warm and free else None
         if began is None or session.ended_at is None:
             return
+        expected_s = session.length.expected_s
+        if checked and expected_s and len(self._sessions) == 1:  # beside others the gate decides
+            session.link.clock.took(now - began, expected_s)
         plain = min(self.cost.plain_s / self.cost.round_s(checked), 1.0)
         meter.timed(
             drafted=checked,
@@ -438,8 +472,7 @@ class DraftProposer:
         room = sequence.room - 1
         if sequence.request.draft_tokens:
             return min(sequence.request.draft_tokens, room)
-        most, clock = min(self.draft_tokens, room), link.clock
-        return session.length.choose(most, self.cost, clock.cost.at, clock.foresight)
+        return self._choose(session.length, link, min(self.draft_tokens, room))
 
 
 def _sampling(request: Request) -> tuple[SamplingParams, bool]:

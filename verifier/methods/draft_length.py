@@ -6,6 +6,10 @@ drafted for the outcome ahead of it, only that part of draft(K) is waited for th
 cover: with foresight f the wait is (1 - f) draft(K) + f max(draft(K) - verify(K), 0). The K with
 the highest rate wins, zero included (Leviathan et al. 2023, with the costs of the critical path in
 the denominator). A session that drafts nothing tries again after a while.
+
+What rounds with drafts really took, over what was expected, is a factor on all of them: a step that
+follows a wait meets cold caches, and answers wait for the engine. It decides between drafts and
+none, hardly between lengths.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ _FIRST_REST = 16
 _MOST_REST = 256
 _PROBE_TOKENS = 2
 _TRIAL_ROUNDS = 8
+"""Rounds that a session drafts in any case where its drafter is not known yet."""
 
 
 class CostLine:
@@ -90,11 +95,14 @@ class DraftLength:
 
     Args:
         acceptance: The session's estimate.
+        trial: Rounds to draft in any case.
     """
 
-    def __init__(self, acceptance: Acceptance) -> None:
+    def __init__(self, acceptance: Acceptance, trial: int = _TRIAL_ROUNDS) -> None:
         self.acceptance = acceptance
-        self._rounds = 0
+        self.expected_s = 0.0
+        """What the round last chosen was expected to take, in seconds."""
+        self._trial = trial
         self._rest = _FIRST_REST
         self._resting = 0
 
@@ -105,7 +113,7 @@ class DraftLength:
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learns from a round that checked `drafted` tokens."""
-        self._rounds += drafted > 0
+        self._trial -= drafted > 0
         self.acceptance.observe(drafted, accepted)
 
     def choose(
@@ -114,6 +122,7 @@ class DraftLength:
         cost: StepCost,
         draft_s: Callable[[int], float],
         foresight: float = 0.0,
+        slowness: float = 1.0,
     ) -> int:
         """The length for the next round.
 
@@ -122,6 +131,7 @@ class DraftLength:
             cost: Of the engine's steps.
             draft_s: Seconds from commit to branch, by length.
             foresight: Share of rounds after which the next branch was there at once.
+            slowness: What rounds with drafts took over what was expected.
 
         Returns:
             0 to `most`.
@@ -129,16 +139,18 @@ class DraftLength:
         if self._resting:
             self._resting -= 1
             return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
-        rates = [cost.rate(1.0, cost.round_s(0))]
+        rates, seconds = [cost.rate(1.0, cost.round_s(0))], [0.0]
         expected = right = 1.0
         for length in range(1, most + 1):
             right *= self.acceptance.rate
             expected += right
             verify, draft = cost.round_s(length), draft_s(length)
             wait = foresight * max(draft - verify, 0.0) + (1 - foresight) * draft
-            rates.append(cost.rate(expected, verify + wait))
-        trial = self._rounds < _TRIAL_ROUNDS and most > 0  # too early to give up
+            seconds.append(verify + wait)
+            rates.append(cost.rate(expected, slowness * (verify + wait)))
+        trial = self._trial > 0 and most > 0  # too early to give up
         best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
+        self.expected_s = seconds[best]
         if best == 0 and most:
             self._resting = self._rest
             self._rest = min(2 * self._rest, _MOST_REST)

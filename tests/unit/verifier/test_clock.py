@@ -48,3 +48,16 @@ def test_one_answer_restores_trust() -> None:
     clock.answered(4, 0.01)
     clock.missed(100.0, 100.1)
     assert clock.worth_asking(100.2)
+
+
+def test_a_probe_that_comes_sooner_says_that_the_way_is_new() -> None:
+    clock = DraftClock()
+    for _ in range(100):
+        clock.answered(4, 0.05)
+    clock.answered(2, 0.002)
+    assert clock.cost.at(4) > 0.04, "by chance, perhaps"
+    clock.answered(2, 0.002, probe=True)
+    assert clock.cost.at(4) < 0.01
+    for _ in range(3):
+        clock.answered(2, 0.05, probe=True)
+    assert clock.cost.at(4) > 0.01, "slower ones teach as ever"

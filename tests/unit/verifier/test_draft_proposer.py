@@ -294,6 +294,79 @@ def test_where_drafts_no_longer_pay_a_mirror_ends_soon(warm: bool, clock: Clock)
     assert link.opened[-1] == (1, 2, table.sequence.ids)
 
 
+def far_away(link: Link, answer_s: float) -> None:
+    """A drafter that is known, and so far away that no draft pays."""
+    for _ in range(40):
+        link.meter.checked(4, 2)
+        link.clock.answered(4, answer_s)
+
+
+def test_a_drafter_that_is_too_far_away_for_any_text_is_probed_now_and_then(clock: Clock) -> None:
+    """For a small share of the time: its mirrors and drafts would slow every text down."""
+    link = Link()
+    far_away(link, 0.010)
+    table = Table(link, draft_tokens=0)
+    table.proposer.close(table.sequence)
+    assert len(link.opened) == 1, "the first is a probe"
+    began, opened, texts = clock.now, 0, 0
+    while clock.now < began + 64:
+        before = len(link.opened)
+        request = replace(table.sequence.request, request_id=str(texts))
+        other = Sequence(request, lambda event: None, KvLease(BlockManager(4, 16)), ticket=texts)
+        table.proposer.open(other)
+        opened += len(link.opened) - before
+        table.proposer.close(other)
+        clock.now += 0.1
+        texts += 1
+    assert link.clock.cost.at(1) == pytest.approx(0.004)
+    assert 18 <= opened <= 20, "four rounds of 4 ms are half a percent of 3.2 s"
+    assert texts >= 640
+
+
+def test_a_session_leaves_a_drafter_that_has_become_too_slow(clock: Clock) -> None:
+    link = Link()
+    table = Table(link, draft_tokens=0)
+    table.warm()
+    far_away(link, 0.010)
+    link.clock.probed(clock.now, 0.010)
+    rounds = 0
+    while not link.closed and rounds < 100:
+        table.round(8, table.propose(10))
+        rounds += 1
+        if link.asked[-1][1] and not link.closed:
+            clock.now += 0.010
+            table.answer(link, (3,) * link.asked[-1][1])
+    assert rounds < 100
+    for _ in range(20):
+        table.round(9)
+    assert len(link.opened) == 1, "and does not come back at once"
+    clock.now += 3
+    far_away(link, 0.0001)
+    table.round(9)
+    assert len(link.opened) == 2
+    table.warm(incarnation=2)
+    table.round(9)
+    assert link.asked[-1][1] > 0
+
+
+def test_rounds_that_take_longer_than_expected_end_drafting(clock: Clock) -> None:
+    """Each is right to its end, and the answer comes at once; but the whole takes far too long."""
+    link = Link()
+    table = Table(link, draft_tokens=0)
+    table.warm()
+    for _ in range(150):
+        if link.asked and link.asked[-1][1]:
+            table.answer(link, (4,) * link.asked[-1][1])
+        tree = table.propose(10)
+        clock.now += 0.001 + 0.020 * (len(tree) > 1)
+        taken = [*tree.ids[1:], 9]
+        if len(taken) >= table.sequence.room:
+            break
+        table.sequence.commit(taken)
+        table.observe(tree, list(range(1, len(tree))), taken)
+    assert link.clock.slowness > 1.5
+
+
 def test_a_lost_drafter_is_followed_by_the_next(clock: Clock) -> None:
     first, second = Link(), Link()
     table = Table(first, second)

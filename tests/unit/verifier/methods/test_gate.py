@@ -76,6 +76,13 @@ def test_the_loser_is_tried_the_seldomer_the_more_it_loses_by() -> None:
     assert _run(far, 8, with_drafts=24, without=16, steps=60000) > 0.85, "and found when it wins"
 
 
+def test_windows_in_which_nothing_comes_settle_nothing() -> None:
+    """As while long prompts are computed."""
+    gate = Gate()
+    _run(gate, 8, with_drafts=0, without=0, steps=1000)
+    assert _run(gate, 8, with_drafts=12, without=8) > 0.85
+
+
 def test_who_is_alone_after_a_load_drafts_again() -> None:
     gate = Gate()
     assert _run(gate, 8, with_drafts=7, without=8, steps=2000) < 0.3
