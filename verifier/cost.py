@@ -1,9 +1,9 @@
 """What a step of the engine costs by its rows: the ground of every choice of how much to draft.
 
 A table is measured before the engine serves; from then on what steps without drafts really take,
-beside a drafter and other programs, scales it. A sequence that drafts k nodes pays their share of a
-step that runs for everybody, so methods compare (tokens of all) / (seconds of the step) with and
-without them.
+beside a drafter and other programs, scales it: some of them in a row, for after a wait the caches
+are not what they were. A sequence that drafts k nodes pays their share of a step that runs for
+everybody, so methods compare (tokens of all) / (seconds of the step) with and without them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _BEFORE = 128
 """Positions before a measured step: what they hold does not matter, that it is read does."""
 
 _SMOOTHING = 0.1
+_COLD = 4
+"""Steps without drafts, after one with drafts, that do not tell how long they take in a row."""
+
 _MOST_KNOWN = 4096
 _BEYOND = 4
 """Candidates looked at past the best number: costs rise in steps of as many rows."""
@@ -53,6 +56,7 @@ class StepCost:
         self._table = table
         self._known: dict[float, float] = {}  # what was read from it
         self._scale, self._plain = 1.0, 0  # and the steps that say it
+        self._in_a_row = 0  # of steps without drafts
         self._rows = self._tokens = 0.0  # of the others, in the last step
         self._sequences = 1  # in the last step
 
@@ -65,7 +69,8 @@ class StepCost:
             tokens: Tokens they committed.
             seconds: How long it took.
         """
-        if rows == sequences:  # else drafts were waited for, and the caches are not what they were
+        self._in_a_row = self._in_a_row + 1 if rows == sequences else 0
+        if self._in_a_row > _COLD:
             self._plain += 1
             ratio = seconds / self._measured(rows)
             if self._plain > 1:

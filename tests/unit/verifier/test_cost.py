@@ -63,6 +63,18 @@ def test_steps_with_drafts_do_not_say_how_fast_the_machine_is() -> None:
     assert cost.step_s(1) == pytest.approx(0.003)
 
 
+def test_plain_steps_between_rounds_with_drafts_do_not_either() -> None:
+    """They meet cold caches, and would make drafts look better than they are."""
+    cost = StepCost(TABLE)
+    _decoded(cost, 1, 0.003)
+    for _ in range(200):
+        cost.observe(rows=8, sequences=1, tokens=3, seconds=0.05)
+        _decoded(cost, 1, 0.006, times=3)
+    assert cost.step_s(1) == pytest.approx(0.003)
+    _decoded(cost, 1, 0.006)
+    assert cost.step_s(1) == pytest.approx(0.006, rel=0.01)
+
+
 def test_the_others_of_a_step_count_while_they_draft() -> None:
     cost = StepCost(TABLE)
     cost.observe(rows=40, sequences=8, tokens=16, seconds=0.007)
