@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -135,7 +134,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         """When messages go next: those of all streams at once, which wakes fewer threads."""
         if not self._interval_s:
             return now
-        return math.ceil(now / self._interval_s) * self._interval_s
+        return (round(now / self._interval_s) + 1) * self._interval_s
 
     async def ReleaseSession(
         self,

@@ -336,10 +336,10 @@ class DraftProposer:
             link = self.links(address)
             if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
                 pays = sequence.request.draft_tokens > 0 or self._pays(link)
-                if not pays and now < link.clock.probe_at:
-                    session.refused[link] = link.clock.probe_at
-                    continue
                 if not pays:
+                    if now < link.clock.probe_at:
+                        session.refused[link] = link.clock.probe_at
+                        continue
                     link.clock.probed(now, _PROBE_ROUNDS * link.clock.cost.at(1))
                 self._known[address] = link
                 session.incarnation += 1
