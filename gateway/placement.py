@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from common.errors import FailedPrecondition, Unavailable
 from gateway.candidate import Candidate, misfit
-from gateway.gain import Gains, Worth, fits, fitting, forgotten, ranked, untried
+from gateway.gain import Gains, Worth, fitting, forgotten, ranked, untried
 
 MOST_DRAFTERS = 8
 """Drafters offered to a verifier for one request; it takes no more."""
@@ -41,10 +41,14 @@ class Placement:
 def offered_methods(
     verifiers: Sequence[Candidate], drafters: Sequence[Candidate]
 ) -> tuple[str, ...]:
-    """Returns the methods that one model's verifiers can run now, in the verifiers' order."""
+    """Returns the methods that one model's verifiers can run, in the verifiers' order.
+
+    That drafters are lost takes no method away: what they would draft for goes on without.
+    """
     methods: dict[str, None] = {}
     for verifier in verifiers:
-        has_drafter = any(fits(verifier, drafter) for drafter in drafters)
+        known = verifier.description
+        has_drafter = any(misfit(known, drafter.description) is None for drafter in drafters)
         methods |= {m: None for m in verifier.description.methods if m != "draft" or has_drafter}
     return tuple(methods)
 
@@ -157,12 +161,9 @@ def _lacking(method: str, verifiers: Sequence[Candidate], drafters: Sequence[Can
         "draft" in verifier.description.methods for verifier in verifiers
     ):
         return message
-    reasons = [_absence(verifiers[0], drafter) for drafter in drafters]
+    reasons = [
+        f"drafter {drafter.address} does not fit: "
+        f"{misfit(verifiers[0].description, drafter.description)}"
+        for drafter in drafters
+    ]
     return f"{message}: " + ("; ".join(reasons) or "no drafter is configured")
-
-
-def _absence(verifier: Candidate, drafter: Candidate) -> str:
-    reason = misfit(verifier.description, drafter.description)
-    return (
-        f"drafter {drafter.address} {'does not fit: ' + reason if reason else 'is not reachable'}"
-    )

@@ -95,7 +95,6 @@ def test_a_method_goes_to_the_verifier_that_has_it() -> None:
     [
         ("medusa", [], "this deployment has auto, plain; it cannot run medusa"),
         ("draft", [], "it cannot run draft: no drafter is configured"),
-        ("draft", [worker("d", lost=True)], "drafter d is not reachable"),
         (
             "draft",
             [worker("d", tokenizer_fingerprint="g")],
@@ -107,6 +106,14 @@ def test_a_method_this_deployment_lacks(method, drafters, message) -> None:
     with pytest.raises(FailedPrecondition) as caught:
         place(method, [worker("v")], drafters)
     assert message in str(caught.value)
+
+
+def test_a_lost_drafter_fails_no_request() -> None:
+    """It may be back in a moment, and the text is the same without."""
+    drafters = [worker("d", lost=True)]
+    placement = place("draft", [worker("v")], drafters)
+    assert (placement.verifier, placement.drafters, placement.method) == ("v", (), "draft")
+    assert offered_methods([worker("v")], drafters) == ("plain", "draft")
 
 
 def test_same_size_but_another_tokenizer_is_a_misfit() -> None:
