@@ -11,25 +11,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, field, replace
-from weakref import WeakValueDictionary
+from dataclasses import dataclass, field
 
 from common import fence
 from common.fading_mean import FadingMean
-from common.model.tree import Drawn, TokenTree
-from common.sampling_params import SamplingParams
+from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
-from verifier.methods.draft_length import Acceptance, DraftLength
 from verifier.methods.draft_link import Arrival, DraftLink, LinkSource, RoundKey
+from verifier.methods.draft_session import Asked, Branch, DraftSession
 from verifier.methods.gate import Gate
-from verifier.sequence import Request, Sequence
-
-MOST_DRAWN = 32
-"""Tokens a drafter draws from where it must say what they were; of equal ones there may be more."""
-
-_OTHER_SEED = 0x5DEECE66D1CE4E5B
-"""Turns a request's seed into the one its drafter draws with under rejection."""
+from verifier.methods.pairing import Pairing
+from verifier.sequence import Sequence
 
 _MOST_AHEAD = 64
 """Branches kept for outcomes of one round."""
@@ -38,77 +31,11 @@ _MOST_UNTOLD = 32
 """Tokens that gather while no draft is wanted; one message tells them, for each costs the step. A
 session leaves its drafter then where no draft pays: under this load, or for any text."""
 
-_PROBE_ROUNDS = 4
-"""With drafts from a drafter that did not pay, to find out whether it does by now."""
-
 _REFUSED_S = 5.0
 """How long a drafter that gave a session up is not asked to mirror it again."""
 
-_LEFT_S = 60.0
-"""How long a session does not come back to a drafter that it left for a better one."""
-
 _IN_TIME = 0.5
 """A drafter has time for several bonus guesses where a branch takes less than so much of a step."""
-
-_MUCH_BETTER = 1.1
-"""Gain of another drafter, over this one's, that is worth a prefill there."""
-
-
-@dataclass(frozen=True)
-class _Asked:
-    key: RoundKey
-    at: float
-    tokens: int
-
-
-@dataclass(frozen=True)
-class Branch:
-    """Draft tokens of one round."""
-
-    ids: tuple[int, ...] = ()
-    drawn: tuple[Drawn, ...] = ()  # what each was drawn from, or empty
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def cut(self, length: int) -> Branch:
-        """Its first tokens."""
-        return Branch(self.ids[: max(length, 0)], self.drawn[: max(length, 0)])
-
-
-@dataclass
-class _Session:
-    id: int
-    length: DraftLength
-    path_hash: int = fence.EMPTY  # of all committed ids, while there is a link
-    incarnation: int = 0
-    link: DraftLink | None = None
-    warm: bool = False  # the mirror has caught up with the prompt
-    probe: bool = False  # it is to tell whether drafts pay again, and has not yet
-    refused: dict[DraftLink, float] = field(default_factory=dict)  # not to be asked before
-    key: RoundKey | None = None  # the outcome a branch is wanted for
-    wanted: int = 0  # tokens asked for in that branch
-    sent_at: float = 0.0
-    deadline: float = 0.0
-    branch: Branch | None = None
-    ready_at: float = 0.0  # when a branch had come, or was no longer waited for
-    late: _Asked | None = None  # whose branch did not come in time
-    tree: TokenTree | None = None  # what is being checked
-    proposed: list[int] = field(default_factory=list)  # its nodes that are this drafter's
-    proposed_at: float = 0.0
-    ended_at: float | None = None  # when its last round of this drafter ended
-    flight: tuple[int, int] | None = None  # base and path hash of the round of `branch`
-    past: tuple[int, int] | None = None  # of the round before
-    untold: list[int] = field(default_factory=list)  # committed, unknown to the drafter
-    told_hash: int = fence.EMPTY  # of what is before them
-    ahead: dict[tuple[int, int], Branch] = field(default_factory=dict)  # by its outcome
-
-    def unlink(self) -> None:
-        """Forgets a drafter, and all it has sent."""
-        if self.link is not None:
-            self.link.meter.sessions -= 1
-        self.link, self.key, self.branch, self.ended_at = None, None, None, None
-        self.flight, self.past, self.ahead, self.untold = None, None, {}, []
 
 
 @dataclass
@@ -130,26 +57,27 @@ class DraftProposer:
     """Branches dropped: another round's, sent twice, or senseless."""
     wait: FadingMean = field(default_factory=lambda: FadingMean(weight=0.05))
     """Time that rounds wait for the drafts they asked for, in seconds."""
-    _touched: set[DraftLink] = field(default_factory=set)  # have something to send
-    # Paired with, by address; those that nobody has to do with are not kept for this.
-    _known: WeakValueDictionary[str, DraftLink] = field(default_factory=WeakValueDictionary)
-    _sessions: dict[Sequence, _Session] = field(default_factory=dict)
-    _by_id: dict[int, _Session] = field(default_factory=dict)
+    _pairing: Pairing = field(init=False)
+    _sessions: dict[Sequence, DraftSession] = field(default_factory=dict)
+    _by_id: dict[int, DraftSession] = field(default_factory=dict)
     _next_id: int = 0
-    _acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
     _gate: Gate = field(default_factory=Gate)
 
+    def __post_init__(self) -> None:
+        self._pairing = Pairing(self.links, self.draft_tokens, self.cost)
+
     def open(self, sequence: Sequence) -> None:
-        """Opens a mirror at the first drafter that can be reached.
+        """Opens a mirror.
 
         Not where the load is one in which drafts do not pay: a mirror is a prefill, and its news.
         """
         self._next_id += 1
-        session = _Session(self._next_id, DraftLength(Acceptance(prior=self._acceptance.rate)))
+        session = DraftSession(self._next_id, self._pairing.first_length())
         self._sessions[sequence] = session
         self._by_id[session.id] = session
-        if self._drafting(sequence, time.monotonic()):
-            self._pair(sequence, session)
+        now = time.monotonic()
+        if self._drafting(sequence, now):
+            self._pairing.pair(sequence, session, now)
 
     def ready(self, sequence: Sequence, now: float) -> bool:
         """Whether a branch is there, or none is worth waiting for."""
@@ -166,7 +94,7 @@ class DraftProposer:
         now = session.proposed_at = time.monotonic()
         if session.key is not None and session.branch is None:
             session.link.clock.missed(session.sent_at, now)
-            session.late = _Asked(session.key, session.sent_at, session.wanted)
+            session.late = Asked(session.key, session.sent_at, session.wanted)
             session.ready_at = now
         if session.key is not None:
             self.wait.add(max(session.ready_at - session.sent_at, 0.0), now)
@@ -184,13 +112,13 @@ class DraftProposer:
         drafting = self._drafting(sequence, now)
         if session.link is None and not session.proposed:
             if drafting and not sequence.finished:
-                self._pair(sequence, session)
+                self._pairing.pair(sequence, session, now)
             return
         checked = session.proposed if tree is session.tree else []
         session.proposed, session.tree = [], None
         right = _common(checked, outcome.accepted)
         session.length.observe(len(checked), right)
-        self._acceptance.observe(len(checked), right)
+        self._pairing.acceptance.observe(len(checked), right)
         self._measure(sequence, session, len(checked), right, len(ids), now)
         key = RoundKey(
             base=len(sequence.ids) - len(ids),
@@ -203,24 +131,24 @@ class DraftProposer:
             return
         if session.link is None or not session.link.alive:
             if drafting:
-                self._pair(sequence, session)
+                self._pairing.pair(sequence, session, now)
             return
         much = len(session.untold) + len(ids) >= _MOST_UNTOLD
         if not drafting:
             session.ended_at = None  # a round like this says nothing of the drafter
             if much or not session.warm:
-                self._part(session)
+                self._pairing.part(session)
                 return
         branch = Branch()
         if right == len(ids) - 1:  # else another method went on where the chain broke
             branch = session.ahead.get((key.accepted, key.bonus), branch)
         wants = drafting and outcome.wanted
         wanted = self._wanted(sequence, session, session.link, now) if wants else 0
-        if session.length.resting:
-            if self._move(sequence, session, session.link, now):
+        if drafting and session.length.resting:
+            if self._pairing.move(sequence, session, session.link, now):
                 return
-            if much and not wanted and not self._pays(session.link):
-                self._part(session)
+            if much and not wanted and not self._pairing.pays(session.link):
+                self._pairing.part(session)
                 return
         branch = branch.cut(sequence.room - 1 if wanted else 0)
         key = self._tell(session, session.link, key, ids, wanted, len(branch))
@@ -238,14 +166,14 @@ class DraftProposer:
         """Ends the mirror."""
         session = self._sessions.pop(sequence)
         del self._by_id[session.id]
-        self._part(session)
+        self._pairing.part(session)
 
     def flush(self) -> float | None:
         """Sends each drafter its part of the step; returns the next deadline."""
-        for link in self._touched:
+        for link in self._pairing.touched:
             link.flush()
-        self._touched.clear()
-        if not any(link.meter.sessions for link in self._known.values()):
+        self._pairing.touched.clear()
+        if not self._pairing.mirrored:
             return None
         sessions = self._by_id.values()
         waiting = [s.deadline for s in sessions if s.key is not None and s.branch is None]
@@ -301,85 +229,10 @@ class DraftProposer:
             return 0.0, 0.0
         return session.ready_at, session.link.clock.cost.at(0)
 
-    def _move(self, sequence: Sequence, session: _Session, link: DraftLink, now: float) -> bool:
-        """Leaves a drafter that does not pay for one that is measured to be better, if any."""
-        least = _MUCH_BETTER * max(link.meter.gain, 1.0)
-        others = [
-            (other.meter.gain, address)
-            for address, other in self._known.items()
-            if address in sequence.request.drafters
-            and other is not link
-            and other.meter.gain > least
-            and session.refused.get(other, 0.0) <= now
-        ]
-        if not others:
-            return False
-        session.refused[link] = now + _LEFT_S
-        self._part(session)
-        self._pair(sequence, session, [max(others)[1]])
-        return True
-
-    def _part(self, session: _Session) -> None:
-        """Ends a mirror, where there is one."""
-        if session.link is not None and session.link.alive:
-            session.link.close(session.id, session.incarnation)
-            self._touched.add(session.link)
-        session.unlink()
-
-    def _pair(
-        self, sequence: Sequence, session: _Session, addresses: Ids[str] | None = None
-    ) -> None:
-        """Opens a mirror of all committed ids at the first drafter that can be reached."""
-        session.unlink()
-        now = time.monotonic()
-        for address in addresses or sequence.request.drafters:
-            link = self.links(address)
-            if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
-                pays = sequence.request.draft_tokens > 0 or self._pays(link)
-                if not pays:
-                    if now < link.clock.probe_at:
-                        session.refused[link] = link.clock.probe_at
-                        continue
-                    link.clock.probed(now, _PROBE_ROUNDS * link.clock.cost.at(1))
-                self._known[address] = link
-                session.incarnation += 1
-                session.link, session.warm = link, False
-                session.path_hash = fence.extend(fence.EMPTY, sequence.ids)
-                session.told_hash = session.path_hash
-                link.meter.sessions += 1
-                session.probe = not pays
-                session.length = self._length(link, _PROBE_ROUNDS if session.probe else 0)
-                sampling, drawn = _sampling(sequence.request)
-                link.open(
-                    session.id,
-                    session.incarnation,
-                    sequence.ids,
-                    sampling,
-                    drawn=drawn,
-                    salt=sequence.request.cache_salt,
-                )
-                self._touched.add(link)
-                return
-
-    def _length(self, link: DraftLink, trial: int = 0) -> DraftLength:
-        """Draft lengths of a text like others that this drafter has drafted for."""
-        known = link.meter.token_acceptance
-        if known is None:
-            return DraftLength(Acceptance(prior=self._acceptance.rate))
-        return DraftLength(Acceptance(prior=known), trial)
-
-    def _pays(self, link: DraftLink) -> bool:
-        """Whether a text like others would have drafts of this drafter."""
-        return self._choose(self._length(link), link, self.draft_tokens) > 0
-
-    def _choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
-        clock = link.clock
-        return length.choose(most, self.cost, clock.cost.at, clock.foresight, clock.slowness)
-
     def _measure(
         self,
         sequence: Sequence,
-        session: _Session,
+        session: DraftSession,
         checked: int,
         right: int,
         committed: int,
@@ -407,7 +260,7 @@ class DraftProposer:
             now=now,
         )
 
-    def _take(self, session: _Session, branch: Branch, key: RoundKey) -> None:
+    def _take(self, session: DraftSession, branch: Branch, key: RoundKey) -> None:
         """Makes a branch the next to be checked: from now on outcomes of it may be drafted for."""
         session.key, session.branch, session.ready_at = key, branch, time.monotonic()
         base = key.base + key.accepted + 1
@@ -415,7 +268,7 @@ class DraftProposer:
 
     def _tell(
         self,
-        session: _Session,
+        session: DraftSession,
         link: DraftLink,
         key: RoundKey,
         ids: Ids[int],
@@ -443,7 +296,7 @@ class DraftProposer:
             verifying=verifying,
             fanout=self._fanout(link, wanted),
         )
-        self._touched.add(link)
+        self._pairing.touched.add(link)
         return key
 
     def _fanout(self, link: DraftLink, wanted: int) -> int:
@@ -454,7 +307,7 @@ class DraftProposer:
         hurried = link.clock.cost.at(wanted) > _IN_TIME * self.cost.round_s(wanted)
         return min(self.fanout, 1) if hurried else self.fanout
 
-    def _learn_late(self, session: _Session, link: DraftLink, arrival: Arrival) -> None:
+    def _learn_late(self, session: DraftSession, link: DraftLink, arrival: Arrival) -> None:
         """A branch too late to use still tells how long the way is."""
         if session.late is not None and session.late.key == arrival.key:
             link.clock.answered(session.late.tokens, _came_at(arrival) - session.late.at)
@@ -465,27 +318,16 @@ class DraftProposer:
         asked = sequence.request.draft_tokens > 0
         return asked or self._gate.drafting(len(self._sessions), now)
 
-    def _wanted(self, sequence: Sequence, session: _Session, link: DraftLink, now: float) -> int:
+    def _wanted(
+        self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float
+    ) -> int:
         """Tokens to ask for: none of a cold mirror, else what the request says or what pays."""
         if not session.warm or not link.clock.worth_asking(now):
             return 0
         room = sequence.room - 1
         if sequence.request.draft_tokens:
             return min(sequence.request.draft_tokens, room)
-        return self._choose(session.length, link, min(self.draft_tokens, room))
-
-
-def _sampling(request: Request) -> tuple[SamplingParams, bool]:
-    """How the drafter is to choose its tokens, and whether to say what they were drawn from.
-
-    The coupled rule wants the noise of the target itself. Rejection wants draws that are
-    independent of it: another seed, and few enough tokens that all can be sent.
-    """
-    sampling = request.sampling
-    if request.acceptance != "rejection" or sampling.greedy:
-        return sampling, False
-    most = min(sampling.top_k or MOST_DRAWN, MOST_DRAWN)
-    return replace(sampling, seed=sampling.seed ^ _OTHER_SEED, top_k=most), True
+        return self._pairing.choose(session.length, link, min(self.draft_tokens, room))
 
 
 def _came_at(arrival: Arrival) -> float:

@@ -1,0 +1,164 @@
+"""Which drafter mirrors a text, if any: the first of the request's that can be reached and pays.
+
+A mirror is a prefill and news of every round, so a drafter from which most texts would have no
+drafts gets none, but for a probe now and then. A text leaves a drafter that does not pay for it
+where another is measured to be better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
+
+from common import fence
+from common.sampling_params import SamplingParams
+from verifier.cost import StepCost
+from verifier.methods.draft_length import Acceptance, DraftLength
+from verifier.methods.draft_link import DraftLink, LinkSource
+from verifier.methods.draft_session import DraftSession
+from verifier.sequence import Request, Sequence
+
+MOST_DRAWN = 32
+"""Tokens a drafter draws from where it must say what they were; of equal ones there may be more."""
+
+_OTHER_SEED = 0x5DEECE66D1CE4E5B
+"""Turns a request's seed into the one its drafter draws with under rejection."""
+
+_PROBE_ROUNDS = 4
+"""With drafts from a drafter that did not pay, to find out whether it does by now."""
+
+_LEFT_S = 60.0
+"""How long a session does not come back to a drafter that it left for a better one."""
+
+_MUCH_BETTER = 1.1
+"""Gain of another drafter, over this one's, that is worth a prefill there."""
+
+
+@dataclass
+class Pairing:
+    """Opens and ends mirrors.
+
+    Args:
+        links: Finds the link to a drafter.
+        draft_tokens: Longest draft where a request leaves the length open.
+        cost: Of the engine's steps.
+    """
+
+    links: LinkSource
+    draft_tokens: int
+    cost: StepCost
+    acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
+    """Of all drafters together."""
+    touched: set[DraftLink] = field(default_factory=set)
+    """Those that have something to send."""
+    # Paired with, by address; those that nobody has to do with are not kept for this.
+    _known: WeakValueDictionary[str, DraftLink] = field(default_factory=WeakValueDictionary)
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether any text has a mirror."""
+        return any(link.meter.sessions for link in self._known.values())
+
+    def pair(
+        self,
+        sequence: Sequence,
+        session: DraftSession,
+        now: float,
+        addresses: Ids[str] | None = None,
+    ) -> None:
+        """Opens a mirror of all committed ids at the first drafter that can be reached and pays.
+
+        Args:
+            sequence: The text.
+            session: Its state, which forgets the drafter it has.
+            now: Seconds, of the monotonic clock.
+            addresses: Of the drafters to choose from; the request's where None.
+        """
+        session.unlink()
+        for address in addresses or sequence.request.drafters:
+            link = self.links(address)
+            if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
+                pays = sequence.request.draft_tokens > 0 or self.pays(link)
+                if not pays:
+                    if now < link.clock.probe_at:
+                        session.refused[link] = link.clock.probe_at
+                        continue
+                    link.clock.probed(now, _PROBE_ROUNDS * link.clock.cost.at(1))
+                self._known[address] = link
+                session.incarnation += 1
+                session.link, session.warm = link, False
+                session.path_hash = fence.extend(fence.EMPTY, sequence.ids)
+                session.told_hash = session.path_hash
+                link.meter.sessions += 1
+                session.probe = not pays
+                session.length = self._length(link, _PROBE_ROUNDS if session.probe else 0)
+                sampling, drawn = _sampling(sequence.request)
+                link.open(
+                    session.id,
+                    session.incarnation,
+                    sequence.ids,
+                    sampling,
+                    drawn=drawn,
+                    salt=sequence.request.cache_salt,
+                )
+                self.touched.add(link)
+                return
+
+    def move(self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float) -> bool:
+        """Leaves a drafter that does not pay for one that is measured to be better, if any."""
+        least = _MUCH_BETTER * max(link.meter.gain, 1.0)
+        others = [
+            (other.meter.gain, address)
+            for address, other in self._known.items()
+            if address in sequence.request.drafters
+            and other is not link
+            and other.meter.gain > least
+            and session.refused.get(other, 0.0) <= now
+        ]
+        if not others:
+            return False
+        session.refused[link] = now + _LEFT_S
+        self.part(session)
+        self.pair(sequence, session, now, [max(others)[1]])
+        return True
+
+    def part(self, session: DraftSession) -> None:
+        """Ends a mirror, where there is one."""
+        if session.link is not None and session.link.alive:
+            session.link.close(session.id, session.incarnation)
+            self.touched.add(session.link)
+        session.unlink()
+
+    def first_length(self) -> DraftLength:
+        """Draft lengths of a text of which nothing is known, nor of its drafter."""
+        return DraftLength(Acceptance(prior=self.acceptance.rate))
+
+    def _length(self, link: DraftLink, trial: int = 0) -> DraftLength:
+        """Draft lengths of a text like others that this drafter has drafted for, if any."""
+        known = link.meter.token_acceptance
+        if known is None:
+            return self.first_length()
+        return DraftLength(Acceptance(prior=known), trial)
+
+    def pays(self, link: DraftLink) -> bool:
+        """Whether a text like others would have drafts of this drafter."""
+        return self.choose(self._length(link), link, self.draft_tokens) > 0
+
+    def choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
+        """The draft length for a text's next round, as this drafter is; at most so many."""
+        clock = link.clock
+        return length.choose(most, self.cost, clock.cost.at, clock.foresight, clock.slowness)
+
+
+def _sampling(request: Request) -> tuple[SamplingParams, bool]:
+    """How the drafter is to choose its tokens, and whether to say what they were drawn from.
+
+    The coupled rule wants the noise of the target itself. Rejection wants draws that are
+    independent of it: another seed, and few enough tokens that all can be sent.
+    """
+    sampling = request.sampling
+    if request.acceptance != "rejection" or sampling.greedy:
+        return sampling, False
+    most = min(sampling.top_k or MOST_DRAWN, MOST_DRAWN)
+    return replace(sampling, seed=sampling.seed ^ _OTHER_SEED, top_k=most), True
