@@ -161,9 +161,11 @@ def _lacking(method: str, verifiers: Sequence[Candidate], drafters: Sequence[Can
         "draft" in verifier.description.methods for verifier in verifiers
     ):
         return message
+    if not drafters:
+        return f"{message}: no drafter is configured"
     reasons = [
-        f"drafter {drafter.address} does not fit: "
-        f"{misfit(verifiers[0].description, drafter.description)}"
+        f"drafter {drafter.address} does not fit: {reason}"
         for drafter in drafters
+        if (reason := misfit(verifiers[0].description, drafter.description)) is not None
     ]
-    return f"{message}: " + ("; ".join(reasons) or "no drafter is configured")
+    return ": ".join(filter(None, (message, "; ".join(reasons))))

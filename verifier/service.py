@@ -23,7 +23,7 @@ from verifier.convert import (
 )
 from verifier.engine import Engine
 from verifier.links import DrafterLinks
-from verifier.mailbox import Mailbox
+from verifier.mailbox import Mailbox, next_beat
 from verifier.methods.draft import DraftProposer
 from verifier.round_spans import RoundSpans, results
 from verifier.sequence import Event, Request
@@ -110,7 +110,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
             self._give_way()
             while last.finish is None:
                 events = await mailbox.take(due)  # a slow reader gets fewer, larger messages
-                due = self._next_beat(loop.time())
+                due = next_beat(loop.time(), self._interval_s)
                 last = events[-1]
                 if last.error is not None:
                     raise last.error
@@ -129,12 +129,6 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
             priority.stand_back()
         else:
             priority.go_first()
-
-    def _next_beat(self, now: float) -> float:
-        """When messages go next: those of all streams at once, which wakes fewer threads."""
-        if not self._interval_s:
-            return now
-        return (round(now / self._interval_s) + 1) * self._interval_s
 
     async def ReleaseSession(
         self,

@@ -17,6 +17,9 @@ _FAR = 3.0
 _PROBES_COST = 0.005
 """Share of the time that probes of a drafter that does not pay may take."""
 
+_MOST_UNPROBED_S = 60.0
+"""The longest time between two, though they take more: it may have been held up just once."""
+
 _SOONER = 0.7
 """Where a probe comes in so much of the time expected, what was seen before it is long past."""
 
@@ -89,7 +92,7 @@ class DraftClock:
 
     def probed(self, now: float, seconds: float) -> None:
         """A probe begins, at `now` on the monotonic clock, and costs so many seconds."""
-        self.probe_at = now + min(seconds / _PROBES_COST, _MOST_PAUSE_S)
+        self.probe_at = now + min(seconds / _PROBES_COST, _MOST_UNPROBED_S)
 
     def missed(self, asked: float, now: float) -> None:
         """A branch did not come in time.

@@ -349,22 +349,27 @@ def test_a_session_leaves_a_drafter_that_has_become_too_slow(clock: Clock) -> No
     assert link.asked[-1][1] > 0
 
 
-def test_rounds_that_take_longer_than_expected_end_drafting(clock: Clock) -> None:
-    """Each is right to its end, and the answer comes at once; but the whole takes far too long."""
+@pytest.mark.parametrize(("round_s", "drafts"), [(0.0011, True), (0.0029, False)])
+def test_rounds_that_take_longer_than_expected_end_drafting(
+    round_s: float, drafts: bool, clock: Clock
+) -> None:
+    """Two tokens a round, answers at once, steps of a millisecond: it would seem to pay."""
     link = Link()
     table = Table(link, draft_tokens=0)
     table.warm()
-    for _ in range(150):
-        if link.asked and link.asked[-1][1]:
+    drafted = []
+    for _ in range(90):
+        if link.asked and link.asked[-1][1] and not link.closed:
             table.answer(link, (4,) * link.asked[-1][1])
         tree = table.propose(10)
-        clock.now += 0.001 + 0.020 * (len(tree) > 1)
-        taken = [*tree.ids[1:], 9]
-        if len(taken) >= table.sequence.room:
-            break
+        drafted.append(len(tree) > 1)
+        clock.now += round_s if drafted[-1] else 0.001
+        taken = [4, 9] if drafted[-1] else [9]
         table.sequence.commit(taken)
-        table.observe(tree, list(range(1, len(tree))), taken)
-    assert link.clock.slowness > 1.5
+        table.observe(tree, [1] if drafted[-1] else [], taken)
+    assert sum(drafted[1:9]) == 8
+    assert (sum(drafted[-20:]) > 15) == drafts
+    assert (sum(drafted[-20:]) < 5) == (not drafts)
 
 
 def test_a_lost_drafter_is_followed_by_the_next(clock: Clock) -> None:

@@ -7,8 +7,11 @@ import threading
 from collections.abc import Sequence
 from unittest.mock import patch
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from common.errors import Aborted
-from verifier.mailbox import Mailbox
+from verifier.mailbox import Mailbox, next_beat
 from verifier.sequence import Event, FinishReason
 
 HOUR_S = 3600.0
@@ -23,6 +26,19 @@ LAST = Event(finish=FinishReason.LENGTH)
 
 def ids(events: Sequence[Event]) -> list[int]:
     return [id_ for each in events for id_ in each.ids]
+
+
+@given(beat=st.integers(0, 10**9), phase=st.floats(-0.49, 0.49), interval_ms=st.integers(1, 1000))
+def test_messages_of_all_streams_go_at_the_same_beats(
+    beat: int, phase: float, interval_ms: int
+) -> None:
+    """A stream that wakes at a beat, or a little off it, goes again at the next."""
+    interval_s = interval_ms / 1e3
+    assert next_beat((beat + phase) * interval_s, interval_s) == (beat + 1) * interval_s
+
+
+def test_without_an_interval_messages_go_at_once() -> None:
+    assert next_beat(12.3, 0.0) == 12.3
 
 
 async def test_from_a_thread_everything_comes_in_order() -> None:
