@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.v1 import drafter_pb2
 
-from verifier import links
+from verifier import draft_stream
 
 
 def move_away(round_trip_s: Mapping[str, float]) -> None:
@@ -17,7 +17,7 @@ def move_away(round_trip_s: Mapping[str, float]) -> None:
         round_trip_s: Seconds that a message and its answer take longer, by the drafter's address.
     """
 
-    class FarLink(links.GrpcDraftLink):
+    class FarLink(draft_stream.GrpcDraftLink):
         """A stream with a longer way."""
 
         def __init__(self, address: str, *args: Any, **options: Any) -> None:
@@ -30,4 +30,4 @@ def move_away(round_trip_s: Mapping[str, float]) -> None:
         def _receive(self, response: drafter_pb2.DraftResponse) -> None:
             self._loop.call_later(self._one_way_s, super()._receive, response)
 
-    links.GrpcDraftLink = FarLink  # type: ignore[misc]
+    draft_stream.GrpcDraftLink = FarLink  # type: ignore[misc]

@@ -32,9 +32,10 @@ from tests.rpc.services import (
     verifying,
 )
 from tests.tiny_models import MAX_LEN, VOCAB
-from verifier import links
+from verifier import draft_stream
 from verifier.config import EngineConfig
-from verifier.links import DrafterLinks, GrpcDraftLink
+from verifier.draft_stream import GrpcDraftLink
+from verifier.links import DrafterLinks
 from verifier.methods import clock
 
 TOKENS = 120
@@ -368,7 +369,7 @@ async def test_a_drafter_that_floods_is_read_no_faster_than_the_engine_takes_it(
     prompts: list[list[int]],
     plain: list[list[int]],
 ) -> None:
-    monkeypatch.setattr(links, "_MOST_BACKLOG", 100)
+    monkeypatch.setattr(draft_stream, "_MOST_BACKLOG", 100)
     sent, branches, messages = 0, 50, 20_000
 
     def flood(request: drafter_pb2.DraftRequest) -> Iterable[drafter_pb2.DraftResponse]:

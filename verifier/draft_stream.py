@@ -1,0 +1,240 @@
+"""A verifier's stream to one drafter.
+
+Opened when a request first names the drafter and again, after a pause, when it was lost. The
+engine's thread writes through `GrpcDraftLink`; what arrives is posted to the engine. Nothing here
+blocks either side: a drafter that is not there is simply not alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+import grpc
+import grpc.aio
+from paceline.v1 import drafter_pb2, drafter_pb2_grpc
+
+from common.errors import StartupError
+from common.rpc.channel import Line
+from common.rpc.convert import sampling_to_proto
+from common.sampling_params import SamplingParams
+from common.tls_config import TlsConfig
+from verifier.branches import arrival, sensible
+from verifier.engine import Engine
+from verifier.methods.clock import DraftClock
+from verifier.methods.draft import DraftProposer
+from verifier.methods.draft_link import RoundKey
+from verifier.methods.pair_meter import PairMeter
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.25
+_MOST_PAUSE_S = 8.0
+_UNFIT_PAUSE_S = 60.0
+_MOST_UNSENT = 1000
+_MOST_BACKLOG = 10_000
+"""Notes to the engine above which nothing more is read from a drafter."""
+_POLL_S = 0.01
+
+
+class GrpcDraftLink:
+    """The stream to one drafter.
+
+    Args:
+        address: Its gRPC target.
+        hello: What it must match.
+        engine: Gets what arrives.
+        proposer: Of the draft method.
+        loop: Runs the stream.
+        tls: Certificates; read again for each stream.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        hello: drafter_pb2.Hello,
+        engine: Engine,
+        proposer: DraftProposer,
+        loop: asyncio.AbstractEventLoop,
+        tls: TlsConfig,
+    ) -> None:
+        self.clock, self.meter = DraftClock(), PairMeter()
+        self._address, self._hello, self._tls = address, hello, tls
+        self._engine, self._proposer, self._loop = engine, proposer, loop
+        self._message = drafter_pb2.DraftRequest()
+        self._filled = False
+        self._outgoing: asyncio.Queue[drafter_pb2.DraftRequest] = asyncio.Queue()
+        self._alive = False
+        self._connecting = False
+        self._stopped = False
+        self._task: asyncio.Task[None] | None = None
+        self._pause_s = _FIRST_PAUSE_S
+        self._not_before = 0.0
+        self._used_at = time.monotonic()
+
+    # From the engine's thread.
+
+    @property
+    def alive(self) -> bool:
+        """Whether the stream is up; where it is not, an attempt to open it is under way."""
+        if not self._alive and not self._connecting and time.monotonic() >= self._not_before:
+            self._connecting = True
+            self._loop.call_soon_threadsafe(self._start)
+        return self._alive
+
+    @property
+    def up(self) -> bool:
+        """Whether the stream is up; does nothing about it. For any thread."""
+        return self._alive
+
+    @property
+    def unused_s(self) -> float:
+        """Time since a session had to do with this drafter, in seconds."""
+        return time.monotonic() - self._used_at
+
+    def touch(self) -> None:
+        """Notes that a session has to do with this drafter."""
+        self._used_at = time.monotonic()
+
+    def open(
+        self,
+        session: int,
+        incarnation: int,
+        ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        drawn: bool,
+        salt: bytes,
+    ) -> None:
+        """Starts a mirror."""
+        self.touch()
+        self._filled = True
+        self._message.opens.add(
+            session=session,
+            incarnation=incarnation,
+            ids=ids,
+            sampling=sampling_to_proto(sampling),
+            drawn=drawn,
+            cache_salt=salt,
+        )
+
+    def commit(
+        self,
+        session: int,
+        incarnation: int,
+        key: RoundKey,
+        ids: Sequence[int],
+        *,
+        draft_tokens: int,
+        verifying: int,
+        fanout: int,
+    ) -> None:
+        """Tells how a round ended."""
+        self.touch()
+        self._filled = True
+        self._message.commits.add(
+            session=session,
+            incarnation=incarnation,
+            base=key.base,
+            path_hash=key.path_hash,
+            accepted=key.accepted,
+            ids=ids,
+            draft_tokens=draft_tokens,
+            verifying=verifying,
+            fanout=fanout,
+        )
+
+    def close(self, session: int, incarnation: int) -> None:
+        """Ends a mirror."""
+        self._filled = True
+        self._message.closes.add(session=session, incarnation=incarnation)
+
+    def flush(self) -> None:
+        """Sends what has gathered."""
+        if self._filled:
+            message, self._message = self._message, drafter_pb2.DraftRequest()
+            self._filled = False
+            self._loop.call_soon_threadsafe(self._send, message)
+
+    # On the event loop.
+
+    def _start(self) -> None:
+        if not self._stopped:
+            self._task = self._loop.create_task(self._run())
+
+    def _send(self, message: drafter_pb2.DraftRequest) -> None:
+        self._outgoing.put_nowait(message)
+        if self._task is not None and self._outgoing.qsize() > _MOST_UNSENT:
+            self._task.cancel("it does not read")
+
+    async def stop(self) -> None:
+        """Ends the stream for good."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel("this verifier stops")
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        """One life of the stream."""
+        self._outgoing = asyncio.Queue()  # what was meant for an earlier stream is void
+        reason = "it closed the stream"
+        try:
+            await self._converse()
+        except grpc.aio.AioRpcError as error:
+            reason = error.details() or error.code().name
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                self._pause_s = _UNFIT_PAUSE_S
+        except StartupError as error:  # certificates on their way from one version to the next
+            reason = str(error)
+        except asyncio.CancelledError as error:
+            reason = str(error)
+        finally:
+            self._lost(reason)
+
+    async def _converse(self) -> None:
+        """Opens the stream and takes what arrives until it ends."""
+        line = await asyncio.to_thread(Line, self._address, self._tls)  # reads certificates
+        async with line.open() as channel:
+            call = drafter_pb2_grpc.DrafterStub(channel).Draft(self._requests())
+            await call.initial_metadata()  # sent once the drafter has accepted the hello
+            if not call.done():  # a refused call has metadata, too: none
+                self._alive = True
+                _log.info("drafter joined", extra={"drafter": self._address})
+            async for response in call:
+                self._pause_s = _FIRST_PAUSE_S
+                self._receive(response)
+                while self._engine.backlog > _MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
+                    await asyncio.sleep(_POLL_S)
+
+    def _lost(self, reason: str) -> None:
+        """Has the engine go on without, and looks again only after a pause."""
+        self._not_before = math.inf if self._stopped else time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+        self._alive = self._connecting = False
+        self._engine.post(partial(self._proposer.lost, self))
+        if not self._stopped:
+            _log.warning("drafter lost", extra={"drafter": self._address, "reason": reason})
+
+    async def _requests(self) -> AsyncIterator[drafter_pb2.DraftRequest]:
+        yield drafter_pb2.DraftRequest(hello=self._hello)
+        while True:
+            yield await self._outgoing.get()
+
+    def _receive(self, response: drafter_pb2.DraftResponse) -> None:
+        """Leaves all of it to the engine at once: who is woken should not have to wait again."""
+        proposer = self._proposer
+        notes = [partial(proposer.warmed, one.session, one.incarnation) for one in response.readies]
+        for branches in response.branches:
+            for branch in branches.branches:
+                if sensible(branch, self._hello.vocab_size):
+                    notes.append(partial(proposer.arrived, arrival(branches, branch)))
+                else:
+                    notes.append(partial(proposer.senseless))
+        for drop in response.drops:
+            _log.info("drafter gave up a session", extra={"reason": drop.reason})
+            notes.append(partial(proposer.dropped, drop.session, drop.incarnation))
+        self._engine.post(*notes)
