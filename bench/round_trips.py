@@ -26,6 +26,9 @@ LENGTHS = (2, 4, 8)
 HALF_STEP_LEAST = 0.9
 """Share of its rate that drafting should keep with a round trip of half a step."""
 
+_BY_NETWORK = {"PACELINE_DRAFTER_LANES": "false"}
+"""A lane would pass the slow link by."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTrip:
@@ -83,7 +86,13 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> RoundTrips:
             links.append(stack.enter_context(SlowLink(address)))
             return links[-1].address
 
-        cluster = Cluster(models=settings.models, options=workers, watch=watch, drafter_link=slow)
+        cluster = Cluster(
+            models=settings.models,
+            options=workers,
+            watch=watch,
+            drafter_link=slow,
+            environment=_BY_NETWORK,
+        )
         client = stack.enter_context(Client(stack.enter_context(cluster).address))
         if not await_draft(client):
             raise StartupError("this deployment does not draft")

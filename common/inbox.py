@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
+import select
+import selectors
+import socket
+import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
 
 _log = logging.getLogger(__name__)
 
@@ -13,12 +18,42 @@ Note = Callable[[], None]
 """Something to be done on the engine's thread, between passes."""
 
 
+_RETRY_S = 0.005
+"""How soon a feed that is behind gets another turn."""
+
+
+class Feed(Protocol):
+    """What an engine's thread reads by itself, without another that posts what came."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether `take` has something to do though nothing has come."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable where something has come."""
+
+    def take(self) -> list[Note]:
+        """What has come, as notes.
+
+        Raises:
+            EOFError: It is over; says why.
+        """
+
+
 class Inbox:
     """Notes to an engine; `post` and `wake` may be called from any thread."""
 
     def __init__(self) -> None:
         self._notes: deque[Note] = deque()
-        self._wake = threading.Event()
+        self._feeds: dict[Feed, Callable[[str], None]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._bell, self._cord = socket.socketpair()
+        for end in (self._bell, self._cord):
+            end.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._pulled = False  # and not yet heard
+        ends = (self._selector, self._bell, self._cord)
+        weakref.finalize(self, lambda: [end.close() for end in ends])  # engines just go
 
     @property
     def backlog(self) -> int:
@@ -28,28 +63,70 @@ class Inbox:
     def post(self, *notes: Note) -> None:
         """Leaves notes and ends a `wait`."""
         self._notes.extend(notes)
-        self._wake.set()
+        self.wake()
 
     def wake(self) -> None:
         """Ends a `wait`."""
-        self._wake.set()
+        if not self._pulled:
+            self._pulled = True
+            self._cord.send(b"-")
+
+    def watch(self, feed: Feed, over: Callable[[str], None]) -> None:
+        """Reads a feed from now on; on the engine's thread.
+
+        Args:
+            feed: It.
+            over: Told, once, why it is over; it is no longer read then.
+        """
+        self._feeds[feed] = over
+        self._selector.register(feed, selectors.EVENT_READ, feed)
+
+    def unwatch(self, feed: Feed) -> None:
+        """Reads a feed no longer; on the engine's thread."""
+        if self._feeds.pop(feed, None) is not None:
+            self._selector.unregister(feed)
 
     def take(self) -> bool:
-        """Does what the notes say that are here now; returns whether there were any."""
+        """Does what notes and feeds ask for that is here now; returns whether there was any."""
         count = len(self._notes)  # not those that arrive meanwhile: it could last
         for _ in range(count):
-            note = self._notes.popleft()
-            try:
-                note()
-            except Exception:  # a bug in one note must not end the thread that owns the model
-                _log.exception("a note to the engine failed")
-        return count > 0
+            _do(self._notes.popleft())
+        return self._read() or count > 0
 
     def wait(self, most_s: float) -> None:
-        """Sleeps until there is a note, at most so many seconds."""
-        if most_s > 0:
-            self._wake.wait(most_s)
-        self._wake.clear()
+        """Sleeps until there is something to `take`, at most so many seconds."""
+        if any(feed.behind for feed in self._feeds):
+            most_s = min(most_s, _RETRY_S)
+        if most_s > 0:  # by the selector's own descriptor, for its timeouts are of milliseconds
+            select.select([self._selector], [], [], most_s)
+        with suppress(BlockingIOError):
+            self._bell.recv(64)
+            self._pulled = False
+
+    def _read(self) -> bool:
+        """Does what feeds ask for; returns whether anything had come."""
+        if not self._feeds:
+            return False
+        ready = [key.data for key, _ in self._selector.select(0) if key.data is not None]
+        came = bool(ready)
+        for feed in [*ready, *(each for each in self._feeds if each.behind)]:
+            if feed not in self._feeds:  # over since
+                continue
+            try:
+                for note in feed.take():
+                    _do(note)
+            except EOFError as error:
+                over = self._feeds[feed]
+                self.unwatch(feed)
+                over(str(error))
+        return came
+
+
+def _do(note: Note) -> None:
+    try:
+        note()
+    except Exception:  # a bug in one note must not end the thread that owns the model
+        _log.exception("a note to the engine failed")
 
 
 class StepMeter:

@@ -53,7 +53,7 @@ async def serve(settings: DrafterConfig, runner: Runner) -> None:
         vocab_size=description.vocab_size,
     )
     engine = DraftEngine(runner, settings.engine)
-    drafting = DrafterService(engine, hello, settings.max_streams)
+    drafting = DrafterService(engine, hello, settings.max_streams, lanes=settings.lanes)
     load = partial(status, engine)
     await worker_process.serve(
         settings,

@@ -19,7 +19,7 @@ import torch
 from common import fence
 from common.errors import InvalidArgument
 from common.fading_mean import FadingMean
-from common.inbox import Inbox, Note, StepMeter
+from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.kv_cache import MAX_SALT_BYTES, KvLease
 from common.model.runner import Runner
 from common.model.sampling import runners_up, sample
@@ -99,6 +99,14 @@ class DraftEngine:
     def wake(self) -> None:
         """Ends a `wait`."""
         self._inbox.wake()
+
+    def watch(self, feed: Feed, over: Callable[[str], None]) -> None:
+        """Reads a feed on the engine's thread from now on; see `Inbox.watch`."""
+        self.post(lambda: self._inbox.watch(feed, over))
+
+    def unwatch(self, feed: Feed) -> None:
+        """Reads a feed no longer."""
+        self.post(lambda: self._inbox.unwatch(feed))
 
     def stop_accepting(self) -> None:
         """Refuses sessions from now on; those mirrored go on."""

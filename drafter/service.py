@@ -23,12 +23,20 @@ class DrafterService(drafter_pb2_grpc.DrafterServicer):
         engine: Stepped by its own thread.
         hello: What a verifier must match.
         max_streams: Most verifiers at once.
+        lanes: Whether verifiers on this machine are offered lanes.
     """
 
-    def __init__(self, engine: DraftEngine, hello: drafter_pb2.Hello, max_streams: int) -> None:
+    def __init__(
+        self,
+        engine: DraftEngine,
+        hello: drafter_pb2.Hello,
+        max_streams: int,
+        *,
+        lanes: bool = True,
+    ) -> None:
         self._engine = engine
         self._hello = hello
-        self._max_streams = max_streams
+        self._max_streams, self._lanes = max_streams, lanes
         self._streams = 0
         self._over = asyncio.Event()
 
@@ -53,7 +61,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServicer):
             )
         self._streams += 1
         try:
-            stream = DraftStream(self._engine, self._greet)
+            stream = DraftStream(self._engine, self._greet, lanes=self._lanes)
             await stream.serve(aiter(request_iterator), context, self._over)
         finally:
             self._streams -= 1

@@ -1,24 +1,31 @@
 """One verifier's stream: what it says goes to the engine, what the engine has goes to it.
 
+A verifier on this machine may take a lane for all but its first message (see `common.lane`).
+
 Neither direction may pile up. While the engine is behind, nothing is read, and gRPC's flow
-control stops the verifier; a verifier that does not read its replies loses the stream, for the
-engine waits for nobody.
+control, or the socket's, stops the verifier; a verifier that does not read its replies loses the
+stream, for the engine waits for nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any
 
 import grpc.aio
 from paceline.v1 import drafter_pb2
 
-from common.errors import ResourceExhausted
+from common.errors import ResourceExhausted, Unavailable
+from common.inbox import Note
+from common.lane import OFFER, Lane, Offer
 from drafter.convert import notes, response
 from drafter.engine import DraftEngine
 from drafter.reply import Reply
+
+_log = logging.getLogger(__name__)
 
 MOST_BACKLOG = 1000
 """Notes waiting in the engine beyond which no further message is read."""
@@ -39,13 +46,16 @@ class DraftStream:
     Args:
         engine: Mirrors the sessions.
         greet: Raises where the first message is not from a verifier this drafter can help.
+        lanes: Whether to offer a lane.
     """
 
-    def __init__(self, engine: DraftEngine, greet: Greet) -> None:
-        self._engine, self._greet = engine, greet
+    def __init__(self, engine: DraftEngine, greet: Greet, *, lanes: bool) -> None:
+        self._engine, self._greet, self._lanes = engine, greet, lanes
         self._loop = asyncio.get_running_loop()
         self._unsent: asyncio.Queue[drafter_pb2.DraftResponse | None] = asyncio.Queue()
-        self._behind = asyncio.Event()
+        self._lane: Lane | None = None
+        self._broken: asyncio.Future[None] = self._loop.create_future()
+        self._tasks: list[asyncio.Future[Any]] = []
 
     async def serve(self, requests: Requests, context: Context, over: asyncio.Event) -> None:
         """Serves the verifier until it has no more to say, or `over` is set.
@@ -53,31 +63,38 @@ class DraftStream:
         Raises:
             PacelineError: It was refused.
             ResourceExhausted: It does not read its replies.
+            Unavailable: Its lane is broken.
         """
-        reading = asyncio.create_task(self._read(requests, context))
-        writing = asyncio.create_task(self._write(context))
-        tasks: list[asyncio.Task[Any]] = [reading, writing]
-        tasks += [asyncio.create_task(event.wait()) for event in (over, self._behind)]
+        reading = self._spawn(self._read(requests, context))
+        writing = self._spawn(self._write(context))
+        ends = [self._broken, writing, self._spawn(over.wait())]
         try:
-            await asyncio.wait(tasks[1:], return_when=asyncio.FIRST_COMPLETED)
-            if self._behind.is_set():
-                raise ResourceExhausted(f"{MOST_UNSENT} messages wait to be read; read faster")
-            for task in (reading, writing):
-                if task.done():
-                    task.result()
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for each in (self._broken, reading, writing):
+                if each.done():
+                    each.result()
         finally:
-            self._engine.post(partial(self._engine.forget, self._take))
-            for task in tasks:
+            self._leave()
+            self._broken.cancel()
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        self._tasks.append(asyncio.create_task(work))
+        return self._tasks[-1]
 
     async def _read(self, requests: Requests, context: Context) -> None:
         try:
             first = await anext(requests, drafter_pb2.DraftRequest())
             self._greet(first)
-            await context.send_initial_metadata(())
+            offer = self._offer()
+            accepting = self._spawn(self._accept(offer)) if offer is not None else None
+            await context.send_initial_metadata(((OFFER, offer.path),) if offer else ())
             self._engine.post(*notes(self._engine, self._take, first))
             async for message in requests:
+                if accepting is not None:  # it is not taken up
+                    accepting.cancel()
                 self._engine.post(*notes(self._engine, self._take, message))
                 while self._engine.backlog > MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
                     await asyncio.sleep(_POLL_S)
@@ -90,10 +107,46 @@ class DraftStream:
 
     def _take(self, replies: list[Reply]) -> None:
         """The engine's outbox."""
-        self._loop.call_soon_threadsafe(self._queue, response(replies))
+        message = response(replies)
+        if self._lane is not None:
+            self._lane.send(message.SerializeToString())
+        else:
+            self._loop.call_soon_threadsafe(self._queue, message)
 
     def _queue(self, message: drafter_pb2.DraftResponse) -> None:
         if self._unsent.qsize() < MOST_UNSENT:
             self._unsent.put_nowait(message)
         else:
-            self._behind.set()
+            self._break(ResourceExhausted(f"{MOST_UNSENT} messages wait to be read; read faster"))
+
+    def _break(self, error: Exception) -> None:
+        """Ends the stream."""
+        if not self._broken.done():
+            self._broken.set_exception(error)
+
+    def _leave(self) -> None:
+        """Has the engine forget this verifier."""
+        if self._lane is not None:  # first, or it would go on
+            self._engine.unwatch(self._lane)
+            self._engine.post(self._lane.close)
+        self._engine.post(partial(self._engine.forget, self._take))
+
+    def _offer(self) -> Offer | None:
+        try:
+            return Offer() if self._lanes else None
+        except OSError as error:  # nowhere to put a socket: gRPC does as well
+            _log.info("no lane can be offered", extra={"reason": str(error)})
+            return None
+
+    async def _accept(self, offer: Offer) -> None:
+        """Changes to the lane once the verifier does."""
+        with offer:
+            self._lane = Lane(await offer.accept(), self._parse)
+        self._engine.watch(self._lane, self._lane_over)
+
+    def _lane_over(self, why: str) -> None:
+        error = Unavailable(f"the lane of this stream is over: {why}")
+        self._loop.call_soon_threadsafe(self._break, error)
+
+    def _parse(self, message: bytes, _sent_at: float) -> list[Note]:
+        return notes(self._engine, self._take, drafter_pb2.DraftRequest.FromString(message))

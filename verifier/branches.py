@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from paceline.v1 import drafter_pb2
 
 from common.model.tree import Drawn
@@ -25,8 +23,8 @@ def sensible(branch: drafter_pb2.Branch, vocab_size: int) -> bool:
     )
 
 
-def arrival(branches: drafter_pb2.Branches, branch: drafter_pb2.Branch) -> Arrival:
-    """Reads one branch of a message."""
+def arrival(branches: drafter_pb2.Branches, branch: drafter_pb2.Branch, came_at: float) -> Arrival:
+    """Reads one branch of a message, which came at so many seconds of the monotonic clock."""
     return Arrival(
         session=branches.session,
         incarnation=branches.incarnation,
@@ -38,7 +36,7 @@ def arrival(branches: drafter_pb2.Branches, branch: drafter_pb2.Branch) -> Arriv
         ),
         ids=tuple(branch.ids),
         drawn=tuple(Drawn(tuple(one.ids), tuple(one.probabilities)) for one in branch.drawn),
-        came_at=time.monotonic(),
+        came_at=came_at,
     )
 
 

@@ -1,8 +1,9 @@
 """A verifier's stream to one drafter.
 
 Opened when a request first names the drafter and again, after a pause, when it was lost. The
-engine's thread writes through `GrpcDraftLink`; what arrives is posted to the engine. Nothing here
-blocks either side: a drafter that is not there is simply not alive.
+engine's thread writes through `GrpcDraftLink`; what arrives is posted to the engine. A drafter on
+this machine offers a lane, by which the engine's thread writes and reads without others (see
+`common.lane`). Nothing here blocks either side: a drafter that is not there is simply not alive.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import grpc.aio
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc
 
 from common.errors import StartupError
+from common.inbox import Note
+from common.lane import OFFER, Lane, connect
 from common.rpc.channel import Line
 from common.rpc.convert import sampling_to_proto
 from common.sampling_params import SamplingParams
@@ -68,6 +71,7 @@ class GrpcDraftLink:
         self._message = drafter_pb2.DraftRequest()
         self._filled = False
         self._outgoing: asyncio.Queue[drafter_pb2.DraftRequest] = asyncio.Queue()
+        self._lane: Lane | None = None
         self._alive = False
         self._connecting = False
         self._stopped = False
@@ -158,7 +162,10 @@ class GrpcDraftLink:
         if self._filled:
             message, self._message = self._message, drafter_pb2.DraftRequest()
             self._filled = False
-            self._loop.call_soon_threadsafe(self._send, message)
+            if self._lane is not None:
+                self._lane.send(message.SerializeToString())
+            else:
+                self._loop.call_soon_threadsafe(self._send, message)
 
     # On the event loop.
 
@@ -200,21 +207,39 @@ class GrpcDraftLink:
         line = await asyncio.to_thread(Line, self._address, self._tls)  # reads certificates
         async with line.open() as channel:
             call = drafter_pb2_grpc.DrafterStub(channel).Draft(self._requests())
-            await call.initial_metadata()  # sent once the drafter has accepted the hello
+            accepted = await call.initial_metadata()  # once the drafter has read the hello
             if not call.done():  # a refused call has metadata, too: none
+                self._change(dict(accepted).get(OFFER))
                 self._alive = True
-                _log.info("drafter joined", extra={"drafter": self._address})
+                facts = {"drafter": self._address, "lane": self._lane is not None}
+                _log.info("drafter joined", extra=facts)
             async for response in call:
                 self._pause_s = _FIRST_PAUSE_S
                 self._receive(response)
                 while self._engine.backlog > _MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
                     await asyncio.sleep(_POLL_S)
 
+    def _change(self, offer: str | bytes | None) -> None:
+        """Goes on by the lane that the drafter offers, where there is one to this machine."""
+        connection, task = connect(str(offer)) if offer else None, asyncio.current_task()
+        if connection is None or task is None:
+            return
+
+        def over(why: str) -> None:
+            self._loop.call_soon_threadsafe(task.cancel, why)
+
+        self._lane = Lane(connection, self._parse)
+        self._engine.watch(self._lane, over)
+
     def _lost(self, reason: str) -> None:
         """Has the engine go on without, and looks again only after a pause."""
         self._not_before = math.inf if self._stopped else time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
         self._alive = self._connecting = False
+        if self._lane is not None:
+            self._engine.unwatch(self._lane)
+            self._engine.post(self._lane.close)
+            self._lane = None
         self._engine.post(partial(self._proposer.lost, self))
         if not self._stopped:
             _log.warning("drafter lost", extra={"drafter": self._address, "reason": reason})
@@ -226,15 +251,26 @@ class GrpcDraftLink:
 
     def _receive(self, response: drafter_pb2.DraftResponse) -> None:
         """Leaves all of it to the engine at once: who is woken should not have to wait again."""
+        self._engine.post(*self._read(response, time.monotonic()))
+
+    def _parse(self, message: bytes, sent_at: float) -> list[Note]:
+        """Reads a message of the lane, where to have been sent is to have come."""
+        self._pause_s = _FIRST_PAUSE_S
+        return self._read(drafter_pb2.DraftResponse.FromString(message), sent_at)
+
+    def _read(self, response: drafter_pb2.DraftResponse, came_at: float) -> list[Note]:
+        """What a message asks of the engine."""
         proposer = self._proposer
-        notes = [partial(proposer.warmed, one.session, one.incarnation) for one in response.readies]
+        notes: list[Note] = [
+            partial(proposer.warmed, one.session, one.incarnation) for one in response.readies
+        ]
         for branches in response.branches:
             for branch in branches.branches:
                 if sensible(branch, self._hello.vocab_size):
-                    notes.append(partial(proposer.arrived, arrival(branches, branch)))
+                    notes.append(partial(proposer.arrived, arrival(branches, branch, came_at)))
                 else:
-                    notes.append(partial(proposer.senseless))
+                    notes.append(proposer.senseless)
         for drop in response.drops:
             _log.info("drafter gave up a session", extra={"reason": drop.reason})
             notes.append(partial(proposer.dropped, drop.session, drop.incarnation))
-        self._engine.post(*notes)
+        return notes

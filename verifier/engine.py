@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from common.errors import PacelineError, ResourceExhausted, Unavailable
 from common.fair_share import over_share
-from common.inbox import Inbox, Note, StepMeter
+from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.batch import tree_slots
 from common.model.kv_cache import KvLease
 from common.model.medusa import MedusaHeads
@@ -190,6 +191,14 @@ class Engine:
     def wake(self) -> None:
         """Ends a `wait`."""
         self._inbox.wake()
+
+    def watch(self, feed: Feed, over: Callable[[str], None]) -> None:
+        """Reads a feed on the engine's thread from now on; see `Inbox.watch`."""
+        self.post(lambda: self._inbox.watch(feed, over))
+
+    def unwatch(self, feed: Feed) -> None:
+        """Reads a feed no longer."""
+        self.post(lambda: self._inbox.unwatch(feed))
 
     def stop_accepting(self) -> None:
         """Refuses requests from now on; those inside go on."""

@@ -184,19 +184,25 @@ class RunningDrafter:
     """A drafter that can be stopped and come back at the same address."""
 
     def __init__(
-        self, runner: Runner, config: DraftConfig, fingerprint: str, max_streams: int
+        self,
+        runner: Runner,
+        config: DraftConfig,
+        fingerprint: str,
+        max_streams: int,
+        *,
+        lanes: bool,
     ) -> None:
         self.runner = runner
         self.address = ""
         self._config, self._fingerprint = config, fingerprint
-        self._max_streams = max_streams
+        self._max_streams, self._lanes = max_streams, lanes
         self._port = 0
         self._exit: Any = None
 
     async def start(self) -> None:
         hello = drafter_pb2.Hello(tokenizer_fingerprint=self._fingerprint, vocab_size=VOCAB)
         self.engine = DraftEngine(self.runner, self._config)
-        self.service = DrafterService(self.engine, hello, self._max_streams)
+        self.service = DrafterService(self.engine, hello, self._max_streams, lanes=self._lanes)
         description = worker_pb2.DescribeResponse(
             tier=worker_pb2.TIER_DRAFTER,
             tokenizer_fingerprint=self._fingerprint,
@@ -228,9 +234,10 @@ async def drafting(
     *,
     fingerprint: str = "",
     max_streams: int = 64,
+    lanes: bool = True,
 ) -> AsyncIterator[RunningDrafter]:
     """Runs a drafter for the length of a block."""
-    drafter = RunningDrafter(runner, config or DraftConfig(), fingerprint, max_streams)
+    drafter = RunningDrafter(runner, config or DraftConfig(), fingerprint, max_streams, lanes=lanes)
     await drafter.start()
     try:
         yield drafter

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, types_pb2, worker_pb2, worker_pb2_grpc
 
+from common.lane import OFFER
 from common.model.runner import Runner
 from common.rpc.channel import open_channel
 from common.sampling_params import SamplingParams
@@ -27,6 +31,7 @@ from tests.tiny_models import MAX_LEN, VOCAB
 CODE = grpc.StatusCode
 HELLO = drafter_pb2.Hello(vocab_size=VOCAB)
 SAMPLING = types_pb2.SamplingParams(temperature=0.8, seed=7)
+HEAD = struct.Struct("<Id")  # of a message by lane: its length, and when it was sent
 MANY = 40
 
 
@@ -90,14 +95,50 @@ class Stream:
         return response
 
 
+class LaneStream(Stream):
+    """The same, by the lane that the drafter offered."""
+
+    def __init__(
+        self, call: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        super().__init__(call)
+        self.reader, self.writer = reader, writer
+
+    async def send(self, **parts: Any) -> None:
+        message = drafter_pb2.DraftRequest(**parts).SerializeToString()
+        self.writer.write(HEAD.pack(len(message), time.monotonic()) + message)
+        await self.writer.drain()
+
+    async def end(self) -> None:
+        async with asyncio.timeout(10):
+            while await self.reader.read(1 << 16):
+                pass
+
+    async def _read(self) -> drafter_pb2.DraftResponse:
+        async with asyncio.timeout(10):
+            length, sent_at = HEAD.unpack(await self.reader.readexactly(HEAD.size))
+            message = await self.reader.readexactly(length)
+        assert sent_at <= time.monotonic()
+        return drafter_pb2.DraftResponse.FromString(message)
+
+
 @asynccontextmanager
-async def conversing(drafter: RunningDrafter) -> AsyncIterator[Stream]:
+async def conversing(drafter: RunningDrafter, *, lane: bool = False) -> AsyncIterator[Stream]:
     """Opens a stream for the length of a block."""
     async with open_channel(drafter.address) as channel:
         call = drafter_pb2_grpc.DrafterStub(channel).Draft()
         await call.write(drafter_pb2.DraftRequest(hello=HELLO))
-        yield Stream(call)
+        if lane:
+            path = dict(await call.initial_metadata())[OFFER]
+            reader, writer = await asyncio.open_unix_connection(path)
+            yield LaneStream(call, reader, writer)
+            writer.close()
+        else:
+            yield Stream(call)
         call.cancel()
+
+
+both_ways = pytest.mark.parametrize("lane", [False, True], ids=["grpc", "lane"])
 
 
 def opening(
@@ -121,8 +162,11 @@ def round_of(
     )
 
 
-async def test_branches_follow_the_rounds(twin: Runner, prompt: list[int], text: list[int]) -> None:
-    async with drafting(twin) as drafter, conversing(drafter) as stream:
+@both_ways
+async def test_branches_follow_the_rounds(
+    twin: Runner, prompt: list[int], text: list[int], lane: bool
+) -> None:
+    async with drafting(twin) as drafter, conversing(drafter, lane=lane) as stream:
         await stream.send(opens=[opening(prompt)])
         done, lengths = 0, (1, 3, 5, 2)
         for taken, length in zip(lengths, (*lengths[1:], 4), strict=True):
@@ -154,12 +198,13 @@ async def test_what_comes_with_the_hello_counts(
         await drafter.empty()
 
 
+@both_ways
 async def test_a_stream_that_ends_frees_its_sessions_and_no_others(
-    twin: Runner, prompt: list[int], text: list[int]
+    twin: Runner, prompt: list[int], text: list[int], lane: bool
 ) -> None:
-    async with drafting(twin) as drafter, conversing(drafter) as staying:
+    async with drafting(twin) as drafter, conversing(drafter, lane=lane) as staying:
         await staying.send(opens=[opening(prompt)])
-        async with conversing(drafter) as leaving:
+        async with conversing(drafter, lane=lane) as leaving:
             await leaving.send(opens=[opening(prompt, session) for session in range(1, 6)])
             await until(lambda: drafter.engine.live == 6)
         await until(lambda: drafter.engine.live == 1)
@@ -248,6 +293,56 @@ async def test_commits_of_another_fence(twin: Runner, prompt: list[int], text: l
             await stream.send(opens=[opening(prompt, session=2)])
 
 
+async def test_a_lane_that_breaks_ends_its_stream_and_no_other(
+    twin: Runner, prompt: list[int], text: list[int]
+) -> None:
+    async with drafting(twin) as drafter, conversing(drafter, lane=True) as honest:
+        await honest.send(opens=[opening(prompt)])
+        for broken, why in (
+            (b"", "it hung up"),
+            (HEAD.pack(1 << 30, 0.0), "a message of 1073741824 bytes"),
+            (HEAD.pack(3, 0.0) + b"\xff\xff\xff", "a message that makes no sense"),
+        ):
+            async with conversing(drafter, lane=True) as stream:
+                assert isinstance(stream, LaneStream)
+                await stream.send(opens=[opening(prompt)])
+                await until(lambda: drafter.engine.live == 2)
+                stream.writer.write(broken)
+                stream.writer.write_eof()
+                error = await rest(stream.call)
+                assert error.code() is CODE.UNAVAILABLE
+                assert error.details() == f"the lane of this stream is over: {why}"
+                await until(lambda: drafter.engine.live == 1)
+        await honest.send(commits=[round_of(len(prompt), text[:1])])
+        assert list((await honest.branch())[1].ids) == text[1:5]
+        honest.call.cancel()
+        await drafter.empty()
+
+
+def check_private(path: Path) -> None:
+    assert path.is_socket()
+    assert path.parent.stat().st_mode & 0o077 == 0, "other users have no business there"
+
+
+async def test_a_lane_is_for_one_and_only_where_it_is_wanted(twin: Runner) -> None:
+    async with drafting(twin) as drafter, open_channel(drafter.address) as channel:
+        call = drafter_pb2_grpc.DrafterStub(channel).Draft()
+        await call.write(drafter_pb2.DraftRequest(hello=HELLO))
+        path = Path(dict(await call.initial_metadata())[OFFER])
+        check_private(path)
+        await call.write(drafter_pb2.DraftRequest(opens=[opening([5])]))  # it stays with gRPC
+        await until(lambda: not path.exists())
+        call.cancel()
+        async with conversing(drafter, lane=True) as stream:
+            path = Path(dict(await stream.call.initial_metadata())[OFFER])
+            await until(lambda: not path.exists())
+    async with drafting(twin, lanes=False) as drafter, open_channel(drafter.address) as channel:
+        call = drafter_pb2_grpc.DrafterStub(channel).Draft()
+        await call.write(drafter_pb2.DraftRequest(hello=HELLO))
+        assert OFFER not in dict(await call.initial_metadata())
+        call.cancel()
+
+
 async def test_a_late_close_leaves_the_newer_mirror(
     twin: Runner, prompt: list[int], text: list[int]
 ) -> None:
@@ -296,7 +391,7 @@ async def test_a_verifier_that_does_not_read_loses_its_stream(
 
         def _queue(self, message: drafter_pb2.DraftResponse) -> None:
             super()._queue(message)
-            ends.append(self._behind.is_set())
+            ends.append(self._broken.done())
 
     monkeypatch.setattr(draft_stream, "MOST_UNSENT", 4)
     monkeypatch.setattr(draft_service, "DraftStream", Watched)
@@ -451,6 +546,26 @@ async def said(call: Any, talk: Sequence[drafter_pb2.DraftRequest]) -> grpc.Stat
             pass
     code: grpc.StatusCode = await call.code()
     return code
+
+
+@settings(max_examples=30)
+@given(talk=st.lists(messages, max_size=6))
+async def test_no_verifier_on_this_machine_brings_the_drafter_down(
+    talk: list[drafter_pb2.DraftRequest], twin: Runner, prompt: list[int], text: list[int]
+) -> None:
+    async with drafting(twin) as drafter, conversing(drafter, lane=True) as honest:
+        await honest.send(opens=[opening(prompt)])
+        async with conversing(drafter, lane=True) as stream:
+            assert isinstance(stream, LaneStream)
+            for message in talk:
+                data = message.SerializeToString()
+                stream.writer.write(HEAD.pack(len(data), 0.0) + data)
+            stream.writer.write_eof()
+            assert (await rest(stream.call)).details().endswith("it hung up")
+        await honest.send(commits=[round_of(len(prompt), text[:1])])
+        assert list((await honest.branch())[1].ids) == text[1:5]
+        honest.call.cancel()
+        await drafter.empty()
 
 
 @settings(max_examples=60)

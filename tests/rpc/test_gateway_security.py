@@ -284,7 +284,7 @@ async def test_one_name_serves_workers_called_by_address(tmp_path: Path) -> None
 
 
 async def test_the_draft_stream_speaks_mutual_tls(tmp_path: Path) -> None:
-    from verifier.links import GrpcDraftLink
+    from verifier.draft_stream import GrpcDraftLink
 
     class Engine:
         def post(self, note: Any) -> None:

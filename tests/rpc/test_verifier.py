@@ -58,6 +58,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "_MOST_PATIENCE_S", 10.0)
 
 
+both_ways = pytest.mark.parametrize("lanes", [False, True], ids=["grpc", "lane"])
+
+
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
     draw = random.Random(1)
@@ -186,10 +189,16 @@ async def lose(drafter: RunningDrafter, verifier: RunningVerifier, request: obje
     return text
 
 
+@both_ways
 async def test_a_drafter_lost_half_way_and_back_again(
-    patient: None, target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+    patient: None,
+    target: Runner,
+    twin: Runner,
+    prompts: list[list[int]],
+    plain: list[list[int]],
+    lanes: bool,
 ) -> None:
-    async with verifying(target) as verifier, drafting(twin) as drafter:
+    async with verifying(target) as verifier, drafting(twin, lanes=lanes) as drafter:
         await paired(verifier, prompts[0], drafter.address)
         text = await lose(drafter, verifier, ask(prompts[3], TOKENS, drafter.address))
         assert text.ids == plain[3]
@@ -204,10 +213,15 @@ async def test_a_drafter_lost_half_way_and_back_again(
         await drafter.empty()
 
 
+@both_ways
 async def test_a_running_request_pairs_with_a_drafter_that_comes_back(
-    target: Runner, twin: Runner, prompts: list[list[int]], plain: list[list[int]]
+    target: Runner,
+    twin: Runner,
+    prompts: list[list[int]],
+    plain: list[list[int]],
+    lanes: bool,
 ) -> None:
-    async with verifying(target) as verifier, drafting(twin) as drafter:
+    async with verifying(target) as verifier, drafting(twin, lanes=lanes) as drafter:
         await paired(verifier, prompts[0], drafter.address)
         await drafter.stop()
         with braked(target) as brake:
@@ -239,6 +253,7 @@ async def test_the_second_drafter_serves_where_the_first_is_dead(
         await alive.empty()
 
 
+@both_ways
 async def test_the_second_drafter_takes_over_half_way(
     patient: None,
     target: Runner,
@@ -246,11 +261,12 @@ async def test_the_second_drafter_takes_over_half_way(
     stranger: Runner,
     prompts: list[list[int]],
     plain: list[list[int]],
+    lanes: bool,
 ) -> None:
     async with (
         verifying(target) as verifier,
-        drafting(stranger) as first,
-        drafting(twin) as second,
+        drafting(stranger, lanes=lanes) as first,
+        drafting(twin, lanes=lanes) as second,
     ):
         await paired(verifier, prompts[0], first.address)
         await paired(verifier, prompts[0], second.address)
@@ -335,7 +351,7 @@ async def test_garbage_changes_nothing_and_harms_nobody(
 ) -> None:
     async with (
         ScriptedDrafter(garbage).serving() as liar,
-        drafting(twin) as honest,
+        drafting(twin, lanes=False) as honest,  # a lane is read between passes alone
         verifying(target) as verifier,
     ):
         await paired(verifier, prompts[0], honest.address)
