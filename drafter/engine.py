@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -235,7 +235,7 @@ class DraftEngine:
         if mirror.wants_drawn:  # which token follows a rejected one is for other noise to say
             fanout = min(fanout, 1)
         wanted = min(ended.draft_tokens, most)
-        moves = mirror.advance(replace(ended, draft_tokens=wanted, fanout=fanout), room)
+        moves = mirror.advance(ended._replace(draft_tokens=wanted, fanout=fanout), room)
         if moves:
             self._runner.move(moves)
         if mirror.round is not None and not mirror.scratch.capacity:

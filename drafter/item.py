@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -18,8 +18,7 @@ _MOST_DRAWN = 64
 """Tokens of a distribution that is sent; verifiers ask for fewer, but ties may add some."""
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One mirror's part of a step: committed ids to catch up with, or drafted nodes."""
 
     key: Key

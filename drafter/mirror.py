@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +19,7 @@ _MOST_RESTING = 32
 """Committed tokens that gather while no draft is wanted; they take one pass together."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Round:
+class Round(NamedTuple):
     """A round that ended at the verifier, as its Commit tells it."""
 
     base: int
@@ -57,8 +57,7 @@ class Branch:
             self.leaf, self.length = self.leaf.child(self.leaf.choice), self.length + 1
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """A branch to send."""
 
     outcome: Round
@@ -290,8 +289,7 @@ class Mirror:
         """Begins a branch after the outcome (the chain up to `last`, bonus)."""
         assert self.round is not None
         accepted = [node.token for node in last.path()]
-        outcome = replace(
-            self.round,
+        outcome = self.round._replace(
             base=len(self.ids),
             path_hash=fence.extend(self.path_hash, [node.token for node in self.chain]),
             accepted=len(accepted),

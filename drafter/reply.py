@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from common.model.tree import Drawn
 from drafter.mirror import Round
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reply:
+class Reply(NamedTuple):
     """News of one session for its verifier: a branch, a warm mirror, or the end of one."""
 
     session: int

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from common.model.batch import tree_positions
 from common.model.tree import TokenTree
@@ -25,8 +25,7 @@ from verifier.waiting_line import WaitingLine
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """One sequence's part of a step."""
 
     sequence: Sequence

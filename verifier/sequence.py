@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -189,8 +190,7 @@ class Counts:
         )
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """News of one request; `finish` or `error` end it."""
 
     ids: Ids[int] = ()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +30,7 @@ _WEIGHT_BITS = 40
 _LEAST_TEMPERATURE = 1e-30
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """What decides the token at one place of one sequence, beside its logits."""
 
     params: SamplingParams

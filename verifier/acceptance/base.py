@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -11,8 +11,7 @@ from common.model.sampling import Row, warp
 from common.model.tree import TokenTree
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scores:
+class Scores(NamedTuple):
     """One sequence's tree as the target sees it."""
 
     tree: TokenTree

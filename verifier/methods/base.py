@@ -8,8 +8,7 @@ the registry of `verifier.methods`.
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -17,8 +16,7 @@ from common.model.tree import TokenTree
 from verifier.sequence import Sequence
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a round ended."""
 
     tree: TokenTree

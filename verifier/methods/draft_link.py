@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
@@ -13,8 +12,7 @@ from verifier.methods.clock import DraftClock
 from verifier.methods.pair_meter import PairMeter
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundKey:
+class RoundKey(NamedTuple):
     """Which round, and how it ended."""
 
     base: int
@@ -27,8 +25,7 @@ class RoundKey:
     """The token after them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A branch as it came from a drafter."""
 
     session: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from common import fence
 from common.model.tree import Drawn, TokenTree
@@ -10,8 +11,7 @@ from verifier.methods.draft_length import DraftLength
 from verifier.methods.draft_link import DraftLink, RoundKey
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """A branch that was asked for."""
 
     key: RoundKey

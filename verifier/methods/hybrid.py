@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
@@ -189,4 +189,4 @@ class HybridProposer:
 
 def _told(outcome: Outcome, arm: Arm, member: int) -> Outcome:
     """What a member hears of a round, before one in which a set takes part."""
-    return outcome if arm >> member & 1 else replace(outcome, wanted=False)
+    return outcome if arm >> member & 1 else outcome._replace(wanted=False)

@@ -103,7 +103,7 @@ def test_a_bad_drafter(target: Runner, bad: Runner, plain: list[list[int]]) -> N
 
 def _scrambled(reply: Reply) -> Iterable[Reply]:
     draw = random.Random(str(reply))
-    yield replace(reply, ids=tuple(draw.randrange(VOCAB) for _ in reply.ids))
+    yield reply._replace(ids=tuple(draw.randrange(VOCAB) for _ in reply.ids))
 
 
 def test_random_drafts(target: Runner, good: Runner, plain: list[list[int]]) -> None:
@@ -141,18 +141,18 @@ class _BadWire:
             case "delay":
                 self._held, out = [reply], []
             case "forge":
-                out = [replace(reply, incarnation=reply.incarnation + 1), *self._forged(reply)]
+                out = [reply._replace(incarnation=reply.incarnation + 1), *self._forged(reply)]
             case "truncate":
-                out = [replace(reply, ids=reply.ids[:1])]
+                out = [reply._replace(ids=reply.ids[:1])]
             case _:
                 out = [reply]
         return [*held, *out]
 
     def _forged(self, reply: Reply) -> Iterable[Reply]:
         if reply.round is not None:
-            yield replace(reply, round=replace(reply.round, path_hash=reply.round.path_hash ^ 1))
-            yield replace(reply, round=replace(reply.round, base=reply.round.base + 1))
-            yield replace(reply, session=reply.session + 1)
+            yield reply._replace(round=reply.round._replace(path_hash=reply.round.path_hash ^ 1))
+            yield reply._replace(round=reply.round._replace(base=reply.round.base + 1))
+            yield reply._replace(session=reply.session + 1)
 
 
 def test_a_bad_wire(target: Runner, good: Runner, plain: list[list[int]]) -> None:

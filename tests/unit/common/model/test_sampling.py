@@ -88,7 +88,7 @@ def test_warp_equals_hugging_face(row, seed):
 
 def near_boundary(logits: Tensor, row: Row) -> bool:
     """Whether top-p or min-p hangs on the last bits of a sum or a quotient."""
-    scores = hugging_face(logits[0], replace(row, params=replace(row.params, top_p=1.0, min_p=0.0)))
+    scores = hugging_face(logits[0], row._replace(params=replace(row.params, top_p=1.0, min_p=0.0)))
     probs = scores.double().softmax(-1).sort(descending=True).values
     before = probs.cumsum(-1) - probs
     nucleus = (before - row.params.top_p).abs().min() < 1e-5
