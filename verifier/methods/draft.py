@@ -75,6 +75,7 @@ class DraftProposer:
         session = DraftSession(self._next_id, self._pairing.first_length())
         self._sessions[sequence] = session
         self._by_id[session.id] = session
+        self._pairing.texts = len(self._sessions)
         now = time.monotonic()
         if self._drafting(sequence, now):
             self._pairing.pair(sequence, session, now)
@@ -166,6 +167,7 @@ class DraftProposer:
         """Ends the mirror."""
         session = self._sessions.pop(sequence)
         del self._by_id[session.id]
+        self._pairing.texts = len(self._sessions)
         self._pairing.part(session)
 
     def flush(self) -> float | None:

@@ -7,6 +7,10 @@ cover: with foresight f the wait is (1 - f) draft(K) + f max(draft(K) - verify(K
 the highest rate wins, zero included (Leviathan et al. 2023, with the costs of the critical path in
 the denominator). A session that drafts nothing tries again after a while.
 
+Texts that draft beside each other do not wait for one another: what one waits the steps of the
+others fill, as far as there are enough. So with N of them a round of all takes verify of all their
+rows at least, and of one text's rows and its wait at least.
+
 What rounds with drafts really took, over what was expected, is a factor on all of them: a step that
 follows a wait meets cold caches, and answers wait for the engine. It decides between drafts and
 none, hardly between lengths.
@@ -123,6 +127,7 @@ class DraftLength:
         draft_s: Callable[[int], float],
         foresight: float = 0.0,
         slowness: float = 1.0,
+        texts: int = 1,
     ) -> int:
         """The length for the next round.
 
@@ -132,6 +137,7 @@ class DraftLength:
             draft_s: Seconds from commit to branch, by length.
             foresight: Share of rounds after which the next branch was there at once.
             slowness: What rounds with drafts took over what was expected.
+            texts: That draft beside each other.
 
         Returns:
             0 to `most`.
@@ -139,7 +145,7 @@ class DraftLength:
         if self._resting:
             self._resting -= 1
             return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
-        rates, seconds = [cost.rate(1.0, cost.round_s(0))], [0.0]
+        rates, seconds = [_rate(cost, 0, 1.0, 0.0, texts)], [0.0]
         expected = right = 1.0
         for length in range(1, most + 1):
             right *= self.acceptance.rate
@@ -147,7 +153,7 @@ class DraftLength:
             verify, draft = cost.round_s(length), draft_s(length)
             wait = foresight * max(draft - verify, 0.0) + (1 - foresight) * draft
             seconds.append(verify + wait)
-            rates.append(cost.rate(expected, slowness * (verify + wait)))
+            rates.append(_rate(cost, length, expected, wait, texts) / slowness)
         trial = self._trial > 0 and most > 0  # too early to give up
         best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
         self.expected_s = seconds[best]
@@ -157,3 +163,11 @@ class DraftLength:
         elif best:
             self._rest = _FIRST_REST
         return best
+
+
+def _rate(cost: StepCost, length: int, expected: float, wait_s: float, texts: int) -> float:
+    """Tokens a second of everybody, where rounds have drafts of a length and wait for them."""
+    if texts == 1:
+        return cost.rate(expected, cost.round_s(length) + wait_s)
+    rows = 1 + length
+    return texts * expected / max(cost.step_s(texts * rows), cost.step_s(rows) + wait_s)

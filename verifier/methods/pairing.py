@@ -50,6 +50,8 @@ class Pairing:
     cost: StepCost
     acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
     """Of all drafters together."""
+    texts: int = 1
+    """That draft beside each other."""
     touched: set[DraftLink] = field(default_factory=set)
     """Those that have something to send."""
     # Paired with, by address; those that nobody has to do with are not kept for this.
@@ -148,7 +150,8 @@ class Pairing:
     def choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
         """The draft length for a text's next round, as this drafter is; at most so many."""
         clock = link.clock
-        return length.choose(most, self.cost, clock.cost.at, clock.foresight, clock.slowness)
+        foresight, slowness = clock.foresight, clock.slowness
+        return length.choose(most, self.cost, clock.cost.at, foresight, slowness, self.texts)
 
 
 def _sampling(request: Request) -> tuple[SamplingParams, bool]:

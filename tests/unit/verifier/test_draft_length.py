@@ -67,6 +67,21 @@ def test_drafts_that_are_there_at_once_may_be_long() -> None:
     assert length.choose(8, _steps(0.004), draft_s, foresight=1.0) > blind
 
 
+def test_texts_beside_each_other_do_not_wait_for_one_another() -> None:
+    """Where the way takes two steps, and rows cost time beyond eight."""
+    table = [(1, 0.0010), (8, 0.0011), (64, 0.0088)]
+    cost = StepCost(table)
+    cost.observe(rows=12, sequences=2, tokens=8, seconds=0.0016)  # the other came as far
+
+    def chosen(texts: int) -> int:
+        length = DraftLength(Acceptance(prior=0.8, weight=1e6), trial=0)
+        return length.choose(5, cost, lambda tokens: 0.002, texts=texts)
+
+    assert chosen(1) == 0, "whoever shares the step would have to wait"
+    assert chosen(2) == 5, "who also drafts has rounds of its own meanwhile"
+    assert chosen(16) == 0, "all rows of all texts take longer than they bring"
+
+
 def test_good_drafts_grow_and_hopeless_ones_rest() -> None:
     good, bad = DraftLength(Acceptance()), DraftLength(Acceptance())
     _train(good, 0.95)
