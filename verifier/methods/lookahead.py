@@ -155,7 +155,7 @@ class LookaheadProposer:
         state.tree, before = tree, len(tree)
         expected = self._guess(state, sequence, tree, budget)
         left = budget - (len(tree) - before)
-        if self._duty.due and expected < _ENOUGH_TOKENS:
+        if budget > 0 and self._duty.due and expected < _ENOUGH_TOKENS:
             state.rounds += 1
             if state.rounds % _RESIZE_ROUNDS == 0 or state.window.rows > left:
                 state.window.resize(self._choose(state.sizes, left).window)

@@ -107,6 +107,20 @@ def test_the_window_stays_out_where_the_pools_answer() -> None:
     assert proposer.counts.answered > 0.8 * proposer.counts.rounds
 
 
+def test_a_window_keeps_its_size_through_rounds_that_others_draft_for() -> None:
+    proposer = LookaheadProposer(WINDOW, FREE, clock=_still)
+    one = sequence([1, 2, 3], 200)
+    sizes = []
+    for number, each in enumerate(rounds(proposer, _chain, one)):
+        sizes.append(len(each.tree) - 1 - each.tree.draft_tokens)
+        if number == 20:
+            for _ in range(100):
+                tree = TokenTree(one.ids[-1])
+                proposer.propose(one, tree, 0)
+                assert len(tree) == 1
+    assert max(sizes[22:26]) == max(sizes[:20]) > 0
+
+
 def test_a_window_that_brings_nothing_rests() -> None:
     draw = random.Random(0)
     noise = [draw.randrange(10**6) for _ in range(1000)]
