@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import socket
 import struct
@@ -31,9 +32,16 @@ OFFER = "paceline-lane"
 """Metadata with which a server offers a lane: the path of a socket."""
 
 _HEAD = struct.Struct("<Id")
+_PREFIX = "paceline-"
 _CHUNK_BYTES = 1 << 18
-_MOST_BYTES = 16 << 20
-"""Largest message, and most that may wait for the other end to read."""
+_MOST_BYTES = 64 << 20
+"""Largest message, as with gRPC, and most that may wait for the other end to read."""
+
+_MOST_NOTES = 1000
+"""Notes of one turn; what else has come waits for the next."""
+
+_OLD_S = 60.0
+"""A message that says it is older, or from the future, counts as sent just now."""
 
 Read = Callable[[bytes, float], list[Note]]
 """What a message, sent at such a time, asks of the engine; raises where it makes no sense."""
@@ -51,6 +59,7 @@ class Lane:
         connection.setblocking(False)
         self._socket, self._read = connection, read
         self._came, self._unsent = bytearray(), bytearray()
+        self._more = False  # whole messages came that wait for the next turn
         self._over = ""  # why
         weakref.finalize(self, connection.close)  # where an engine is gone, nobody closes
 
@@ -61,7 +70,7 @@ class Lane:
     @property
     def behind(self) -> bool:
         """Whether `take` has more to do than to read."""
-        return bool(self._unsent or self._over)
+        return bool(self._unsent or self._more or self._over)
 
     def send(self, message: bytes) -> None:
         """Sends a message; `take` sends what the other end has no room for yet."""
@@ -76,17 +85,10 @@ class Lane:
             EOFError: The lane is over; says why.
         """
         self._write()
-        data = b""
-        try:
-            data = self._socket.recv(_CHUNK_BYTES)
-            self._over = self._over or ("" if data else "it hung up")
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self._over = str(error)
+        if not self._more:
+            self._receive()
         if self._over:
             raise EOFError(self._over)
-        self._came += data
         return self._notes()
 
     def close(self) -> None:
@@ -94,10 +96,21 @@ class Lane:
         self._over = self._over or "closed"
         self._socket.close()
 
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._over = str(error)
+            return
+        self._over = self._over or ("" if data else "it hung up")
+        self._came += data
+
     def _notes(self) -> list[Note]:
-        """Reads the messages that are there as a whole."""
+        """Reads the messages that are there as a whole, as many as one turn takes."""
         notes: list[Note] = []
-        at, now = 0, time.monotonic()
+        at, now, self._more = 0, time.monotonic(), False
         while len(self._came) >= at + _HEAD.size:
             length, sent_at = _HEAD.unpack_from(self._came, at)
             if length > _MOST_BYTES:
@@ -105,8 +118,12 @@ class Lane:
             start, end = at + _HEAD.size, at + _HEAD.size + length
             if len(self._came) < end:
                 break
+            if len(notes) >= _MOST_NOTES:
+                self._more = True
+                break
+            told_at = sent_at if now - _OLD_S <= sent_at <= now else now
             try:
-                notes += self._read(bytes(self._came[start:end]), min(sent_at, now))
+                notes += self._read(bytes(self._came[start:end]), told_at)
             except Exception as error:
                 _log.exception("a message makes no sense")
                 raise EOFError("a message that makes no sense") from error
@@ -134,11 +151,13 @@ class Offer:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="paceline-")  # for this user alone
+        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)  # for this user alone
         self.path = str(Path(self._folder.name) / secrets.token_hex(8))
         """What to `connect` to."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            if not self.path.isascii():  # nor could metadata hold it
+                raise OSError(f"{self.path!r} is not ASCII")
             self._listener.bind(self.path)
             self._listener.listen(1)
             self._listener.setblocking(False)
@@ -164,10 +183,15 @@ class Offer:
 
 
 def connect(path: str) -> socket.socket | None:
-    """Takes an offer up; None where it is another machine's, or stands no longer."""
+    """Takes an offer up; None where it is another machine's or user's, or stands no longer."""
+    folder = Path(path).parent
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:
+        owner = folder.stat()
+        mine = owner.st_uid == os.geteuid() and not owner.st_mode & 0o077
+        if not mine or not folder.name.startswith(_PREFIX):  # a socket of somebody else's
+            raise PermissionError
         connection.connect(path)
     except OSError:
         connection.close()

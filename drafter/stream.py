@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,9 @@ MOST_UNSENT = 1000
 """Messages waiting to be sent beyond which the stream ends."""
 
 _POLL_S = 0.005
+
+_OFFER_S = 10.0
+"""How long a lane is offered."""
 
 Requests = AsyncIterator[drafter_pb2.DraftRequest]
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -78,20 +82,22 @@ class DraftStream:
             self._broken.cancel()
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(self._broken, *self._tasks, return_exceptions=True)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         self._tasks.append(asyncio.create_task(work))
         return self._tasks[-1]
 
     async def _read(self, requests: Requests, context: Context) -> None:
+        offer, accepting = None, None
         try:
             first = await anext(requests, drafter_pb2.DraftRequest())
             self._greet(first)
             offer = self._offer()
-            accepting = self._spawn(self._accept(offer)) if offer is not None else None
             await context.send_initial_metadata(((OFFER, offer.path),) if offer else ())
             self._engine.post(*notes(self._engine, self._take, first))
+            if offer is not None:  # only now: the lane's messages follow the first
+                accepting = self._spawn(self._accept(offer))
             async for message in requests:
                 if accepting is not None:  # it is not taken up
                     accepting.cancel()
@@ -100,6 +106,11 @@ class DraftStream:
                     await asyncio.sleep(_POLL_S)
         finally:
             self._unsent.put_nowait(None)
+            if accepting is not None:
+                accepting.cancel()
+                await asyncio.gather(accepting, return_exceptions=True)
+            if offer is not None:
+                offer.close()
 
     async def _write(self, context: Context) -> None:
         while (message := await self._unsent.get()) is not None:
@@ -107,9 +118,9 @@ class DraftStream:
 
     def _take(self, replies: list[Reply]) -> None:
         """The engine's outbox."""
-        message = response(replies)
-        if self._lane is not None:
-            self._lane.send(message.SerializeToString())
+        message, lane = response(replies), self._lane
+        if lane is not None:
+            lane.send(message.SerializeToString())
         else:
             self._loop.call_soon_threadsafe(self._queue, message)
 
@@ -139,10 +150,12 @@ class DraftStream:
             return None
 
     async def _accept(self, offer: Offer) -> None:
-        """Changes to the lane once the verifier does."""
-        with offer:
-            self._lane = Lane(await offer.accept(), self._parse)
-        self._engine.watch(self._lane, self._lane_over)
+        """Changes to the lane where the verifier does, which is at once or never."""
+        with offer, suppress(TimeoutError):
+            async with asyncio.timeout(_OFFER_S):
+                connection = await offer.accept()
+            self._lane = Lane(connection, self._parse)
+            self._engine.watch(self._lane, self._lane_over)
 
     def _lane_over(self, why: str) -> None:
         error = Unavailable(f"the lane of this stream is over: {why}")

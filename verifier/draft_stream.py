@@ -162,8 +162,9 @@ class GrpcDraftLink:
         if self._filled:
             message, self._message = self._message, drafter_pb2.DraftRequest()
             self._filled = False
-            if self._lane is not None:
-                self._lane.send(message.SerializeToString())
+            lane = self._lane
+            if lane is not None:
+                lane.send(message.SerializeToString())
             else:
                 self._loop.call_soon_threadsafe(self._send, message)
 

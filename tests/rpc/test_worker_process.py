@@ -186,6 +186,14 @@ async def test_a_pair_drains_without_breaking_a_request(tiny_directory: Path) ->
         assert (await ended(drafting, 10))[-2:] == ["draining", "stopped"]
 
 
+async def _busy(channel: grpc.aio.Channel) -> Any:
+    """Gives a verifier much to do; the call that began first, still under way."""
+    stub = verifier_pb2_grpc.VerifierStub(channel)
+    calls = [stub.Generate(ask([5 + i], 500), timeout=60) for i in range(32)]
+    await asyncio.gather(*(call.read() for call in calls))
+    return calls[0]
+
+
 async def test_grace_ends_and_a_second_signal_ends_it_sooner(tiny_directory: Path) -> None:
     async with (
         running("verifier", tiny_directory, "--grace-s", "60") as (hurried, first),
@@ -193,17 +201,13 @@ async def test_grace_ends_and_a_second_signal_ends_it_sooner(tiny_directory: Pat
         open_channel(first) as first_channel,
         open_channel(second) as second_channel,
     ):
-        calls = []
-        for channel in (first_channel, second_channel):
-            stub = verifier_pb2_grpc.VerifierStub(channel)
-            many = [stub.Generate(ask([5 + i], 500), timeout=60) for i in range(32)]
-            await asyncio.gather(*(call.read() for call in many))
-            calls.append(many[0])
-        await worker_pb2_grpc.WorkerStub(second_channel).Drain(worker_pb2.DrainRequest(grace_s=1))
+        calls = [await _busy(first_channel)]
         hurried.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.1)
         hurried.send_signal(signal.SIGTERM)
         assert "second signal: stopping at once" in await ended(hurried, 10)
+        calls.append(await _busy(second_channel))
+        await worker_pb2_grpc.WorkerStub(second_channel).Drain(worker_pb2.DrainRequest(grace_s=0.1))
         assert "draining" in await ended(drained, 10)
         for call in calls:
             with pytest.raises(grpc.aio.AioRpcError) as caught:

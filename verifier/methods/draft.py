@@ -189,7 +189,7 @@ class DraftProposer:
         elif session.link is None or session.incarnation != arrival.incarnation:
             self.stale += 1
         elif session.key == key and session.branch is None:
-            seconds = _came_at(arrival) - session.sent_at
+            seconds = max(_came_at(arrival) - session.sent_at, 0.0)
             session.link.clock.answered(session.wanted, seconds, probe=session.probe)
             session.probe = False
             session.link.meter.answered(session.wanted, seconds)

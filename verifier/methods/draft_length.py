@@ -137,7 +137,7 @@ class DraftLength:
             draft_s: Seconds from commit to branch, by length.
             foresight: Share of rounds after which the next branch was there at once.
             slowness: What rounds with drafts took over what was expected.
-            texts: That draft beside each other.
+            texts: How many draft beside each other; above one, others in the step do not count.
 
         Returns:
             0 to `most`.

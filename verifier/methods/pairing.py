@@ -51,7 +51,7 @@ class Pairing:
     acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
     """Of all drafters together."""
     texts: int = 1
-    """That draft beside each other."""
+    """Of the method, those without a drafter and those that still wait among them."""
     touched: set[DraftLink] = field(default_factory=set)
     """Those that have something to send."""
     # Paired with, by address; those that nobody has to do with are not kept for this.

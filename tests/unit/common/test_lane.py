@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from collections.abc import Iterator
@@ -79,13 +80,14 @@ def test_nothing_waits(ends: tuple[End, End]) -> None:
     while one.lane.behind:
         other.take()
         one.take()
-    other.take()
+    while not other.came:
+        other.take()
     assert [len(message) for message in other.came] == [8 << 20]
 
 
 def test_who_does_not_read_is_left(ends: tuple[End, End]) -> None:
     one, _ = ends
-    for _ in range(40):
+    for _ in range(70):
         one.lane.send(b"x" * (1 << 20))
     assert one.lane.behind
     with pytest.raises(EOFError, match="it does not read"):
@@ -106,12 +108,26 @@ def test_what_was_sent_before_the_end_comes(ends: tuple[End, End]) -> None:
         other.take()
 
 
-def test_a_clock_that_is_ahead_does_not_count(ends: tuple[End, End]) -> None:
+@pytest.mark.parametrize("sent_at", [math.inf, -math.inf, math.nan, 0.0, 1e300])
+def test_a_clock_that_cannot_be_does_not_count(sent_at: float, ends: tuple[End, End]) -> None:
     one, other = ends
-    one.lane._socket.send(lane._HEAD.pack(1, time.monotonic() + 1e6) + b"x")
+    before = time.monotonic()
+    one.lane._socket.send(lane._HEAD.pack(1, sent_at) + b"x")
     other.take()
     assert other.came == [b"x"]
-    assert other.times[0] <= time.monotonic()
+    assert before <= other.times[0] <= time.monotonic() or sent_at == 0.0 == other.times[0]
+
+
+def test_a_turn_takes_no_more_than_so_much(ends: tuple[End, End]) -> None:
+    one, other = ends
+    one.lane._socket.send(lane._HEAD.pack(0, time.monotonic()) * 2500)
+    turns = []
+    while len(other.came) < 2500:
+        before = len(other.came)
+        other.take()
+        turns.append(len(other.came) - before)
+        assert other.lane.behind is (turns[-1] == lane._MOST_NOTES)
+    assert max(turns) == lane._MOST_NOTES
 
 
 async def test_an_offer_stands_for_one() -> None:
@@ -146,3 +162,33 @@ def test_there_may_be_nowhere_to_put_a_socket(
 def test_an_offer_of_another_machine_leads_nowhere(tmp_path: Path) -> None:
     assert connect(str(tmp_path / "elsewhere")) is None
     assert connect("x" * 200) is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "mode", "let_in"),
+    [("paceline-x", 0o700, True), ("paceline-x", 0o755, False), ("ssh-x", 0o700, False)],
+)
+def test_sockets_of_others_are_left_alone(
+    folder: str, mode: int, let_in: bool, tmp_path: Path
+) -> None:
+    """A drafter elsewhere may name any socket of this machine."""
+    place = tmp_path / folder
+    place.mkdir(mode)
+    place.chmod(mode)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "s"))
+        listener.listen(1)
+        connection = connect(str(place / "s"))
+        assert (connection is not None) is let_in
+        if connection is not None:
+            connection.close()
+
+
+def test_a_path_that_metadata_cannot_hold_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "ü").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "ü"))
+    with pytest.raises(OSError, match="is not ASCII"):
+        Offer()
+    assert not list((tmp_path / "ü").iterdir())
