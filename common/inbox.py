@@ -1,4 +1,4 @@
-"""How other threads reach the one that owns a model, and how long its steps take."""
+"""How others reach the thread that owns a model, and how long its steps take."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 _log = logging.getLogger(__name__)
 
 Note = Callable[[], None]
 """Something to be done on the engine's thread, between passes."""
-
 
 _RETRY_S = 0.005
 """How soon a feed that is behind gets another turn."""
@@ -39,9 +39,12 @@ class Feed(Protocol):
             EOFError: It is over; says why.
         """
 
+    def close(self) -> None:
+        """Ends it, if it is not over already."""
+
 
 class Inbox:
-    """Notes to an engine; `post` and `wake` may be called from any thread."""
+    """Notes to an engine; one thread calls `take` and `wait`, any thread the others."""
 
     def __init__(self) -> None:
         self._notes: deque[Note] = deque()
@@ -72,19 +75,17 @@ class Inbox:
             self._cord.send(b"-")
 
     def watch(self, feed: Feed, over: Callable[[str], None]) -> None:
-        """Reads a feed from now on; on the engine's thread.
+        """Reads a feed from now on.
 
         Args:
             feed: It.
             over: Told, once, why it is over; it is no longer read then.
         """
-        self._feeds[feed] = over
-        self._selector.register(feed, selectors.EVENT_READ, feed)
+        self.post(partial(self._add, feed, over))
 
     def unwatch(self, feed: Feed) -> None:
-        """Reads a feed no longer; on the engine's thread."""
-        if self._feeds.pop(feed, None) is not None:
-            self._selector.unregister(feed)
+        """Reads a feed no longer, and closes it."""
+        self.post(partial(self._drop, feed), feed.close)
 
     def take(self) -> bool:
         """Does what notes and feeds ask for that is here now; returns whether there was any."""
@@ -108,18 +109,23 @@ class Inbox:
         if not self._feeds:
             return False
         ready = [key.data for key, _ in self._selector.select(0) if key.data is not None]
-        came = bool(ready)
-        for feed in [*ready, *(each for each in self._feeds if each.behind)]:
-            if feed not in self._feeds:  # over since
-                continue
+        behind = [feed for feed in self._feeds if feed.behind]
+        for feed in dict.fromkeys([*ready, *behind]):
             try:
                 for note in feed.take():
                     _do(note)
             except EOFError as error:
-                over = self._feeds[feed]
-                self.unwatch(feed)
-                over(str(error))
-        return came
+                _do(partial(self._feeds[feed], str(error)))
+                self._drop(feed)
+        return bool(ready)
+
+    def _add(self, feed: Feed, over: Callable[[str], None]) -> None:
+        self._feeds[feed] = over
+        self._selector.register(feed, selectors.EVENT_READ, feed)
+
+    def _drop(self, feed: Feed) -> None:
+        if self._feeds.pop(feed, None) is not None:
+            self._selector.unregister(feed)
 
 
 def _do(note: Note) -> None:

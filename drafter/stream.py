@@ -139,7 +139,6 @@ class DraftStream:
         """Has the engine forget this verifier."""
         if self._lane is not None:  # first, or it would go on
             self._engine.unwatch(self._lane)
-            self._engine.post(self._lane.close)
         self._engine.post(partial(self._engine.forget, self._take))
 
     def _offer(self) -> Offer | None:

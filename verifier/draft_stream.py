@@ -210,7 +210,7 @@ class GrpcDraftLink:
             call = drafter_pb2_grpc.DrafterStub(channel).Draft(self._requests())
             accepted = await call.initial_metadata()  # once the drafter has read the hello
             if not call.done():  # a refused call has metadata, too: none
-                self._change(dict(accepted).get(OFFER))
+                self._take_up(dict(accepted).get(OFFER))
                 self._alive = True
                 facts = {"drafter": self._address, "lane": self._lane is not None}
                 _log.info("drafter joined", extra=facts)
@@ -220,7 +220,7 @@ class GrpcDraftLink:
                 while self._engine.backlog > _MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
                     await asyncio.sleep(_POLL_S)
 
-    def _change(self, offer: str | bytes | None) -> None:
+    def _take_up(self, offer: str | bytes | None) -> None:
         """Goes on by the lane that the drafter offers, where there is one to this machine."""
         connection, task = connect(str(offer)) if offer else None, asyncio.current_task()
         if connection is None or task is None:
@@ -239,7 +239,6 @@ class GrpcDraftLink:
         self._alive = self._connecting = False
         if self._lane is not None:
             self._engine.unwatch(self._lane)
-            self._engine.post(self._lane.close)
             self._lane = None
         self._engine.post(partial(self._proposer.lost, self))
         if not self._stopped:

@@ -194,11 +194,11 @@ class Engine:
 
     def watch(self, feed: Feed, over: Callable[[str], None]) -> None:
         """Reads a feed on the engine's thread from now on; see `Inbox.watch`."""
-        self.post(lambda: self._inbox.watch(feed, over))
+        self._inbox.watch(feed, over)
 
     def unwatch(self, feed: Feed) -> None:
-        """Reads a feed no longer."""
-        self.post(lambda: self._inbox.unwatch(feed))
+        """Reads a feed no longer, and closes it."""
+        self._inbox.unwatch(feed)
 
     def stop_accepting(self) -> None:
         """Refuses requests from now on; those inside go on."""

@@ -24,7 +24,7 @@ def move_away(round_trip_s: Mapping[str, float]) -> None:
             super().__init__(address, *args, **options)
             self._one_way_s = round_trip_s.get(address, 0.0) / 2
 
-        def _change(self, offer: str | bytes | None) -> None:
+        def _take_up(self, offer: str | bytes | None) -> None:
             """Leaves lanes alone: who is elsewhere has none."""
 
         def _send(self, message: drafter_pb2.DraftRequest) -> None:

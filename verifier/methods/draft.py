@@ -64,7 +64,7 @@ class DraftProposer:
     _gate: Gate = field(default_factory=Gate)
 
     def __post_init__(self) -> None:
-        self._pairing = Pairing(self.links, self.draft_tokens, self.cost)
+        self._pairing = Pairing(self.links, self.draft_tokens, self.cost, self._sessions.__len__)
 
     def open(self, sequence: Sequence) -> None:
         """Opens a mirror.
@@ -75,7 +75,6 @@ class DraftProposer:
         session = DraftSession(self._next_id, self._pairing.first_length())
         self._sessions[sequence] = session
         self._by_id[session.id] = session
-        self._pairing.texts = len(self._sessions)
         now = time.monotonic()
         if self._drafting(sequence, now):
             self._pairing.pair(sequence, session, now)
@@ -167,7 +166,6 @@ class DraftProposer:
         """Ends the mirror."""
         session = self._sessions.pop(sequence)
         del self._by_id[session.id]
-        self._pairing.texts = len(self._sessions)
         self._pairing.part(session)
 
     def flush(self) -> float | None:

@@ -7,6 +7,7 @@ where another is measured to be better.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
@@ -43,15 +44,15 @@ class Pairing:
         links: Finds the link to a drafter.
         draft_tokens: Longest draft where a request leaves the length open.
         cost: Of the engine's steps.
+        texts: How many the method has, those among them that wait or have no drafter.
     """
 
     links: LinkSource
     draft_tokens: int
     cost: StepCost
+    texts: Callable[[], int]
     acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
     """Of all drafters together."""
-    texts: int = 1
-    """Of the method, those without a drafter and those that still wait among them."""
     touched: set[DraftLink] = field(default_factory=set)
     """Those that have something to send."""
     # Paired with, by address; those that nobody has to do with are not kept for this.
@@ -151,7 +152,7 @@ class Pairing:
         """The draft length for a text's next round, as this drafter is; at most so many."""
         clock = link.clock
         foresight, slowness = clock.foresight, clock.slowness
-        return length.choose(most, self.cost, clock.cost.at, foresight, slowness, self.texts)
+        return length.choose(most, self.cost, clock.cost.at, foresight, slowness, self.texts())
 
 
 def _sampling(request: Request) -> tuple[SamplingParams, bool]:

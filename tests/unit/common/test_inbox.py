@@ -21,7 +21,7 @@ class Wire:
         self.near, self.far = socket.socketpair()
         self.near.setblocking(False)
         self.came: list[int] = []
-        self.behind = False
+        self.behind = self.closed = False
         self.turns = 0
 
     def fileno(self) -> int:
@@ -38,15 +38,16 @@ class Wire:
         return [lambda byte=byte: self.came.append(byte) for byte in data]  # type: ignore[misc]
 
     def close(self) -> None:
+        self.closed = True
         self.near.close()
-        self.far.close()
 
 
 @pytest.fixture
 def wire():
     wire = Wire()
     yield wire
-    wire.close()
+    wire.near.close()
+    wire.far.close()
 
 
 def never(why: str) -> None:
@@ -115,15 +116,20 @@ def test_a_wait_without_notes_ends() -> None:
 def test_a_feed_ends_a_wait(wire: Wire) -> None:
     inbox = Inbox()
     inbox.watch(wire, never)
+    assert inbox.take(), "that it is to be read is a note"
     assert not inbox.take()
+    inbox.wait(0.0)
     wire.far.send(b"\x05\x06")
     inbox.wait(FOREVER_S)
     assert inbox.take()
     assert wire.came == [5, 6]
     inbox.unwatch(wire)
     wire.far.send(b"\x07")
+    inbox.take()
+    assert wire.closed
     inbox.wait(1e-3)
     assert not inbox.take()
+    assert wire.came == [5, 6]
 
 
 def test_that_a_feed_is_over_is_told_once(wire: Wire) -> None:
@@ -137,11 +143,14 @@ def test_that_a_feed_is_over_is_told_once(wire: Wire) -> None:
     assert wire.came == [5]
     assert not inbox.take()
     inbox.unwatch(wire)  # crosses the end on its way
+    assert inbox.take()
+    assert wire.closed
 
 
 def test_a_feed_that_is_behind_gets_turns_though_nothing_comes(wire: Wire) -> None:
     inbox = Inbox()
     inbox.watch(wire, never)
+    inbox.take()
     wire.behind = True
     began = time.monotonic()
     for _ in range(3):
