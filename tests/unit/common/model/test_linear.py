@@ -13,7 +13,7 @@ from common.model.linear import PARALLEL_ELEMENTS, PackedLinear, PackedProduct, 
 from tests import tiny_models
 from tests.inprocess import runner
 
-ROWS = (1, 2, 3, 4, 7, 8, 13, 33)
+ROWS = (1, 2, 3, 4, 7, 8, 13, 24, 33)
 
 
 def _cancelling(rows: int, inputs: int) -> Tensor:
@@ -26,7 +26,7 @@ def _cancelling(rows: int, inputs: int) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("inputs", [320, 1100, 2048, 5632])
+@pytest.mark.parametrize("inputs", [320, 864, 1100, 2048, 5632])
 def test_a_row_alone_has_the_bits_it_has_among_others(inputs: int, dtype: torch.dtype) -> None:
     if not packing_works(dtype):
         pytest.skip("not packed on this machine")
