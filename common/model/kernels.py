@@ -17,7 +17,7 @@ from common.errors import ModelError
 from common.model.attention import AttentionContext
 from common.model.fused import FusedModel, can_fuse
 from common.model.linear import MakeLinear, linear_maker, packing_works, replace_linears, tile_rows
-from common.model.native import NativeModel, can_run
+from common.model.native import NativeModel, can_run, has_tiles
 from common.model.quantized import (
     IntegerLinear,
     IntegerProduct,
@@ -30,6 +30,7 @@ Quantize = Literal["none", "int8"]
 """What weights are rounded to when a model is loaded."""
 
 _NATIVE = "native1"
+_NATIVE_AMX = "native1-amx"
 _FUSED = "fused2"
 """Names of layers; the number rises with every change of their bits."""
 
@@ -79,7 +80,7 @@ def prepare(
             tile = tile_rows(device)
             name, make = f"widened{tile}-int8", partial(WidenedLinear, tile=tile)
     elif cpu and can_run(model):
-        return native(), _NATIVE
+        return native(), _NATIVE_AMX if has_tiles() else _NATIVE
     elif cpu and packing_works(dtype) and can_fuse(model):
         return FusedModel(model, context, max_len), _FUSED
     else:

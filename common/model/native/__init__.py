@@ -3,11 +3,12 @@
 At a handful of rows a pass through torch costs what its hundreds of calls cost. `decoder.c` makes
 one of it, reads the paged cache in place and gives every row the bits it has alone. It is built
 where there is a C compiler at installation and used where the processor has AVX-512 with bfloat16;
-elsewhere `common.model.fused` does the same through torch, with other bits.
+elsewhere `common.model.fused` does the same through torch, with other bits. A processor that has
+tiles as well (AMX) computes sixteen rows in the time of one, and bfloat16 with other bits again.
 """
 
-from common.model.native.library import Decoder, top
+from common.model.native.library import Decoder, has_tiles, top
 from common.model.native.model import NativeModel, can_run
 from common.model.native.product import NativeProducts
 
-__all__ = ["Decoder", "NativeModel", "NativeProducts", "can_run", "top"]
+__all__ = ["Decoder", "NativeModel", "NativeProducts", "can_run", "has_tiles", "top"]

@@ -35,12 +35,13 @@ typedef struct {
     float *scores;                        /* [threads, score_step] */
     bf16 *weights;                        /* [threads, weight_step] */
     long y_step, a_step, score_step, weight_step, stretch_count;
-    int threads;
+    int threads, tiled;
 } Pass;
 
 struct Decoder {
     Workers *workers;
     int threads, most_threads; /* of a pass, and of a large one */
+    int tiled;                 /* whether products go through the processor's tiles */
     void *room;
     size_t room_bytes;
 };
@@ -212,7 +213,7 @@ static void multiply_rows(void *what, Part part)
     Pass *pass = what;
     Rows wide = {pass->from, NULL, pass->from_step * (long)sizeof(bf16)};
     Rows rounded = {pass->narrow, pass->narrow_scales, narrow_step(pass->product->in)};
-    multiply(pass->product, pass->count, pass->product->scales ? &rounded : &wide, pass->to,
+    multiply(pass->tiled, pass->product, pass->count, pass->product->scales ? &rounded : &wide, pass->to,
              pass->to_step, pass->adds, part.index, part.count);
 }
 
@@ -325,13 +326,19 @@ int decoder_supported(void)
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 }
 
-Decoder *decoder_open(int threads, int most_threads)
+int decoder_has_tiles(void)
+{
+    return decoder_supported() && tiles_work();
+}
+
+Decoder *decoder_open(int threads, int most_threads, int tiled)
 {
     Decoder *decoder = calloc(1, sizeof *decoder);
     if (!decoder)
         return NULL;
     decoder->threads = threads;
     decoder->most_threads = most_threads;
+    decoder->tiled = tiled && decoder_has_tiles();
     decoder->workers = workers_start(most_threads);
     if (!decoder->workers) {
         free(decoder);
@@ -381,7 +388,7 @@ static void run_layer(Decoder *decoder, Pass *pass)
 
 int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
 {
-    Pass pass = {.model = model, .batch = batch};
+    Pass pass = {.model = model, .batch = batch, .tiled = decoder->tiled};
     pass.threads = batch->large ? decoder->most_threads : decoder->threads;
     if (!in_range(model, batch))
         return OUT_OF_RANGE;
@@ -422,6 +429,7 @@ int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t
 typedef struct {
     const Product *products; /* of one shape */
     long count, rows;
+    int tiled;
     const bf16 *x;   /* [count, rows, in] */
     float *y;        /* [count, rows, out] */
     uint8_t *narrow; /* the rows in 8 bits, [count, rows, narrow_step] */
@@ -446,7 +454,7 @@ static void multiply_stack(void *what, Part part)
         Rows wide = {stack->x + first * by->in, NULL, by->in * (long)sizeof(bf16)};
         Rows rounded = {stack->narrow + first * narrow_step(by->in), stack->scales + first,
                         narrow_step(by->in)};
-        multiply(by, stack->rows, by->scales ? &rounded : &wide, stack->y + first * by->out,
+        multiply(stack->tiled, by, stack->rows, by->scales ? &rounded : &wide, stack->y + first * by->out,
                  by->out, 0, part.index, part.count);
     }
 }
@@ -455,6 +463,7 @@ int decoder_multiply(Decoder *decoder, const Product *products, long count, long
                      const bf16 *x, float *y)
 {
     Stack stack = {.products = products, .count = count, .rows = rows, .x = x, .y = y};
+    stack.tiled = decoder->tiled;
     if (products->scales) {
         size_t narrow = 0, scales = 0;
         taken(NULL, &narrow, count * rows * narrow_step(products->in));

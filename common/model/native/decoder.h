@@ -62,9 +62,12 @@ typedef struct Decoder Decoder;
 /* Whether this processor has what all below needs. */
 int decoder_supported(void);
 
-/* A decoder with so many threads for a pass, the caller's among them, and for a large one; NULL
-   where that fails. */
-Decoder *decoder_open(int threads, int most_threads);
+/* Whether it has tiles as well (AMX), and this process may use them. */
+int decoder_has_tiles(void);
+
+/* A decoder with so many threads for a pass, the caller's among them, and for a large one; with
+   products by tiles, if they are there and wanted. NULL where that fails. */
+Decoder *decoder_open(int threads, int most_threads, int tiled);
 
 void decoder_close(Decoder *decoder);
 

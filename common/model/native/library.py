@@ -98,12 +98,14 @@ class Decoder:
     Args:
         threads: Of a pass, the caller's among them.
         most_threads: Of a large one; 0 for no more than of others.
+        tiles: Whether to multiply by the processor's tiles, where it has them.
     """
 
-    def __init__(self, threads: int, most_threads: int = 0) -> None:
+    def __init__(self, threads: int, most_threads: int = 0, *, tiles: bool = True) -> None:
         found = _library()
         assert found is not None
-        self._library, self._handle = found, found.decoder_open(threads, max(threads, most_threads))
+        self._library = found
+        self._handle = found.decoder_open(threads, max(threads, most_threads), tiles)
         if not self._handle:
             raise MemoryError("no threads to be had for the decoder")
         weakref.finalize(self, found.decoder_close, self._handle)
@@ -164,6 +166,12 @@ def available() -> bool:
     return _library() is not None
 
 
+def has_tiles() -> bool:
+    """Whether products go by the processor's tiles (AMX), which sum bfloat16 in another order."""
+    found = _library()
+    return found is not None and bool(found.decoder_has_tiles())
+
+
 def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("no memory for a batch of this size")
@@ -179,7 +187,8 @@ def _library() -> ctypes.CDLL | None:
     found = ctypes.CDLL(spec.origin)
     if not found.decoder_supported():
         return None
-    found.decoder_open.argtypes, found.decoder_open.restype = [c_int, c_int], c_void_p
+    found.decoder_has_tiles.argtypes, found.decoder_has_tiles.restype = [], c_int
+    found.decoder_open.argtypes, found.decoder_open.restype = [c_int] * 3, c_void_p
     found.decoder_close.argtypes, found.decoder_close.restype = [c_void_p], None
     found.decoder_run.argtypes = [c_void_p, POINTER(Model), POINTER(Batch)]
     found.decoder_run.restype = c_int

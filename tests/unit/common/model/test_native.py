@@ -13,7 +13,7 @@ from common.model import kernels
 from common.model.batch import Segment
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
-from common.model.native import Decoder, NativeModel, NativeProducts, top
+from common.model.native import Decoder, NativeModel, NativeProducts, has_tiles, top
 from common.model.native.library import available
 from common.model.quantized import round_weight
 from common.model.runner import Runner
@@ -53,18 +53,20 @@ def test_it_is_the_model(name: str, quantize: Quantize, tmp_path: Path) -> None:
     assert error < torchs * (1.0 if quantize == "none" else 1.1)
 
 
+@pytest.mark.parametrize("tiles", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("rows", [1, 2, 6, 7, 12, 13, 40])
-@pytest.mark.parametrize("inputs", [38, 39])
+@pytest.mark.parametrize("rows", [1, 2, 4, 6, 7, 12, 13, 40])
+@pytest.mark.parametrize("inputs", [38, 39, 64])
 @pytest.mark.parametrize("quantize", [False, True])
 def test_a_product_is_the_sum_over_inputs(
-    quantize: bool, inputs: int, rows: int, threads: int
+    quantize: bool, inputs: int, rows: int, threads: int, tiles: bool
 ) -> None:
     generator = torch.Generator().manual_seed(rows)
     weights = torch.randn(3, 100, inputs, generator=generator).bfloat16()
     biases = torch.randn(3, 100, generator=generator)
     x = torch.randn(3, rows, inputs, generator=generator).bfloat16()
-    products = NativeProducts(Decoder(threads), weights, biases, quantize=quantize)
+    decoder = Decoder(threads, tiles=tiles)
+    products = NativeProducts(decoder, weights, biases, quantize=quantize)
     left, right = x.float(), weights.float()
     if quantize:
         scale = left.abs().amax(-1, keepdim=True) * (1 / 127)
@@ -72,6 +74,43 @@ def test_a_product_is_the_sum_over_inputs(
         rounded = [round_weight(weight) for weight in right]
         right = torch.stack([steps.float() * scales[:, None] for steps, scales in rounded])
     assert torch.allclose(products(x), left @ right.mT + biases[:, None], atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-19], ids=["normal", "denormal"])
+@pytest.mark.parametrize("inputs", [38, 320, 432])
+@pytest.mark.parametrize("tiles", [False, True])
+@pytest.mark.parametrize("quantize", [False, True])
+def test_the_bits_of_a_row_are_its_own(
+    quantize: bool, tiles: bool, inputs: int, scale: float
+) -> None:
+    """Few rows may go another way than many: every sum is made in one order all the same."""
+    generator = torch.Generator().manual_seed(inputs)
+
+    def values(*shape: int) -> Tensor:
+        powers = torch.randint(-20, 5, shape, generator=generator)
+        return (scale * torch.randn(*shape, generator=generator) * 2.0**powers).bfloat16()
+
+    products = NativeProducts(
+        Decoder(1, tiles=tiles), values(1, 100, inputs), None, quantize=quantize
+    )
+    x = values(1, 20, inputs)
+    together = products(x)
+    for rows in (1, 2, 3, 4, 7, 16, 17):
+        for first in range(0, 20 - rows + 1, 3):
+            some = slice(first, first + rows)
+            assert torch.equal(products(x[:, some]), together[:, some]), rows
+
+
+@pytest.mark.skipif(not has_tiles(), reason="no AMX here")
+def test_tiles_change_no_exact_sum() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(1, 100, 90, generator=generator).bfloat16()
+    x = torch.randn(1, 20, 90, generator=generator).bfloat16()
+    tiled, not_tiled = (
+        NativeProducts(Decoder(1, tiles=tiles), weights, None, quantize=True)(x)
+        for tiles in (True, False)
+    )
+    assert torch.equal(tiled, not_tiled)
 
 
 @pytest.mark.parametrize(
