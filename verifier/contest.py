@@ -6,7 +6,9 @@ loser is tried again now and then, the seldomer the more it loses by.
 
 from __future__ import annotations
 
-_SMOOTHING = 0.5
+_NEWS, _TRIAL_NEWS = 0.2, 0.5
+"""Weight of a window in what its mode is worth: of the mode that goes on, of one on trial."""
+
 _TRY_AFTER, _TRY_AFTER_MOST = 16, 128
 """Windows before the mode that lost is tried again: at least, and at most."""
 
@@ -49,7 +51,7 @@ class Contest:
         """
         best = self.verdict
         previous = self.rates.get(mode, rate)
-        self.rates[mode] = previous + _SMOOTHING * (rate - previous)
+        self.rates[mode] = previous + (_NEWS if mode == best else _TRIAL_NEWS) * (rate - previous)
         self._left -= 1
         if self.verdict is not None and mode != best:  # a trial is over
             worse, better = sorted(self.rates.values())

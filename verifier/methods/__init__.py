@@ -11,6 +11,7 @@ from verifier.cost import StepCost
 from verifier.methods.base import Proposer
 from verifier.methods.draft import DraftProposer
 from verifier.methods.draft_link import LinkSource
+from verifier.methods.gated import GatedProposer
 from verifier.methods.hybrid import HybridProposer
 from verifier.methods.lookahead import LookaheadProposer
 from verifier.methods.medusa import MedusaProposer
@@ -59,6 +60,9 @@ METHODS: dict[str, Callable[[Parts], Proposer | None]] = {
 """Makes each method's proposer, or none where the deployment lacks what it needs; a new method
 adds its line here."""
 
+_UNGATED = ("plain", "draft")
+"""Methods that have nothing to leave off, or see to it themselves."""
+
 
 def _medusa(parts: Parts) -> MedusaProposer | None:
     if parts.heads is None:
@@ -78,7 +82,8 @@ class Methods:
     parts: Parts
     single: dict[str, Proposer] = field(init=False)
     """By method, those that this deployment has."""
-    _hybrids: dict[str, HybridProposer] = field(default_factory=dict)
+    _asked: dict[str, Proposer] = field(default_factory=dict)  # by a request's method
+    _hybrids: list[HybridProposer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         made = {name: make(self.parts) for name, make in METHODS.items()}
@@ -86,15 +91,22 @@ class Methods:
 
     def find(self, method: str) -> Proposer:
         """The proposer of a method, or of several joined by `+`, that is valid."""
-        if "+" not in method:
-            return self.single[method]
-        if method not in self._hybrids:
+        found = self._asked.get(method)
+        if found is None:
+            found = self._asked[method] = self._make(method)
+        return found
+
+    def _make(self, method: str) -> Proposer:
+        if "+" in method:
             members = {name: self.single[name] for name in method.split("+")}
-            self._hybrids[method] = HybridProposer(members, self.parts.cost)
-        return self._hybrids[method]
+            self._hybrids.append(HybridProposer(members, self.parts.cost))
+            return GatedProposer(self._hybrids[-1])
+        if method in _UNGATED:
+            return self.single[method]
+        return GatedProposer(self.single[method])
 
     def flush(self) -> float | None:
         """Ends a step for all; returns when to look again."""
-        proposers = (*self.single.values(), *self._hybrids.values())
+        proposers = (*self.single.values(), *self._hybrids)
         deadlines = [proposer.flush() for proposer in proposers]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)

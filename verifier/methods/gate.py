@@ -80,10 +80,8 @@ class Gate:
         self._level, self._since, self._tokens = level, now, 0
 
     def _guess(self, level: int) -> bool | None:
-        """What is best at the nearest load at which both were tried."""
-        verdicts = [
-            (abs(other - level), contest.verdict)
-            for other, contest in self._levels.items()
-            if contest.verdict is not None
-        ]
-        return min(verdicts)[1] if verdicts else None
+        """What other loads say: what pays beside many pays beside few, and the other way round."""
+        for other, contest in self._levels.items():
+            if contest.verdict is (other > level) and other != level:
+                return contest.verdict
+        return None

@@ -105,7 +105,7 @@ class HybridProposer:
             self._ordered[at].observe(sequence, _told(outcome, session.remote, at))
         session.took = None if session.began is None else now - session.began
         session.ended, session.began = outcome, now
-        if sequence.finished:
+        if sequence.finished or not outcome.wanted:
             self._work_out(sequence, session)
 
     def close(self, sequence: Sequence) -> None:
@@ -142,7 +142,7 @@ class HybridProposer:
         session.tree, session.late = None, 0
         for member in self._ordered[: len(self._seers)]:
             member.observe(sequence, outcome)
-        if not sequence.finished:
+        if outcome.wanted and not sequence.finished:
             self._choose(sequence, session)
         for at in self._others:
             self._ordered[at].observe(sequence, _told(outcome, session.arm, at))

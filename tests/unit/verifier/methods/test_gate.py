@@ -9,11 +9,13 @@ from verifier.methods.gate import Gate
 STEP_S = 0.004
 
 
-def _run(gate: Gate, sequences: int, with_drafts: int, without: int, steps: int = 12_000) -> float:
+def _run(
+    gate: Gate, sequences: int, with_drafts: int, without: int, steps: int = 12_000, first: int = 0
+) -> float:
     """Steps that commit so many tokens; the share of the second half that drafted."""
     drafted = 0
     for step in range(steps):
-        on = gate.drafting(sequences, step * STEP_S)
+        on = gate.drafting(sequences, (first + step) * STEP_S)
         gate.count(with_drafts if on else without)
         drafted += on and step >= steps // 2
     return drafted / (steps // 2)
@@ -34,6 +36,23 @@ def test_loads_are_judged_apart() -> None:
     assert _run(gate, 2, with_drafts=12, without=8) > 0.85
     assert _run(gate, 8, with_drafts=7, without=8) < 0.15
     assert _run(gate, 2, with_drafts=12, without=8) > 0.85
+
+
+@pytest.mark.parametrize(("known", "pays"), [(2, False), (31, True)])
+def test_what_pays_beside_many_pays_beside_few(known: int, pays: bool) -> None:
+    """A load that was never tried begins with what another says of it, if it says anything."""
+    gate, with_drafts = Gate(), 12 if pays else 4
+    _run(gate, known, with_drafts, without=8)
+    drafted = _run(gate, 8, with_drafts, without=8, steps=400, first=12_000)
+    assert (drafted > 0.5) is pays
+    assert len(gate._levels[3].rates) == 1, "the other mode waits for its turn"
+
+
+def test_what_pays_beside_few_may_not_beside_many() -> None:
+    gate = Gate()
+    _run(gate, 2, with_drafts=12, without=8)
+    _run(gate, 8, with_drafts=4, without=8, steps=150, first=12_000)
+    assert len(gate._levels[3].rates) == 2, "both are tried at once"
 
 
 @pytest.mark.parametrize(("tokens", "windows"), [(8, 8), (16, 10)])

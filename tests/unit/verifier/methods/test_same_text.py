@@ -13,6 +13,7 @@ from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from tests.inprocess import Pair, heads, runner
 from verifier.config import EngineConfig
+from verifier.methods.gate import Gate
 
 TOKENS = 24
 CASES = 16
@@ -101,6 +102,38 @@ def test_a_cache_that_is_too_small_for_all(
     tight = runner(demo_target, dtype, kv_bytes=(3 << 20) * (2 if dtype == "float32" else 1))
     pair = Pair.make(tight, draft, heads=heads(demo_medusa, tight))
     assert _texts(pair, method=method) == plain
+
+
+@pytest.mark.parametrize(
+    "method", ["medusa", "ngram", "lookahead", "draft+ngram", "draft+medusa+lookahead"]
+)
+def test_drafts_that_are_left_off_and_taken_up_again(
+    method: str,
+    target: Runner,
+    draft: Runner,
+    trained: MedusaHeads,
+    plain: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = random.Random(0)
+    monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: draw.random() < 0.6)
+    pair = Pair.make(target, draft, heads=trained)
+    assert _texts(pair, method=method) == plain
+
+
+@pytest.mark.parametrize("method", ["medusa", "ngram", "lookahead", "medusa+ngram"])
+def test_where_drafts_cost_more_than_they_bring_there_are_none(
+    method: str, target: Runner, trained: MedusaHeads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for those who ask for them."""
+    monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: False)
+    pair = Pair.make(target, heads=trained)
+    repeating = [1, *[7, 8, 9, 10] * 8]
+    some = [pair.submit(repeating, 32, method=method, draft_tokens=ask) for ask in (0, 0, 4)]
+    pair.run()
+    drafted = [one.events[-1].counts.drafted_tokens for one in some if one.events[-1].counts]
+    assert drafted[:2] == [0, 0]
+    assert drafted[2] > 0
 
 
 def test_every_accepted_token_has_its_method(

@@ -1,0 +1,60 @@
+"""A method that leaves off drafting where several sequences are faster without it.
+
+What a draft costs beside others is more than its rows: heads, look-ups and trees take the engine's
+thread, and so everybody's time. `Gate` finds out by doing with and without.
+"""
+
+from __future__ import annotations
+
+from common.model.tree import TokenTree
+from verifier.methods.base import Outcome, Proposer
+from verifier.methods.gate import Gate
+from verifier.sequence import Sequence
+
+
+class GatedProposer:
+    """Another proposer, and when to ask it.
+
+    Args:
+        inner: Drafts.
+    """
+
+    def __init__(self, inner: Proposer) -> None:
+        self._inner, self._gate = inner, Gate()
+        self._sequences, self._now = 0, 0.0
+
+    def open(self, sequence: Sequence) -> None:
+        """Opens it with the other, which learns of the text even while it is not asked."""
+        self._inner.open(sequence)
+        self._sequences += 1
+
+    def ready(self, sequence: Sequence, now: float) -> bool:
+        """Whether the other is, where it is asked."""
+        self._now = now
+        return not self._drafting(sequence) or self._inner.ready(sequence, now)
+
+    def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
+        """Adds what the other does, where it is asked."""
+        if self._drafting(sequence):
+            self._inner.propose(sequence, tree, budget)
+
+    def observe(self, sequence: Sequence, outcome: Outcome) -> None:
+        """Counts the tokens, and tells the other whether it will be asked."""
+        self._gate.count(len(outcome.ids))
+        if not self._drafting(sequence):
+            outcome = outcome._replace(wanted=False)
+        self._inner.observe(sequence, outcome)
+
+    def close(self, sequence: Sequence) -> None:
+        """Closes it with the other."""
+        self._inner.close(sequence)
+        self._sequences -= 1
+
+    def flush(self) -> float | None:
+        """Nothing of its own: who made the other ends its steps."""
+        return None
+
+    def _drafting(self, sequence: Sequence) -> bool:
+        """Whether drafts pay; who asks for a length gets them anyway."""
+        asked = sequence.request.draft_tokens > 0
+        return asked or self._gate.drafting(self._sequences, self._now)
