@@ -17,6 +17,7 @@
 #define CACHE_LINE 64
 #define ROWS_TOGETHER 8        /* rows for which a block of keys is read once */
 #define HEADS_TOGETHER 8       /* heads whose values are summed together */
+#define LINES_AHEAD 32         /* of weights, fetched at a time */
 
 /* Rows that see much of the same, as those of one tree do. */
 typedef struct {
@@ -156,10 +157,22 @@ static void fetch(const Model *model, const Layer *layer, const Stretch *stretch
     }
 }
 
+/* What products read after attention. */
+typedef struct {
+    const char *next, *end;
+} Ahead;
+
+/* Fetches a little of it, for scores and weights leave memory idle. */
+INLINE void fetch_ahead(Ahead *ahead)
+{
+    for (int i = 0; i < LINES_AHEAD && ahead->next < ahead->end; i++, ahead->next += CACHE_LINE)
+        _mm_prefetch(ahead->next, _MM_HINT_T1);
+}
+
 /* Scores of one block of positions, for every row that sees some of it. */
 static void score_block(const Model *model, const Layer *layer, long kv_head,
                         const Stretch *stretch, long block, const bf16 *queries, float *scores,
-                        long step)
+                        long step, Ahead *ahead)
 {
     long size = model->size, slot_step = model->kv_heads * 2 * size;
     long heads = model->heads / model->kv_heads;
@@ -191,6 +204,7 @@ static void score_block(const Model *model, const Layer *layer, long kv_head,
                 }
                 _mm512_storeu_ps(line, sum);
             }
+            fetch_ahead(ahead);
         }
     }
 }
@@ -199,7 +213,8 @@ static void score_block(const Model *model, const Layer *layer, long kv_head,
 
    queries: [rows, heads, size]; out: [rows, out_step]; the row's heads stand side by side. */
 static void attend(const Model *model, const Layer *layer, long kv_head, const Stretch *stretch,
-                   const bf16 *queries, bf16 *out, long out_step, float *scores, bf16 *weights)
+                   const bf16 *queries, bf16 *out, long out_step, float *scores, bf16 *weights,
+                   Ahead *ahead)
 {
     long size = model->size, slot_step = model->kv_heads * 2 * size;
     long heads = model->heads / model->kv_heads, first_head = kv_head * heads;
@@ -214,15 +229,17 @@ static void attend(const Model *model, const Layer *layer, long kv_head, const S
     if (kv_head == 0)
         fetch(model, layer, stretch);
     for (long block = nearest / LANES * LANES; block <= last; block += LANES)
-        score_block(model, layer, kv_head, stretch, block, queries, scores, step);
+        score_block(model, layer, kv_head, stretch, block, queries, scores, step, ahead);
     for (long i = 0; i < stretch->count; i++) {
         long seen = stretch->positions[i] + 1, from = first_seen(layer, stretch->positions[i]);
         for (long first = 0; first < heads; first += HEADS_TOGETHER) {
             int together = heads - first < HEADS_TOGETHER ? heads - first : HEADS_TOGETHER;
             float totals[HEADS_TOGETHER];
-            for (int head = 0; head < together; head++)
+            for (int head = 0; head < together; head++) {
                 totals[head] = soften(scores + (i * heads + first + head) * step, model->scale,
                                       from, seen, weights + head * step);
+                fetch_ahead(ahead);
+            }
             bf16 *to = out + stretch->rows[i] * out_step + (first_head + first) * size;
             for (long d = 0; d < size; d += PAIR_LANES)
 #define GATHER(n) \

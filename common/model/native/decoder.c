@@ -14,6 +14,8 @@
 #include "vector.h"
 #include "workers.h"
 
+#define FETCHED_MEANWHILE 1000000 /* bytes of weights during attention; second caches hold them */
+
 /* A pass; all threads go through its steps together. */
 typedef struct {
     const Model *model;
@@ -161,9 +163,12 @@ static void look(void *what, Part part)
     const Model *model = pass->model;
     float *scores = pass->scores + part.thread * pass->score_step;
     bf16 *weights = pass->weights + part.thread * pass->weight_step;
+    Ahead ahead = {pass->layer->out.packed, pass->layer->out.packed};
+    if (part.count == 1) /* else another thread may read it */
+        ahead.end += FETCHED_MEANWHILE;
     PART_OF(pass->stretch_count * model->kv_heads)
         attend(model, pass->layer, i % model->kv_heads, pass->stretches + i / model->kv_heads,
-               pass->queries, pass->a, pass->a_step, scores, weights);
+               pass->queries, pass->a, pass->a_step, scores, weights, &ahead);
 }
 
 static void norm_mlp(void *what, Part part)
