@@ -21,9 +21,6 @@ class WorkerConfig:
     """Pool it belongs to, for example "h100": workers of one pool are scaled together."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Type of the weights; auto takes what the files say."""
-    quantize: Literal["none", "int8"] = "none"
-    """What the weights of linear layers are rounded to as they are loaded: int8 takes half the
-    memory of bfloat16. A quantised target is another target, with a text of its own."""
     device: str = "auto"
     """torch device: auto, cpu, cuda, cuda:1, …"""
     threads: int = 0

@@ -15,6 +15,7 @@ from common.rpc import process, worker, worker_process
 from drafter import metrics
 from drafter.config import DrafterConfig
 from drafter.engine import DraftEngine
+from drafter.rounding import load_drafter
 from drafter.service import DrafterService, status
 
 
@@ -33,6 +34,7 @@ def run(settings: DrafterConfig) -> None:
     """Loads the model and serves it."""
     runner = worker_process.load_runner(
         settings,
+        partial(load_drafter, quantize=settings.quantize),
         kv_bytes=settings.engine.kv_bytes,
         block_tokens=settings.engine.block_tokens,
     )

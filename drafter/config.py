@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from common.worker_config import WorkerConfig, at_least
 
@@ -38,6 +39,9 @@ class DrafterConfig(WorkerConfig):
 
     port: int = 7072
     """Port to listen on; 0 takes a free one."""
+    quantize: Literal["auto", "none", "int8"] = "auto"
+    """What the weights of linear layers are rounded to as they are loaded; the text stays what it
+    is. auto tries both on a CPU, and takes int8 where it is faster and drafts hardly differ."""
     grace_s: float = 5.0
     """Time sessions get to end when the process is told to stop, in seconds."""
     max_streams: int = 64

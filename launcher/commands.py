@@ -42,6 +42,14 @@ class Quantize(StrEnum):
     INT8 = "int8"
 
 
+class DraftQuantize(StrEnum):
+    """What a drafter's weights are rounded to."""
+
+    AUTO = "auto"
+    NONE = "none"
+    INT8 = "int8"
+
+
 class Device(StrEnum):
     """Where the models run."""
 
@@ -71,7 +79,8 @@ QuantizeOption = Annotated[
     Quantize, typer.Option(help="Round the target's weights: another model, with its own text")
 ]
 DraftQuantizeOption = Annotated[
-    Quantize, typer.Option(help="Round the drafter's weights: the text stays what it is")
+    DraftQuantize,
+    typer.Option(help="Round the drafter's weights: the text stays what it is; auto if it pays"),
 ]
 DeviceOption = Annotated[Device, typer.Option(help="Where the models run")]
 Threads = Annotated[
@@ -86,7 +95,7 @@ def up(
     medusa: Medusa = None,
     dtype: DTypeOption = DType.AUTO,
     quantize: QuantizeOption = Quantize.NONE,
-    draft_quantize: DraftQuantizeOption = Quantize.NONE,
+    draft_quantize: DraftQuantizeOption = DraftQuantize.AUTO,
     device: DeviceOption = Device.AUTO,
     host: Annotated[str, typer.Option(help="Address to listen on")] = LOOPBACK,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one")] = 7070,

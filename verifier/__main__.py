@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 from paceline.v1 import drafter_pb2, worker_pb2
 
+from common.model.loader import load
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.rpc import process, worker, worker_process
@@ -43,6 +44,7 @@ def run(settings: VerifierConfig) -> None:
     traces = open_traces(settings.tracing, "verifier")
     runner = worker_process.load_runner(
         settings,
+        partial(load, quantize=settings.quantize),
         kv_bytes=settings.engine.kv_bytes,
         block_tokens=settings.engine.block_tokens,
         max_len=settings.engine.max_len_tokens or None,

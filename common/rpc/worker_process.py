@@ -14,7 +14,7 @@ from paceline.v1 import worker_pb2, worker_pb2_grpc
 
 from common.engine_thread import EngineThread, Steppable
 from common.errors import PacelineError
-from common.model.loader import load
+from common.model.loader import LoadedModel
 from common.model.runner import Runner
 from common.rpc import server, worker
 from common.telemetry.metrics import Source, exposed
@@ -37,12 +37,18 @@ class WorkerEngine(Steppable, Protocol):
 
 
 def load_runner(
-    config: WorkerConfig, *, kv_bytes: int, block_tokens: int, max_len: int | None = None
+    config: WorkerConfig,
+    load: Callable[..., LoadedModel],
+    *,
+    kv_bytes: int,
+    block_tokens: int,
+    max_len: int | None = None,
 ) -> Runner:
     """Loads the model, once it is sure that the port is free.
 
     Args:
         config: Names the model and says how to run it.
+        load: `loader.load`, or what does the same; told of everything but rounding.
         kv_bytes: Most memory the key/value cache may take.
         block_tokens: Positions in a block of the cache.
         max_len: Positions a sequence may have; the model's own limit where None.
@@ -59,7 +65,6 @@ def load_runner(
         config.model,
         dtype=config.dtype,
         device=config.device,
-        quantize=config.quantize,
         most_threads=config.most_threads,
     )
     facts = {"model": loaded.name, "device": str(loaded.device), "kernels": loaded.kernels}

@@ -22,7 +22,7 @@ def _understood(schema: type[Any], command: list[str]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("target", "draft"), [("none", "none"), ("int8", "none"), ("none", "int8")]
+    ("target", "draft"), [("none", "auto"), ("int8", "none"), ("none", "int8")]
 )
 def test_each_worker_is_told_of_its_own_quantisation(target: str, draft: str) -> None:
     options = WorkerOptions(quantize=target, draft_quantize=draft)
