@@ -35,7 +35,7 @@ from drafter.totals import Totals
 
 _log = logging.getLogger(__name__)
 
-_ROLL_S = 1e-3
+_ROLL_S = 1.5e-3
 """Longest call of several passes: a commit that comes meanwhile has to wait for its end."""
 
 _SMOOTHING = 0.1
