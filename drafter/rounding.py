@@ -75,8 +75,7 @@ def compare(exact: LoadedModel, rounded: LoadedModel) -> tuple[float, float]:
         rounded one takes of the other's time.
     """
     text = _drawn(exact)
-    ids = torch.tensor(text)
-    found = [_logits(model, ids.tolist()).argmax(-1) for model in (exact, rounded)]
+    found = [_logits(model, text).argmax(-1) for model in (exact, rounded)]
     agreement = (found[0] == found[1]).float().mean().item()
     return agreement, _time(rounded, exact)
 

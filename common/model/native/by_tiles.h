@@ -104,15 +104,16 @@ sum_tiles(int narrow, const char *packed, long groups, const char *x, long step,
     _tile_stored(3, (char *)out + 3 * TILE_LINE, GROUP_LINE);
 }
 
-/* A block's outputs of a few rows by vectors, with the very sums of tiles: while tiles are stored no
-   weights are read, which counts where nothing else takes time. */
+/* A block's outputs of a few rows by vectors, with the very sums of tiles: while those are stored
+   no weights are read, which counts where nothing else takes time. */
 INLINE void few(int count, const Product *product, long block, const Rows *rows, float *y,
                 long y_step, int adds)
 {
     long groups = groups_of(0, product);
     const __m512i *weights = (const __m512i *)product->packed + block * groups * VECTORS;
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
-    __m512 acc[FEW_ROWS][VECTORS] = {0}, even[FEW_ROWS][VECTORS] = {0}, odd[FEW_ROWS][VECTORS] = {0};
+    __m512 acc[FEW_ROWS][VECTORS] = {0};
+    __m512 even[FEW_ROWS][VECTORS] = {0}, odd[FEW_ROWS][VECTORS] = {0};
     for (long group = 0; group < groups; group++, weights += VECTORS) {
         for (int v = 0; v < VECTORS; v++)
             _mm_prefetch((const char *)(weights + v) + AHEAD, _MM_HINT_T0);

@@ -218,8 +218,8 @@ static void multiply_rows(void *what, Part part)
     Pass *pass = what;
     Rows wide = {pass->from, NULL, pass->from_step * (long)sizeof(bf16)};
     Rows rounded = {pass->narrow, pass->narrow_scales, narrow_step(pass->product->in)};
-    multiply(pass->tiled, pass->product, pass->count, pass->product->scales ? &rounded : &wide, pass->to,
-             pass->to_step, pass->adds, part.index, part.count);
+    multiply(pass->tiled, pass->product, pass->count, pass->product->scales ? &rounded : &wide,
+             pass->to, pass->to_step, pass->adds, part.index, part.count);
 }
 
 /* Whether all that a batch names is there. */
@@ -459,8 +459,8 @@ static void multiply_stack(void *what, Part part)
         Rows wide = {stack->x + first * by->in, NULL, by->in * (long)sizeof(bf16)};
         Rows rounded = {stack->narrow + first * narrow_step(by->in), stack->scales + first,
                         narrow_step(by->in)};
-        multiply(stack->tiled, by, stack->rows, by->scales ? &rounded : &wide, stack->y + first * by->out,
-                 by->out, 0, part.index, part.count);
+        multiply(stack->tiled, by, stack->rows, by->scales ? &rounded : &wide,
+                 stack->y + first * by->out, by->out, 0, part.index, part.count);
     }
 }
 
