@@ -29,7 +29,9 @@ _ROWS = (1, 6)
 """Of the passes that are timed: a branch, and several ahead."""
 _ROUNDS = 15
 _LEAST_AGREEMENT = 0.95
+"""A draft token that is lost costs more than one token's pass: what follows it is lost, too."""
 _MOST_TIME = 0.85
+"""Less would not make up for that, or be noise."""
 _KV_BYTES = 64 << 20
 
 _log = logging.getLogger(__name__)
@@ -74,47 +76,45 @@ def compare(exact: LoadedModel, rounded: LoadedModel) -> tuple[float, float]:
         The share of tokens after which both choose the same next one, and what a pass of the
         rounded one takes of the other's time.
     """
-    text = _drawn(exact)
-    found = [_logits(model, text).argmax(-1) for model in (exact, rounded)]
-    agreement = (found[0] == found[1]).float().mean().item()
-    return agreement, _time(rounded, exact)
-
-
-def _drawn(model: LoadedModel) -> list[int]:
-    """A text at temperature 1."""
-    runner, generator = Runner(model, kv_bytes=_KV_BYTES), torch.Generator().manual_seed(0)
-    lease = _lease(runner)
-    ids = [next(iter(model.eos_token_ids), 0)]
-    for at in range(min(_TOKENS, runner.max_len) - 1):
-        output = runner.forward([Segment(ids[-1:], at, lease.slots, wanted=[0])])
-        chances = output.logits[0].float().softmax(-1)
-        ids.append(int(torch.multinomial(chances, 1, generator=generator)))
-    return ids
-
-
-def _logits(model: LoadedModel, ids: list[int]) -> Tensor:
-    """After each token. # [N, V]"""
-    runner = Runner(model, kv_bytes=_KV_BYTES)
-    segment = Segment(ids, 0, _lease(runner).slots, wanted=range(len(ids)))
-    return runner.forward([segment]).logits
-
-
-def _time(one: LoadedModel, other: LoadedModel) -> float:
-    """Time of a model's passes over that of another's, taken in turns."""
-    runners = [Runner(model, kv_bytes=_KV_BYTES) for model in (one, other)]
-    leases = [_lease(runner) for runner in runners]
-    took: dict[tuple[int, int], list[float]] = {}
+    probes = [_Probe(model) for model in (exact, rounded)]
+    text = probes[0].drawn()
+    chosen, other = (probe.choices(text) for probe in probes)
+    took: list[list[float]] = [[], []]
     for _ in range(_ROUNDS):
-        for which, (runner, lease) in enumerate(zip(runners, leases, strict=True)):
-            for rows in _ROWS:
-                began = time.perf_counter()
-                runner.forward([Segment([0] * rows, 0, lease.slots, wanted=range(rows))])
-                took.setdefault((which, rows), []).append(time.perf_counter() - began)
-    sums = [sum(statistics.median(took[which, rows]) for rows in _ROWS) for which in range(2)]
-    return sums[0] / sums[1]
+        for times, probe in zip(took, probes, strict=True):
+            times.append(sum(map(probe.seconds, _ROWS)))
+    of_exact, of_rounded = map(statistics.median, took)
+    return (chosen == other).float().mean().item(), of_rounded / of_exact
 
 
-def _lease(runner: Runner) -> KvLease:
-    lease = KvLease(runner.pool.blocks)
-    lease.reserve(min(_TOKENS, runner.max_len))
-    return lease
+class _Probe:
+    """A model with room for one text."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._runner = Runner(model, kv_bytes=_KV_BYTES)
+        self._tokens = min(_TOKENS, self._runner.max_len)
+        lease = KvLease(self._runner.pool.blocks)
+        assert lease.reserve(self._tokens)
+        self._slots = lease.slots
+
+    def drawn(self) -> list[int]:
+        """A text at temperature 1."""
+        generator = torch.Generator().manual_seed(0)
+        ids = [next(iter(self._runner.loaded.eos_token_ids), 0)]
+        while len(ids) < self._tokens:
+            segment = Segment(ids[-1:], len(ids) - 1, self._slots, wanted=[0])
+            chances = self._runner.forward([segment]).logits[0].float().softmax(-1)
+            ids.append(int(torch.multinomial(chances, 1, generator=generator)))
+        return ids
+
+    def choices(self, ids: list[int]) -> Tensor:
+        """The likeliest token after each. # [N]"""
+        segment = Segment(ids, 0, self._slots, wanted=range(len(ids)))
+        return self._runner.forward([segment]).logits.argmax(-1)
+
+    def seconds(self, rows: int) -> float:
+        """Of one pass."""
+        segment = Segment([0] * rows, 0, self._slots, wanted=range(rows))
+        began = time.perf_counter()
+        self._runner.forward([segment])
+        return time.perf_counter() - began

@@ -1,10 +1,11 @@
 """Whether drafts pay while several sequences run: found by trying both.
 
-What a drafter costs beside others is more than its rows: it may share processors and memory with
-the target, and sequences that wait for it fall out of step. None of that shows in the time of a
-step. So with two or more sequences drafting is switched on and off for short windows, and tokens a
-second decide. Loads are judged apart, each about twice the one before; sequences that end as others
-begin do not make another load. One sequence alone is left to `draft_length`.
+What a draft costs beside others is more than its rows: what makes it takes the engine's thread, or
+shares processors and memory with the target, and sequences that wait for a drafter fall out of
+step. None of that shows in the time of a step. So with two or more sequences drafting is switched
+on and off for short windows, and tokens a second decide. Loads are judged apart, each about twice
+the one before; sequences that end as others begin do not make another load. One sequence alone is
+left to the method.
 """
 
 from __future__ import annotations

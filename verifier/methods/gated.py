@@ -1,7 +1,6 @@
 """A method that leaves off drafting where several sequences are faster without it.
 
-What a draft costs beside others is more than its rows: heads, look-ups and trees take the engine's
-thread, and so everybody's time. `Gate` finds out by doing with and without.
+`Gate` says where. The method goes on learning of the text, so that it can be taken up again.
 """
 
 from __future__ import annotations

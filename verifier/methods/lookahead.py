@@ -169,7 +169,7 @@ class LookaheadProposer:
         stood = outcome.tree is state.tree  # else the cache had no room for it
         self._settle(state, outcome, stood)
         before, state.ended_at = state.ended_at, self._clock()
-        if before is not None:
+        if before is not None and state.tree is not None:  # asked in that round
             self._duty.observe(tokens=len(outcome.ids), seconds=state.ended_at - before)
         if state.interest.forecast is not None:
             state.forecaster.learn(state.interest.forecast, outcome.ids)

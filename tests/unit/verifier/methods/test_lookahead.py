@@ -19,6 +19,8 @@ from common.store.pool_config import PoolConfig
 from common.store.pools import MemoryPools
 from tests.unit.verifier.methods.scripted_target import Target, follow, rounds, sequence
 from verifier.cost import StepCost
+from verifier.methods.gate import Gate
+from verifier.methods.gated import GatedProposer
 from verifier.methods.lookahead import LookaheadProposer
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.forecast import Origin
@@ -129,6 +131,16 @@ def test_a_window_that_brings_nothing_rests() -> None:
     one = sequence(noise[:10], 900)
     list(rounds(proposer, target, one))
     assert 0 < proposer.counts.windows < 0.4 * proposer.counts.rounds
+
+
+def test_rounds_that_leave_it_off_say_nothing_of_the_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: False)
+    proposer = LookaheadProposer(WINDOW, CPU)
+    list(rounds(GatedProposer(proposer), _chain, sequence([1, 2, 3], 50)))
+    assert proposer.counts.rounds == 50
+    assert proposer._duty._rounds == 0
 
 
 @given(
