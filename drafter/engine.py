@@ -7,18 +7,15 @@ or the next token of its branch. Sessions join and leave between steps. One thre
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
 
 import torch
 
 from common import fence
 from common.errors import InvalidArgument
-from common.fading_mean import FadingMean
 from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.kv_cache import MAX_SALT_BYTES, KvLease
 from common.model.runner import Runner
@@ -27,8 +24,10 @@ from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
 from drafter import rolling
 from drafter.config import EngineConfig
+from drafter.gauges import Gauges, Load
 from drafter.item import Item, drawn_from, row_of
 from drafter.mirror import Mirror, Round, mark
+from drafter.mirrors import Mirrors
 from drafter.nodes import Node
 from drafter.reply import Key, Outbox, Reply
 from drafter.totals import Totals
@@ -39,33 +38,6 @@ _ROLL_S = 1.5e-3
 """Longest call of several passes: a commit that comes meanwhile has to wait for its end."""
 
 _SMOOTHING = 0.1
-
-
-@dataclass(frozen=True)
-class Load:
-    """How busy the engine is."""
-
-    sessions: int
-    """Mirrors."""
-    drafting: int
-    """Mirrors with a branch in the making."""
-    blocks_total: int
-    """Cache blocks."""
-    blocks_free: int
-    """Blocks free or evictable."""
-    step_ms: float
-    """Moving average of one step, in milliseconds."""
-    steps: int
-    """Steps so far."""
-    tokens: int
-    """Tokens drafted so far."""
-    stale: int
-    """Commits dropped so far: of no mirror, or of another incarnation of it."""
-    occupancy: float
-    """Moving average of the share of a step in use, of its sessions or of its rows, whichever is
-    more; 0 to 1."""
-    draft_wait_ms: float
-    """Moving average of the time a branch waits for its first pass, in milliseconds."""
 
 
 class DraftEngine:
@@ -79,14 +51,13 @@ class DraftEngine:
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
         self._runner = runner
         self._config = config
-        self._mirrors: dict[Key, Mirror] = {}
+        self._mirrors = Mirrors(config, self._gave_up)
         self._inbox = Inbox()
         self._replies: dict[Outbox, list[Reply]] = {}
         self._accepting = True
-        self._messages = itertools.count()
         self._meter, self._tokens, self._stale = StepMeter(), 0, 0
+        self._gauges = Gauges(config)
         self._pass_s = 0.0  # moving average of one pass
-        self._occupancy, self._wait_s = FadingMean(weight=0.05), FadingMean(weight=0.05)
         self.totals = Totals()
         """What else was done so far."""
 
@@ -130,8 +101,8 @@ class DraftEngine:
     def load(self) -> Load:
         """How busy the engine is."""
         blocks = self._runner.pool.blocks
-        mirrors = list(self._mirrors.values())
-        drafting = sum(1 for mirror in mirrors if mirror.round is not None)
+        mirrors = self._mirrors.items()
+        drafting = sum(1 for _, mirror in mirrors if mirror.round is not None)
         now = time.monotonic()
         return Load(
             len(mirrors),
@@ -142,8 +113,8 @@ class DraftEngine:
             self._meter.steps,
             self._tokens,
             self._stale,
-            self._occupancy.at(now),
-            self._wait_s.at(now) * 1e3,
+            self._gauges.occupancy.at(now),
+            self._gauges.wait_s.at(now) * 1e3,
         )
 
     # On the engine's thread: what verifiers say.
@@ -169,14 +140,13 @@ class DraftEngine:
             drawn: Whether to say what tokens are drawn from.
             salt: Only sessions with the same share cached prefixes; up to 64 bytes.
         """
-        self._end((outbox, session))
+        key = (outbox, session)
+        self._mirrors.end(key)
         vocab = self._runner.loaded.vocab_size
         reason = self._unfit(ids, sampling, salt)
         if reason is not None:
-            self._drop(outbox, session, incarnation, reason)
+            self._drop(key, incarnation, reason)
             return
-        while len(self._mirrors) >= self._config.max_sessions:
-            self._give_up(self._idlest(), "too many sessions")
         mirror = Mirror(
             session,
             incarnation,
@@ -186,14 +156,13 @@ class DraftEngine:
             list(ids),
             Node(ids[-1], len(ids) - 1),
             wants_drawn=drawn and not sampling.greedy,
-            used=next(self._messages),
         )
         mirror.computed = mirror.lease.reuse_prefix(mirror.ids)
         mirror.path_hash = fence.extend(fence.EMPTY, mirror.ids)
         if sampling.repetition_penalty != 1.0:
             mirror.seen = torch.zeros(vocab, dtype=torch.bool, device=self._runner.loaded.device)
             mark(mirror.seen, mirror.ids)
-        self._mirrors[outbox, session] = mirror
+        self._mirrors.add(key, mirror)
         self.totals.opened += 1
 
     def commit(
@@ -214,21 +183,21 @@ class DraftEngine:
             told_at: When its message came, in seconds of the monotonic clock; None where nobody
                 looked.
         """
-        mirror = self._mirrors.get((outbox, session))
-        if mirror is None or mirror.incarnation != incarnation:
+        key = (outbox, session)
+        mirror = self._mirrors.find(key, incarnation)
+        if mirror is None:
             self._stale += 1
             return
         vocab = self._runner.loaded.vocab_size
         if ended.base != len(mirror.ids) or not ended.ids or max(ended.ids) >= vocab:
-            self._give_up((outbox, session), "out of step with its verifier")
+            self._mirrors.give_up(key, "out of step with its verifier")
             return
         room = self._runner.max_len - len(mirror.ids) - len(ended.ids)
         if room < 0:
-            self._give_up((outbox, session), "longer than this model allows")
+            self._mirrors.give_up(key, "longer than this model allows")
             return
-        mirror.used = next(self._messages)
-        key = (outbox, session)
-        if not self._reserve(key, mirror, len(mirror.ids) + len(ended.ids)):
+        self._mirrors.touch(mirror)
+        if not self._mirrors.reserve(key, mirror, len(mirror.ids) + len(ended.ids)):
             return
         most = min(room, self._config.max_draft_tokens)
         fanout = min(ended.fanout, self._config.fanout)
@@ -239,21 +208,18 @@ class DraftEngine:
         if moves:
             self._runner.move(moves)
         if mirror.round is not None and not mirror.scratch.capacity:
-            self._reserve_scratch(key, mirror)
+            self._mirrors.reserve_scratch(key, mirror)
         self._answer(key, mirror)
         mirror.told_at = told_at if mirror.due else None
 
     def close(self, outbox: Outbox, session: int, incarnation: int) -> None:
         """Ends a mirror; one that is gone, or was opened again since, is fine."""
-        mirror = self._mirrors.get((outbox, session))
-        if mirror is not None and mirror.incarnation == incarnation:
-            self._end((outbox, session))
+        if self._mirrors.find((outbox, session), incarnation) is not None:
+            self._mirrors.end((outbox, session))
 
     def forget(self, outbox: Outbox) -> None:
         """Ends all mirrors of a verifier that went away."""
-        for key in list(self._mirrors):
-            if key[0] == outbox:
-                self._end(key)
+        self._mirrors.forget(outbox)
         self._replies.pop(outbox, None)
 
     # The loop.
@@ -264,7 +230,7 @@ class DraftEngine:
         self._send()  # what was drafted ahead waits for no pass
         batch = self._schedule()
         if batch:
-            self._gauge(batch)
+            self._gauges.stepping(batch, len(self._mirrors), time.monotonic())
             started = time.perf_counter()
             try:
                 passes = self._run(batch)
@@ -272,7 +238,7 @@ class DraftEngine:
             except Exception:  # one bad batch must not end the thread that owns the model
                 _log.exception("draft step failed", extra={"sessions": len(batch)})
                 for item in batch:
-                    self._give_up(item.key, "the engine failed")
+                    self._mirrors.give_up(item.key, "the engine failed")
             seconds = time.perf_counter() - started
             self._meter.add(seconds)
             self.totals.steps.observe(seconds)
@@ -282,17 +248,6 @@ class DraftEngine:
     def wait(self, most_s: float = 0.5) -> None:
         """Sleeps until there is a note."""
         self._inbox.wait(most_s)
-
-    def _gauge(self, batch: list[Item]) -> None:
-        """Takes note of how full a step is, and how long its new branches waited for it."""
-        now, config = time.monotonic(), self._config
-        for mirror in (item.mirror for item in batch):
-            if mirror.told_at is not None:
-                self._wait_s.add(now - mirror.told_at, now)
-                mirror.told_at = None
-        rows = sum(item.rows for item in batch)
-        share = max(len(self._mirrors) / config.max_sessions, rows / config.max_batch_tokens)
-        self._occupancy.add(min(share, 1.0), now)
 
     def _schedule(self) -> list[Item]:
         """What to compute, mirror by mirror.
@@ -318,7 +273,7 @@ class DraftEngine:
     def _item(self, key: Key, mirror: Mirror, budget: int) -> Item | None:
         if mirror.pending:
             rows = min(mirror.pending, budget)
-            ready = rows and self._reserve(key, mirror, mirror.computed + rows)
+            ready = rows and self._mirrors.reserve(key, mirror, mirror.computed + rows)
             ends = [mirror.root] if rows == mirror.pending else []
             return Item(key, mirror, committed=rows, ends=ends) if ready else None
         if mirror.unplanned:
@@ -326,7 +281,7 @@ class DraftEngine:
                 self._plan(mirror)
             except Exception:  # as with a bad batch
                 _log.exception("planning failed")
-                self._give_up(key, "the engine failed")
+                self._mirrors.give_up(key, "the engine failed")
                 return None
             self._answer(key, mirror)
         nodes = [node for node in mirror.frontier()[:budget] if mirror.place(node)]
@@ -424,41 +379,12 @@ class DraftEngine:
             return str(error)
         return None
 
-    def _reserve(self, key: Key, mirror: Mirror, positions: int) -> bool:
-        """Makes room for committed ids, at the cost of idle mirrors; False where it is in vain."""
-        return self._grow(key, lambda: mirror.lease.reserve(positions))
+    def _gave_up(self, key: Key, mirror: Mirror, reason: str) -> None:
+        self._drop(key, mirror.incarnation, reason)
 
-    def _reserve_scratch(self, key: Key, mirror: Mirror) -> None:
-        """Makes room for drafted nodes."""
-        positions = self._config.scratch_tokens
-        if self._grow(key, lambda: mirror.scratch.reserve(positions)):
-            mirror.free = mirror.scratch.slots[:positions].tolist()
-
-    def _grow(self, key: Key, attempt: Callable[[], bool]) -> bool:
-        while not attempt():
-            victim = self._idlest()
-            self._give_up(victim, "out of cache blocks")
-            if victim == key:
-                return False
-        return True
-
-    def _idlest(self) -> Key:
-        return min(self._mirrors, key=lambda key: self._mirrors[key].used)
-
-    def _give_up(self, key: Key, reason: str) -> None:
-        mirror = self._end(key)
-        if mirror is not None:
-            self._drop(key[0], key[1], mirror.incarnation, reason)
-
-    def _end(self, key: Key) -> Mirror | None:
-        mirror = self._mirrors.pop(key, None)
-        if mirror is not None:
-            mirror.lease.release()
-            mirror.scratch.release()
-        return mirror
-
-    def _drop(self, outbox: Outbox, session: int, incarnation: int, reason: str) -> None:
+    def _drop(self, key: Key, incarnation: int, reason: str) -> None:
         self.totals.dropped += 1
+        outbox, session = key
         self._reply(outbox, Reply(session=session, incarnation=incarnation, dropped=reason))
 
     def _reply(self, outbox: Outbox, reply: Reply) -> None:

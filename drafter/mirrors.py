@@ -1,0 +1,92 @@
+"""The table of mirrors: who is in it, what of the cache they hold, and who has to make room."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from drafter.config import EngineConfig
+from drafter.mirror import Mirror
+from drafter.reply import Key, Outbox
+
+
+class Mirrors:
+    """All mirrors of one drafter. The engine's thread alone changes it; others may count.
+
+    Args:
+        config: Sizes.
+        gave_up: Told of a mirror that is no longer in the table: its key, itself, and why.
+    """
+
+    def __init__(self, config: EngineConfig, gave_up: Callable[[Key, Mirror, str], None]) -> None:
+        self._config = config
+        self._gave_up = gave_up
+        self._table: dict[Key, Mirror] = {}
+        self._uses = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._table
+
+    def items(self) -> list[tuple[Key, Mirror]]:
+        """All of them, as they are now."""
+        return list(self._table.items())
+
+    def find(self, key: Key, incarnation: int) -> Mirror | None:
+        """The mirror of this incarnation; None where there is none, or another."""
+        mirror = self._table.get(key)
+        return mirror if mirror is not None and mirror.incarnation == incarnation else None
+
+    def add(self, key: Key, mirror: Mirror) -> None:
+        """Takes a mirror in, at the cost of the least recently used where there are too many."""
+        while len(self._table) >= self._config.max_sessions:
+            self.give_up(self._idlest(), "too many sessions")
+        self.touch(mirror)
+        self._table[key] = mirror
+
+    def touch(self, mirror: Mirror) -> None:
+        """Counts a mirror as just used."""
+        mirror.used = next(self._uses)
+
+    def reserve(self, key: Key, mirror: Mirror, positions: int) -> bool:
+        """Makes room for committed ids, at the cost of idle mirrors; False where it is in vain."""
+        return self._grow(key, lambda: mirror.lease.reserve(positions))
+
+    def reserve_scratch(self, key: Key, mirror: Mirror) -> None:
+        """Makes room for drafted nodes, in the same way."""
+        positions = self._config.scratch_tokens
+        if self._grow(key, lambda: mirror.scratch.reserve(positions)):
+            mirror.free = mirror.scratch.slots[:positions].tolist()
+
+    def give_up(self, key: Key, reason: str) -> None:
+        """Ends a mirror and tells why; one that is gone is fine."""
+        mirror = self.end(key)
+        if mirror is not None:
+            self._gave_up(key, mirror, reason)
+
+    def end(self, key: Key) -> Mirror | None:
+        """Takes a mirror out, and its blocks back."""
+        mirror = self._table.pop(key, None)
+        if mirror is not None:
+            mirror.lease.release()
+            mirror.scratch.release()
+        return mirror
+
+    def forget(self, outbox: Outbox) -> None:
+        """Ends all mirrors of a verifier that went away."""
+        for key in list(self._table):
+            if key[0] == outbox:
+                self.end(key)
+
+    def _grow(self, key: Key, attempt: Callable[[], bool]) -> bool:
+        while not attempt():
+            victim = self._idlest()
+            self.give_up(victim, "out of cache blocks")
+            if victim == key:
+                return False
+        return True
+
+    def _idlest(self) -> Key:
+        return min(self._table, key=lambda key: self._table[key].used)
