@@ -141,6 +141,8 @@ class Collected:
     """What one request's listener heard."""
 
     events: list[Event] = field(default_factory=list)
+    ticket: int = 0
+    """What cancels the request."""
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
@@ -195,7 +197,7 @@ class Pair:
             drafters=drafters,
             **options,  # type: ignore[arg-type]
         )
-        self.engine.submit(request, heard)
+        heard.ticket = self.engine.submit(request, heard)
         return heard
 
     def run(self, most_steps: int = 100_000) -> None:

@@ -6,19 +6,15 @@ hand it work through `submit`, `cancel` and `post`, which only leave a note in t
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from common.errors import PacelineError, ResourceExhausted, Unavailable
-from common.fair_share import over_share
+from common.errors import PacelineError
 from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.batch import tree_slots
-from common.model.kv_cache import KvLease
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.model.tree import TokenTree
@@ -28,7 +24,8 @@ from verifier.acceptance.typical import Typical
 from verifier.choice import MethodChoice
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
-from verifier.gauges import Gauges
+from verifier.gauges import Gauges, Load
+from verifier.intake import Intake
 from verifier.methods import Methods, Parts
 from verifier.methods.base import Outcome
 from verifier.methods.draft import DraftProposer
@@ -42,34 +39,6 @@ from verifier.sequence import Event, Limits, Listener, Request, Sequence, Source
 from verifier.totals import Totals
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Load:
-    """How busy the engine is."""
-
-    running: int
-    """Sequences in the batch."""
-    waiting: int
-    """Sequences waiting for admission."""
-    blocks_total: int
-    """Cache blocks."""
-    blocks_free: int
-    """Blocks free or evictable."""
-    step_ms: float
-    """Moving average of one step, in milliseconds."""
-    steps: int
-    """Steps so far."""
-    tokens: int
-    """Tokens committed so far."""
-    queue_wait_ms: float
-    """Moving average from a sequence's arrival to its first step, in milliseconds."""
-    occupancy: float
-    """Moving average of the share of a step that is in use, from 0 to 1."""
-    draft_wait_ms: float
-    """Moving average of the time rounds wait for the drafts they asked for, in milliseconds."""
-    plain_step_ms: float
-    """What a step of the present batch would take without drafts, in milliseconds."""
 
 
 class Engine:
@@ -123,9 +92,7 @@ class Engine:
         """What requests are checked against."""
         self._inbox = Inbox()
         self._deadline: float | None = None
-        self._admitted: dict[int, Sequence] = {}
-        self._tickets = itertools.count(1)
-        self._accepting = True
+        self._intake = Intake(config, runner.pool.blocks)
         self._meter, self._tokens, self._gauges = StepMeter(), 0, Gauges(config)
         self.totals = Totals()
         """What was done so far."""
@@ -149,38 +116,13 @@ class Engine:
             Unavailable: The engine is draining.
         """
         validate(request, self.limits)
-        if not self._accepting:
-            raise Unavailable("this verifier is draining; try another")
-        self._check_room(request.cache_salt)
-        sequence = Sequence(
-            request,
-            listener,
-            KvLease(self._runner.pool.blocks, request.cache_salt),
-            next(self._tickets),
-        )
-        self._admitted[sequence.ticket] = sequence
+        sequence = self._intake.take(request, listener)
         self.post(lambda: self._start(sequence))
         return sequence.ticket
 
-    def _check_room(self, salt: bytes) -> None:
-        """Raises where there is no place, or the others' are left alone; salts name tenants."""
-        inside = self._admitted.copy().values()  # the engine's thread takes from it meanwhile
-        places = self._config.max_running + self._config.max_waiting
-        if len(inside) >= places:
-            raise ResourceExhausted(
-                f"{len(inside)} requests are running or waiting, which is all this verifier "
-                "takes; retry later"
-            )
-        mine = sum(each.request.cache_salt == salt for each in inside)
-        if salt and over_share(mine, len(inside), places):
-            raise ResourceExhausted(
-                f"{mine} requests of this tenant are running or waiting, and this verifier's "
-                "last places are for others; retry later"
-            )
-
     def cancel(self, ticket: int) -> None:
         """Ends a request without a word; unknown and finished ones are fine."""
-        sequence = self._admitted.pop(ticket, None)
+        sequence = self._intake.leave(ticket)
         if sequence is not None:
             self.post(lambda: self._leave(sequence))
 
@@ -202,12 +144,12 @@ class Engine:
 
     def stop_accepting(self) -> None:
         """Refuses requests from now on; those inside go on."""
-        self._accepting = False
+        self._intake.accepting = False
 
     @property
     def accepting(self) -> bool:
         """Whether requests are taken on."""
-        return self._accepting
+        return self._intake.accepting
 
     @property
     def backlog(self) -> int:
@@ -217,7 +159,7 @@ class Engine:
     @property
     def live(self) -> int:
         """Requests inside."""
-        return len(self._admitted)
+        return len(self._intake)
 
     @property
     def preemptions(self) -> int:
@@ -389,14 +331,14 @@ class Engine:
             sequence.watch_ids(self.limits.vocab_size, self._runner.loaded.device)
             self._scheduler.proposer(sequence).open(sequence)
         except Exception as error:
-            self._admitted.pop(sequence.ticket, None)
+            self._intake.leave(sequence.ticket)
             sequence.gone = True
             self._report(sequence, error)
             return
         self._scheduler.waiting.append(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
-        self._admitted.pop(sequence.ticket, None)
+        self._intake.leave(sequence.ticket)
         self._leave(sequence)
 
     def _leave(self, sequence: Sequence) -> None:

@@ -1,12 +1,41 @@
-"""How full the engine's steps are, and how long sequences wait for their first one."""
+"""How busy a verifier is: how full its steps are, and how long sequences wait for their first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Works
+from dataclasses import dataclass
 
 from common.fading_mean import FadingMean
 from verifier.config import EngineConfig
 from verifier.scheduler import Work
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy the engine is."""
+
+    running: int
+    """Sequences in the batch."""
+    waiting: int
+    """Sequences waiting for admission."""
+    blocks_total: int
+    """Cache blocks."""
+    blocks_free: int
+    """Blocks free or evictable."""
+    step_ms: float
+    """Moving average of one step, in milliseconds."""
+    steps: int
+    """Steps so far."""
+    tokens: int
+    """Tokens committed so far."""
+    queue_wait_ms: float
+    """Moving average from a sequence's arrival to its first step, in milliseconds."""
+    occupancy: float
+    """Moving average of the share of a step that is in use, from 0 to 1."""
+    draft_wait_ms: float
+    """Moving average of the time rounds wait for the drafts they asked for, in milliseconds."""
+    plain_step_ms: float
+    """What a step of the present batch would take without drafts, in milliseconds."""
 
 
 class Gauges:
