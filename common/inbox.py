@@ -105,19 +105,21 @@ class Inbox:
             self._pulled = False
 
     def _read(self) -> bool:
-        """Does what feeds ask for; returns whether anything had come."""
-        if not self._feeds:
-            return False
-        ready = [key.data for key, _ in self._selector.select(0) if key.data is not None]
-        behind = [feed for feed in self._feeds if feed.behind]
-        for feed in dict.fromkeys([*ready, *behind]):
+        """Does what feeds ask for; returns whether anything had come.
+
+        Asks each of them: they are few, and to be told which are ready takes longer.
+        """
+        came = False
+        for feed in list(self._feeds):
             try:
-                for note in feed.take():
-                    _do(note)
+                notes = feed.take()
             except EOFError as error:
-                _do(partial(self._feeds[feed], str(error)))
+                notes = [partial(self._feeds[feed], str(error))]
                 self._drop(feed)
-        return bool(ready)
+            for note in notes:
+                _do(note)
+            came = came or bool(notes)
+        return came
 
     def _add(self, feed: Feed, over: Callable[[str], None]) -> None:
         self._feeds[feed] = over

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline.v1 import drafter_pb2
 
 from common.model.tree import Drawn
@@ -11,32 +13,39 @@ _MOST_ROUNDING = 1e-3
 """By how much the probabilities of a distribution may miss 1."""
 
 
-def sensible(branch: drafter_pb2.Branch, vocab_size: int) -> bool:
-    """Whether a branch can be checked: whole, as each is sent so far, and of ids that exist."""
-    if branch.offset or any(token >= vocab_size for token in branch.ids):
-        return False
-    if not branch.drawn:
-        return True
-    return len(branch.drawn) == len(branch.ids) and all(
-        _can_be_drawn(token, drawn, vocab_size)
-        for token, drawn in zip(branch.ids, branch.drawn, strict=True)
-    )
+def read(branches: drafter_pb2.Branches, vocab_size: int, came_at: float) -> list[Arrival | None]:
+    """Reads the branches for one round.
+
+    Args:
+        branches: As they were sent.
+        vocab_size: Of the target.
+        came_at: When, in seconds of the monotonic clock.
+
+    Returns:
+        For each what arrived; None where it cannot be checked.
+    """
+    session, incarnation = branches.session, branches.incarnation
+    base, path_hash = branches.base, branches.path_hash
+    found: list[Arrival | None] = []
+    for branch in branches.branches:  # several in each round: every call here counts
+        ids, drawn = tuple(branch.ids), branch.drawn
+        if branch.offset or max(ids, default=0) >= vocab_size:  # each is sent whole so far
+            found.append(None)
+            continue
+        if drawn and not _all_can_be_drawn(ids, drawn, vocab_size):
+            found.append(None)
+            continue
+        key = RoundKey(base, path_hash, branch.accepted, branch.bonus)
+        draws = tuple(Drawn(tuple(one.ids), tuple(one.probabilities)) for one in drawn)
+        found.append(Arrival(session, incarnation, key, ids, draws, came_at))
+    return found
 
 
-def arrival(branches: drafter_pb2.Branches, branch: drafter_pb2.Branch, came_at: float) -> Arrival:
-    """Reads one branch of a message, which came at so many seconds of the monotonic clock."""
-    return Arrival(
-        session=branches.session,
-        incarnation=branches.incarnation,
-        key=RoundKey(
-            base=branches.base,
-            path_hash=branches.path_hash,
-            accepted=branch.accepted,
-            bonus=branch.bonus,
-        ),
-        ids=tuple(branch.ids),
-        drawn=tuple(Drawn(tuple(one.ids), tuple(one.probabilities)) for one in branch.drawn),
-        came_at=came_at,
+def _all_can_be_drawn(
+    ids: Sequence[int], drawn: Sequence[drafter_pb2.Drawn], vocab_size: int
+) -> bool:
+    return len(drawn) == len(ids) and all(
+        _can_be_drawn(token, one, vocab_size) for token, one in zip(ids, drawn, strict=True)
     )
 
 

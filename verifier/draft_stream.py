@@ -26,7 +26,7 @@ from common.rpc.channel import Line
 from common.rpc.convert import sampling_to_proto
 from common.sampling_params import SamplingParams
 from common.tls_config import TlsConfig
-from verifier.branches import arrival, sensible
+from verifier.branches import read
 from verifier.engine import Engine
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft import DraftProposer
@@ -265,9 +265,9 @@ class GrpcDraftLink:
             partial(proposer.warmed, one.session, one.incarnation) for one in response.readies
         ]
         for branches in response.branches:
-            for branch in branches.branches:
-                if sensible(branch, self._hello.vocab_size):
-                    notes.append(partial(proposer.arrived, arrival(branches, branch, came_at)))
+            for arrival in read(branches, self._hello.vocab_size, came_at):
+                if arrival is not None:
+                    notes.append(partial(proposer.arrived, arrival))
                 else:
                     notes.append(proposer.senseless)
         for drop in response.drops:

@@ -91,7 +91,6 @@ class Engine:
         )
         """What requests are checked against."""
         self._inbox = Inbox()
-        self._deadline: float | None = None
         self._intake = Intake(config, runner.pool.blocks)
         self._meter, self._tokens, self._gauges = StepMeter(), 0, Gauges(config)
         self.totals = Totals()
@@ -195,7 +194,6 @@ class Engine:
         now = time.monotonic()
         batch = self._scheduler.schedule(now)
         if not batch:
-            self._flush()  # how long to wait may have been settled only now
             return False
         self._gauges.stepping(batch, len(self._scheduler.running), now)
         tokens, started = self._tokens, time.perf_counter()
@@ -214,13 +212,14 @@ class Engine:
 
     def wait(self, most_s: float = 0.5) -> None:
         """Sleeps until there is a note, or until a draft is no longer waited for."""
-        if self._deadline is not None:
-            most_s = min(most_s, self._deadline - time.monotonic())
+        deadline = self.methods.deadline()
+        if deadline is not None:
+            most_s = min(most_s, deadline - time.monotonic())
         self._inbox.wait(most_s)
 
     def _take_notes(self) -> None:
         if self._inbox.take():
-            self._flush()
+            self.methods.flush()
 
     def _run_and_commit(self, batch: list[Work]) -> None:
         started = time.monotonic()
@@ -255,7 +254,7 @@ class Engine:
             else:
                 event = self._commit_round(work, scores, scored.output.states)
                 news.append((work.sequence, event))
-        self._flush()
+        self.methods.flush()
         for sequence, event in news:
             sequence.listener(event)
 
@@ -352,14 +351,11 @@ class Engine:
         for sequence in (work.sequence for work in batch):
             self._retire(sequence)
             self._report(sequence, error)
-        self._flush()
+        self.methods.flush()
 
     def _report(self, sequence: Sequence, error: Exception) -> None:
         _log.error("a sequence failed", exc_info=error)
         sequence.listener(Event(error=PacelineError(f"the engine failed: {type(error).__name__}")))
-
-    def _flush(self) -> None:
-        self._deadline = self.methods.flush()
 
 
 def _no_links(address: str) -> None:

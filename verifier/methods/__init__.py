@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from common.model.medusa import MedusaHeads
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
-from verifier.methods.base import Proposer
+from verifier.methods.base import Proposer, Remote, Waiting
 from verifier.methods.draft import DraftProposer
 from verifier.methods.draft_link import LinkSource
 from verifier.methods.gated import GatedProposer
@@ -83,11 +83,14 @@ class Methods:
     single: dict[str, Proposer] = field(init=False)
     """By method, those that this deployment has."""
     _asked: dict[str, Proposer] = field(default_factory=dict)  # by a request's method
-    _hybrids: list[HybridProposer] = field(default_factory=list)
+    _remote: list[Remote] = field(default_factory=list)
+    _waiting: list[Waiting] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         made = {name: make(self.parts) for name, make in METHODS.items()}
         self.single = {name: proposer for name, proposer in made.items() if proposer is not None}
+        self._remote = [each for each in self.single.values() if isinstance(each, Remote)]
+        self._waiting = [each for each in self.single.values() if isinstance(each, Waiting)]
 
     def find(self, method: str) -> Proposer:
         """The proposer of a method, or of several joined by `+`, that is valid."""
@@ -99,14 +102,19 @@ class Methods:
     def _make(self, method: str) -> Proposer:
         if "+" in method:
             members = {name: self.single[name] for name in method.split("+")}
-            self._hybrids.append(HybridProposer(members, self.parts.cost))
-            return GatedProposer(self._hybrids[-1])
+            hybrid = HybridProposer(members, self.parts.cost)
+            self._waiting.append(hybrid)
+            return GatedProposer(hybrid)
         if method in _UNGATED:
             return self.single[method]
         return GatedProposer(self.single[method])
 
-    def flush(self) -> float | None:
-        """Ends a step for all; returns when to look again."""
-        proposers = (*self.single.values(), *self._hybrids)
-        deadlines = [proposer.flush() for proposer in proposers]
+    def flush(self) -> None:
+        """Ends a step: sends what it gave to tell."""
+        for proposer in self._remote:
+            proposer.flush()
+
+    def deadline(self) -> float | None:
+        """When the first sequence that now waits for a draft no longer does; None: none waits."""
+        deadlines = [proposer.deadline() for proposer in self._waiting]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -71,14 +71,6 @@ class Proposer(Protocol):
     def close(self, sequence: Sequence) -> None:
         """A sequence leaves."""
 
-    def flush(self) -> float | None:
-        """Ends a step.
-
-        Returns:
-            When to look again for a sequence that now waits, in seconds of the monotonic
-            clock; None where no clock is involved.
-        """
-
 
 @runtime_checkable
 class Remote(Protocol):
@@ -88,10 +80,24 @@ class Remote(Protocol):
     nothing ahead.
     """
 
+    def flush(self) -> None:
+        """Sends what the rounds of a step gave to tell."""
+
     def waited(self, sequence: Sequence) -> tuple[float, float]:
         """When the draft now checked had come, and what its way takes on average, in seconds.
 
         The first is of the monotonic clock, and long past where no draft was waited for.
+        """
+
+
+@runtime_checkable
+class Waiting(Protocol):
+    """A proposer that is not always ready."""
+
+    def deadline(self) -> float | None:
+        """When the first sequence that now waits no longer does, in seconds of the monotonic clock.
+
+        None where none waits.
         """
 
 

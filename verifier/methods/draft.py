@@ -168,13 +168,14 @@ class DraftProposer:
         del self._by_id[session.id]
         self._pairing.part(session)
 
-    def flush(self) -> float | None:
-        """Sends each drafter its part of the step; returns the next deadline."""
+    def flush(self) -> None:
+        """Sends each drafter its part of the step."""
         for link in self._pairing.touched:
             link.flush()
         self._pairing.touched.clear()
-        if not self._pairing.mirrored:
-            return None
+
+    def deadline(self) -> float | None:
+        """See `Waiting`."""
         sessions = self._by_id.values()
         waiting = [s.deadline for s in sessions if s.key is not None and s.branch is None]
         return min(waiting, default=None)

@@ -49,10 +49,6 @@ class GatedProposer:
         self._inner.close(sequence)
         self._sequences -= 1
 
-    def flush(self) -> float | None:
-        """Nothing of its own: who made the other ends its steps."""
-        return None
-
     def _drafting(self, sequence: Sequence) -> bool:
         """Whether drafts pay; who asks for a length gets them anyway."""
         asked = sequence.request.draft_tokens > 0

@@ -114,8 +114,8 @@ class HybridProposer:
         for member in self.members.values():
             member.close(sequence)
 
-    def flush(self) -> float | None:
-        """Returns when waiting for a member no longer pays; the engine ends the members' steps."""
+    def deadline(self) -> float | None:
+        """See `Waiting`: when waiting for a member no longer pays."""
         now = self.clock()
         waiting = (
             session.until

@@ -187,10 +187,6 @@ class LookaheadProposer:
         """Forgets the sequence; what it shared stays."""
         del self._states[sequence]
 
-    def flush(self) -> float | None:
-        """Nothing to send."""
-        return None
-
     def _choose(self, asked: LookaheadSizes, most_rows: int) -> sizes.Sizes:
         return sizes.choose(
             self._config, self._cost, self._parameters, asked=asked, most_rows=most_rows

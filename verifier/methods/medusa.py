@@ -127,10 +127,6 @@ class MedusaProposer:
         """Forgets it."""
         del self._sessions[sequence]
 
-    def flush(self) -> float | None:
-        """Nothing to send."""
-        return None
-
     @torch.inference_mode()
     def _guess(self) -> None:
         """Runs the heads for every sequence that ended a round."""

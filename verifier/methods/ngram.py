@@ -85,10 +85,6 @@ class NgramProposer:
         """Forgets the text."""
         del self._states[sequence]
 
-    def flush(self) -> float | None:
-        """Nothing to send."""
-        return None
-
     def _look(self, state: _State, sequence: Sequence) -> Forecast | None:
         """The forecast for the next round; none where there is no look."""
         return state.interest.look(lambda: self._find(state, sequence))

@@ -58,11 +58,6 @@ class Pairing:
     # Paired with, by address; those that nobody has to do with are not kept for this.
     _known: WeakValueDictionary[str, DraftLink] = field(default_factory=WeakValueDictionary)
 
-    @property
-    def mirrored(self) -> bool:
-        """Whether any text has a mirror."""
-        return any(link.meter.sessions for link in self._known.values())
-
     def pair(
         self,
         sequence: Sequence,

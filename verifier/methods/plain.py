@@ -25,7 +25,3 @@ class PlainProposer:
 
     def close(self, sequence: Sequence) -> None:
         """Nothing to free."""
-
-    def flush(self) -> float | None:
-        """Nothing to send."""
-        return None

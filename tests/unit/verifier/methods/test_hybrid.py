@@ -52,13 +52,12 @@ class Member:
     def close(self, sequence: Sequence) -> None:
         self.closed += 1
 
-    def flush(self) -> float | None:
-        return None
-
 
 @dataclass
 class Drafter(Member):
     """One that drafts elsewhere."""
+
+    def flush(self) -> None: ...
 
     def waited(self, sequence: Sequence) -> tuple[float, float]:
         return 0.0, 0.0
@@ -106,7 +105,7 @@ class Case:
             wait_s: How long b takes where it is waited for.
         """
         if not self.hybrid.ready(self.one, self.clock.now):
-            until = self.hybrid.flush()
+            until = self.hybrid.deadline()
             assert until is not None
             self.b.is_ready = self.clock.now + wait_s <= until
             self.clock.now = min(self.clock.now + wait_s, until)
@@ -303,7 +302,7 @@ def test_waiting_ends_where_it_no_longer_pays() -> None:
     case.b.is_ready = False
     began = case.clock.now
     assert not case.hybrid.ready(case.one, began)
-    until = case.hybrid.flush()
+    until = case.hybrid.deadline()
     assert until is not None
     assert began < until < began + 0.02
     assert case.hybrid.ready(case.one, until)
