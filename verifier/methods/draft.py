@@ -190,6 +190,8 @@ class DraftProposer:
         elif session.key == key and session.branch is None:
             seconds = max(_came_at(arrival) - session.sent_at, 0.0)
             session.link.clock.answered(session.wanted, seconds, probe=session.probe)
+            if session.probe and self._pairing.too_far(session.link):
+                session.length.stop_trial()
             session.probe = False
             session.link.meter.answered(session.wanted, seconds)
             self._take(session, Branch(arrival.ids, arrival.drawn).cut(session.wanted), key)

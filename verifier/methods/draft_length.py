@@ -120,6 +120,10 @@ class DraftLength:
         self._trial -= drafted > 0
         self.acceptance.observe(drafted, accepted)
 
+    def stop_trial(self) -> None:
+        """Drafts from now on only where that pays, and tries again late where it does not."""
+        self._trial, self._rest = 0, _MOST_REST
+
     def choose(
         self,
         most: int,

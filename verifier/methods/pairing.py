@@ -27,7 +27,8 @@ _OTHER_SEED = 0x5DEECE66D1CE4E5B
 """Turns a request's seed into the one its drafter draws with under rejection."""
 
 _PROBE_ROUNDS = 4
-"""With drafts from a drafter that did not pay, to find out whether it does by now."""
+"""With drafts from a drafter that did not pay, to find out whether it does by now; one, where its
+answer is as slow as it was."""
 
 _LEFT_S = 60.0
 """How long a session does not come back to a drafter that it left for a better one."""
@@ -82,7 +83,8 @@ class Pairing:
                     if now < link.clock.probe_at:
                         session.refused[link] = link.clock.probe_at
                         continue
-                    link.clock.probed(now, _PROBE_ROUNDS * link.clock.cost.at(1))
+                    rounds = 1 if self.too_far(link) else _PROBE_ROUNDS
+                    link.clock.probed(now, rounds * link.clock.cost.at(1))
                 self._known[address] = link
                 session.incarnation += 1
                 session.link, session.warm = link, False
@@ -142,6 +144,11 @@ class Pairing:
     def pays(self, link: DraftLink) -> bool:
         """Whether a text like others would have drafts of this drafter."""
         return self.choose(self._length(link), link, self.draft_tokens) > 0
+
+    def too_far(self, link: DraftLink) -> bool:
+        """Whether its drafts would not pay though every token of them were right."""
+        perfect = DraftLength(Acceptance(prior=1.0), trial=0)
+        return self.choose(perfect, link, self.draft_tokens) == 0
 
     def choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
         """The draft length for a text's next round, as this drafter is; at most so many."""

@@ -319,8 +319,44 @@ def test_a_drafter_that_is_too_far_away_for_any_text_is_probed_now_and_then(cloc
         clock.now += 0.1
         texts += 1
     assert link.clock.cost.at(1) == pytest.approx(0.004)
-    assert 18 <= opened <= 20, "four rounds of 4 ms are half a percent of 3.2 s"
+    assert 70 <= opened <= 80, "a round of 4 ms is half a percent of 0.8 s"
     assert texts >= 640
+
+
+def test_a_probe_ends_with_its_first_answer_where_that_is_slow(clock: Clock) -> None:
+    """The text does not wait a second time, and leaves the drafter soon."""
+    link = Link()
+    far_away(link, 0.010)
+    table = Table(link, draft_tokens=0)
+    table.warm()
+    asked = 0
+    for _ in range(60):
+        if link.closed:
+            break
+        table.round(8)
+        if link.asked[-1][1] and not table.proposer.ready(table.sequence, clock.now):
+            asked += 1
+            clock.now += 0.010
+            table.answer(link, (3,) * link.asked[-1][1])
+        table.propose(10)
+        clock.now += 0.001
+    assert asked == 1
+    assert link.closed == 1
+
+
+def test_a_probe_goes_on_where_its_answer_is_quick(clock: Clock) -> None:
+    link = Link()
+    far_away(link, 0.010)
+    table = Table(link, draft_tokens=0)
+    table.warm()
+    asked = 0
+    for _ in range(10):
+        table.round(8, table.propose(10))
+        clock.now += 0.001
+        if link.asked[-1][1]:
+            asked += 1
+            table.answer(link, (3,) * link.asked[-1][1])
+    assert asked >= 4
 
 
 def test_a_session_leaves_a_drafter_that_has_become_too_slow(clock: Clock) -> None:
