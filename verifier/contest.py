@@ -15,6 +15,10 @@ _TRY_AFTER, _TRY_AFTER_MOST = 16, 128
 _TRIALS_COST = 0.005
 """Share of all tokens that trials may cost in between."""
 
+_AFTERMATH = 2.0
+"""What a trial costs over what its own window loses: the next one is slower, too, while what the
+trial began is ended."""
+
 
 class Contest:
     """Two modes, with and without, tried for a window at a time."""
@@ -55,5 +59,5 @@ class Contest:
         self._left -= 1
         if self.verdict is not None and mode != best:  # a trial is over
             worse, better = sorted(self.rates.values())
-            loss = 1 - worse / better if better else 0.0
+            loss = _AFTERMATH * (1 - worse / better) if better else 0.0
             self._left = min(max(int(loss / _TRIALS_COST), _TRY_AFTER), _TRY_AFTER_MOST)
