@@ -87,12 +87,17 @@ class Inbox:
         """Reads a feed no longer, and closes it."""
         self.post(partial(self._drop, feed), feed.close)
 
-    def take(self) -> bool:
-        """Does what notes and feeds ask for that is here now; returns whether there was any."""
+    def take(self, *, feeds: bool = True) -> bool:
+        """Does what is asked for that is here now; returns whether there was anything.
+
+        Args:
+            feeds: Whether to read feeds, and not only notes: to find nothing there costs a call to
+                the system.
+        """
         count = len(self._notes)  # not those that arrive meanwhile: it could last
         for _ in range(count):
             _do(self._notes.popleft())
-        return self._read() or count > 0
+        return (feeds and self._read()) or count > 0
 
     def wait(self, most_s: float) -> None:
         """Sleeps until there is something to `take`, at most so many seconds."""

@@ -92,6 +92,7 @@ class Engine:
         """What requests are checked against."""
         self._inbox = Inbox()
         self._intake = Intake(config, runner.pool.blocks)
+        self._ran = False  # the last step had a batch
         self._meter, self._tokens, self._gauges = StepMeter(), 0, Gauges(config)
         self.totals = Totals()
         """What was done so far."""
@@ -190,9 +191,10 @@ class Engine:
 
     def step(self) -> bool:
         """Runs one batch; False where nothing was ready."""
-        self._take_notes()
+        self._take_notes(feeds=not self._ran)  # else they were read at the end of the last pass
         now = time.monotonic()
         batch = self._scheduler.schedule(now)
+        self._ran = bool(batch)
         if not batch:
             return False
         self._gauges.stepping(batch, len(self._scheduler.running), now)
@@ -217,8 +219,8 @@ class Engine:
             most_s = min(most_s, deadline - time.monotonic())
         self._inbox.wait(most_s)
 
-    def _take_notes(self) -> None:
-        if self._inbox.take():
+    def _take_notes(self, *, feeds: bool = True) -> None:
+        if self._inbox.take(feeds=feeds):
             self.methods.flush()
 
     def _run_and_commit(self, batch: list[Work]) -> None:
