@@ -110,21 +110,19 @@ class Inbox:
             self._pulled = False
 
     def _read(self) -> bool:
-        """Does what feeds ask for; returns whether anything had come.
-
-        Asks each of them: they are few, and to be told which are ready takes longer.
-        """
-        came = False
-        for feed in list(self._feeds):
+        """Does what feeds ask for; returns whether anything had come."""
+        if not self._feeds:
+            return False
+        ready = [key.data for key, _ in self._selector.select(0) if key.data is not None]
+        behind = [feed for feed in self._feeds if feed.behind]
+        for feed in dict.fromkeys([*ready, *behind]):
             try:
-                notes = feed.take()
+                for note in feed.take():
+                    _do(note)
             except EOFError as error:
-                notes = [partial(self._feeds[feed], str(error))]
+                _do(partial(self._feeds[feed], str(error)))
                 self._drop(feed)
-            for note in notes:
-                _do(note)
-            came = came or bool(notes)
-        return came
+        return bool(ready)
 
     def _add(self, feed: Feed, over: Callable[[str], None]) -> None:
         self._feeds[feed] = over
