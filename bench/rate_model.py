@@ -2,12 +2,13 @@
 
 E and the round's time are measured without added delay, t_d and the way as it is at the drafter,
 τ_v from plain decoding; h follows from those. What is said of any delay is prediction. The length
-is chosen anew for each delay, plain decoding included, as the verifier does.
+is chosen anew for each delay and each text, plain decoding included, as the verifier does: drafts
+still pay for one text that have long ceased to pay for another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.drafter_probe import Answering
@@ -28,7 +29,7 @@ class Rounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """All that was measured without added delay."""
+    """All that was measured without added delay, of one text or of several together."""
 
     plain_s: float
     """Seconds a token of plain decoding."""
@@ -41,6 +42,9 @@ class Calibration:
 
     rounds: Mapping[int, Rounds]
     """By draft length."""
+
+    tokens: int = 1
+    """How many there are."""
 
     hits: Mapping[int, float] = field(init=False)
     """Share of rounds whose draft was made ahead, h, by draft length."""
@@ -82,3 +86,9 @@ class Calibration:
         if miss_s <= hit_s:  # a drafter slower than its verifier: nothing comes ahead
             return 0.0
         return min(max((miss_s - self.rounds[length].seconds) / (miss_s - hit_s), 0.0), 1.0)
+
+
+def predicted(texts: Sequence[Calibration], round_trip_s: float) -> float:
+    """Predict the tokens a second of texts that are decoded one after another."""
+    seconds = sum(text.tokens / text.tokens_per_s(round_trip_s) for text in texts)
+    return sum(text.tokens for text in texts) / seconds if seconds else 0.0

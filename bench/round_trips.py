@@ -14,7 +14,7 @@ from bench.deployment import await_draft, options
 from bench.link import SlowLink
 from bench.measurement import Pass
 from bench.progress import Progress
-from bench.rate_model import Calibration, Rounds
+from bench.rate_model import Calibration, Rounds, predicted
 from bench.settings import DRAFT, PLAIN, Settings
 from bench.variants import GatewayVariant
 from common.errors import StartupError
@@ -122,23 +122,34 @@ def _measure(
     turns = [(0.0, plain), *((0.0, variant) for variant in fixed.values())]
     turns += [(delay_ms, draft) for delay_ms in delays_ms]
     found = _in_turns(turns, link, ids, settings, progress, list(fixed.values()))
-    calibration = Calibration(
-        plain_s=1 / max(rate(grid(found[0.0, PLAIN])).value, 1.0),
-        steps=steps,
-        answering=answering,
-        rounds={length: by_round(found[0.0, variant.name]) for length, variant in fixed.items()},
-    )
+    plain_s = 1 / max(rate(grid(found[0.0, PLAIN])).value, 1.0)
+
+    def calibrated(texts: Sequence[int], tokens: int) -> Calibration:
+        return Calibration(
+            plain_s=plain_s,
+            steps=steps,
+            answering=answering,
+            tokens=tokens,
+            rounds={
+                length: by_round([_of(one, texts) for one in found[0.0, variant.name]])
+                for length, variant in fixed.items()
+            },
+        )
+
+    lengths = [sample.tokens for sample in found[0.0, PLAIN][0].samples]
+    each = [calibrated([text], tokens) for text, tokens in enumerate(lengths) if tokens]
+    together = calibrated(range(len(lengths)), sum(lengths))
     return RoundTrips(
         plain=rate(grid(found[0.0, PLAIN])),
         half_step_ms=half_step_ms,
         drafter_token_ms=1e3 * answering.token_s,
         drafter_way_ms=1e3 * answering.way_s,
-        hits={str(length): share for length, share in calibration.hits.items()},
+        hits={str(length): share for length, share in together.hits.items()},
         rows=[
             RoundTrip(
                 round_trip_ms=delay_ms,
                 measured=rate(grid(found[delay_ms, DRAFT])),
-                predicted=calibration.tokens_per_s(delay_ms / 1e3),
+                predicted=predicted(each, delay_ms / 1e3),
                 kept=ratio(grid(found[delay_ms, DRAFT]), grid(found[0.0, DRAFT])),
             )
             for delay_ms in delays_ms
@@ -173,6 +184,11 @@ def _in_turns(
             )
             done += 1
     return found
+
+
+def _of(one: Pass, texts: Sequence[int]) -> Pass:
+    """Return the part of a pass that some texts make up."""
+    return Pass.of([one.samples[text] for text in texts])
 
 
 def by_round(passes: Sequence[Pass]) -> Rounds:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bench.drafter_probe import Answering
-from bench.rate_model import Calibration, Rounds
+from bench.rate_model import Calibration, Rounds, predicted
 
 STEPS = [(1, 0.002), (4, 0.002), (8, 0.004)]
 ANSWERING = Answering(token_s=0.001, way_s=0.0005)
@@ -74,3 +76,13 @@ def test_a_drafter_slower_than_its_verifier_comes_never_ahead() -> None:
         rounds={3: Rounds(committed=3.0, seconds=0.03)},
     )
     assert model.hits[3] == 0.0
+
+
+def test_every_text_has_the_best_length_for_itself() -> None:
+    """Drafts pay for one of two: its 300 tokens take 0.75 s, the other's 100 take 0.4 s."""
+    texts = [
+        replace(calibration(0.0075), tokens=300),
+        replace(calibration(0.0075, committed=1.1), tokens=100),
+    ]
+    assert predicted(texts, 0.0) == pytest.approx(400 / (0.75 + 0.4))
+    assert predicted([], 0.0) == 0.0
