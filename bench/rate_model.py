@@ -43,9 +43,6 @@ class Calibration:
     rounds: Mapping[int, Rounds]
     """By draft length."""
 
-    tokens: int = 1
-    """How many there are."""
-
     hits: Mapping[int, float] = field(init=False)
     """Share of rounds whose draft was made ahead, h, by draft length."""
 
@@ -88,7 +85,7 @@ class Calibration:
         return min(max((miss_s - self.rounds[length].seconds) / (miss_s - hit_s), 0.0), 1.0)
 
 
-def predicted(texts: Sequence[Calibration], round_trip_s: float) -> float:
-    """Predict the tokens a second of texts that are decoded one after another."""
-    seconds = sum(text.tokens / text.tokens_per_s(round_trip_s) for text in texts)
-    return sum(text.tokens for text in texts) / seconds if seconds else 0.0
+def predicted(texts: Sequence[tuple[int, Calibration]], round_trip_s: float) -> float:
+    """Predict the tokens a second of texts, given as (tokens, what drafts did), one by one."""
+    seconds = sum(tokens / text.tokens_per_s(round_trip_s) for tokens, text in texts)
+    return sum(tokens for tokens, _ in texts) / seconds if seconds else 0.0

@@ -124,12 +124,11 @@ def _measure(
     found = _in_turns(turns, link, ids, settings, progress, list(fixed.values()))
     plain_s = 1 / max(rate(grid(found[0.0, PLAIN])).value, 1.0)
 
-    def calibrated(texts: Sequence[int], tokens: int) -> Calibration:
+    def calibrated(texts: Sequence[int]) -> Calibration:
         return Calibration(
             plain_s=plain_s,
             steps=steps,
             answering=answering,
-            tokens=tokens,
             rounds={
                 length: by_round([_of(one, texts) for one in found[0.0, variant.name]])
                 for length, variant in fixed.items()
@@ -137,8 +136,8 @@ def _measure(
         )
 
     lengths = [sample.tokens for sample in found[0.0, PLAIN][0].samples]
-    each = [calibrated([text], tokens) for text, tokens in enumerate(lengths) if tokens]
-    together = calibrated(range(len(lengths)), sum(lengths))
+    each = [(tokens, calibrated([text])) for text, tokens in enumerate(lengths) if tokens]
+    together = calibrated(range(len(lengths)))
     return RoundTrips(
         plain=rate(grid(found[0.0, PLAIN])),
         half_step_ms=half_step_ms,

@@ -51,7 +51,7 @@ class DraftEngine:
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
         self._runner = runner
         self._config = config
-        self._mirrors = Mirrors(config, self._gave_up)
+        self._mirrors = Mirrors(config, self._drop)
         self._inbox = Inbox()
         self._replies: dict[Outbox, list[Reply]] = {}
         self._accepting = True
@@ -378,9 +378,6 @@ class DraftEngine:
         except InvalidArgument as error:
             return str(error)
         return None
-
-    def _gave_up(self, key: Key, mirror: Mirror, reason: str) -> None:
-        self._drop(key, mirror.incarnation, reason)
 
     def _drop(self, key: Key, incarnation: int, reason: str) -> None:
         self.totals.dropped += 1

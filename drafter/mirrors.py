@@ -15,10 +15,10 @@ class Mirrors:
 
     Args:
         config: Sizes.
-        gave_up: Told of a mirror that is no longer in the table: its key, itself, and why.
+        gave_up: Told of a mirror that has to go: its key, its incarnation, and why.
     """
 
-    def __init__(self, config: EngineConfig, gave_up: Callable[[Key, Mirror, str], None]) -> None:
+    def __init__(self, config: EngineConfig, gave_up: Callable[[Key, int, str], None]) -> None:
         self._config = config
         self._gave_up = gave_up
         self._table: dict[Key, Mirror] = {}
@@ -64,7 +64,7 @@ class Mirrors:
         """Ends a mirror and tells why; one that is gone is fine."""
         mirror = self.end(key)
         if mirror is not None:
-            self._gave_up(key, mirror, reason)
+            self._gave_up(key, mirror.incarnation, reason)
 
     def end(self, key: Key) -> Mirror | None:
         """Takes a mirror out, and its blocks back."""

@@ -83,8 +83,8 @@ class Methods:
     single: dict[str, Proposer] = field(init=False)
     """By method, those that this deployment has."""
     _asked: dict[str, Proposer] = field(default_factory=dict)  # by a request's method
-    _remote: list[Remote] = field(default_factory=list)
-    _waiting: list[Waiting] = field(default_factory=list)
+    _remote: list[Remote] = field(init=False)
+    _waiting: list[Waiting] = field(init=False)
 
     def __post_init__(self) -> None:
         made = {name: make(self.parts) for name, make in METHODS.items()}

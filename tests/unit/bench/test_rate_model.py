@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from bench.drafter_probe import Answering
@@ -80,9 +78,6 @@ def test_a_drafter_slower_than_its_verifier_comes_never_ahead() -> None:
 
 def test_every_text_has_the_best_length_for_itself() -> None:
     """Drafts pay for one of two: its 300 tokens take 0.75 s, the other's 100 take 0.4 s."""
-    texts = [
-        replace(calibration(0.0075), tokens=300),
-        replace(calibration(0.0075, committed=1.1), tokens=100),
-    ]
+    texts = [(300, calibration(0.0075)), (100, calibration(0.0075, committed=1.1))]
     assert predicted(texts, 0.0) == pytest.approx(400 / (0.75 + 0.4))
     assert predicted([], 0.0) == 0.0
