@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 ARGS ?=
-COMPILED := $(wildcard common/model/native/*.[ch])
+COMPILED := $(wildcard common/model/native/*.[ch] common/ngrams/*.[ch])
 
 .PHONY: help demo bench test lint protos protos-release clean
 
@@ -43,7 +43,7 @@ protos-release: $(VENV)/.dev ## At a release: what the breaking-change test comp
 
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info client/*.egg-info client/build bench/results
-	rm -f common/model/native/*.so
+	rm -f common/model/native/*.so common/ngrams/*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

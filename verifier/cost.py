@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from bisect import bisect_left
 from collections.abc import Sequence as Ids
 
 from common.model.batch import Segment, tree_positions
 from common.model.kv_cache import KvLease
 from common.model.runner import Runner
 from common.model.tree import TokenTree
+from common.step_table import Others, StepTable, Worth, seconds_of
 
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 _ROUNDS, _MOST_ROUNDS = 5, 60
@@ -32,16 +32,11 @@ _COLD = 4
 """Steps without drafts, after one with drafts, that do not tell how long they take in a row."""
 
 _MOST_KNOWN = 4096
-_BEYOND = 4
-"""Candidates looked at past the best number: costs rise in steps of as many rows."""
 _FAR = 3.0
 """A step that took more than so many times what was expected counts as if it had taken that: it
 may have paid for something else."""
 
-Table = Ids[tuple[int, float]]
-"""Seconds of a step by rows, rows rising."""
-
-FLAT: Table = ((1, 0.001), (64, 0.001))
+FLAT: StepTable = ((1, 0.001), (64, 0.001))
 """A machine on which more rows cost nothing; until measured, the best guess for large ones."""
 
 
@@ -52,8 +47,9 @@ class StepCost:
         table: See `measure`.
     """
 
-    def __init__(self, table: Table = FLAT) -> None:
-        self._table = table
+    def __init__(self, table: StepTable = FLAT) -> None:
+        self.table = table
+        """As measured."""
         self._known: dict[float, float] = {}  # what was read from it
         self._scale, self._plain = 1.0, 0  # and the steps that say it
         self._in_a_row = 0  # of steps without drafts
@@ -85,6 +81,11 @@ class StepCost:
         return self._measured(rows) * self._scale
 
     @property
+    def others(self) -> Others:
+        """What the others have in a step, as in the last one."""
+        return self._rows, self._tokens
+
+    @property
     def plain_s(self) -> float:
         """Seconds of a step of the present batch without drafts."""
         return self.step_s(self._sequences)
@@ -96,6 +97,10 @@ class StepCost:
     def round_s(self, nodes: int) -> float:
         """Seconds of a step in which one sequence has so many draft nodes."""
         return self.step_s(self._rows + 1 + nodes)
+
+    def worth(self) -> Worth:
+        """Of draft nodes of one sequence that has none yet."""
+        return Worth(self._measured, self.others)
 
     def rate(self, expected: float, seconds: float) -> float:
         """Tokens a second, of everybody.
@@ -111,48 +116,11 @@ class StepCost:
         if seconds is None:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            seconds = self._known[rows] = self._read(rows)
+            seconds = self._known[rows] = seconds_of(self.table, rows)
         return seconds
 
-    def _read(self, rows: float) -> float:
-        at = bisect_left(self._table, rows, key=lambda entry: entry[0])
-        right = min(max(at, 1), len(self._table) - 1)
-        (x0, y0), (x1, y1) = self._table[right - 1], self._table[right]
-        return y0 + max(rows - x0, 0) * (y1 - y0) / (x1 - x0)
 
-
-class Worth:
-    """How many candidates, likeliest first, give the most tokens for the seconds of the step.
-
-    Args:
-        cost: Of the engine's steps.
-        nodes: Draft nodes that are in the step already.
-    """
-
-    def __init__(self, cost: StepCost, nodes: int = 0) -> None:
-        self._cost, self._nodes = cost, nodes
-        self._tokens = 1.0
-        self._rate = cost.rate(1.0, cost.round_s(nodes))
-        self.seen = 0
-        """Candidates so far."""
-        self.best = 0
-        """How many of the first are worth checking."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether further candidates will hardly change that."""
-        return self.seen >= self.best + _BEYOND
-
-    def add(self, chance: float) -> None:
-        """Takes the next candidate, with the chance that the text goes through it."""
-        self.seen += 1
-        self._tokens += chance
-        rate = self._cost.rate(self._tokens, self._cost.round_s(self._nodes + self.seen))
-        if rate > self._rate:
-            self.best, self._rate = self.seen, rate
-
-
-def measure(runner: Runner, rows: Ids[int] = _ROWS) -> Table:
+def measure(runner: Runner, rows: Ids[int] = _ROWS) -> StepTable:
     """Times trees of each size on an idle engine, which also sets its kernels up.
 
     Args:

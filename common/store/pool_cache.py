@@ -6,54 +6,26 @@ Owned by the engine's thread; tables that come from elsewhere are built before t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
 
-from common.followers import MOST_FOLLOWERS, commonest
+from common.ngrams import Contexts
 
 Ngram = tuple[int, ...]
 
 _BYTES = 256
-"""What a context takes in memory, about."""
+"""What a context takes in memory, about; a third of it where n-grams are compiled."""
 
 
-class Table:
+class Table(Contexts):
     """N-grams with one first token, as counts of what follows each context that begins there.
 
     Args:
         asked_at: When the store was last asked for it, in seconds of the monotonic clock.
     """
 
-    __slots__ = ("_counts", "asked_at")
-
     def __init__(self, asked_at: float = -math.inf) -> None:
+        super().__init__(order=1, most=sys.maxsize)  # its cache bounds it
         self.asked_at = asked_at
-        # By the context's tokens after the first. One follower, the usual case, is a pair.
-        self._counts: dict[Ngram, dict[int, float] | tuple[int, float]] = {}
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def add(self, ngram: Ngram, weight: float) -> None:
-        """Counts each token after the ones before it."""
-        for end in range(1, len(ngram)):
-            context, token = ngram[1:end], ngram[end]
-            known = self._counts.get(context)
-            if known is None:
-                self._counts[context] = (token, weight)
-                continue
-            if isinstance(known, tuple):
-                if known[0] == token:
-                    self._counts[context] = (token, known[1] + weight)
-                    continue
-                known = self._counts[context] = dict([known])
-            known[token] = known.get(token, 0.0) + weight
-            if len(known) > MOST_FOLLOWERS:
-                self._counts[context] = commonest(known)
-
-    def followers(self, context: Ngram) -> Mapping[int, float] | None:
-        """Counts by token after a context, which comes without its first token."""
-        known = self._counts.get(context)
-        return dict([known]) if isinstance(known, tuple) else known
 
 
 class Cache:
@@ -100,7 +72,7 @@ class Cache:
             table = Table()
             self._keep((tenant, ngram[0]), table)
         before = len(table)
-        table.add(ngram, 1.0)
+        table.add_ngram(ngram, 1.0)
         self._contexts += len(table) - before
         self._age()
 

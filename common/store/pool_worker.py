@@ -297,7 +297,7 @@ class Worker:
 def _table(ngrams: Iterable[tuple[Ngram, float]]) -> Table:
     table = Table()
     for ngram, weight in ngrams:
-        table.add(ngram, weight)
+        table.add_ngram(ngram, weight)
     return table
 
 

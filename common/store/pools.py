@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from common.store.pool_cache import Cache, Ngram, Table
+from common.ngrams import Contexts
+from common.store.pool_cache import Cache, Table
 from common.store.pool_config import PoolConfig
 from common.store.pool_packing import count
 from common.store.pool_scripts import Layout
@@ -54,12 +55,8 @@ class TenantPool(ABC):
     """One tenant's n-grams. No method blocks or raises."""
 
     @abstractmethod
-    def followers(self, context: Ngram) -> Mapping[int, float] | None:
-        """Frequencies by token after a context, as far as they are known here by now.
-
-        Args:
-            context: One token at least, and fewer than an n-gram has.
-        """
+    def table(self, first: int) -> Contexts | None:
+        """Frequencies after contexts that begin with a token, as far as they are known by now."""
 
     @abstractmethod
     def add(self, ids: Sequence[int]) -> None:
@@ -105,9 +102,8 @@ class _MemoryPool(TenantPool):
     def __init__(self, cache: Cache, tenant: str, ngram_tokens: int) -> None:
         self._cache, self._tenant, self._tokens = cache, tenant, ngram_tokens
 
-    def followers(self, context: Ngram) -> Mapping[int, float] | None:
-        table = self._cache.get(self._tenant, context[0])
-        return table.followers(context[1:]) if table is not None else None
+    def table(self, first: int) -> Contexts | None:
+        return self._cache.get(self._tenant, first)
 
     def add(self, ids: Sequence[int]) -> None:
         for end in range(self._tokens, len(ids) + 1):
@@ -170,11 +166,11 @@ class _RedisPool(TenantPool):
         self._pools, self._tenant = pools, tenant
         self._refresh_s = pools.config.refresh_s
 
-    def followers(self, context: Ngram) -> Mapping[int, float] | None:
+    def table(self, first: int) -> Contexts | None:
         pools = self._pools
         if pools.worker.arrived:
             pools.take_arrived()
-        return self._table(context[0]).followers(context[1:])
+        return self._table(first)
 
     def add(self, ids: Sequence[int]) -> None:
         pools, tokens = self._pools, self._pools.ngram_tokens

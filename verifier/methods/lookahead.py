@@ -16,14 +16,13 @@ from dataclasses import dataclass, field, replace
 
 from common.lookahead_sizes import LookaheadSizes
 from common.model.tree import TokenTree
+from common.ngrams import Calibration, Contexts, Tables
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
 from verifier.pool import sizes
-from verifier.pool.calibration import Calibration
 from verifier.pool.config import LookaheadConfig
-from verifier.pool.contexts import Contexts
 from verifier.pool.duty import Duty
-from verifier.pool.forecast import Forecast, Forecaster, Origin, Source
+from verifier.pool.forecast import Forecast, Forecaster, Origin
 from verifier.pool.index import TextIndex
 from verifier.pool.interest import Interest, Interests
 from verifier.pool.shared import SharedPool, SharedPools
@@ -118,10 +117,10 @@ class LookaheadProposer:
         order = max(chosen.ngram - 1, _LEAST_ORDER)
         text, said = Contexts(order), Contexts(order, _MOST_SAID)
         shared = self._shared.of(self._tenant(sequence)) if self._shared else None
-        sources = [Source(Origin.TEXT, text.followers)]
+        sources: list[tuple[Origin, Contexts | Tables]] = [(Origin.TEXT, text)]
         if shared is not None:
-            sources.append(Source(Origin.SHARED, shared.followers))
-        sources.append(Source(Origin.TARGET, said.followers))
+            sources.append((Origin.SHARED, shared))
+        sources.append((Origin.TARGET, said))
         prompt = itertools.cycle(sequence.request.prompt_ids)
         state = _State(
             said=said,
@@ -172,7 +171,7 @@ class LookaheadProposer:
         if before is not None and state.tree is not None:  # asked in that round
             self._duty.observe(tokens=len(outcome.ids), seconds=state.ended_at - before)
         if state.interest.forecast is not None:
-            state.forecaster.learn(state.interest.forecast, outcome.ids)
+            state.forecaster.learn(outcome.ids)
         state.interest.end_round()
         _listen(state.said, sequence, outcome)
         if stood and state.placed:
@@ -199,7 +198,7 @@ class LookaheadProposer:
         forecast = self._look(state, sequence)
         if forecast is None:
             return 0.0
-        forecast.plant(tree, state.forecaster.worth(forecast, len(tree) - 1, most))
+        state.forecaster.plant(forecast, tree, most)
         state.guessed = forecast
         return sum(forecast.chances[: forecast.planted])
 
@@ -221,7 +220,7 @@ class LookaheadProposer:
         self.counts.windows += state.placed
         if not stood:
             return
-        guessed = state.guessed.origins(outcome.ids)
+        guessed = state.forecaster.origins(state.guessed, outcome.ids)
         for origin in guessed:
             self.counts.accepted[origin] += 1
         if state.placed:

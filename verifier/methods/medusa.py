@@ -18,7 +18,7 @@ from torch import Tensor
 from common.errors import ModelError
 from common.model.medusa import MedusaHeads
 from common.model.tree import TokenTree
-from verifier.cost import StepCost, Worth
+from verifier.cost import StepCost
 from verifier.methods.base import Outcome
 from verifier.sequence import Sequence
 
@@ -145,7 +145,7 @@ class MedusaProposer:
     ) -> dict[int, float]:
         """Adds nodes in the order of joint confidence, as many as make the step worth most."""
         factors = [trust.factor for trust in session.trust]
-        worth, paths = Worth(self._cost), []
+        worth, paths = self._cost.worth(), []
         for joint, path in itertools.islice(_ranked(guesses, factors), budget):
             worth.add(joint)
             paths.append(path)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.model.tree import TokenTree
+from common.ngrams import Calibration, Contexts
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
-from verifier.pool.calibration import Calibration
-from verifier.pool.contexts import Contexts
-from verifier.pool.forecast import Forecast, Forecaster, Origin, Source
+from verifier.pool.forecast import Forecast, Forecaster, Origin
 from verifier.pool.index import TextIndex
 from verifier.pool.interest import Interest, Interests
 from verifier.pool.match import Match
@@ -50,9 +49,7 @@ class NgramProposer:
     def open(self, sequence: Sequence) -> None:
         """Starts to index the prompt."""
         contexts, match = Contexts(_ORDER), Match()
-        forecaster = Forecaster(
-            [Source(Origin.TEXT, contexts.followers)], _ORDER, self._calibration, self._cost
-        )
+        forecaster = Forecaster([(Origin.TEXT, contexts)], _ORDER, self._calibration, self._cost)
         interest = Interest(self._interests)
         state = _State(TextIndex(contexts, match), match, forecaster, interest)
         self._states[sequence] = state
@@ -72,13 +69,13 @@ class NgramProposer:
         state = self._states[sequence]
         forecast = self._look(state, sequence) if budget > 0 else None
         if forecast is not None:
-            forecast.plant(tree, state.forecaster.worth(forecast, len(tree) - 1, budget))
+            state.forecaster.plant(forecast, tree, budget)
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Learns what the forecast was worth, and the new text."""
         state = self._states[sequence]
         if state.interest.forecast is not None:
-            state.forecaster.learn(state.interest.forecast, outcome.ids)
+            state.forecaster.learn(outcome.ids)
         state.interest.end_round()
 
     def close(self, sequence: Sequence) -> None:

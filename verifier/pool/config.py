@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.errors import ConfigError
+from common.lookahead_sizes import LEAST_NGRAM, MOST_NGRAM
 from common.worker_config import at_least
 
 
@@ -15,7 +16,7 @@ class LookaheadConfig:
     window_columns: int = 0
     """Columns of the window, the paper's W."""
     ngram_tokens: int = 0
-    """Tokens of an n-gram of the window, the paper's N; not 1."""
+    """Tokens of an n-gram of the window, the paper's N; from 2 to 8."""
     guess_ngrams: int = 0
     """N-grams guessed in a step, the paper's G: N - 1 nodes each before they share any."""
     seed_from_prompt: bool = True
@@ -23,5 +24,6 @@ class LookaheadConfig:
 
     def __post_init__(self) -> None:
         at_least(self, "lookahead.", window_columns=0, ngram_tokens=0, guess_ngrams=0)
-        if self.ngram_tokens == 1:
-            raise ConfigError("lookahead.ngram_tokens: must be 0 or at least 2, got 1")
+        if self.ngram_tokens and not LEAST_NGRAM <= self.ngram_tokens <= MOST_NGRAM:
+            allowed = f"must be 0, or {LEAST_NGRAM} to {MOST_NGRAM}, got {self.ngram_tokens}"
+            raise ConfigError(f"lookahead.ngram_tokens: {allowed}")

@@ -5,18 +5,15 @@ Implemented by `common.store.pools`; engines know nothing of where the n-grams a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Sequence as Ids
 from typing import Protocol
 
-from verifier.pool.contexts import Context
+from common.ngrams import Tables
 
 
-class SharedPool(Protocol):
+class SharedPool(Tables, Protocol):
     """One tenant's n-grams. No method blocks or raises."""
-
-    def followers(self, context: Context) -> Mapping[int, float] | None:
-        """Frequencies by token after a context, as far as they are known here by now."""
 
     def add(self, ids: Ids[int]) -> None:
         """Takes a stretch of committed text: its n-grams of `ngram_tokens` tokens each."""

@@ -183,7 +183,7 @@ class RecordedPool:
     def __init__(self, added: list[tuple[int, ...]]) -> None:
         self._added = added
 
-    def followers(self, context: tuple[int, ...]) -> None:
+    def table(self, first: int) -> None:
         return None
 
     def add(self, ids: Ids[int]) -> None:

@@ -30,9 +30,7 @@ def _looks(expected: list[float], sequences: int = 1) -> list[bool]:
 
         def find(tokens: float = tokens) -> Forecast:
             clock.now += LOOK_S
-            forecast = Forecast()
-            forecast.chances, forecast.worth = [tokens], 1
-            return forecast
+            return Forecast(chances=[tokens], worth=1)
 
         found.append(interest.look(find) is not None)
         assert interest.look(find) is interest.forecast, "once a round"

@@ -1,56 +1,18 @@
-"""Counts of what followed what, and the pointer that follows a repeat."""
+"""The pointer that follows a repeat, and how long texts are indexed."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifier.pool.contexts import Contexts
+from common.ngrams import Contexts
 from verifier.pool.index import TextIndex
 from verifier.pool.match import LEAST, Match
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
-
-
-@given(ids=TEXTS, order=st.integers(1, 4), cut=st.integers(0, 60))
-def test_counts_are_those_of_a_search(ids: list[int], order: int, cut: int) -> None:
-    """However the text came in pieces."""
-    contexts = Contexts(order)
-    contexts.extend(ids[:cut], 0)
-    contexts.extend(ids, min(cut, len(ids)))
-    for length in range(1, order + 1):
-        expected: dict[tuple[int, ...], Counter[int]] = {}
-        for end in range(length, len(ids)):
-            expected.setdefault(tuple(ids[end - length : end]), Counter())[ids[end]] += 1
-        for context, counts in expected.items():
-            assert contexts.followers(context) == counts
-    assert contexts.followers((9,)) is None
-    assert contexts.followers(tuple([0] * (order + 1))) is None
-
-
-def test_the_longest_unused_contexts_go() -> None:
-    contexts = Contexts(1, most=100)
-    for token in range(1000):
-        contexts.add([token], token + 1)
-        assert contexts.followers((0,)) == {1: 1.0}, "asked for all the time"
-        assert len(contexts) <= 200
-    assert contexts.followers((500,)) is None
-    assert contexts.followers((999,)) == {1000: 1.0}
-
-
-def test_a_crowd_of_followers_keeps_the_common_ones() -> None:
-    contexts = Contexts(1)
-    for token in range(500):
-        contexts.add([0], token)
-        contexts.add([0], 1)
-    followers = contexts.followers((0,))
-    assert followers is not None
-    assert len(followers) < 50
-    assert max(followers, key=followers.__getitem__) == 1
 
 
 @given(ids=TEXTS)
