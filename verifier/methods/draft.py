@@ -126,7 +126,7 @@ class DraftProposer:
             accepted=right,
             bonus=ids[-1],
         )
-        session.path_hash = fence.extend(session.path_hash, ids)
+        session.base, session.path_hash = len(sequence.ids), fence.extend(session.path_hash, ids)
         if sequence.finished:
             return
         if session.link is None or not session.link.alive:
@@ -266,8 +266,8 @@ class DraftProposer:
     def _take(self, session: DraftSession, branch: Branch, key: RoundKey) -> None:
         """Makes a branch the next to be checked: from now on outcomes of it may be drafted for."""
         session.key, session.branch, session.ready_at = key, branch, time.monotonic()
-        base = key.base + key.accepted + 1
-        session.flight, session.ahead = (base, fence.extend(session.path_hash, branch.ids)), {}
+        path_hash = fence.extend(session.path_hash, branch.ids)
+        session.flight, session.ahead = (session.base, path_hash), {}
 
     def _tell(
         self,

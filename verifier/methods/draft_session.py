@@ -40,7 +40,8 @@ class DraftSession:
 
     id: int
     length: DraftLength
-    path_hash: int = fence.EMPTY  # of all committed ids, while there is a link
+    base: int = 0  # committed ids, while there is a link
+    path_hash: int = fence.EMPTY  # of all of them
     incarnation: int = 0
     link: DraftLink | None = None
     warm: bool = False  # the mirror has caught up with the prompt

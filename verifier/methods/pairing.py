@@ -88,6 +88,7 @@ class Pairing:
                 self._known[address] = link
                 session.incarnation += 1
                 session.link, session.warm = link, False
+                session.base = len(sequence.ids)
                 session.path_hash = fence.extend(fence.EMPTY, sequence.ids)
                 session.told_hash = session.path_hash
                 link.meter.sessions += 1

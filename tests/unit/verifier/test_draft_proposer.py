@@ -188,6 +188,37 @@ def test_while_no_draft_is_wanted_text_gathers(clock: Clock) -> None:
     assert table.propose(10).ids == [5, 1, 2, 3]
 
 
+@pytest.mark.parametrize("case", ["alone", "with another method", "after a rest"])
+def test_what_was_drafted_ahead_is_there_at_once(case: str, clock: Clock) -> None:
+    """Also where the round before committed more tokens than it found right in the chain."""
+    link = Link()
+    table = Table(link)
+    table.warm()
+    if case == "alone":
+        table.round(8)
+    elif case == "with another method":
+        table.sequence.commit([4, 8])
+        table.observe(TokenTree(7), [], [4, 8])
+    else:
+        table.round(8)
+        table.answer(link)
+        for token in (3, 4):
+            table.round(token, table.propose(10), wanted=False)
+        table.round(8)
+    table.answer(link, (1, 2, 3))
+    tree = table.propose(10)
+    assert tree.ids == [8, 1, 2, 3]
+    ids = table.sequence.ids
+    path_hash = fence.extend(fence.extend(fence.EMPTY, ids), [1, 2, 3])
+    key = RoundKey(base=len(ids), path_hash=path_hash, accepted=1, bonus=9)
+    table.proposer.arrived(Arrival(session=1, incarnation=1, key=key, ids=(11, 12)))
+    table.sequence.commit([1, 9])
+    table.observe(tree, [1], [1, 9])
+    assert link.verifying[-1] == 2, "the drafter goes on from it"
+    assert table.proposer.ready(table.sequence, clock.now)
+    assert table.propose(10).ids == [9, 11, 12]
+
+
 def test_a_branch_is_used_once(clock: Clock) -> None:
     link = Link()
     table = Table(link)
