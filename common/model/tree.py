@@ -6,7 +6,7 @@ different ids, so that a tree is a trie and a walk is never ambiguous.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -91,9 +91,17 @@ class TokenTree:
         self.owners.append(self.owner)
         return node
 
-    def wanted(self, node: int, owner: str) -> bool:
-        """Whether a proposer added a node, or would have if another had not."""
-        return self.owners[node] == owner or owner in self._again.get(node, ())
+    def backers(self, bits: Mapping[str, int]) -> list[int]:
+        """Who wanted each node, as sets of bits; the root's is 0.
+
+        Args:
+            bits: Of each proposer.
+        """
+        found = [bits.get(owner, 0) for owner in self.owners]
+        for node, others in self._again.items():
+            for owner in others:
+                found[node] |= bits[owner]
+        return found
 
     def draw(self, parent: int, token: int, drawn: Drawn) -> int:
         """Adds or finds a node whose id was drawn at random; see `draws`."""

@@ -9,7 +9,9 @@ others are worth waiting for. How a text differs from the rest is a factor of it
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
@@ -33,7 +35,13 @@ _FAR = 4.0
 for something else."""
 
 _STAY = 1.05
-"""Favours the present set: drafts that are asked for round after round come sooner."""
+"""Favours the present set: which one is best is not known so exactly."""
+
+_CHANGE = 1.0
+"""What it takes to send a remote member away or for it, in rounds: those before it drafts ahead."""
+
+_SETTLE_EVERY = 4
+"""Rounds of a text between two looks at whether it should."""
 
 _PATIENCE = 2.0
 """How long to wait for a member, over the time in which the others make what it brings."""
@@ -89,6 +97,18 @@ class Leaning:
         self._came, self._expected = self._FORGET * self._came, self._FORGET * self._expected
 
 
+@dataclass
+class Standing:
+    """Which remote members a text drafts with, for the time being."""
+
+    remote: Arm
+    """They."""
+    missed: float = math.inf
+    """What others would have gained since they would have gained anything, in rounds."""
+    rounds: int = _SETTLE_EVERY
+    """Since it was looked at."""
+
+
 class Arms:
     """What sets of members have been worth, over all sequences.
 
@@ -109,32 +129,43 @@ class Arms:
         self._more: dict[tuple[Arm, int], Mean] = {}  # tokens of the others beyond these
         self._nodes: dict[tuple[Arm, int], Mean] = {}
         self._came: dict[tuple[Arm, int], Mean] = {}  # share of rounds in which all were in time
-        self._slow: dict[tuple[Arm, int], Mean] = {}  # seconds over those of the table
+        self._slow: dict[Arm, Mean] = {}  # seconds over those of the table
         self._tried = 0  # who has a trial
         self._last = [0] * members  # the round each took part in
         self._rounds = 0
 
-    def settle(self, usual: Ids[float], leanings: Ids[Leaning], present: Arm) -> Arm:
+    def settle(
+        self, usual: Ids[float], leanings: Ids[Leaning], standing: Standing, rounds: int = 1
+    ) -> Arm:
         """Which remote members are to draft after the next round.
 
         A member that works here costs nothing to leave out for a round. A remote one does, so that
-        is settled by what the others expect as a rule, and beforehand: it is told at once.
+        is settled by what the others expect as a rule, and beforehand: it is told at once. It
+        changes where as much was missed meanwhile as changing takes: whatever comes then, no more
+        than twice what would have been best is lost.
 
         Args:
             usual: Tokens each member expects to bring, over the last rounds; 0 of those that cannot
                 say.
             leanings: Of this text, by member.
-            present: The set that takes part.
+            standing: The text's; it changes.
+            rounds: Since this was asked last.
         """
-
-        def lasting(arm: Arm) -> float:
-            stays = (arm ^ present) & self._remote == 0
-            return self._rate(arm, usual, leanings) * (_STAY if stays else 1.0)
-
         if not self._remote:
             return 0
-        best = max(range(1 << self._members), key=lasting)
-        return (best | self._trial(self._rounds + 1)) & self._remote
+        standing.rounds += rounds
+        if standing.rounds >= _SETTLE_EVERY:
+            rates: dict[Arm, float] = {}
+            for arm in self._useful(usual):
+                remote, rate = arm & self._remote, self._rate(arm, usual, leanings)
+                rates[remote] = max(rate, rates.get(remote, 0.0))
+            best = max(rates, key=rates.__getitem__)
+            gain = rates[best] / rates[standing.remote] - 1
+            standing.missed = standing.missed + standing.rounds * gain if gain else 0.0
+            if standing.missed >= _CHANGE:
+                standing.remote, standing.missed = best, 0.0
+            standing.rounds = 0
+        return (standing.remote | self._trial(self._rounds + 1)) & self._remote
 
     def choose(
         self, foreseen: Ids[float], leanings: Ids[Leaning], present: Arm, remote: Arm
@@ -152,10 +183,17 @@ class Arms:
             return self._rate(arm, foreseen, leanings) * (_STAY if arm == present else 1.0)
 
         self._rounds += 1
-        sets = (arm for arm in range(1 << self._members) if arm & self._remote == remote)
+        sets = (arm for arm in self._useful(foreseen) if arm & self._remote == remote)
         if self._rounds % _TRY_EVERY == 0:
             self._tried = min(range(self._members), key=self._last.__getitem__)
         return max(sets, key=next_round) | (self._trial(self._rounds) & ~self._remote)
+
+    def _useful(self, foreseen: Ids[float]) -> list[Arm]:
+        """All sets without members that expect nothing."""
+        idle = self.foreseeing & sum(
+            1 << member for member, tokens in enumerate(foreseen) if tokens < _BOUNDS[0]
+        )
+        return [arm for arm in range(1 << self._members) if not arm & idle]
 
     def _trial(self, round_: int) -> Arm:
         """Who has a trial in a round."""
@@ -193,11 +231,11 @@ class Arms:
             wanted: Who wanted each node.
             missed: Who was to take part, and was not waited for until the end.
         """
-        kind = _kind(foreseen)
+        kind, counts = _kind(foreseen), Counter(wanted)
         for part in _parts(arm):
             self._known(self._came, part, kind, 1.0).add(0.0 if part & missed else 1.0)
             nodes = self._nodes.setdefault((part, kind), Mean(0.0, 0.0))
-            nodes.add(sum(1 for backers in wanted if backers & part))
+            nodes.add(sum(count for backers, count in counts.items() if backers & part))
         for member in range(self._members):
             alone = 1 << member
             if arm & alone:
@@ -214,26 +252,53 @@ class Arms:
                 more = reach(path, part) - reach(path, part & self.foreseeing)
                 self._of(part, kind).add(more)
 
-    def took(self, arm: Arm, before: Arm, foreseen: Ids[float], nodes: int, seconds: float) -> None:
+    def follow(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning], tokens: int) -> float:
+        """Takes a round in which a set was all by itself, and what others foresee was not asked.
+
+        Args:
+            arm: Remote members.
+            foreseen: As it is as a rule.
+            leanings: Of this text, by member; they learn.
+            tokens: Draft tokens accepted.
+
+        Returns:
+            How much more this text gets from them than others do.
+        """
+        kind = _kind(foreseen)
+        for member, leaning in enumerate(leanings):
+            if arm >> member & 1:
+                leaning.add(tokens, self._of(1 << member, kind).value)
+            leaning.fade()
+        return self.factor(arm, leanings)
+
+    def took(self, arm: Arm, nodes: int, after: Arm, seconds: float) -> None:
         """Takes a round's time.
+
+        It goes until the next tree is proposed: where the text goes on in a way that a drafter did
+        not reckon with, because others guessed it, that draft is waited for.
 
         Args:
             arm: Who took part.
-            before: Who took part in the round before.
-            foreseen: As it was chosen by.
             nodes: Of its tree.
-            seconds: From the end of the round before.
+            after: Who takes part in the round after.
+            seconds: From when its tree was proposed until that of the round after is.
         """
-        if (arm ^ before) & self._remote:
-            return  # later rounds of this set are faster, and it is chosen for more than one
-        slow = self._known(self._slow, arm, _kind(foreseen), 1.0)
+        if (arm ^ after) & ~self.foreseeing:
+            return  # what the others are waited for says nothing of a set without them
+        slow = self._slow.setdefault(arm, Mean(1.0))
         slow.age(self._rounds)
         slow.add(min(seconds / self._cost.unloaded_s(nodes), _FAR * slow.value))
 
     def patience_s(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning]) -> float:
         """How long to wait for those of a set that do not foresee, rather than go without them."""
-        more = self._of(arm, _kind(foreseen)).value * self._factor(arm, leanings)
+        more = self._of(arm, _kind(foreseen)).value * self.factor(arm, leanings)
         return _PATIENCE * more / self._rate(arm & self.foreseeing, foreseen, leanings)
+
+    def factor(self, arm: Arm, leanings: Ids[Leaning]) -> float:
+        """How much more a text gets from those of a set that do not foresee than others do."""
+        others = arm & ~self.foreseeing
+        factors = (leanings[m].factor for m in range(self._members) if others >> m & 1)
+        return max(factors, default=1.0)
 
     def _rate(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning]) -> float:
         kind, sure = _kind(foreseen), arm & self.foreseeing
@@ -243,17 +308,11 @@ class Arms:
             tokens = _best(foreseen, sure) * (kept.factor if kept is not None else 1.0)
         if arm & ~self.foreseeing:
             came = self._known(self._came, arm, kind, 1.0).value
-            tokens += came * self._of(arm, kind).value * self._factor(arm, leanings)
+            tokens += came * self._of(arm, kind).value * self.factor(arm, leanings)
         nodes = self._nodes.get((arm, kind))
         seconds = self._cost.unloaded_s(round(nodes.value) if nodes is not None else 0)
-        slow = self._known(self._slow, arm, kind, 1.0)
+        slow = self._slow.setdefault(arm, Mean(1.0))
         return self._cost.rate(1.0 + tokens, slow.value * seconds)
-
-    def _factor(self, arm: Arm, leanings: Ids[Leaning]) -> float:
-        """How much more a text gets from those of a set that do not foresee than others do."""
-        others = arm & ~self.foreseeing
-        factors = (leanings[m].factor for m in range(self._members) if others >> m & 1)
-        return max(factors, default=1.0)
 
     def _of(self, arm: Arm, kind: int) -> Mean:
         """Tokens of a set beyond those of its members that foresee, in a kind of round."""

@@ -6,7 +6,8 @@ wanted rests. The others propose into the same tree, the most useful first, so t
 of them want is checked once and a small budget goes where it brings most.
 
 Remote members hear of a round as soon as it ends; whether they are to draft was settled before.
-What the others make of it is worked out while those are at work.
+What the others make of it is worked out while those are at work. Where it comes to nothing, the
+others are not even asked for a few rounds.
 """
 
 from __future__ import annotations
@@ -18,12 +19,19 @@ from dataclasses import dataclass, field
 
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
-from verifier.methods.arms import Arm, Arms, Leaning
+from verifier.methods.arms import Arm, Arms, Leaning, Standing
 from verifier.methods.base import Foreseeing, Outcome, Proposer, Remote
 from verifier.sequence import Sequence
 
 _NEWS = 0.3
 """Weight of a round in what is foreseen as a rule."""
+
+_UNLIKE = 0.8
+"""Where those bring so much less than at the last look, there is another at once."""
+
+_REST, _MOST_REST = 4, 16
+"""Rounds without a look for each of several in a row at which remote members alone were best, and
+at most: to look takes a twentieth of a round of a small model."""
 
 
 @dataclass
@@ -33,13 +41,20 @@ class _Session:
     foreseen: list[float]
     usual: list[float]  # the same as a rule
     leanings: list[Leaning]
+    standing: Standing
     ended: Outcome | None = None  # of a round of which only the remote ones have heard
-    took: float | None = None  # how long that was, from the end of the one before
     late: Arm = 0  # who was waited for
     until: float = math.inf  # how long, of the monotonic clock
+    patience: float = math.inf  # the same, in seconds
+    quiet: int = 0  # looks in a row that found the remote ones to do
+    looked: bool = True  # for the round at hand
+    rest: int = 0  # rounds without a look after one with
+    rested: int = 0  # of them, those that are over
+    leaning: float = 1.0  # of those that draft meanwhile, at the last one
     began: float | None = None  # when the last round ended
-    before: Arm = 0  # who took part in it
     tree: TokenTree | None = None  # what was proposed to
+    proposed: float = 0.0  # when
+    last: tuple[Arm, int] | None = None  # who took part in it, and its nodes
 
 
 @dataclass
@@ -64,8 +79,9 @@ class HybridProposer:
         self._ordered = [self.members[name] for name in self._names]  # by their bit
         self._far = [at for at, each in enumerate(self._ordered) if isinstance(each, Remote)]
         self._others = [at for at in range(len(seers), len(self._names)) if at not in self._far]
-        remote = sum(1 << at for at in self._far)
-        self._arms = Arms(len(self._names), (1 << len(seers)) - 1, remote, self.cost)
+        self._bits = {name: 1 << at for at, name in enumerate(self._names)}
+        self._remote = sum(1 << at for at in self._far)
+        self._arms = Arms(len(self._names), (1 << len(seers)) - 1, self._remote, self.cost)
 
     def open(self, sequence: Sequence) -> None:
         """Opens it with every member."""
@@ -75,9 +91,11 @@ class HybridProposer:
         everyone = (1 << count) - 1
         foreseen = [seer.foresee(sequence) for seer in self._seers]
         foreseen += [0.0] * (count - len(foreseen))
-        leanings = [Leaning() for _ in range(count)]
-        remote = self._arms.settle(foreseen, leanings, everyone)
-        self._sessions[sequence] = _Session(everyone, remote, foreseen, [*foreseen], leanings)
+        leanings, standing = [Leaning() for _ in range(count)], Standing(self._remote)
+        remote = self._arms.settle(foreseen, leanings, standing)
+        self._sessions[sequence] = _Session(
+            everyone, remote, foreseen, [*foreseen], leanings, standing
+        )
 
     def ready(self, sequence: Sequence, now: float) -> bool:
         """Whether all members are that take part, or waiting no longer pays."""
@@ -91,9 +109,13 @@ class HybridProposer:
         """Lets the members add to the tree, the most useful first."""
         session = self._sessions[sequence]
         self._work_out(sequence, session)
-        session.tree = tree
+        before, session.proposed = session.proposed, self.clock()
+        if session.last is not None:
+            self._arms.took(*session.last, session.arm, session.proposed - before)
+        session.last = None
+        session.tree = tree if session.looked else None
         budget = min(budget, sequence.request.draft_tokens or budget)
-        for at in self._arms.ranked(session.foreseen):
+        for at in self._arms.ranked(session.foreseen) if session.looked else self._far:
             tree.owner = self._names[at]
             left = budget - (len(tree) - 1) if session.arm >> at & 1 else 0
             self._ordered[at].propose(sequence, tree, left)
@@ -103,8 +125,9 @@ class HybridProposer:
         session, now = self._sessions[sequence], self.clock()
         for at in self._far:
             self._ordered[at].observe(sequence, _told(outcome, session.remote, at))
-        session.took = None if session.began is None else now - session.began
-        session.ended, session.began = outcome, now
+        session.began, session.until = now, now + session.patience
+        if session.looked or sequence.finished or not self._rests_on(session, outcome):
+            session.ended = outcome
         if sequence.finished or not outcome.wanted:
             self._work_out(sequence, session)
 
@@ -142,10 +165,20 @@ class HybridProposer:
         session.tree, session.late = None, 0
         for member in self._ordered[: len(self._seers)]:
             member.observe(sequence, outcome)
-        if outcome.wanted and not sequence.finished:
+        session.looked = session.rested == session.rest
+        if session.looked and outcome.wanted and not sequence.finished:
             self._choose(sequence, session)
         for at in self._others:
             self._ordered[at].observe(sequence, _told(outcome, session.arm, at))
+
+    def _rests_on(self, session: _Session, outcome: Outcome) -> bool:
+        """Whether the round after one without a look is another."""
+        came, usual = len(outcome.accepted), session.usual
+        leaning = self._arms.follow(session.remote, usual, session.leanings, came)
+        session.late, session.rested = 0, session.rested + 1
+        if not outcome.wanted or leaning < _UNLIKE * session.leaning:
+            session.rest = session.rested
+        return session.rested < session.rest
 
     def _choose(self, sequence: Sequence, session: _Session) -> None:
         """Settles who takes part in the next round, and of the remote ones in the one after."""
@@ -154,9 +187,17 @@ class HybridProposer:
             session.usual[at] += _NEWS * (session.foreseen[at] - session.usual[at])
         foreseen, leanings = session.foreseen, session.leanings
         session.arm = self._arms.choose(foreseen, leanings, session.arm, session.remote)
-        session.remote = self._arms.settle(session.usual, leanings, session.arm)
+        session.remote = self._arms.settle(
+            session.usual, leanings, session.standing, 1 + session.rested
+        )
+        session.rested = 0
+        session.patience = self._arms.patience_s(session.arm, foreseen, leanings)
         if session.began is not None:
-            session.until = session.began + self._arms.patience_s(session.arm, foreseen, leanings)
+            session.until = session.began + session.patience
+        lasting = session.arm == session.remote == session.standing.remote != 0
+        session.quiet = session.quiet + 1 if lasting and not session.standing.missed else 0
+        session.rest = min(_REST * session.quiet, _MOST_REST)
+        session.leaning = self._arms.factor(session.remote, leanings)
 
     def _learn(self, session: _Session, outcome: Outcome) -> None:
         """Takes a round into account.
@@ -165,7 +206,7 @@ class HybridProposer:
         part in it.
         """
         tree = outcome.tree
-        wanted = [self._backers(tree, node) for node in range(1, len(tree))]
+        wanted = tree.backers(self._bits)[1:]
         proposed = 0
         for backers in wanted:
             proposed |= backers
@@ -178,13 +219,7 @@ class HybridProposer:
             wanted,
             session.late & ~proposed,
         )
-        if session.took is not None:
-            nodes = len(tree) - 1
-            self._arms.took(arm, session.before, session.foreseen, nodes, session.took)
-        session.before = arm
-
-    def _backers(self, tree: TokenTree, node: int) -> Arm:
-        return sum(1 << at for at, name in enumerate(self._names) if tree.wanted(node, name))
+        session.last = arm, len(tree) - 1
 
 
 def _told(outcome: Outcome, arm: Arm, member: int) -> Outcome:

@@ -72,7 +72,8 @@ class _State:
     tree: TokenTree | None = None  # the one proposed to
     guessed: Forecast = field(default_factory=Forecast)  # the round's, once it was proposed
     placed: bool = False  # the window stands in the tree
-    ended_at: float | None = None  # when the last round did
+    known: int = 0  # tokens of the text when the last round that it heard of ended
+    ended_at: float | None = None  # when it did
     rounds: int = 0
 
 
@@ -133,6 +134,7 @@ class LookaheadProposer:
             window=Window(chosen.window, chosen.ngram, prompt.__next__),
             shared=shared,
             interest=Interest(self._interests),
+            known=len(sequence.ids),
         )
         self._states[sequence] = state
         state.index.catch_up(sequence.ids)
@@ -165,21 +167,23 @@ class LookaheadProposer:
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Learns from the text, and from what the target chose everywhere else in the tree."""
         state = self._states[sequence]
+        fresh, state.known = len(sequence.ids) - state.known, len(sequence.ids)
         stood = outcome.tree is state.tree  # else the cache had no room for it
         self._settle(state, outcome, stood)
         before, state.ended_at = state.ended_at, self._clock()
-        if before is not None and state.tree is not None:  # asked in that round
-            self._duty.observe(tokens=len(outcome.ids), seconds=state.ended_at - before)
-        if state.interest.forecast is not None:
-            state.forecaster.learn(outcome.ids)
+        if fresh == len(outcome.ids):  # else it did not hear of rounds before
+            if before is not None and state.tree is not None:  # asked in that round
+                self._duty.observe(tokens=fresh, seconds=state.ended_at - before)
+            if state.interest.forecast is not None:
+                state.forecaster.learn(outcome.ids)
         state.interest.end_round()
         _listen(state.said, sequence, outcome)
         if stood and state.placed:
-            state.window.learn(outcome.choices, len(outcome.ids))
+            state.window.learn(outcome.choices, fresh)
         else:
-            state.window.skip(len(outcome.ids))
+            state.window.skip(fresh)
         if state.shared is not None and self._shared is not None:
-            state.shared.add(_stretch(sequence, len(outcome.ids), self._shared.ngram_tokens))
+            state.shared.add(_stretch(sequence, fresh, self._shared.ngram_tokens))
         state.tree, state.placed, state.guessed = None, False, Forecast()
 
     def close(self, sequence: Sequence) -> None:

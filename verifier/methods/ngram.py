@@ -29,6 +29,7 @@ class _State:
     match: Match
     forecaster: Forecaster
     interest: Interest
+    known: int  # tokens of the text when the last round that it heard of ended
 
 
 class NgramProposer:
@@ -50,8 +51,8 @@ class NgramProposer:
         """Starts to index the prompt."""
         contexts, match = Contexts(_ORDER), Match()
         forecaster = Forecaster([(Origin.TEXT, contexts)], _ORDER, self._calibration, self._cost)
-        interest = Interest(self._interests)
-        state = _State(TextIndex(contexts, match), match, forecaster, interest)
+        interest, known = Interest(self._interests), len(sequence.ids)
+        state = _State(TextIndex(contexts, match), match, forecaster, interest, known)
         self._states[sequence] = state
         state.index.catch_up(sequence.ids)
 
@@ -74,7 +75,8 @@ class NgramProposer:
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Learns what the forecast was worth, and the new text."""
         state = self._states[sequence]
-        if state.interest.forecast is not None:
+        fresh, state.known = len(sequence.ids) - state.known, len(sequence.ids)
+        if state.interest.forecast is not None and fresh == len(outcome.ids):
             state.forecaster.learn(outcome.ids)
         state.interest.end_round()
 

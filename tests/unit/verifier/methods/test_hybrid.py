@@ -68,8 +68,10 @@ class Seer(Member):
     """One that knows what it expects."""
 
     expects: float = 0.0
+    asked: int = 0
 
     def foresee(self, sequence: Sequence) -> float:
+        self.asked += 1
         return self.expects
 
 
@@ -136,8 +138,9 @@ def test_a_node_that_both_want_is_checked_once() -> None:
     tree = case.round(right=[1, 2, 3])
     assert len(tree) == 1 + 4
     assert sorted(tree.owners[1:4]) in (["a"] * 3, ["b"] * 3)
-    assert all(tree.wanted(node, name) for node in (1, 2) for name in "ab")
-    assert [tree.wanted(3, name) for name in "ab"] != [tree.wanted(4, name) for name in "ab"]
+    backers = tree.backers({"a": 1, "b": 2})
+    assert backers[:3] == [0, 3, 3]
+    assert {*backers[3:5]} == {1, 2}
 
 
 def test_who_never_helps_rests_and_is_tried_again() -> None:
@@ -247,6 +250,21 @@ def test_a_text_unlike_the_others_is_found_out() -> None:
         case.b.is_ready = False
         case.round([2, 3, 4], wait_s=DRAFT_S)
     assert sum(budget > 0 for budget in case.b.budgets[-8:]) >= 7
+
+
+def test_look_ups_are_seldom_asked_while_drafts_are_best_and_soon_where_they_are_not() -> None:
+    case = Case(Seer([]), Drafter([2, 3, 4]))
+    look_up = case.a
+    assert isinstance(look_up, Seer)
+    for _ in range(300):
+        case.b.is_ready = False
+        case.round([2, 3, 4], wait_s=0.003)
+    assert look_up.asked < 50
+    look_up.path, look_up.expects = [7, 8, 9, 7, 8, 9], 6.0
+    for _ in range(30):
+        case.b.is_ready = False
+        case.round(look_up.path, wait_s=0.003)
+    assert sum(budget > 0 for budget in look_up.budgets[-20:]) >= 19
 
 
 def test_a_drafter_stays_where_a_look_up_is_better_now_and_then() -> None:

@@ -19,6 +19,7 @@ from common.store.pool_config import PoolConfig
 from common.store.pools import MemoryPools
 from tests.unit.verifier.methods.scripted_target import Target, follow, rounds, sequence
 from verifier.cost import StepCost
+from verifier.methods.base import Outcome
 from verifier.methods.gate import Gate
 from verifier.methods.gated import GatedProposer
 from verifier.methods.lookahead import LookaheadProposer
@@ -26,6 +27,7 @@ from verifier.pool.config import LookaheadConfig
 from verifier.pool.forecast import Origin
 from verifier.pool.shared import SharedPools
 from verifier.pool.sizes import PUBLISHED, SMALLEST, choose
+from verifier.sequence import Sequence
 
 FREE = StepCost()
 CPU = StepCost(((1, 3.2), (8, 4.3), (64, 14.0)))
@@ -194,11 +196,28 @@ class RecordedPool:
         pass
 
 
-def test_only_committed_text_is_shared_each_ngram_once_and_with_its_tenant() -> None:
+class Seldom(LookaheadProposer):
+    """Takes part in one round of a few, and does not hear of the others."""
+
+    every, at = 1, 0
+
+    def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
+        """See `Proposer.propose`."""
+        self.at += 1
+        if self.at % self.every == 0:
+            super().propose(sequence, tree, budget)
+
+    def observe(self, sequence: Sequence, outcome: Outcome) -> None:
+        """See `Proposer.observe`."""
+        if self.at % self.every == 0 or sequence.finished:
+            super().observe(sequence, outcome)
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_only_committed_text_is_shared_each_ngram_once_and_with_its_tenant(every: int) -> None:
     shared = Recorded()
-    proposer = LookaheadProposer(
-        WINDOW, FREE, shared=shared, tenant=lambda one: one.request.request_id
-    )
+    proposer = Seldom(WINDOW, FREE, shared=shared, tenant=lambda one: one.request.request_id)
+    proposer.every = every
     one = sequence([1, 2, 3, 4], 60)
     list(rounds(proposer, _chain, one))
     output = [tuple(one.ids[end - 3 : end]) for end in range(5, len(one.ids) + 1)]
