@@ -22,7 +22,7 @@ from common.store.pool_scripts import Layout
 from common.store.pool_worker import PoolCounts, Worker, connect
 
 _LEARNED_PER_S = 1000
-"""N-grams that this process learns by itself in a second, 2 or 3 us each."""
+"""N-grams that this process learns by itself in a second, 1 us each, or 3 where not compiled."""
 _LEARNED_AT_ONCE = 200
 
 

@@ -219,7 +219,7 @@ class HybridProposer:
             wanted,
             session.late & ~proposed,
         )
-        session.last = arm, len(tree) - 1
+        session.last = (arm, len(tree) - 1) if outcome.wanted else None  # else none follows at once
 
 
 def _told(outcome: Outcome, arm: Arm, member: int) -> Outcome:

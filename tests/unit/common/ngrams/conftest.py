@@ -1,34 +1,10 @@
-"""The compiled n-grams and those in Python."""
+"""Fixtures of both implementations."""
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
-
 import pytest
 
-from common.ngrams import calibration, contexts, predictor
-
-
-@dataclass(frozen=True)
-class Kinds:
-    """One implementation's classes."""
-
-    contexts: type[contexts.Contexts]
-    calibration: type[calibration.Calibration]
-    predictor: type[predictor.Predictor]
-
-
-IN_PYTHON = Kinds(contexts.Contexts, calibration.Calibration, predictor.Predictor)
-
-
-def compiled() -> Kinds:
-    """The compiled ones; skips where there are none."""
-    try:
-        native = importlib.import_module("common.ngrams._native")
-    except ImportError:
-        pytest.skip("n-grams were not compiled here")
-    return Kinds(native.Contexts, native.Calibration, native.Predictor)
+from tests.unit.common.ngrams.kinds import IN_PYTHON, Kinds, compiled
 
 
 @pytest.fixture(params=["compiled", "in Python"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.common.ngrams.conftest import IN_PYTHON, Kinds
+from tests.unit.common.ngrams.kinds import IN_PYTHON, Kinds
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 every_kind = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from common.ngrams.contexts import Contexts
 from common.ngrams.predictor import MATCH, Predictor
 from common.step_table import StepTable
-from tests.unit.common.ngrams.conftest import IN_PYTHON, Kinds
+from tests.unit.common.ngrams.kinds import IN_PYTHON, Kinds
 
 FREE: StepTable = ((1, 1.0), (64, 1.0))
 DEAR: StepTable = ((1, 1.0), (64, 64.0))
