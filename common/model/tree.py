@@ -100,7 +100,7 @@ class TokenTree:
         found = [bits.get(owner, 0) for owner in self.owners]
         for node, others in self._again.items():
             for owner in others:
-                found[node] |= bits[owner]
+                found[node] |= bits.get(owner, 0)
         return found
 
     def draw(self, parent: int, token: int, drawn: Drawn) -> int:

@@ -7,6 +7,7 @@ contexts: when the younger is full the older goes, and what is asked for again s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Ids
 
@@ -47,7 +48,12 @@ class Contexts:
             self.add(ids[max(index - self.order, 0) : index], ids[index])
 
     def add_ngram(self, ngram: Ids[int], weight: float) -> None:
-        """Counts each token of an n-gram after all those before it."""
+        """Counts each token of an n-gram after all those before it.
+
+        Args:
+            ngram: At most 33 tokens.
+            weight: What each counts; nothing is counted where that is no positive number.
+        """
         for end in range(1, len(ngram)):
             self._count(tuple(ngram[:end]), ngram[end], weight)
 
@@ -57,6 +63,8 @@ class Contexts:
         return dict([found]) if isinstance(found, tuple) else found
 
     def _count(self, context: Context, token: int, weight: float) -> None:
+        if not 0.0 < weight < math.inf:
+            return
         found = self._find(context)
         if found is None:
             self._keep(context, (token, weight))

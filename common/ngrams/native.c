@@ -87,9 +87,11 @@ static uint64_t key_of(const int32_t *tokens, Py_ssize_t count)
     return key;
 }
 
-static PyObject *done(const Counts *counts)
+static PyObject *done(Counts *counts)
 {
-    if (counts->failed)
+    bool failed = counts->failed;
+    counts->failed = false;
+    if (failed)
         return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
@@ -139,7 +141,8 @@ static Py_ssize_t contexts_length(ContextsObject *self)
 }
 
 /* Counts a token after each suffix of those before it. */
-static void add_suffixes(ContextsObject *self, const int32_t *before, Py_ssize_t known, int32_t token)
+static void add_suffixes(ContextsObject *self, const int32_t *before, Py_ssize_t known,
+                         int32_t token)
 {
     uint64_t keys[MOST_ORDER + 1] = {start_key};
     for (Py_ssize_t length = 1; length <= known; length++)
@@ -197,8 +200,11 @@ static PyObject *contexts_add_ngram(ContextsObject *self, PyObject *const *args,
     PyObject *fast = last_tokens(args[0], MOST_ORDER + 1, tokens, &count);
     if (!fast)
         return NULL;
+    bool longer = count < PySequence_Fast_GET_SIZE(fast);
     Py_DECREF(fast);
-    for (Py_ssize_t end = 1; end < count; end++)
+    if (longer)
+        return PyErr_Format(PyExc_ValueError, "an n-gram has at most %d tokens", MOST_ORDER + 1);
+    for (Py_ssize_t end = 1; weight > 0 && !isinf(weight) && end < count; end++)
         add(&self->counts, key_of(tokens, end), tokens[end], weight);
     return done(&self->counts);
 }
@@ -483,7 +489,8 @@ static PyObject *predictor_worth(PredictorObject *self, PyObject *args, PyObject
     const Predictor *predictor = &self->predictor;
     int nodes, most;
     double rows = 0, tokens = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ii|(dd)", names, &nodes, &most, &rows, &tokens))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ii|(dd)", names, &nodes, &most, &rows,
+                                     &tokens))
         return NULL;
     Worth worth = worth_of(predictor, rows, tokens, nodes);
     for (int at = 0; at < predictor->found && at < most; at++)

@@ -9,6 +9,7 @@ candidates are checked that give the most tokens for the seconds of the step.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +36,7 @@ class Tables(Protocol):
         """Contexts that begin with a token, as far as they are known by now. Never waits."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Candidate:
     token: int
     parent: int  # index of the candidate before it; -1 stands for the root
@@ -208,6 +209,8 @@ class Predictor:
             if not counts:
                 continue
             total = sum(counts.values())
+            if not 0.0 < total < math.inf:
+                continue
             escape = min(len(counts), total)
             ranked = sorted(counts.items(), key=_COUNT, reverse=True)
             for token, count in ranked[:_MOST_SIBLINGS]:

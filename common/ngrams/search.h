@@ -3,6 +3,8 @@
 #ifndef SEARCH_H
 #define SEARCH_H
 
+#include <math.h>
+
 #include "counts.h"
 
 enum {
@@ -95,7 +97,8 @@ static void consider(Worth *worth, double chance)
 
 static Rate *rate_of(Rates *rates, int origin, int length, double raw)
 {
-    return &rates->rates[origin][length][(int)(raw * (BINS - 1))];
+    int bin = raw > 0 ? raw < 1 ? (int)(raw * (BINS - 1)) : BINS - 1 : 0;
+    return &rates->rates[origin][length][bin];
 }
 
 static double measured(const Rate *rate, double raw)
@@ -150,8 +153,8 @@ static Candidate pop(Predictor *predictor)
 
 /* All sources' counts after a context, without the tokens of `out`, and in `next` of each which
    source knew it first; returns how many. */
-static int merged(Predictor *predictor, uint64_t key, int32_t first, const Candidate *out, int taken,
-                  Lookup *lookup, void *with, Follower *into)
+static int merged(Predictor *predictor, uint64_t key, int32_t first, const Candidate *out,
+                  int taken, Lookup *lookup, void *with, Follower *into)
 {
     int count = 0;
     for (int index = 0; index < predictor->sources; index++) {
@@ -205,13 +208,15 @@ static int predict(Predictor *predictor, const int32_t *context, int known, doub
         mass -= out[0].step;
     }
     for (int length = known; length > 0 && mass >= least; length--) {
-        int seen = merged(predictor, keys[length], context[known - length], out, count, lookup, with,
-                          followers);
+        int seen = merged(predictor, keys[length], context[known - length], out, count, lookup,
+                          with, followers);
         if (!seen)
             continue;
         double total = 0;
         for (int at = 0; at < seen; at++)
             total += followers[at].count;
+        if (!(total > 0) || isinf(total))
+            continue;
         double escape = seen < total ? seen : total;
         rank(followers, seen);
         for (int at = 0; at < seen && at < MOST_SIBLINGS; at++) {

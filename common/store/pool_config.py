@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from common.errors import ConfigError
 from common.worker_config import at_least
+
+_MOST_TOKENS = 16
+"""Of an n-gram."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,7 +16,7 @@ class PoolConfig:
     """Sizes of shared n-gram pools."""
 
     ngram_tokens: int = 4
-    """Tokens of an n-gram."""
+    """Tokens of an n-gram, from 2 to 16."""
     members: int = 64
     """N-grams kept for one first token; the least frequent go."""
     ttl_s: float = 86_400.0
@@ -35,3 +39,6 @@ class PoolConfig:
         at_least(self, "pools.", ngram_tokens=2, members=1, ttl_s=1, half_life_s=1)
         at_least(self, "pools.", max_bytes=1 << 16, cache_bytes=1 << 16, refresh_s=0.01)
         at_least(self, "pools.", flush_s=0, most_waiting=1)
+        if self.ngram_tokens > _MOST_TOKENS:
+            problem = f"must be at most {_MOST_TOKENS}, got {self.ngram_tokens}"
+            raise ConfigError(f"pools.ngram_tokens: {problem}")

@@ -35,6 +35,9 @@ _MOST_READS = 4096
 _READS = 4
 """Sets read in one call: building their tables holds other threads up."""
 
+_MOST_TOKEN = (1 << 31) - 1
+"""Greatest token id there is; a store's records have room for more."""
+
 _FOLLOW = 4
 """The best n-grams of a set whose other tokens are read ahead."""
 
@@ -297,7 +300,8 @@ class Worker:
 def _table(ngrams: Iterable[tuple[Ngram, float]]) -> Table:
     table = Table()
     for ngram, weight in ngrams:
-        table.add_ngram(ngram, weight)
+        if max(ngram) <= _MOST_TOKEN:
+            table.add_ngram(ngram, weight)
     return table
 
 

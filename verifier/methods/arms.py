@@ -48,8 +48,8 @@ _PATIENCE = 2.0
 
 _TRY_EVERY = 192
 _TRIAL_ROUNDS = 4
-"""Rounds, of all sequences, between two trials of the member that was left out longest, and those
-that it then has: the first pays for the rest before it."""
+"""Rounds that were chosen for, of all sequences, between two trials of the member that was left out
+longest, and those that it then has: the first pays for the rest before it."""
 _STALE = 0.99
 """What is left each round of the weight of what is known of times that were not seen again."""
 
@@ -161,7 +161,7 @@ class Arms:
                 rates[remote] = max(rate, rates.get(remote, 0.0))
             best = max(rates, key=rates.__getitem__)
             gain = rates[best] / rates[standing.remote] - 1
-            standing.missed = standing.missed + standing.rounds * gain if gain else 0.0
+            standing.missed = standing.missed + _SETTLE_EVERY * gain if gain else 0.0
             if standing.missed >= _CHANGE:
                 standing.remote, standing.missed = best, 0.0
             standing.rounds = 0

@@ -66,7 +66,10 @@ class Proposer(Protocol):
         """
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
-        """A round ended and its tokens are committed."""
+        """A round ended and its tokens are committed.
+
+        Beside a drafter, members of hybrids do not hear of every round.
+        """
 
     def close(self, sequence: Sequence) -> None:
         """A sequence leaves."""

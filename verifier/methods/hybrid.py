@@ -113,7 +113,7 @@ class HybridProposer:
         if session.last is not None:
             self._arms.took(*session.last, session.arm, session.proposed - before)
         session.last = None
-        session.tree = tree if session.looked else None
+        session.tree = tree
         budget = min(budget, sequence.request.draft_tokens or budget)
         for at in self._arms.ranked(session.foreseen) if session.looked else self._far:
             tree.owner = self._names[at]
@@ -125,14 +125,14 @@ class HybridProposer:
         session, now = self._sessions[sequence], self.clock()
         for at in self._far:
             self._ordered[at].observe(sequence, _told(outcome, session.remote, at))
-        session.began, session.until = now, now + session.patience
+        session.began, session.until, session.last = now, now + session.patience, None
         if session.looked or sequence.finished or not self._rests_on(session, outcome):
             session.ended = outcome
         if sequence.finished or not outcome.wanted:
             self._work_out(sequence, session)
 
     def close(self, sequence: Sequence) -> None:
-        """Closes it with every member."""
+        """Closes it with every member; a text cancelled in a rest does not teach its end."""
         del self._sessions[sequence]
         for member in self.members.values():
             member.close(sequence)
@@ -160,7 +160,7 @@ class HybridProposer:
         outcome, session.ended = session.ended, None
         if outcome is None:
             return
-        if outcome.tree is session.tree:
+        if session.looked and outcome.tree is session.tree:
             self._learn(session, outcome)
         session.tree, session.late = None, 0
         for member in self._ordered[: len(self._seers)]:
@@ -173,10 +173,13 @@ class HybridProposer:
 
     def _rests_on(self, session: _Session, outcome: Outcome) -> bool:
         """Whether the round after one without a look is another."""
-        came, usual = len(outcome.accepted), session.usual
-        leaning = self._arms.follow(session.remote, usual, session.leanings, came)
-        session.late, session.rested = 0, session.rested + 1
-        if not outcome.wanted or leaning < _UNLIKE * session.leaning:
+        session.rested, session.late = session.rested + 1, 0
+        usual = outcome.wanted and outcome.tree is session.tree and len(outcome.tree) > 1
+        if usual:
+            came, leanings = len(outcome.accepted), session.leanings
+            leaning = self._arms.follow(session.remote, session.usual, leanings, came)
+            usual = leaning >= _UNLIKE * session.leaning
+        if not usual:
             session.rest = session.rested
         return session.rested < session.rest
 
@@ -219,7 +222,7 @@ class HybridProposer:
             wanted,
             session.late & ~proposed,
         )
-        session.last = (arm, len(tree) - 1) if outcome.wanted else None  # else none follows at once
+        session.last = arm, len(tree) - 1
 
 
 def _told(outcome: Outcome, arm: Arm, member: int) -> Outcome:

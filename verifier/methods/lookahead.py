@@ -171,12 +171,13 @@ class LookaheadProposer:
         stood = outcome.tree is state.tree  # else the cache had no room for it
         self._settle(state, outcome, stood)
         before, state.ended_at = state.ended_at, self._clock()
-        if fresh == len(outcome.ids):  # else it did not hear of rounds before
+        missed = fresh != len(outcome.ids)  # it did not hear of rounds before
+        if not missed:
             if before is not None and state.tree is not None:  # asked in that round
                 self._duty.observe(tokens=fresh, seconds=state.ended_at - before)
             if state.interest.forecast is not None:
                 state.forecaster.learn(outcome.ids)
-        state.interest.end_round()
+        state.interest.end_round(missed=missed)
         _listen(state.said, sequence, outcome)
         if stood and state.placed:
             state.window.learn(outcome.choices, fresh)

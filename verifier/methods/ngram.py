@@ -76,9 +76,10 @@ class NgramProposer:
         """Learns what the forecast was worth, and the new text."""
         state = self._states[sequence]
         fresh, state.known = len(sequence.ids) - state.known, len(sequence.ids)
-        if state.interest.forecast is not None and fresh == len(outcome.ids):
+        missed = fresh != len(outcome.ids)  # it did not hear of rounds before
+        if state.interest.forecast is not None and not missed:
             state.forecaster.learn(outcome.ids)
-        state.interest.end_round()
+        state.interest.end_round(missed=missed)
 
     def close(self, sequence: Sequence) -> None:
         """Forgets the text."""

@@ -81,9 +81,15 @@ class Interest:
             self.forecast = self._look(find)
         return self.forecast
 
-    def end_round(self) -> None:
-        """The text went on: the next look is another."""
+    def end_round(self, *, missed: bool = False) -> None:
+        """The text went on: the next look is another.
+
+        Args:
+            missed: Whether it was not asked in rounds before, which was rest enough.
+        """
         self._looked, self.forecast = False, None
+        if missed:
+            self._rest = 0
 
     def _look(self, find: Callable[[], Forecast | None]) -> Forecast | None:
         if self._rest:

@@ -270,7 +270,14 @@ def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"ngram_tokens": 1}, {"members": 0}, {"max_bytes": 1}, {"refresh_s": 0.0}]
+    "sizes",
+    [
+        {"ngram_tokens": 1},
+        {"ngram_tokens": 17},
+        {"members": 0},
+        {"max_bytes": 1},
+        {"refresh_s": 0.0},
+    ],
 )
 def test_sizes_that_make_no_sense(sizes: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"pools.{next(iter(sizes))}"):

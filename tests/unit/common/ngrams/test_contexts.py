@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 
@@ -41,6 +42,18 @@ def test_an_ngram_counts_after_all_that_is_before_it(kinds: Kinds) -> None:
     assert contexts.followers((1,)) == {2: 3.5}
     assert contexts.followers((2,)) is None
     assert len(contexts) == 2
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, math.inf, -math.inf, math.nan])
+def test_weights_that_are_no_positive_numbers_count_for_nothing(
+    kinds: Kinds, weight: float
+) -> None:
+    contexts = kinds.contexts(1)
+    contexts.add_ngram((1, 2, 3), weight)
+    assert len(contexts) == 0
+    contexts.add_ngram((1, 2), 1.0)
+    contexts.add_ngram((1, 2, 3), weight)
+    assert contexts.followers((1,)) == {2: 1.0}
 
 
 def test_the_longest_unused_contexts_go(kinds: Kinds) -> None:
@@ -90,6 +103,8 @@ def test_what_makes_no_sense_is_refused_by_the_compiled_ones(native: Kinds) -> N
     contexts = native.contexts(2)
     with pytest.raises(OverflowError, match="4294967296 is no token"):
         contexts.add([1], 1 << 32)
+    with pytest.raises(ValueError, match="at most 33 tokens"):
+        contexts.add_ngram(range(34), 1.0)
     with pytest.raises(TypeError):
         contexts.extend(["a", "b"], 0)  # type: ignore[list-item]
     assert len(contexts) == 0

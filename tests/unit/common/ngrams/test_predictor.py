@@ -139,6 +139,16 @@ def test_compiled_predictions_are_those_in_python(native: Kinds, seed: int) -> N
                 text.extend(ids, len(ids) - len(fresh))
 
 
+def test_counts_beyond_any_measure_predict_nothing(kinds: Kinds) -> None:
+    """Sums of them are no numbers to divide by."""
+    text = kinds.contexts(2)
+    for token in range(3):
+        text.add_ngram((7, token), 1.7e308)
+    predictor = kinds.predictor([(TEXT, text)], 2, kinds.calibration(), FREE)
+    assert predictor.search([7], 4)[0] == []
+    assert predictor.search([7], 4, line=[5], agreed=-3)[0] == [5]
+
+
 def test_an_error_of_a_table_is_passed_on(native: Kinds) -> None:
     class Broken:
         def table(self, first: int) -> Contexts | None:
