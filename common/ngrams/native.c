@@ -28,12 +28,14 @@ typedef struct {
 
 /* Tables that were looked up in one search, and stay alive until its end. */
 typedef struct {
+    void *tables[MEMO];
     int32_t first[MEMO];
     PyObject *table[MEMO];
     bool failed;
 } Memo;
 
 static PyTypeObject ContextsType, CalibrationType, PredictorType;
+static PyObject *table_name; /* of the method of sources that have a table for each first token */
 
 /* Reads a token; false with an error set where it is none. */
 static bool token_of(PyObject *object, int32_t *token)
@@ -376,16 +378,16 @@ static Counts *look_up(void *tables, int32_t first, void *with)
     unsigned at = (uint32_t)first % MEMO;
     if (memo->failed)
         return NULL;
-    if (!memo->table[at] || memo->first[at] != first) {
+    if (!memo->table[at] || memo->first[at] != first || memo->tables[at] != tables) {
         PyObject *token = PyLong_FromLong(first);
-        PyObject *table = token ? PyObject_CallMethod(tables, "table", "O", token) : NULL;
+        PyObject *table = token ? PyObject_CallMethodOneArg(tables, table_name, token) : NULL;
         Py_XDECREF(token);
         if (table && table != Py_None && !PyObject_TypeCheck(table, &ContextsType)) {
             PyErr_SetString(PyExc_TypeError, "a table must be Contexts or None");
             Py_CLEAR(table);
         }
         memo->failed = !table;
-        memo->first[at] = first;
+        memo->tables[at] = tables, memo->first[at] = first;
         Py_XSETREF(memo->table[at], table);
     }
     PyObject *table = memo->table[at];
@@ -582,6 +584,9 @@ PyMODINIT_FUNC PyInit__native(void)
     if (salt)
         start_key = (uint64_t)PyObject_Hash(salt) * 0x9E3779B97F4A7C15u;
     Py_XDECREF(salt);
+    table_name = PyUnicode_InternFromString("table");
+    if (!table_name)
+        Py_CLEAR(made);
     for (int at = 0; made && at < 3; at++)
         if (PyModule_AddType(made, types[at]) < 0)
             Py_CLEAR(made);

@@ -60,7 +60,6 @@ typedef struct {
     int32_t *contexts; /* what is followed after each candidate, `order` tokens or fewer each */
     int waiting, waiting_room;
     Candidate *heap;
-    bool failed; /* for want of memory */
 } Predictor;
 
 typedef struct {

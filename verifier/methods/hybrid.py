@@ -19,19 +19,20 @@ from dataclasses import dataclass, field
 
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
-from verifier.methods.arms import Arm, Arms, Leaning, Standing
+from verifier.methods.arms import Arm, Arms, Standing
 from verifier.methods.base import Foreseeing, Outcome, Proposer, Remote
+from verifier.methods.beliefs import Leaning
 from verifier.sequence import Sequence
 
 _NEWS = 0.3
 """Weight of a round in what is foreseen as a rule."""
 
-_UNLIKE = 0.8
-"""Where those bring so much less than at the last look, there is another at once."""
-
 _REST, _MOST_REST = 4, 16
 """Rounds without a look for each of several in a row at which remote members alone were best, and
 at most: to look takes a twentieth of a round of a small model."""
+
+_UNLIKE = 0.8
+"""Where they bring so much less than at the last look, the next one is at once."""
 
 
 @dataclass
@@ -44,8 +45,7 @@ class _Session:
     standing: Standing
     ended: Outcome | None = None  # of a round of which only the remote ones have heard
     late: Arm = 0  # who was waited for
-    until: float = math.inf  # how long, of the monotonic clock
-    patience: float = math.inf  # the same, in seconds
+    patience: float = math.inf  # how long, in seconds
     quiet: int = 0  # looks in a row that found the remote ones to do
     looked: bool = True  # for the round at hand
     rest: int = 0  # rounds without a look after one with
@@ -55,6 +55,11 @@ class _Session:
     tree: TokenTree | None = None  # what was proposed to
     proposed: float = 0.0  # when
     last: tuple[Arm, int] | None = None  # who took part in it, and its nodes
+
+    @property
+    def until(self) -> float:
+        """When waiting ends, of the monotonic clock."""
+        return math.inf if self.began is None else self.began + self.patience
 
 
 @dataclass
@@ -125,7 +130,7 @@ class HybridProposer:
         session, now = self._sessions[sequence], self.clock()
         for at in self._far:
             self._ordered[at].observe(sequence, _told(outcome, session.remote, at))
-        session.began, session.until, session.last = now, now + session.patience, None
+        session.began, session.last = now, None
         if session.looked or sequence.finished or not self._rests_on(session, outcome):
             session.ended = outcome
         if sequence.finished or not outcome.wanted:
@@ -195,8 +200,6 @@ class HybridProposer:
         )
         session.rested = 0
         session.patience = self._arms.patience_s(session.arm, foreseen, leanings)
-        if session.began is not None:
-            session.until = session.began + session.patience
         lasting = session.arm == session.remote == session.standing.remote != 0
         session.quiet = session.quiet + 1 if lasting and not session.standing.missed else 0
         session.rest = min(_REST * session.quiet, _MOST_REST)

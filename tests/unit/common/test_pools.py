@@ -258,6 +258,11 @@ def test_without_a_store_pools_are_this_process_only() -> None:
     pools.close()
 
 
+def test_ids_that_are_none_are_left_out_of_what_a_store_holds() -> None:
+    table = pool_worker._table([((1, 1 << 31), 1.0), ((1, 2), 1.0)])
+    assert table.followers((1,)) == {2: 1.0}
+
+
 def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
     cache = Cache(64 << 10)
     for first in range(5000):

@@ -16,7 +16,7 @@ from tests.unit.common.ngrams.kinds import IN_PYTHON, Kinds
 
 FREE: StepTable = ((1, 1.0), (64, 1.0))
 DEAR: StepTable = ((1, 1.0), (64, 64.0))
-TEXT, SHARED = 1, 2
+TEXT, SHARED, THEIRS = 1, 2, 3
 
 
 @dataclass
@@ -119,7 +119,11 @@ def test_compiled_predictions_are_those_in_python(native: Kinds, seed: int) -> N
         for kinds, calibration in zip((native, IN_PYTHON), calibrations, strict=True):
             texts.append(kinds.contexts(order))
             texts[-1].extend(ids, 0)
-            sources = [(TEXT, texts[-1]), (SHARED, by_first(kinds, others))]
+            sources = [
+                (TEXT, texts[-1]),
+                (SHARED, by_first(kinds, others)),
+                (THEIRS, by_first(kinds, others[::-1])),
+            ]
             predictors.append(kinds.predictor(sources, order, calibration, steps))
         for _ in range(25):
             line = [draw.randrange(vocabulary) for _ in range(draw.randrange(5))]
@@ -159,6 +163,9 @@ def test_an_error_of_a_table_is_passed_on(native: Kinds) -> None:
         predictor.search([7], 4)
     with pytest.raises(TypeError):
         predictor.search(None, 4)  # type: ignore[arg-type]
+
+
+def test_the_compiled_one_says_what_it_can_take(native: Kinds) -> None:
     with pytest.raises(ValueError, match="at most 3 sources"):
         native.predictor([(1, native.contexts(1))] * 4, 2, native.calibration(), FREE)
     with pytest.raises(ValueError, match="an origin must be 1 to 3"):

@@ -69,3 +69,18 @@ def test_a_text_that_begins_to_repeat_itself_is_followed_from_the_next_look_on()
 def test_little_pays_for_one_alone_and_not_beside_others(sequences: int, share: float) -> None:
     looks = _looks([0.3] * 1000, sequences)
     assert sum(looks[500:]) / 500 == pytest.approx(share, abs=0.05)
+
+
+def test_a_rest_ends_where_rounds_were_missed() -> None:
+    """A hybrid that does not ask has rested for it."""
+    clock = Clock()
+    interest = Interest(Interests(StepCost(((1, STEP_S), (64, STEP_S))), clock))
+
+    def find() -> Forecast:
+        clock.now += LOOK_S
+        return Forecast()
+
+    while interest.look(find) is not None:
+        interest.end_round()
+    interest.end_round(missed=True)
+    assert interest.look(find) is not None
