@@ -44,7 +44,7 @@ class EngineThread(threading.Thread):
         """The thread's body."""
         try:
             while not self._stopping.is_set():
-                if not self._engine.step():
+                if not self._engine.step() and not self._stopping.is_set():
                     self._engine.wait()
         except Exception:
             # Engines survive a bad batch by themselves: what comes here is a bug, and a worker

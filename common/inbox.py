@@ -69,7 +69,7 @@ class Inbox:
         self.wake()
 
     def wake(self) -> None:
-        """Ends a `wait`."""
+        """Ends a `wait`, unless a `take` comes before it."""
         if not self._pulled:
             self._pulled = True
             self._cord.send(b"-")
@@ -90,10 +90,14 @@ class Inbox:
     def take(self, *, feeds: bool = True) -> bool:
         """Does what is asked for that is here now; returns whether there was anything.
 
+        Afterwards nothing can be read from `fileno` that came before.
+
         Args:
             feeds: Whether to read feeds, and not only notes: to find nothing there costs a call to
                 the system.
         """
+        if self._pulled:
+            self._hush()  # first: what is posted from now on rings again
         count = len(self._notes)  # not those that arrive meanwhile: it could last
         for _ in range(count):
             _do(self._notes.popleft())
@@ -105,9 +109,16 @@ class Inbox:
             most_s = min(most_s, _RETRY_S)
         if most_s > 0:  # by the selector's own descriptor, for its timeouts are of milliseconds
             select.select([self._selector], [], [], most_s)
+        self._hush()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable where there is something to `take`."""
+        return self._selector.fileno()
+
+    def _hush(self) -> None:
         with suppress(BlockingIOError):
             self._bell.recv(64)
-            self._pulled = False
+        self._pulled = False
 
     def _read(self) -> bool:
         """Does what feeds ask for; returns whether anything had come."""

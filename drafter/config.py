@@ -24,11 +24,17 @@ class EngineConfig:
     """Longest branch drafted, in tokens; a verifier that asks for more gets this many."""
     fanout: int = 3
     """Most bonus guesses drafted for, for each accepted length; 0 drafts nothing ahead."""
-    scratch_tokens: int = 64
-    """Positions of the cache for each session's drafted tokens."""
+    scratch_tokens: int = 160
+    """Most positions of the cache for each session's drafted tokens; where the cache is full, as
+    many as one branch takes."""
+
+    @property
+    def branch_tokens(self) -> int:
+        """Positions of the cache for one branch, its bonus and one more."""
+        return self.max_draft_tokens + 2
 
     def __post_init__(self) -> None:
-        at_least(self, "engine.", fanout=0, scratch_tokens=self.max_draft_tokens + 2)
+        at_least(self, "engine.", fanout=0, scratch_tokens=self.branch_tokens)
         at_least(self, "engine.", block_tokens=2, max_batch_tokens=1, max_sessions=1)
         at_least(self, "engine.", max_draft_tokens=1)
 

@@ -29,13 +29,15 @@ from drafter.item import Item, drawn_from, row_of
 from drafter.mirror import Mirror, Round, mark
 from drafter.mirrors import Mirrors
 from drafter.nodes import Node
+from drafter.outlook import Chances
 from drafter.reply import Key, Outbox, Reply
 from drafter.totals import Totals
 
 _log = logging.getLogger(__name__)
 
 _ROLL_S = 1.5e-3
-"""Longest call of several passes: a commit that comes meanwhile has to wait for its end."""
+"""Longest call of several passes where a verifier waits for one of its branches: what others say
+meanwhile waits for its end."""
 
 _SMOOTHING = 0.1
 
@@ -58,6 +60,7 @@ class DraftEngine:
         self._meter, self._tokens, self._stale = StepMeter(), 0, 0
         self._gauges = Gauges(config)
         self._pass_s = 0.0  # moving average of one pass
+        self._chances = {greedy: Chances() for greedy in (True, False)}
         self.totals = Totals()
         """What else was done so far."""
 
@@ -156,6 +159,7 @@ class DraftEngine:
             list(ids),
             Node(ids[-1], len(ids) - 1),
             wants_drawn=drawn and not sampling.greedy,
+            chances=self._chances[sampling.greedy],
         )
         mirror.computed = mirror.lease.reuse_prefix(mirror.ids)
         mirror.path_hash = fence.extend(fence.EMPTY, mirror.ids)
@@ -276,7 +280,7 @@ class DraftEngine:
             ready = rows and self._mirrors.reserve(key, mirror, mirror.computed + rows)
             ends = [mirror.root] if rows == mirror.pending else []
             return Item(key, mirror, committed=rows, ends=ends) if ready else None
-        if mirror.unplanned:
+        while mirror.unplanned:
             try:
                 self._plan(mirror)
             except Exception:  # as with a bad batch
@@ -288,30 +292,35 @@ class DraftEngine:
         return Item(key, mirror, nodes=nodes, ends=nodes) if nodes else None
 
     def _plan(self, mirror: Mirror) -> None:
-        """Finds the next best tokens wherever the chain in flight may break, and plans for them."""
+        """Finds the next best tokens wherever the chain in flight may end, and plans for them."""
         fanout = mirror.round.fanout if mirror.round is not None and not mirror.wants_drawn else 0
-        open_nodes = [node for node in mirror.breaks if node.logits is not None]
+        open_nodes = [node for node in (mirror.root, *mirror.chain) if node.logits is not None]
         if fanout and open_nodes:
             logits = torch.stack([node.logits for node in open_nodes if node.logits is not None])
             rows = [row_of(mirror, node) for node in open_nodes]
             chosen = [node.choice for node in open_nodes if node.choice is not None]
-            for node, others in zip(
+            for node, found in zip(
                 open_nodes, runners_up(logits, rows, chosen, fanout), strict=True
             ):
-                node.others, node.logits = others, None
+                node.others, node.behind, node.logits = found.ids, found.behind, None
         mirror.look_ahead()
 
     def _run(self, batch: list[Item]) -> int:
         """Computes a batch, and goes on with its branches where that takes no further call.
 
+        What goes ahead of outcomes stops where news comes, for one of them may be what it says.
+
         Returns:
             Passes.
         """
         most = int(_ROLL_S / self._pass_s) if self._pass_s and self._runner.rolls else 0
+        news = -1
+        if most and not any(item.mirror.due for item in batch):
+            most, news = self._config.max_draft_tokens, self._inbox.fileno()
         further = rolling.levels(batch, most)
         started = time.perf_counter()
         if further:
-            rolling.roll(self._runner, batch, further)
+            further = rolling.roll(self._runner, batch, further, news)
         else:
             self._pass(batch)
         seconds = (time.perf_counter() - started) / (1 + further)

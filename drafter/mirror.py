@@ -13,7 +13,11 @@ from common import fence
 from common.model.kv_cache import KvLease
 from common.sampling_params import SamplingParams
 from drafter.nodes import Node
-from drafter.outlook import Odds, outcomes
+from drafter.outlook import Chances, Outcome, outcomes
+
+_WAVE = 7
+"""Branches that are drafted together ahead of an outcome: these should be there when a pass of a
+target that is not much slower than its drafter ends, and the next ones come after."""
 
 _MOST_RESTING = 32
 """Committed tokens that gather while no draft is wanted; they take one pass together."""
@@ -108,8 +112,8 @@ class Mirror:
     """Number of the last message; the least recently used mirror is dropped first."""
     told_at: float | None = None
     """When the round came whose branch waits for its first pass, by the monotonic clock."""
-    odds: Odds = field(default_factory=Odds)
-    """What its rounds have shown."""
+    chances: Chances = field(default_factory=Chances)
+    """What rounds have shown, of this text and others."""
     chain: list[Node] = field(default_factory=list)
     """What the verifier is checking, or is being drafted for it."""
     branches: list[Branch] = field(default_factory=list)
@@ -117,8 +121,10 @@ class Mirror:
     free: list[int] = field(default_factory=list)
     """Scratch slots no node has."""
     unplanned: bool = False
-    """Whether outcomes of the chain in flight wait to be drafted for: see `look_ahead`."""
-    _sent: dict[tuple[int, int], int] = field(default_factory=dict)  # lengths, by outcome
+    """Whether further outcomes of the chain in flight may be drafted for: see `look_ahead`."""
+    _ahead: dict[Outcome, int] = field(
+        default_factory=dict
+    )  # begun; lengths of those that are sent
     _ends_known: bool = False  # whether the bonus after the whole chain has its branch
 
     @property
@@ -182,8 +188,8 @@ class Mirror:
         assert self.lease.capacity >= len(self.ids) + len(ended.ids)
         sent = 0
         if self._checked_by(ended):
-            self.odds.observe(self.chain, self.root, ended.ids)
-            sent = self._sent.get((ended.accepted, ended.ids[-1]), 0)
+            self.chances.observe(self.chain, self.root, ended.ids)
+            sent = self._ahead.get((ended.accepted, ended.ids[-1]), 0)
         right = self.root.follow(ended.ids)
         moves = self._keep(right)
         self._free_all_but(right[-1] if len(right) == len(ended.ids) else None, right)
@@ -211,9 +217,9 @@ class Mirror:
                 branch.grow()
 
     def finished(self) -> list[Finished]:
-        """Branches to be sent: the one that is due, or all that go ahead once all are there.
+        """Branches to be sent: the one that is due, or a wave of those that go ahead.
 
-        These travel together: each message costs both ends more than it carries.
+        All of a wave travel together: each message costs both ends more than it carries.
         """
         if self.round is None or self.pending:
             return []
@@ -227,23 +233,26 @@ class Mirror:
             return done
         for branch in self.branches:
             nodes = branch.leaf.path()[-branch.length :]
-            self._sent[branch.outcome.accepted, branch.outcome.ids[-1]] = branch.length
+            self._ahead[branch.outcome.accepted, branch.outcome.ids[-1]] = branch.length
             done.append(Finished(branch.outcome, tuple(nodes)))
+        self.unplanned = len(self.branches) > 0
         self.branches = []
         return done
 
-    @property
-    def breaks(self) -> list[Node]:
-        """Nodes after which the chain in flight may break."""
-        return [self.root, *self.chain[:-1]] if self.chain else []
-
     def look_ahead(self) -> None:
-        """Plans branches for the likeliest outcomes in which the chain in flight breaks."""
+        """Plans a wave of branches, for the likeliest outcomes of the chain in flight."""
         self.unplanned = False
         if self.round is None or not self.round.draft_tokens:
             return
-        most = len(self.free) // (self.round.draft_tokens + 1) - 1  # one is for the whole chain
-        for node, token in outcomes(self.breaks, self.odds, self.round.fanout, max(most, 0)):
+        most = len(self.free) // (self.round.draft_tokens + 1) - (not self._ends_known)
+        for node, token in outcomes(
+            self.root,
+            self.chain,
+            self.chances,
+            self.round.fanout,
+            min(max(most, 0), _WAVE),
+            self._ahead,
+        ):
             self._start(node, token, self.round.draft_tokens)
 
     def _aim(self, ended: Round, checked: int) -> None:
@@ -255,7 +264,7 @@ class Mirror:
         """
         self.round = ended if ended.draft_tokens or ended.verifying else None
         self.answered = self.unplanned = checked > 0
-        self.chain, self.branches, self._sent, self._ends_known = [], [], {}, False
+        self.chain, self.branches, self._ahead, self._ends_known = [], [], {}, False
         self._grow_chain(checked or ended.draft_tokens)
         if len(self.chain) < checked:
             self.round = None  # it checks what is not known here
@@ -301,6 +310,7 @@ class Mirror:
         branch.grow()
         if branch.wanted > 0:
             self.branches.append(branch)
+            self._ahead[len(accepted), bonus] = 0
 
     def _keep(self, right: Ids[Node]) -> list[tuple[int, int]]:
         """Counts computed nodes that are committed now as such; returns what is to be copied."""

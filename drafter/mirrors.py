@@ -55,10 +55,13 @@ class Mirrors:
         return self._grow(key, lambda: mirror.lease.reserve(positions))
 
     def reserve_scratch(self, key: Key, mirror: Mirror) -> None:
-        """Makes room for drafted nodes, in the same way."""
-        positions = self._config.scratch_tokens
-        if self._grow(key, lambda: mirror.scratch.reserve(positions)):
-            mirror.free = mirror.scratch.slots[:positions].tolist()
+        """Makes room for drafted nodes: all there should be, or for one branch in the same way."""
+        positions, least = self._config.scratch_tokens, self._config.branch_tokens
+        if not mirror.scratch.reserve(positions):
+            positions = least
+            if not self._grow(key, lambda: mirror.scratch.reserve(least)):
+                return
+        mirror.free = mirror.scratch.slots[:positions].tolist()
 
     def give_up(self, key: Key, reason: str) -> None:
         """Ends a mirror and tells why; one that is gone is fine."""

@@ -38,6 +38,8 @@ class Node:
     """What the choice was made from, `[V]`, until `others` are."""
     others: Sequence[int] = ()
     """The next best tokens after the choice, best first."""
+    behind: Sequence[float] | None = None
+    """How much less their scores are than the choice's; None until `others` are known."""
     children: dict[int, Node] = field(default_factory=dict)
     """By token."""
 

@@ -1,50 +1,58 @@
 """Which outcomes of a round to draft for while it is being verified.
 
 A chain of K tokens is in flight. Its outcome is (k, bonus): k of them are right, and the token
-the target chose follows. With acceptance α, k < K has the probability α^k (1 - α) and k = K has
-α^K. Where the target disagreed after k tokens the draft model's own choice is ruled out, and the
-bonus is most likely the next best token of the draft model, ranked by the same keyed noise; after
-the whole chain it is most likely the model's choice. Outcomes are taken in order of probability
-(the fan-out rule of Kumar et al. 2026, with coverage as measured rather than a power law).
+the target chose follows. How likely each is follows from how sure the draft model was: where the
+next best token's score is far behind the choice's the two models hardly ever differ, and where it
+is close behind the target takes it almost as often. What scores so far apart came to is counted,
+over all texts. The chance of an outcome is that of all choices before the break times that of the
+bonus there; outcomes are drafted for in that order (the fan-out rule of Kumar et al. 2026, with
+chances by the scores at hand rather than by the place in the chain).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from bisect import bisect
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 from drafter.nodes import Node
 
 _LEAST = 0.02
 """Outcomes less likely than this are not worth a row."""
 
-_FORGET = 0.98
-_PRIOR = 8.0
+_BOUNDS = (0.1, 0.2, 0.3, 0.45, 0.65, 0.9, 1.2, 1.6, 2.2, 3.0, 4.5)
+"""Of how much less one score is than another, in nats where nothing is drawn: within two of them
+chances are about the same."""
+
+_RANKS = 3
+"""Next best tokens whose chances are told apart; any after these count as the last."""
+
+_PRIOR = 16.0
+_MOST = 2000.0
+"""Tokens that what is known of one range is worth at first, and at most: the past is forgotten."""
+
+Outcome = tuple[int, int]
+"""Accepted tokens of the chain, and the bonus."""
 
 
-class Odds:
-    """What one session's rounds have shown so far.
+class Chances:
+    """How often tokens were right, by how far scores were apart."""
 
-    Args:
-        acceptance: What to believe of α at first.
-        coverage: And of the chance that the bonus of a broken chain is the next best token, the
-            one after that, ….
-    """
+    def __init__(self) -> None:
+        gaps = [0.05, *(0.5 * (low + high) for low, high in pairwise(_BOUNDS)), 6.0]
+        choice = [1 - 0.5 * math.exp(-1.2 * gap) for gap in gaps]
+        other = [0.35 * math.exp(-2 * gap) for gap in gaps]
+        self._tested = [[_PRIOR] * len(gaps) for _ in range(1 + _RANKS)]
+        self._right = [[_PRIOR * chance for chance in line] for line in (choice, *[other] * _RANKS)]
 
-    def __init__(
-        self, acceptance: float = 0.7, coverage: Sequence[float] = (0.45, 0.15, 0.08)
-    ) -> None:
-        self._accepted, self._tested = acceptance * _PRIOR, _PRIOR
-        self._covered = [chance * _PRIOR for chance in coverage]
-        self._broken = _PRIOR
+    def of_choice(self, node: Node) -> float:
+        """Chance that the target chooses as the draft model did after a node."""
+        return self._at(0, _gap(node))
 
-    @property
-    def acceptance(self) -> float:
-        """α."""
-        return self._accepted / self._tested
-
-    def coverage(self, rank: int) -> float:
-        """Chance that the bonus of a broken chain is the next best token of this rank."""
-        return self._covered[rank] / self._broken if rank < len(self._covered) else 0.0
+    def of_others(self, node: Node) -> list[float]:
+        """Chance of each of the next best tokens there."""
+        return [self._at(rank, gap) for rank, gap in enumerate(node.behind or (), 1)]
 
     def observe(self, chain: Sequence[Node], root: Node, ids: Sequence[int]) -> None:
         """Learns from a round.
@@ -54,42 +62,65 @@ class Odds:
             root: The node before it.
             ids: What was committed.
         """
-        if not chain:
-            return
-        right = 0  # other methods may have gone on where the chain broke
-        while right < min(len(chain), len(ids) - 1) and chain[right].token == ids[right]:
-            right += 1
-        self._accepted = _FORGET * self._accepted + right
-        self._tested = _FORGET * self._tested + min(right + 1, len(chain))
-        if right < len(chain):
-            others = (chain[right - 1] if right else root).others
-            self._broken = _FORGET * self._broken + 1
-            self._covered = [
-                _FORGET * covered + (rank < len(others) and others[rank] == ids[right])
-                for rank, covered in enumerate(self._covered)
-            ]
+        for node, token in zip((root, *chain), ids, strict=False):
+            if node.behind is not None:
+                self._count(0, _gap(node), node.choice == token)
+                for rank, (other, gap) in enumerate(zip(node.others, node.behind, strict=True), 1):
+                    self._count(rank, gap, other == token)
+            if node.choice != token:
+                break  # other methods may have gone on
+
+    def _at(self, rank: int, gap: float) -> float:
+        line, at = min(rank, _RANKS), bisect(_BOUNDS, gap)
+        return self._right[line][at] / self._tested[line][at]
+
+    def _count(self, rank: int, gap: float, right: bool) -> None:
+        line, at = min(rank, _RANKS), bisect(_BOUNDS, gap)
+        kept = min(1.0, _MOST / (self._tested[line][at] + 1))
+        self._tested[line][at] = kept * (self._tested[line][at] + 1)
+        self._right[line][at] = kept * (self._right[line][at] + right)
 
 
-def outcomes(breaks: Sequence[Node], odds: Odds, fanout: int, most: int) -> list[tuple[Node, int]]:
-    """The likeliest outcomes in which a chain in flight breaks.
+def outcomes(
+    root: Node,
+    chain: Sequence[Node],
+    chances: Chances,
+    fanout: int,
+    most: int,
+    known: Collection[Outcome] = (),
+) -> list[tuple[Node, int]]:
+    """The likeliest outcomes of a chain in flight, as far as it has been computed.
 
     Args:
-        breaks: The nodes after which it may: the one before the chain, and all of it but its end.
-        odds: What is known of the session.
-        fanout: Most bonus guesses for each accepted length.
+        root: The node before it.
+        chain: It.
+        chances: What rounds have shown.
+        fanout: Most bonus guesses for each accepted length, beside the choice after all of it.
         most: Most outcomes.
+        known: Outcomes that are not wanted.
 
     Returns:
         For each the last accepted node and the bonus, likeliest first.
     """
     found: list[tuple[float, Node, int]] = []
     reached = 1.0
-    for node in breaks:
-        broken = reached * (1 - odds.acceptance)
+    for accepted, node in enumerate((root, *chain)):
+        if node.behind is None:
+            break
+        guesses = list(zip(chances.of_others(node), node.others, strict=True))[:fanout]
+        right = chances.of_choice(node)
+        if accepted == len(chain) and node.choice is not None:
+            guesses.append((right, node.choice))
         found.extend(
-            (broken * odds.coverage(rank), node, token)
-            for rank, token in enumerate(node.others[:fanout])
+            (reached * chance, node, token)
+            for chance, token in guesses
+            if reached * chance >= _LEAST and (accepted, token) not in known
         )
-        reached *= odds.acceptance
+        reached *= right
     found.sort(key=lambda outcome: -outcome[0])
-    return [(node, token) for chance, node, token in found[:most] if chance >= _LEAST]
+    return [(node, token) for _, node, token in found[:most]]
+
+
+def _gap(node: Node) -> float:
+    """How far the next best token is behind the choice; infinite where there is no other."""
+    return min(node.behind or (), default=math.inf)

@@ -40,24 +40,32 @@ def levels(batch: Ids[Item], most: int) -> int:
     return max(most, 0) if any(item.ends for item in batch) else 0
 
 
-def roll(runner: Runner, batch: Ids[Item], count: int) -> None:
-    """Computes a batch, and so many further tokens of every branch.
+def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> int:
+    """Computes a batch, and further tokens of every branch.
 
     Args:
         runner: The draft model; it `rolls`.
         batch: What is to be computed.
-        count: See `levels`.
+        count: Most further tokens; see `levels`.
+        news: A descriptor; where it can be read from, no further ones are begun.
+
+    Returns:
+        How many further tokens.
     """
     ends = [(item.mirror, node) for item in batch for node in item.ends]
     slots = [[mirror.free.pop() for mirror, _ in ends] for _ in range(count)]
     fanout = max(mirror.round.fanout for mirror, _ in ends if mirror.round is not None)
-    chosen = runner.roll([item.segment() for item in batch], slots, 1 + fanout).tolist()
+    rolled = runner.roll([item.segment() for item in batch], slots, 1 + fanout, news)
+    ids, behind = rolled.ids.tolist(), rolled.behind.tolist()
+    done = len(ids) - 1
     for index, (mirror, node) in enumerate(ends):
-        for level, found in enumerate(chosen):
-            choice, *others = found[index]
-            node.choice, node.others, node.computed = choice, others, True
-            if level < count:
-                node = _followed(mirror, node, choice, slots[level][index])
+        for level, (tokens, gaps) in enumerate(zip(ids, behind, strict=True)):
+            node.choice, node.others, node.computed = tokens[index][0], tokens[index][1:], True
+            node.behind = gaps[index][1:] if fanout else None
+            if level < done:
+                node = _followed(mirror, node, node.choice, slots[level][index])
+        mirror.free.extend(line[index] for line in slots[done:])
+    return done
 
 
 def _followed(mirror: Mirror, node: Node, choice: int, slot: int) -> Node:

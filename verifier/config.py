@@ -30,9 +30,9 @@ class EngineConfig:
     """Most sequences waiting for admission; one more is refused with RESOURCE_EXHAUSTED."""
     draft_tokens: int = 8
     """Longest draft where a request leaves the length to the verifier, in tokens."""
-    draft_fanout: int = 2
-    """Most bonus tokens a drafter drafts for ahead of a round's outcome, for each accepted length;
-    one where its branches take long beside a step. 0 has it wait for the outcome."""
+    draft_fanout: int = 3
+    """Most bonus tokens a drafter drafts for ahead of a round's outcome, for each accepted length.
+    0 has it wait for the outcome."""
     tree_nodes: int = 24
     """Most nodes of a tree that heads, pools or look-ups propose, in tokens."""
     medusa_tree: Literal["dynamic", "static"] = "dynamic"

@@ -74,9 +74,19 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return chosen
 
 
+class RunnersUp(NamedTuple):
+    """The tokens that come closest to a choice, the best first."""
+
+    ids: Sequence[int]
+    """They."""
+
+    behind: Sequence[float]
+    """How much less each one's score is than the best; a score is what the choice maximises."""
+
+
 def runners_up(
     logits: Tensor, rows: Sequence[Row], chosen: Sequence[int], count: int
-) -> list[list[int]]:
+) -> list[RunnersUp]:
     """The tokens that come closest to the one `sample` chooses.
 
     Args:
@@ -86,15 +96,19 @@ def runners_up(
         count: How many are wanted.
 
     Returns:
-        Up to `count` ids a row, the best first; fewer where the warpers leave fewer.
+        Up to `count` a row; fewer where the warpers leave fewer.
     """
     adjusted = _adjust(logits, rows)
-    best: list[list[int]] = [[] for _ in rows]
+    best = [RunnersUp((), ())] * len(rows)
     for kind, group in _kinds(rows, logits.shape[1]):
         part = adjusted if len(group) == len(rows) else adjusted[group]
         ranked = _RANK[kind](part, [rows[i] for i in group], count + 1)
-        for i, tokens in zip(group, ranked, strict=True):
-            best[i] = [token for token in tokens if token != chosen[i]][:count]
+        for i, scored in zip(group, ranked, strict=True):
+            others = [each for each in scored if each[0] != chosen[i]][:count]
+            top = scored[0][1]
+            best[i] = RunnersUp(
+                [token for token, _ in others], [top - score for _, score in others]
+            )
     return best
 
 
@@ -161,20 +175,26 @@ def _among_survivors(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
     return torch.tensor(np.array(best, dtype=np.int64), device=adjusted.device)
 
 
-def _rank(scores: Tensor, rows: Sequence[Row], count: int) -> list[list[int]]:
-    """The best ids of each row, the best first."""
-    return scores.topk(min(count, scores.shape[1])).indices.tolist()
+_Ranked = list[list[tuple[int, float]]]
+"""Ids and scores of each row, the best first."""
 
 
-def _rank_all(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[list[int]]:
+def _rank(scores: Tensor, rows: Sequence[Row], count: int) -> _Ranked:
+    best = scores.topk(min(count, scores.shape[1]))
+    lines = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [list(zip(ids, values, strict=True)) for ids, values in lines]
+
+
+def _rank_all(adjusted: Tensor, rows: Sequence[Row], count: int) -> _Ranked:
     return _rank(_noisy(adjusted, rows), rows, count)
 
 
-def _rank_survivors(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[list[int]]:
-    return [
-        tokens[np.argsort(-scores, kind="stable")[:count]].tolist()
-        for tokens, scores in _noisy_survivors(adjusted, rows)
-    ]
+def _rank_survivors(adjusted: Tensor, rows: Sequence[Row], count: int) -> _Ranked:
+    ranked = []
+    for tokens, scores in _noisy_survivors(adjusted, rows):
+        order = np.argsort(-scores, kind="stable")[:count]
+        ranked.append(list(zip(tokens[order].tolist(), scores[order].tolist(), strict=True)))
+    return ranked
 
 
 _CHOOSE = {"greedy": _greedy, "whole": _among_all, "cut": _among_survivors}

@@ -34,9 +34,6 @@ session leaves its drafter then where no draft pays: under this load, or for any
 _REFUSED_S = 5.0
 """How long a drafter that gave a session up is not asked to mirror it again."""
 
-_IN_TIME = 0.5
-"""A drafter has time for several bonus guesses where a branch takes less than so much of a step."""
-
 
 @dataclass
 class DraftProposer:
@@ -297,18 +294,10 @@ class DraftProposer:
             ids,
             draft_tokens=wanted,
             verifying=verifying,
-            fanout=self._fanout(link, wanted),
+            fanout=self.fanout,
         )
         self._pairing.touched.add(link)
         return key
-
-    def _fanout(self, link: DraftLink, wanted: int) -> int:
-        """Bonus guesses to draft for: the likeliest alone, where more of them would come too late.
-
-        What goes ahead arrives together, and should while the pass runs that decides between it.
-        """
-        hurried = link.clock.cost.at(wanted) > _IN_TIME * self.cost.round_s(wanted)
-        return min(self.fanout, 1) if hurried else self.fanout
 
     def _learn_late(self, session: DraftSession, link: DraftLink, arrival: Arrival) -> None:
         """A branch too late to use still tells how long the way is."""

@@ -407,7 +407,8 @@ int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
     workers_run(decoder->workers, pass.threads, norm_states, &pass);
     product(decoder, &pass, &model->head, batch->wanted_rows, batch->states, model->hidden,
             batch->logits, model->head.out, 0);
-    workers_run(decoder->workers, pass.threads, choose, &pass);
+    if (batch->likeliest)
+        workers_run(decoder->workers, pass.threads, choose, &pass);
     return 0;
 }
 

@@ -50,7 +50,7 @@ typedef struct {
     const int64_t *wanted;                  /* [wanted_rows] */
     float *logits;                          /* [wanted_rows, V] */
     uint16_t *states;                       /* [wanted_rows, hidden] */
-    int64_t *likeliest;                     /* [wanted_rows]: ids of the largest logits */
+    int64_t *likeliest;                     /* [wanted_rows]: ids of the largest logits; or NULL */
 } Batch;
 
 /* What calls return; 0 where all is well. */
@@ -74,12 +74,14 @@ void decoder_close(Decoder *decoder);
 /* Runs a batch: fills the cache, the logits and the states. */
 int decoder_run(Decoder *decoder, const Model *model, const Batch *batch);
 
-/* Runs a batch, and then `levels` more: every wanted row is followed by its likeliest token.
+/* Runs a batch, and then up to `levels` more: every wanted row is followed by its likeliest token.
+   Stops between two where there is something to read from the descriptor `news`, unless that is -1.
 
    slots: [levels, W], where the keys of these go; chosen: [levels + 1, W, best], the ids of the
-   largest logits. */
-int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, long levels, long best,
-                 const int64_t *slots, int64_t *chosen);
+   largest logits; behind: the same shape, by how much each is less than the largest; levels: in,
+   how many; out, how many of them were run. */
+int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, int news, long best,
+                 const int64_t *slots, int64_t *chosen, float *behind, long *levels);
 
 /* The likeliest tokens of rows of logits, the likeliest first, and the chance of each.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from ctypes import POINTER, Array, Structure, c_float, c_int, c_int64, c_long, c_void_p
+from ctypes import POINTER, Array, Structure, byref, c_float, c_int, c_int64, c_long, c_void_p
 from functools import cache
 from importlib.util import find_spec
 
@@ -119,14 +119,29 @@ class Decoder:
         _check(self._library.decoder_run(self._handle, model, batch))
 
     def roll(
-        self, model: Model, batch: Batch, levels: int, best: int, slots: int, chosen: int
-    ) -> None:
+        self,
+        model: Model,
+        batch: Batch,
+        levels: int,
+        best: int,
+        *,
+        news: int,
+        slots: int,
+        chosen: int,
+        behind: int,
+    ) -> int:
         """Runs a batch, and further ones that follow its wanted rows; see `decoder_roll`.
+
+        Returns:
+            How many further ones.
 
         Raises:
             IndexError: An id, position or slot there is not.
         """
-        _check(self._library.decoder_roll(self._handle, model, batch, levels, best, slots, chosen))
+        run = c_long(levels)
+        addresses = (slots, chosen, behind, byref(run))
+        _check(self._library.decoder_roll(self._handle, model, batch, news, best, *addresses))
+        return run.value
 
     def move(self, model: Model, count: int, sources: int, targets: int) -> None:
         """Copies what the cache holds between slots, given by the addresses of their numbers.
@@ -193,7 +208,8 @@ def _library() -> ctypes.CDLL | None:
     found.decoder_run.argtypes = [c_void_p, POINTER(Model), POINTER(Batch)]
     found.decoder_run.restype = c_int
     both = (POINTER(Model), POINTER(Batch))
-    found.decoder_roll.argtypes = [c_void_p, *both, c_long, c_long, c_void_p, c_void_p]
+    places = (c_void_p, c_void_p, c_void_p)
+    found.decoder_roll.argtypes = [c_void_p, *both, c_int, c_long, *places, POINTER(c_long)]
     found.decoder_roll.restype = c_int
     found.decoder_top.argtypes = [c_void_p, c_long, c_long, c_long, c_void_p, c_void_p]
     found.decoder_top.restype = None

@@ -27,6 +27,15 @@ _WORD = 8
 """Bytes of an index."""
 
 
+class Rolled(NamedTuple):
+    """The likeliest tokens of rows, and of those that follow them, level by level."""
+
+    ids: np.ndarray
+    """The likeliest first, of equally likely ones the lowest; `[levels + 1, M, best]`."""
+    behind: np.ndarray
+    """How much less their logits are than the largest, float32; the same shape."""
+
+
 class _LaidOut(NamedTuple):
     """A batch, and what it points to."""
 
@@ -114,17 +123,15 @@ class NativeModel:
         return laid.logits, laid.states, laid.likeliest.tolist()
 
     def roll(
-        self, segments: Sequence[Segment], slots: Sequence[Sequence[int]], best: int
-    ) -> np.ndarray:
+        self, segments: Sequence[Segment], slots: Sequence[Sequence[int]], best: int, news: int = -1
+    ) -> Rolled:
         """Computes rows, and after each wanted one its likeliest token, and the one after that.
 
         Args:
             segments: As for a call.
             slots: Where the keys and values of those tokens go, `[levels, M]`.
             best: How many of the likeliest tokens to tell of each row.
-
-        Returns:
-            Their ids, the likeliest first, `[levels + 1, M, best]`.
+            news: A descriptor; where it can be read from, no further tokens are computed.
 
         Raises:
             IndexError: An id, position or slot there is not.
@@ -133,9 +140,18 @@ class NativeModel:
         levels, rows = len(slots), laid.batch.wanted_rows
         places = np.array(slots, dtype=np.int64)
         chosen = np.empty((levels + 1, rows, best), dtype=np.int64)
-        targets, found = _address(places), _address(chosen)
-        self._decoder.roll(self._model, laid.batch, levels, best, targets, found)
-        return chosen
+        behind = np.empty(chosen.shape, dtype=np.float32)
+        run = self._decoder.roll(
+            self._model,
+            laid.batch,
+            levels,
+            best,
+            news=news,
+            slots=_address(places),
+            chosen=_address(chosen),
+            behind=_address(behind),
+        )
+        return Rolled(chosen[: run + 1], behind[: run + 1])
 
     def _lay_out(self, segments: Sequence[Segment]) -> _LaidOut:
         """Rows as the decoder reads them."""

@@ -1,6 +1,7 @@
 /* The likeliest tokens of rows, and several passes in one call that follow them. */
 
 #include <math.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,32 +38,52 @@ static Batch continued(const Batch *batch, long levels, const int64_t *slots, lo
     return (Batch){.rows = rows, .wanted_rows = rows, .runs = rows, .ids = ids,
                    .positions = positions, .slots = now, .ordered = order, .starts = starts,
                    .tables = tables, .wanted = order, .logits = batch->logits,
-                   .states = batch->states, .likeliest = batch->likeliest};
+                   .states = batch->states};
 }
 
-int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, long levels, long best,
-                 const int64_t *slots, int64_t *chosen)
+/* Finds the likeliest tokens of every row, and how far their logits are behind the largest. */
+static void rank(const Batch *batch, long vocab, long best, int64_t *chosen, float *behind)
 {
-    long rows = batch->wanted_rows, vocab = model->head.out, longest = 0;
-    int status = decoder_run(decoder, model, batch);
+    for (long i = 0; i < batch->wanted_rows; i++, chosen += best, behind += best) {
+        const float *logits = batch->logits + i * vocab;
+        pick(logits, vocab, best, chosen);
+        for (long place = 0; place < best; place++)
+            behind[place] = logits[chosen[0]] - logits[chosen[place]];
+    }
+}
+
+/* Whether something can be read from a descriptor. */
+static int has_news(int descriptor)
+{
+    struct pollfd asked = {.fd = descriptor, .events = POLLIN};
+    return descriptor >= 0 && poll(&asked, 1, 0) > 0;
+}
+
+int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, int news, long best,
+                 const int64_t *slots, int64_t *chosen, float *behind, long *levels)
+{
+    long rows = batch->wanted_rows, longest = 0, most = *levels;
+    Batch first = *batch;
+    first.likeliest = NULL; /* they are ranked below */
+    int status = decoder_run(decoder, model, &first);
     if (status)
         return status;
     for (long i = 0; i < rows; i++)
-        if (batch->positions[batch->wanted[i]] + 1 + levels > longest)
-            longest = batch->positions[batch->wanted[i]] + 1 + levels;
+        if (batch->positions[batch->wanted[i]] + 1 + most > longest)
+            longest = batch->positions[batch->wanted[i]] + 1 + most;
     int64_t *words = malloc((rows * (longest + 6) + 1) * sizeof *words);
     if (!words)
         return OUT_OF_MEMORY;
-    Batch next = continued(batch, levels, slots, longest, words);
-    for (long level = 0; !status; level++) {
-        for (long i = 0; i < rows; i++)
-            pick(batch->logits + i * vocab, vocab, best, chosen + (level * rows + i) * best);
-        if (level == levels)
+    Batch next = continued(batch, most, slots, longest, words);
+    for (*levels = 0; !status; ++*levels) {
+        long done = *levels * rows;
+        rank(batch, model->head.out, best, chosen + done * best, behind + done * best);
+        if (*levels == most || has_news(news))
             break;
         for (long i = 0; i < rows; i++) {
-            words[i] = chosen[(level * rows + i) * best];
+            words[i] = chosen[(done + i) * best];
             words[rows + i]++;
-            words[2 * rows + i] = slots[level * rows + i];
+            words[2 * rows + i] = slots[done + i];
         }
         status = decoder_run(decoder, model, &next);
     }

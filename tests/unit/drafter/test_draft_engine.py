@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 
 from common import fence
 from common.model.loader import Dtype
+from common.model.native import Rolled
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
+from drafter import outlook
 from drafter.config import EngineConfig
 from drafter.engine import DraftEngine
 from drafter.mirror import Round
@@ -177,6 +180,13 @@ def _ahead(replies: list[Reply], base: int, accepted: int) -> Reply:
     )
 
 
+@pytest.fixture
+def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No outcome is too unlikely."""
+    monkeypatch.setattr(outlook, "_LEAST", 0.0)
+
+
+@pytest.mark.usefixtures("thorough")
 @pytest.mark.parametrize("accepted", [0, 1, 2, 3])
 @pytest.mark.parametrize("seen", [True, False])
 def test_an_outcome_that_was_foreseen_is_not_answered_twice(
@@ -216,12 +226,52 @@ def test_a_chain_cut_short_is_answered_though_its_end_was_drafted(verifier: Veri
     assert again.ids == (ahead.round.ids[-1], ahead.ids[0])
 
 
+@pytest.mark.usefixtures("thorough")
 def test_bonuses_are_guessed_for_every_place_where_the_chain_may_break(verifier: Verifier) -> None:
     verifier.open(1, _ids(10))
     verifier.commit(1, 10, [5], wanted=3, fanout=2)
     outcomes = [r.round for r in verifier.settle() if r.round and r.round.base == 11]
     assert sorted({outcome.accepted for outcome in outcomes}) == [0, 1, 2, 3]
     assert sum(outcome.accepted == 0 for outcome in outcomes) == 2
+
+
+@pytest.mark.usefixtures("thorough")
+def test_the_likeliest_outcomes_go_ahead_in_a_first_wave(model: Runner) -> None:
+    heard: list[list[Reply]] = []
+    engine = DraftEngine(model, EngineConfig())
+    engine.open(heard.append, 1, 1, _ids(10), SamplingParams())
+    ended = Round(base=10, path_hash=7, accepted=0, ids=(5,), draft_tokens=4, fanout=3)
+    engine.commit(heard.append, 1, 1, ended)
+    while engine.step():
+        pass
+    engine.forget(heard.append)
+    waves = [[r.round for r in replies if r.round and r.round.base == 11] for replies in heard]
+    sizes = [len(wave) for wave in waves if wave]
+    assert len(sizes) > 1
+    assert max(sizes) == 8, "a wave, and the branch after the whole chain"
+    keys = [(outcome.accepted, outcome.ids[-1]) for wave in waves for outcome in wave]
+    assert len(keys) == len(set(keys)) == 5 * 3 + 1, "what is next best, and the choice at the end"
+
+
+@pytest.mark.usefixtures("thorough")
+def test_what_goes_ahead_is_the_same_where_news_comes_at_every_pass(
+    verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def branches() -> set[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        verifier.open(1, _ids(10))
+        verifier.commit(1, 10, [5], wanted=4, fanout=2)
+        replies = verifier.settle()
+        return {(r.round.base, r.round.ids, r.ids) for r in replies if r.round}
+
+    undisturbed = branches()
+    roll = Runner.roll
+
+    def rung(runner: Runner, *args: Any) -> Rolled:
+        verifier.engine.wake()
+        return roll(runner, *args)
+
+    monkeypatch.setattr(Runner, "roll", rung)
+    assert branches() == undisturbed
 
 
 def test_with_no_fanout_nothing_goes_ahead(verifier: Verifier) -> None:

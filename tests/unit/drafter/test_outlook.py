@@ -1,67 +1,116 @@
-"""Outcomes are drafted for in the order of their probability, as rounds have shown it."""
+"""Outcomes are drafted for by their probability, as scores and rounds have shown it."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from drafter.nodes import Node
-from drafter.outlook import Odds, outcomes
+from drafter.outlook import Chances, outcomes
+
+SURE, TORN = (5.0, 6.0), (0.05, 1.0)
 
 
-def _chain(tokens: list[int]) -> tuple[Node, list[Node]]:
-    """A root and a chain; the runners-up of a node choosing t are 100 + t and 200 + t."""
-    root = node = Node(0, 9)
-    chain = []
-    for token in tokens:
-        node.choice, node.others = token, (100 + token, 200 + token)
-        node = node.child(token)
-        chain.append(node)
-    return root, chain
+def _chain(behind: Sequence[tuple[float, float]]) -> tuple[Node, list[Node]]:
+    """A root and a chain 1, 2, …; the runners-up of a node choosing t are 100 + t and 200 + t.
+
+    Each place says how far they are behind; one more than the chain has tokens if its end is
+    computed.
+    """
+    nodes = [Node(0, 9)]
+    for token, gaps in enumerate(behind, 1):
+        node = nodes[-1]
+        node.choice, node.others, node.behind = token, (100 + token, 200 + token), gaps
+        nodes.append(node.child(token))
+    return nodes[0], nodes[1:]
 
 
-def _train(odds: Odds, acceptance: float, coverage: float, rounds: int = 600) -> None:
+def _train(chances: Chances, gap: float, right: float, second: float, rounds: int = 3000) -> None:
+    """Rounds of one token, right so often, and the next best one so often."""
     draw = random.Random(0)
     for _ in range(rounds):
-        root, chain = _chain([1, 2, 3])
-        right = 0
-        while right < 3 and draw.random() < acceptance:
-            right += 1
-        bonus = 100 + right + 1 if draw.random() < coverage else 77
-        odds.observe(chain, root, [*(node.token for node in chain[:right]), bonus])
+        root, chain = _chain([(gap, 2.5)])
+        drawn = draw.random()
+        token = 1 if drawn < right else 101 if drawn < right + second else 77
+        chances.observe(chain, root, [token, 9] if token == 1 else [token])
 
 
-@pytest.mark.parametrize(("acceptance", "coverage"), [(0.3, 0.8), (0.8, 0.3)])
-def test_odds_are_learnt_from_rounds(acceptance: float, coverage: float) -> None:
-    odds = Odds()
-    _train(odds, acceptance, coverage)
-    assert odds.acceptance == pytest.approx(acceptance, abs=0.12)
-    assert odds.coverage(0) == pytest.approx(coverage, abs=0.2)
-    assert odds.coverage(9) == 0.0
+@pytest.mark.parametrize(("right", "second"), [(0.3, 0.6), (0.9, 0.02)])
+def test_chances_are_learnt_from_rounds(right: float, second: float) -> None:
+    chances = Chances()
+    _train(chances, 0.5, right, second)
+    root, _ = _chain([(0.5, 2.5)])
+    assert chances.of_choice(root) == pytest.approx(right, abs=0.04)
+    found = chances.of_others(root)
+    assert found == pytest.approx([second, 0.0], abs=0.04)
 
 
-@pytest.mark.parametrize(("acceptance", "late"), [(0.9, True), (0.1, False)])
-def test_late_breaks_are_drafted_for_where_they_are_reached(acceptance: float, late: bool) -> None:
-    root, chain = _chain([1, 2, 3])
-    odds = Odds()
-    _train(odds, acceptance, coverage=0.6)
-    found = outcomes([root, *chain[:-1]], odds, fanout=1, most=9)
-    assert found[0] == (root, 101), "the first token decides most often"
-    assert ((chain[1], 103) in found) == late
+def test_what_was_is_forgotten() -> None:
+    chances = Chances()
+    _train(chances, 0.5, 0.95, 0.03, rounds=20_000)
+    _train(chances, 0.5, 0.2, 0.7, rounds=10_000)
+    root, _ = _chain([(0.5, 2.5)])
+    assert chances.of_choice(root) == pytest.approx(0.2, abs=0.05)
 
 
-def test_no_more_outcomes_than_there_is_room_for() -> None:
-    root, chain = _chain([1, 2, 3])
-    assert len(outcomes([root, *chain[:-1]], Odds(), fanout=2, most=2)) == 2
-    assert outcomes([root, *chain[:-1]], Odds(), fanout=0, most=9) == []
+def test_at_first_what_is_close_behind_is_likelier() -> None:
+    chances = Chances()
+    near, _ = _chain([(0.05, 0.5)])
+    far, _ = _chain([(2.0, 3.5)])
+    assert chances.of_choice(near) < chances.of_choice(far)
+    assert chances.of_others(near) > chances.of_others(far)
+    for node in (near, far):
+        assert chances.of_choice(node) + sum(chances.of_others(node)) <= 1.0
+    alone, _ = _chain([(0.05, 0.5)])
+    alone.others = alone.behind = ()
+    assert chances.of_choice(alone) > 0.95, "nothing else is possible"
+
+
+def test_a_break_is_expected_where_the_draft_model_was_torn() -> None:
+    root, chain = _chain([SURE, SURE, TORN, SURE])
+    found = outcomes(root, chain[:-1], Chances(), fanout=2, most=2)
+    assert found == [(chain[2], 4), (chain[1], 103)], "all of it, and the break before its end"
+
+
+def test_late_outcomes_are_left_out_where_they_are_hardly_reached() -> None:
+    torn = [(0.05, 0.1)] * 8
+    root, chain = _chain(torn)
+    found = outcomes(root, chain, Chances(), fanout=2, most=99)
+    assert found[0] == (root, 101)
+    assert (chain[0], 102) in found
+    assert (chain[6], 108) not in found
+
+
+def test_no_more_outcomes_than_are_wanted_and_none_twice() -> None:
+    root, chain = _chain([TORN, TORN, TORN])
+    known: set[tuple[int, int]] = set()
+    seen: list[tuple[Node, int]] = []
+    while found := outcomes(root, chain, Chances(), fanout=2, most=2, known=known):
+        assert len(found) <= 2
+        seen += found
+        known |= {(len(node.path()), token) for node, token in found}
+    assert seen == outcomes(root, chain, Chances(), fanout=2, most=99)
+    assert outcomes(root, chain, Chances(), fanout=0, most=9) == []
+    assert all(token < 200 for _, token in outcomes(root, chain, Chances(), fanout=1, most=99))
+
+
+def test_outcomes_end_where_the_chain_is_not_computed_yet() -> None:
+    root, chain = _chain([SURE, TORN, TORN])
+    chain[0].behind = None
+    assert outcomes(root, chain, Chances(), fanout=2, most=9) == []
+    chain[1].behind = None
+    root, chain = _chain([TORN, SURE])
+    chain[0].behind = None
+    assert outcomes(root, chain, Chances(), fanout=1, most=9) == [(root, 101)]
 
 
 def test_what_another_method_accepted_is_not_the_chains_merit() -> None:
     """The chain broke at once; an n-gram went on with five tokens more."""
-    odds = Odds()
+    chances = Chances()
     for _ in range(600):
-        root, chain = _chain([1, 2, 3])
-        odds.observe(chain, root, [101, 50, 51, 52, 53, 54])
-    assert odds.acceptance < 0.1
-    assert odds.coverage(0) > 0.8
+        root, chain = _chain([(0.5, 2.5)] * 3)
+        chances.observe(chain, root, [101, 2, 3, 4, 53, 54])
+    assert chances.of_choice(root) < 0.1
+    assert chances.of_others(root)[0] > 0.8

@@ -35,7 +35,6 @@ class Link:
     asked: list[tuple[RoundKey, int]] = field(default_factory=list)
     told: list[list[int]] = field(default_factory=list)
     verifying: list[int] = field(default_factory=list)
-    fanouts: list[int] = field(default_factory=list)
     closed: int = 0
 
     def open(
@@ -64,7 +63,6 @@ class Link:
         self.asked.append((key, draft_tokens))
         self.told.append(list(ids))
         self.verifying.append(verifying)
-        self.fanouts.append(fanout)
 
     def close(self, session: int, incarnation: int) -> None:
         self.closed += 1
@@ -526,15 +524,3 @@ def test_a_session_stays_where_no_other_is_known_to_be_better(clock: Clock) -> N
         table.round(9, table.propose(10))
     assert sum(wanted > 0 for _, wanted in poor.asked) < rounds / 2, "drafts do not pay here"
     assert (poor.closed, unknown.opened) == (0, [])
-
-
-@pytest.mark.parametrize(("answer_s", "fanout"), [(0.002, 2), (0.02, 1)])
-def test_a_drafter_without_time_for_more_guesses_the_likeliest_bonus(
-    answer_s: float, fanout: int
-) -> None:
-    table = Table(Link(), step_s=0.01)
-    table.warm()
-    for _ in range(20):
-        table.links["d0"].clock.answered(3, answer_s)
-    table.round(9)
-    assert table.links["d0"].fanouts[-1] == fanout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +158,30 @@ def test_rolling_on_is_step_after_step(levels: int, tmp_path: Path) -> None:
         assert lease.reserve(len(ids))
         segments.append(Segment(ids, 0, lease.slots, wanted=rows))
     slots = spare.slots[: 3 * levels].reshape(levels, 3).tolist()
-    chosen = target.roll(segments, slots, 3)
+    chosen, behind = target.roll(segments, slots, 3)
     paths = [texts[0][:4], texts[0], texts[1]]
     for level in range(levels + 1):
         for index, path in enumerate(paths):
             logits = _alone(target, path)
-            assert chosen[level, index].tolist() == logits.topk(3).indices.tolist()
+            top = logits.topk(3)
+            assert chosen[level, index].tolist() == top.indices.tolist()
+            assert behind[level, index].tolist() == (top.values[0] - top.values).tolist()
             path = [*path, int(chosen[level, index, 0])]
             paths[index] = path
+
+
+@pytest.mark.parametrize("rung", [False, True])
+def test_news_ends_a_roll_between_passes(rung: bool, tmp_path: Path) -> None:
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(8)
+    bell, cord = socket.socketpair()
+    with bell, cord:
+        if rung:
+            cord.send(b"-")
+        segment = Segment([5, 9], 0, lease.slots, wanted=[1])
+        rolled = target.roll([segment], [[2], [3]], 1, bell.fileno())
+    assert len(rolled.ids) == len(rolled.behind) == (1 if rung else 3)
 
 
 def test_a_pass_tells_the_likeliest_tokens(tmp_path: Path) -> None:

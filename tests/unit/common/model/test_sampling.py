@@ -139,13 +139,14 @@ def test_runners_up_are_the_next_best_of_warped_logits_and_noise(rows, seed, cou
     noise = gumbel_rows([r.params.seed for r in rows], [r.position for r in rows], VOCAB, "cpu")
     noise[[row.params.greedy for row in rows]] = 0
     score = warp(logits, rows).double() + noise
-    for line, own, others in zip(
+    for line, own, (others, behind) in zip(
         score, chosen, runners_up(logits, rows, chosen, count), strict=True
     ):
         left = int((line > -math.inf).sum()) - 1
         assert len(others) == len({*others} - {own}) == min(count, left)
         values = line[others].tolist()
         assert values == sorted(values, reverse=True)
+        assert list(behind) == pytest.approx([float(line[own]) - value for value in values])
         rest = line.index_fill(0, torch.tensor([own, *others]), -math.inf)
         assert not values or values[-1] >= rest.max().item()
 
