@@ -29,6 +29,8 @@ def notes(
             sampling_from_proto(item.sampling),
             item.drawn,
             item.cache_salt,
+            item.draft_tokens,
+            item.fanout,
         )
         for item in message.opens
     ]

@@ -131,6 +131,8 @@ class DraftEngine:
         sampling: SamplingParams,
         drawn: bool = False,
         salt: bytes = b"",
+        draft_tokens: int = 0,
+        fanout: int = 0,
     ) -> None:
         """Starts a mirror, or restarts it.
 
@@ -142,6 +144,8 @@ class DraftEngine:
             sampling: How to draft.
             drawn: Whether to say what tokens are drawn from.
             salt: Only sessions with the same share cached prefixes; up to 64 bytes.
+            draft_tokens: Tokens wanted in branches ahead of the next id; 0 wants none.
+            fanout: How many guesses of that id to draft for.
         """
         key = (outbox, session)
         self._mirrors.end(key)
@@ -168,6 +172,17 @@ class DraftEngine:
             mark(mirror.seen, mirror.ids)
         self._mirrors.add(key, mirror)
         self.totals.opened += 1
+        room = self._runner.max_len - len(ids)
+        if draft_tokens and fanout:
+            opened = Round(
+                base=len(ids) - 1,
+                path_hash=fence.EMPTY,
+                accepted=0,
+                ids=tuple(ids[-1:]),
+                draft_tokens=draft_tokens,
+                fanout=fanout,
+            )
+            mirror.await_next(self._limited(opened, mirror, room), room)
 
     def commit(
         self,
@@ -203,16 +218,9 @@ class DraftEngine:
         self._mirrors.touch(mirror)
         if not self._mirrors.reserve(key, mirror, len(mirror.ids) + len(ended.ids)):
             return
-        most = min(room, self._config.max_draft_tokens)
-        fanout = min(ended.fanout, self._config.fanout)
-        if mirror.wants_drawn:  # which token follows a rejected one is for other noise to say
-            fanout = min(fanout, 1)
-        wanted = min(ended.draft_tokens, most)
-        moves = mirror.advance(ended._replace(draft_tokens=wanted, fanout=fanout), room)
+        moves = mirror.advance(self._limited(ended, mirror, room), room)
         if moves:
             self._runner.move(moves)
-        if mirror.round is not None and not mirror.scratch.capacity:
-            self._mirrors.reserve_scratch(key, mirror)
         self._answer(key, mirror)
         mirror.told_at = told_at if mirror.due else None
 
@@ -280,6 +288,8 @@ class DraftEngine:
             ready = rows and self._mirrors.reserve(key, mirror, mirror.computed + rows)
             ends = [mirror.root] if rows == mirror.pending else []
             return Item(key, mirror, committed=rows, ends=ends) if ready else None
+        if not mirror.scratch.capacity and not self._mirrors.reserve_scratch(key, mirror):
+            return None
         while mirror.unplanned:
             try:
                 self._plan(mirror)
@@ -372,6 +382,14 @@ class DraftEngine:
                 drawn=_all([parent.drawn for parent in parents]),
             )
             self._reply(key[0], reply)
+
+    def _limited(self, ended: Round, mirror: Mirror, room: int) -> Round:
+        """A round with no more wanted after it than there may be."""
+        fanout = min(ended.fanout, self._config.fanout)
+        if mirror.wants_drawn:  # which token follows a rejected one is for other noise to say
+            fanout = min(fanout, 1)
+        wanted = min(ended.draft_tokens, room, self._config.max_draft_tokens)
+        return ended._replace(draft_tokens=wanted, fanout=fanout)
 
     def _unfit(self, ids: Ids[int], sampling: SamplingParams, salt: bytes) -> str | None:
         """Why a session cannot be mirrored; None where it can."""

@@ -175,6 +175,16 @@ class Mirror:
             node.slot = self.free.pop()
         return True
 
+    def await_next(self, opened: Round, room: int) -> None:
+        """Drafts ahead of one more id, though nothing is due.
+
+        Args:
+            opened: As if a round had ended with the last id.
+            room: Positions the model has left.
+        """
+        self.round, self.room = opened, room
+        self.answered = self.unplanned = True
+
     def advance(self, ended: Round, room: int) -> list[tuple[int, int]]:
         """Takes over a round's outcome; keeps what was drafted right.
 
@@ -242,7 +252,7 @@ class Mirror:
     def look_ahead(self) -> None:
         """Plans a wave of branches, for the likeliest outcomes of the chain in flight."""
         self.unplanned = False
-        if self.round is None or not self.round.draft_tokens:
+        if self.round is None or not self.round.draft_tokens or not self.round.fanout:
             return
         most = len(self.free) // (self.round.draft_tokens + 1) - (not self._ends_known)
         for node, token in outcomes(

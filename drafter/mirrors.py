@@ -54,14 +54,15 @@ class Mirrors:
         """Makes room for committed ids, at the cost of idle mirrors; False where it is in vain."""
         return self._grow(key, lambda: mirror.lease.reserve(positions))
 
-    def reserve_scratch(self, key: Key, mirror: Mirror) -> None:
+    def reserve_scratch(self, key: Key, mirror: Mirror) -> bool:
         """Makes room for drafted nodes: all there should be, or for one branch in the same way."""
         positions, least = self._config.scratch_tokens, self._config.branch_tokens
         if not mirror.scratch.reserve(positions):
             positions = least
             if not self._grow(key, lambda: mirror.scratch.reserve(least)):
-                return
+                return False
         mirror.free = mirror.scratch.slots[:positions].tolist()
+        return True
 
     def give_up(self, key: Key, reason: str) -> None:
         """Ends a mirror and tells why; one that is gone is fine."""

@@ -75,8 +75,12 @@ class LocalLink:
         *,
         drawn: bool,
         salt: bytes,
+        draft_tokens: int,
+        fanout: int,
     ) -> None:
-        self.drafter.open(self._receive, session, incarnation, list(ids), sampling, drawn, salt)
+        ahead = (draft_tokens, fanout)
+        text = list(ids)
+        self.drafter.open(self._receive, session, incarnation, text, sampling, drawn, salt, *ahead)
         self._pending = True
 
     def commit(

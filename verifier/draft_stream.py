@@ -113,6 +113,8 @@ class GrpcDraftLink:
         *,
         drawn: bool,
         salt: bytes,
+        draft_tokens: int,
+        fanout: int,
     ) -> None:
         """Starts a mirror."""
         self.touch()
@@ -124,6 +126,8 @@ class GrpcDraftLink:
             sampling=sampling_to_proto(sampling),
             drawn=drawn,
             cache_salt=salt,
+            draft_tokens=draft_tokens,
+            fanout=fanout,
         )
 
     def commit(

@@ -61,7 +61,9 @@ class DraftProposer:
     _gate: Gate = field(default_factory=Gate)
 
     def __post_init__(self) -> None:
-        self._pairing = Pairing(self.links, self.draft_tokens, self.cost, self._sessions.__len__)
+        self._pairing = Pairing(
+            self.links, self.draft_tokens, self.fanout, self.cost, self._sessions.__len__
+        )
 
     def open(self, sequence: Sequence) -> None:
         """Opens a mirror.

@@ -64,6 +64,8 @@ class DraftLink(Protocol):
         *,
         drawn: bool,
         salt: bytes,
+        draft_tokens: int,
+        fanout: int,
     ) -> None:
         """Starts a mirror of a session.
 
@@ -74,6 +76,8 @@ class DraftLink(Protocol):
             sampling: How to draft.
             drawn: Whether to say what tokens are drawn from.
             salt: Who may share cached prefixes with it.
+            draft_tokens: Length of branches ahead of the next id; 0 wants none.
+            fanout: How many guesses of that id to draft for.
         """
 
     def commit(

@@ -44,12 +44,14 @@ class Pairing:
     Args:
         links: Finds the link to a drafter.
         draft_tokens: Longest draft where a request leaves the length open.
+        fanout: Most bonus tokens to draft for ahead of each outcome.
         cost: Of the engine's steps.
         texts: How many the method has, those among them that wait or have no drafter.
     """
 
     links: LinkSource
     draft_tokens: int
+    fanout: int
     cost: StepCost
     texts: Callable[[], int]
     acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
@@ -91,10 +93,12 @@ class Pairing:
                 session.base = len(sequence.ids)
                 session.path_hash = fence.extend(fence.EMPTY, sequence.ids)
                 session.told_hash = session.path_hash
+                session.flight = (session.base, session.path_hash)
                 link.meter.sessions += 1
                 session.probe = not pays
                 session.length = self._length(link, _PROBE_ROUNDS if session.probe else 0)
                 sampling, drawn = _sampling(sequence.request)
+                longest = sequence.request.draft_tokens or self.draft_tokens
                 link.open(
                     session.id,
                     session.incarnation,
@@ -102,6 +106,8 @@ class Pairing:
                     sampling,
                     drawn=drawn,
                     salt=sequence.request.cache_salt,
+                    draft_tokens=max(min(longest, sequence.room - 1), 0) if pays else 0,
+                    fanout=self.fanout,
                 )
                 self.touched.add(link)
                 return

@@ -38,20 +38,24 @@ class Hello(_message.Message):
     def __init__(self, tokenizer_fingerprint: _Optional[str] = ..., vocab_size: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "incarnation", "ids", "sampling", "drawn", "cache_salt")
+    __slots__ = ("session", "incarnation", "ids", "sampling", "drawn", "cache_salt", "draft_tokens", "fanout")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     DRAWN_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FANOUT_FIELD_NUMBER: _ClassVar[int]
     session: int
     incarnation: int
     ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _types_pb2.SamplingParams
     drawn: bool
     cache_salt: bytes
-    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., drawn: bool = ..., cache_salt: _Optional[bytes] = ...) -> None: ...
+    draft_tokens: int
+    fanout: int
+    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., drawn: bool = ..., cache_salt: _Optional[bytes] = ..., draft_tokens: _Optional[int] = ..., fanout: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("session", "incarnation", "base", "path_hash", "accepted", "ids", "draft_tokens", "verifying", "fanout")

@@ -66,9 +66,12 @@ class Verifier:
         ids: list[int],
         incarnation: int = 1,
         sampling: SamplingParams | None = None,
+        wanted: int = 0,
+        fanout: int = 0,
     ) -> None:
         chosen = sampling or SamplingParams()
-        self.engine.open(self.receive, session, incarnation, ids, chosen)
+        ahead = {"draft_tokens": wanted, "fanout": fanout}
+        self.engine.open(self.receive, session, incarnation, ids, chosen, **ahead)
 
     def commit(
         self,
@@ -108,6 +111,12 @@ def verifier(model: Runner) -> Iterator[Verifier]:
     assert model.pool.blocks.held == 0
 
 
+@pytest.fixture
+def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No outcome is too unlikely."""
+    monkeypatch.setattr(outlook, "_LEAST", 0.0)
+
+
 def _ids(length: int, seed: int = 0) -> list[int]:
     draw = random.Random(seed)
     return [draw.randrange(3, VOCAB) for _ in range(length)]
@@ -134,7 +143,13 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
     drafts: dict[int, tuple[int, ...]] = dict.fromkeys(texts, ())
     sent: dict[int, list[Round]] = {s: [] for s in texts}
     for session, ids in texts.items():
-        verifier.open(session, ids, sampling=sampling)
+        verifier.open(session, ids, sampling=sampling, wanted=draw.randint(0, 3), fanout=2)
+    if draw.random() < 0.5:
+        for reply in verifier.settle():
+            if reply.round is not None:
+                sent[reply.session].append(reply.round)
+                text = [*texts[reply.session], *reply.round.ids]
+                assert list(reply.ids) == judge.generate(text, len(reply.ids), sampling=sampling)
     for _ in range(4):
         wanted, fanout = draw.randint(1, 5), draw.randint(0, 2)
         for session, ids in texts.items():
@@ -180,12 +195,6 @@ def _ahead(replies: list[Reply], base: int, accepted: int) -> Reply:
     )
 
 
-@pytest.fixture
-def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No outcome is too unlikely."""
-    monkeypatch.setattr(outlook, "_LEAST", 0.0)
-
-
 @pytest.mark.usefixtures("thorough")
 @pytest.mark.parametrize("accepted", [0, 1, 2, 3])
 @pytest.mark.parametrize("seen", [True, False])
@@ -210,6 +219,25 @@ def test_an_outcome_that_was_foreseen_is_not_answered_twice(
     assert after.round.ids[:-1] == ahead.ids
     written = [*after.round.ids, *after.ids]
     assert written == judge.generate([*text, 5, *ids], len(written))
+
+
+@pytest.mark.usefixtures("thorough")
+def test_the_next_id_of_an_opened_mirror_is_drafted_for(verifier: Verifier, judge: Pair) -> None:
+    text = _ids(70)
+    verifier.open(1, text, wanted=3, fanout=2)
+    warm, *ahead = verifier.settle()
+    assert warm.warm == 70
+    [first] = judge.generate(text, 1)
+    rounds = {reply.ids: reply.round for reply in ahead if reply.round}
+    assert {(r.base, r.path_hash, r.accepted) for r in rounds.values()} == {
+        (70, fence.extend(fence.EMPTY, text), 0)
+    }
+    bonuses = [r.ids for r in rounds.values()]
+    assert (first,) in bonuses
+    assert len(bonuses) == 3, "the choice, and as many others as are wanted"
+    verifier.commit(1, 70, [first], wanted=3, path_hash=fence.extend(fence.EMPTY, text))
+    further = [reply.round for reply in verifier.settle() if reply.round]
+    assert {r.base for r in further} == {71}, "what was sent is not sent again"
 
 
 def test_a_chain_cut_short_is_answered_though_its_end_was_drafted(verifier: Verifier) -> None:

@@ -32,6 +32,7 @@ class Link:
     clock: DraftClock = field(default_factory=DraftClock)
     meter: PairMeter = field(default_factory=PairMeter)
     opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
+    ahead: list[tuple[int, int]] = field(default_factory=list)
     asked: list[tuple[RoundKey, int]] = field(default_factory=list)
     told: list[list[int]] = field(default_factory=list)
     verifying: list[int] = field(default_factory=list)
@@ -46,8 +47,11 @@ class Link:
         *,
         drawn: bool,
         salt: bytes,
+        draft_tokens: int,
+        fanout: int,
     ) -> None:
         self.opened.append((session, incarnation, list(ids)))
+        self.ahead.append((draft_tokens, fanout))
 
     def commit(
         self,
@@ -217,6 +221,22 @@ def test_what_was_drafted_ahead_is_there_at_once(case: str, clock: Clock) -> Non
     assert table.propose(10).ids == [9, 11, 12]
 
 
+def test_a_branch_that_went_ahead_of_the_first_id_is_taken(clock: Clock) -> None:
+    link = Link()
+    table = Table(link)
+    assert link.ahead == [(3, table.proposer.fanout)]
+    table.warm()
+    for bonus in (8, 9):
+        key = RoundKey(
+            base=3, path_hash=fence.extend(fence.EMPTY, (5, 6, 7)), accepted=0, bonus=bonus
+        )
+        table.proposer.arrived(Arrival(session=1, incarnation=1, key=key, ids=(bonus, 2, 3)))
+    table.round(9)
+    assert link.verifying == [3]
+    assert table.propose(10).ids == [9, 9, 2, 3]
+    assert table.proposer.stale == 0
+
+
 def test_a_branch_is_used_once(clock: Clock) -> None:
     link = Link()
     table = Table(link)
@@ -233,6 +253,7 @@ def test_any_other_key_is_stale(change: str, clock: Clock) -> None:
     link = Link()
     table = Table(link)
     table.warm()
+    table.round(7)
     table.round(8)
     arrival = Arrival(session=1, incarnation=1, key=link.asked[-1][0], ids=(1,))
     if change == "incarnation":
