@@ -31,6 +31,7 @@ def notes(
             item.cache_salt,
             item.draft_tokens,
             item.fanout,
+            item.least_chance,
         )
         for item in message.opens
     ]
@@ -76,4 +77,5 @@ def _round(commit: drafter_pb2.Commit) -> Round:
         draft_tokens=commit.draft_tokens,
         verifying=commit.verifying,
         fanout=commit.fanout,
+        least=commit.least_chance,
     )

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ids
 
 import torch
+from torch import Tensor
 
 from common import fence
 from common.errors import InvalidArgument
 from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.kv_cache import MAX_SALT_BYTES, KvLease
 from common.model.runner import Runner
-from common.model.sampling import runners_up, sample
+from common.model.sampling import Ranked, Row, rank, sample
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
 from drafter import rolling
@@ -133,6 +134,7 @@ class DraftEngine:
         salt: bytes = b"",
         draft_tokens: int = 0,
         fanout: int = 0,
+        least: float = 0.0,
     ) -> None:
         """Starts a mirror, or restarts it.
 
@@ -146,6 +148,7 @@ class DraftEngine:
             salt: Only sessions with the same share cached prefixes; up to 64 bytes.
             draft_tokens: Tokens wanted in branches ahead of the next id; 0 wants none.
             fanout: How many guesses of that id to draft for.
+            least: Chance that all of a branch is right below which it is not worth to go on.
         """
         key = (outbox, session)
         self._mirrors.end(key)
@@ -181,6 +184,7 @@ class DraftEngine:
                 ids=tuple(ids[-1:]),
                 draft_tokens=draft_tokens,
                 fanout=fanout,
+                least=least,
             )
             mirror.await_next(self._limited(opened, mirror, room), room)
 
@@ -292,7 +296,7 @@ class DraftEngine:
             return None
         while mirror.unplanned:
             try:
-                self._plan(mirror)
+                mirror.look_ahead()
             except Exception:  # as with a bad batch
                 _log.exception("planning failed")
                 self._mirrors.give_up(key, "the engine failed")
@@ -300,20 +304,6 @@ class DraftEngine:
             self._answer(key, mirror)
         nodes = [node for node in mirror.frontier()[:budget] if mirror.place(node)]
         return Item(key, mirror, nodes=nodes, ends=nodes) if nodes else None
-
-    def _plan(self, mirror: Mirror) -> None:
-        """Finds the next best tokens wherever the chain in flight may end, and plans for them."""
-        fanout = mirror.round.fanout if mirror.round is not None and not mirror.wants_drawn else 0
-        open_nodes = [node for node in (mirror.root, *mirror.chain) if node.logits is not None]
-        if fanout and open_nodes:
-            logits = torch.stack([node.logits for node in open_nodes if node.logits is not None])
-            rows = [row_of(mirror, node) for node in open_nodes]
-            chosen = [node.choice for node in open_nodes if node.choice is not None]
-            for node, found in zip(
-                open_nodes, runners_up(logits, rows, chosen, fanout), strict=True
-            ):
-                node.others, node.behind, node.logits = found.ids, found.behind, None
-        mirror.look_ahead()
 
     def _run(self, batch: list[Item]) -> int:
         """Computes a batch, and goes on with its branches where that takes no further call.
@@ -344,15 +334,14 @@ class DraftEngine:
         if not ends:
             return
         rows = [row_of(item.mirror, node) for item, node in ends]
-        choices = sample(output.logits[: len(rows)], rows).tolist()
-        for (item, node), row, choice, logits in zip(
-            ends, rows, choices, output.logits, strict=False
-        ):
-            node.choice, node.computed = choice, True
+        logits = output.logits[: len(rows)]
+        most = max(item.mirror.ranks for item, _ in ends)
+        ranked = rank(logits, rows, most) if most > 1 else _chosen(logits, rows)
+        for (item, node), row, line, found in zip(ends, rows, logits, ranked, strict=True):
+            ranks = item.mirror.ranks
+            node.rank(found.ids[:ranks], found.behind[:ranks] if ranks > 1 else None)
             if item.mirror.wants_drawn:
-                node.drawn = drawn_from(logits, row)
-            elif item.mirror.round is not None and item.mirror.round.fanout:
-                node.logits = logits.clone()  # a view would keep the whole step's
+                node.drawn = drawn_from(line, row)
 
     def _commit(self, batch: list[Item], passes: int) -> None:
         """Grows the branches; hands over those that are finished."""
@@ -389,7 +378,8 @@ class DraftEngine:
         if mirror.wants_drawn:  # which token follows a rejected one is for other noise to say
             fanout = min(fanout, 1)
         wanted = min(ended.draft_tokens, room, self._config.max_draft_tokens)
-        return ended._replace(draft_tokens=wanted, fanout=fanout)
+        least = ended.least if 0 <= ended.least <= 1 else 0.0  # nor is it a number always
+        return ended._replace(draft_tokens=wanted, fanout=fanout, least=least)
 
     def _unfit(self, ids: Ids[int], sampling: SamplingParams, salt: bytes) -> str | None:
         """Why a session cannot be mirrored; None where it can."""
@@ -418,6 +408,11 @@ class DraftEngine:
         for outbox, replies in self._replies.items():
             outbox(replies)
         self._replies = {}
+
+
+def _chosen(logits: Tensor, rows: Ids[Row]) -> list[Ranked]:
+    """The choices alone, where nobody wants to know what comes next."""
+    return [Ranked((token,), ()) for token in sample(logits, rows).tolist()]
 
 
 def _all(drawn: Ids[Drawn | None]) -> tuple[Drawn, ...]:

@@ -19,6 +19,8 @@ _WAVE = 7
 """Branches that are drafted together ahead of an outcome: these should be there when a pass of a
 target that is not much slower than its drafter ends, and the next ones come after."""
 
+_TINY = 1e-9
+
 _MOST_RESTING = 32
 """Committed tokens that gather while no draft is wanted; they take one pass together."""
 
@@ -40,25 +42,39 @@ class Round(NamedTuple):
     """Tokens of this outcome's branch that the verifier has already; it wants none for it then."""
     fanout: int = 0
     """Bonus guesses to draft for ahead of the next outcome, for each accepted length."""
+    least: float = 0.0
+    """A branch ends where the chance that all of it is right would fall below this."""
 
 
 @dataclass(eq=False)
 class Branch:
-    """Tokens in the making after one outcome of the round in flight."""
+    """Tokens in the making after an outcome."""
 
     outcome: Round
     """That outcome."""
     leaf: Node
     """Its last node; the bonus at first."""
     wanted: int
-    """Tokens it is to have after the bonus."""
+    """Tokens it is to have after the bonus; as many as it has where more are not worth it."""
     length: int = 0
     """Tokens after the bonus."""
+    right: float = 1.0
+    """Chance that all of them are right."""
 
-    def grow(self) -> None:
-        """Extends it by what is chosen already."""
-        while self.length < self.wanted and self.leaf.choice is not None:
-            self.leaf, self.length = self.leaf.child(self.leaf.choice), self.length + 1
+    @property
+    def lacking(self) -> int:
+        """Tokens it is to have that are not chosen yet."""
+        return self.wanted - self.length
+
+    def grow(self, chances: Chances) -> None:
+        """Extends it by what is chosen already, by one token at least."""
+        while self.lacking and self.leaf.choice is not None:
+            right = self.right * chances.of_choice(self.leaf)
+            if self.length and right < self.outcome.least:
+                self.wanted = self.length
+                return
+            self.leaf, self.right = self.leaf.child(self.leaf.choice), right
+            self.length += 1
 
 
 class Finished(NamedTuple):
@@ -125,6 +141,7 @@ class Mirror:
     _ahead: dict[Outcome, int] = field(
         default_factory=dict
     )  # begun; lengths of those that are sent
+    _due_branch: Branch = field(init=False)  # whose tokens the chain has
     _ends_known: bool = False  # whether the bonus after the whole chain has its branch
 
     @property
@@ -144,13 +161,20 @@ class Mirror:
         return self.pending > 0 or not self.answered
 
     @property
+    def ranks(self) -> int:
+        """How many of the best tokens after each node to know, the choice among them."""
+        if self.round is None or self.wants_drawn:
+            return 1
+        return 1 + max(self.round.fanout, self.round.least > 0)
+
+    @property
     def lacking(self) -> int:
         """Passes until the branch that is due has all its tokens, or those that go ahead have."""
         if self.round is None:
             return 0
         if not self.answered:
-            return self.round.draft_tokens - len(self.chain)
-        return max((each.wanted - each.length for each in self.branches), default=1)
+            return self._due_branch.lacking
+        return max((branch.lacking for branch in self.branches), default=1)
 
     def frontier(self) -> list[Node]:
         """Nodes to compute next, the most urgent first; none where there is nothing to draft.
@@ -162,7 +186,7 @@ class Mirror:
             return []
         if not self.answered:
             return self.chain[-1:]
-        ends = [branch.leaf for branch in self.branches if branch.length < branch.wanted]
+        ends = [branch.leaf for branch in self.branches if branch.lacking]
         if self.chain and not self.chain[-1].computed and self.round.fanout:
             ends.insert(0, self.chain[-1])
         return ends
@@ -221,10 +245,24 @@ class Mirror:
         if self.round is None:
             return
         if not self.answered:
-            self._grow_chain(self.round.draft_tokens)
+            self._grow_chain()
         for branch in self.branches:
             if branch.leaf is node:
-                branch.grow()
+                branch.grow(self.chances)
+
+    def limit(self, node: Node) -> tuple[float, int]:
+        """How far to go on after a node without a look at what comes of it.
+
+        Returns:
+            The least chance of all that follows, and which token is the first that counts.
+        """
+        if self.round is None:
+            return 0.0, 0
+        ends = self.branches if self.answered else [self._due_branch]
+        for branch in ends:
+            if branch.leaf is node:
+                return branch.outcome.least / max(branch.right, _TINY), 0
+        return self.round.least, 1  # a bonus comes first
 
     def finished(self) -> list[Finished]:
         """Branches to be sent: the one that is due, or a wave of those that go ahead.
@@ -233,13 +271,13 @@ class Mirror:
         """
         if self.round is None or self.pending:
             return []
-        done, wanted = [], self.round.draft_tokens
-        if not self.answered and len(self.chain) >= min(wanted, self.room):
+        done = []
+        if not self.answered and not self._due_branch.lacking:
             self.answered = self.unplanned = True
             done.append(Finished(self.round, tuple(self.chain)))
         if self.answered and not self._ends_known and self.chain and self.chain[-1].computed:
             self._look_beyond()
-        if self.unplanned or any(branch.length < branch.wanted for branch in self.branches):
+        if self.unplanned or any(branch.lacking for branch in self.branches):
             return done
         for branch in self.branches:
             nodes = branch.leaf.path()[-branch.length :]
@@ -274,8 +312,11 @@ class Mirror:
         """
         self.round = ended if ended.draft_tokens or ended.verifying else None
         self.answered = self.unplanned = checked > 0
-        self.chain, self.branches, self._ahead, self._ends_known = [], [], {}, False
-        self._grow_chain(checked or ended.draft_tokens)
+        self.branches, self._ahead, self._ends_known = [], {}, False
+        wanted, least = (checked, 0.0) if checked else (ended.draft_tokens, ended.least)
+        outcome = ended._replace(least=least)
+        self._due_branch = Branch(outcome, self.root, min(wanted, self.room))
+        self._grow_chain()
         if len(self.chain) < checked:
             self.round = None  # it checks what is not known here
         elif self.answered and self.chain[-1].computed:
@@ -287,12 +328,10 @@ class Mirror:
         same = (ended.base, ended.path_hash) == (len(self.ids), path_hash)
         return same and ended.accepted == len(ended.ids) - 1
 
-    def _grow_chain(self, length: int) -> None:
+    def _grow_chain(self) -> None:
         """Extends the chain by what is chosen already."""
-        end = self.chain[-1] if self.chain else self.root
-        while len(self.chain) < length and end.choice is not None:
-            end = end.child(end.choice)
-            self.chain.append(end)
+        self._due_branch.grow(self.chances)
+        self.chain = self._due_branch.leaf.path()
 
     def _look_beyond(self) -> None:
         """Plans the branch for the outcome in which all of the chain is right."""
@@ -317,7 +356,7 @@ class Mirror:
         )
         space = len(self.ids) + self.room - (last.position + 1)  # after the bonus
         branch = Branch(outcome, last.child(bonus), min(wanted, space))
-        branch.grow()
+        branch.grow(self.chances)
         if branch.wanted > 0:
             self.branches.append(branch)
             self._ahead[len(accepted), bonus] = 0

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from common.model.tree import Drawn
 
 
@@ -34,14 +32,18 @@ class Node:
     """The token the model chooses after it, once computed."""
     drawn: Drawn | None = None
     """What that choice was drawn from, where that is wanted."""
-    logits: Tensor | None = None
-    """What the choice was made from, `[V]`, until `others` are."""
     others: Sequence[int] = ()
     """The next best tokens after the choice, best first."""
     behind: Sequence[float] | None = None
-    """How much less their scores are than the choice's; None until `others` are known."""
+    """How much less their scores are than the choice's; None where `others` are not known."""
     children: dict[int, Node] = field(default_factory=dict)
     """By token."""
+
+    def rank(self, ids: Sequence[int], behind: Sequence[float] | None) -> None:
+        """Takes note of what the model makes of it: its choice, and what comes next if known."""
+        self.choice, *self.others = ids
+        self.behind = behind if behind is None else behind[1:]
+        self.computed = True
 
     def path(self) -> list[Node]:
         """From the root's child down to this node; empty for the root."""

@@ -7,6 +7,8 @@ is close behind the target takes it almost as often. What scores so far apart ca
 over all texts. The chance of an outcome is that of all choices before the break times that of the
 bonus there; outcomes are drafted for in that order (the fan-out rule of Kumar et al. 2026, with
 chances by the scores at hand rather than by the place in the chain).
+
+The same chances say how long a branch is worth checking.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import math
 from bisect import bisect
 from collections.abc import Collection, Sequence
 from itertools import pairwise
+
+import numpy as np
 
 from drafter.nodes import Node
 
@@ -28,6 +32,9 @@ chances are about the same."""
 _RANKS = 3
 """Next best tokens whose chances are told apart; any after these count as the last."""
 
+_ACCEPTED = 0.7
+"""What to believe at first of choices whose scores nobody knows."""
+
 _PRIOR = 16.0
 _MOST = 2000.0
 """Tokens that what is known of one range is worth at first, and at most: the past is forgotten."""
@@ -39,15 +46,24 @@ Outcome = tuple[int, int]
 class Chances:
     """How often tokens were right, by how far scores were apart."""
 
+    bounds = np.array(_BOUNDS, dtype=np.float32)
+    """Between ranges of how far."""
+
     def __init__(self) -> None:
         gaps = [0.05, *(0.5 * (low + high) for low, high in pairwise(_BOUNDS)), 6.0]
         choice = [1 - 0.5 * math.exp(-1.2 * gap) for gap in gaps]
         other = [0.35 * math.exp(-2 * gap) for gap in gaps]
         self._tested = [[_PRIOR] * len(gaps) for _ in range(1 + _RANKS)]
         self._right = [[_PRIOR * chance for chance in line] for line in (choice, *[other] * _RANKS)]
+        self._all = (_PRIOR * _ACCEPTED, _PRIOR)  # choices that were right, and all
+        self.by_range = np.array(choice, dtype=np.float32)
+        """That a choice is right, for each range."""
 
     def of_choice(self, node: Node) -> float:
         """Chance that the target chooses as the draft model did after a node."""
+        if node.behind is None:
+            right, tested = self._all
+            return right / tested
         return self._at(0, _gap(node))
 
     def of_others(self, node: Node) -> list[float]:
@@ -63,6 +79,8 @@ class Chances:
             ids: What was committed.
         """
         for node, token in zip((root, *chain), ids, strict=False):
+            if node.choice is not None:
+                self._all = _counted(*self._all, node.choice == token)
             if node.behind is not None:
                 self._count(0, _gap(node), node.choice == token)
                 for rank, (other, gap) in enumerate(zip(node.others, node.behind, strict=True), 1):
@@ -76,9 +94,10 @@ class Chances:
 
     def _count(self, rank: int, gap: float, right: bool) -> None:
         line, at = min(rank, _RANKS), bisect(_BOUNDS, gap)
-        kept = min(1.0, _MOST / (self._tested[line][at] + 1))
-        self._tested[line][at] = kept * (self._tested[line][at] + 1)
-        self._right[line][at] = kept * (self._right[line][at] + right)
+        rights, tested = self._right[line], self._tested[line]
+        rights[at], tested[at] = _counted(rights[at], tested[at], right)
+        if rank == 0:
+            self.by_range[at] = rights[at] / tested[at]
 
 
 def outcomes(
@@ -119,6 +138,12 @@ def outcomes(
         reached *= right
     found.sort(key=lambda outcome: -outcome[0])
     return [(node, token) for _, node, token in found[:most]]
+
+
+def _counted(right: float, tested: float, new: bool) -> tuple[float, float]:
+    """Counts of what was right and of all, after one more."""
+    kept = min(1.0, _MOST / (tested + 1))
+    return kept * (right + new), kept * (tested + 1)
 
 
 def _gap(node: Node) -> float:

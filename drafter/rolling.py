@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ids
 
+from common.model.native import Certainty
 from common.model.runner import Runner
 from drafter.item import Item
 from drafter.mirror import Mirror
@@ -54,23 +55,41 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> int:
     """
     ends = [(item.mirror, node) for item in batch for node in item.ends]
     slots = [[mirror.free.pop() for mirror, _ in ends] for _ in range(count)]
-    fanout = max(mirror.round.fanout for mirror, _ in ends if mirror.round is not None)
-    rolled = runner.roll([item.segment() for item in batch], slots, 1 + fanout, news)
+    ranks = max(mirror.ranks for mirror, _ in ends)
+    rolled = runner.roll(
+        [item.segment() for item in batch],
+        slots,
+        ranks,
+        _certainty(ends) if ranks > 1 else None,
+        news,
+    )
     ids, behind = rolled.ids.tolist(), rolled.behind.tolist()
     done = len(ids) - 1
     for index, (mirror, node) in enumerate(ends):
+        used = 0
         for level, (tokens, gaps) in enumerate(zip(ids, behind, strict=True)):
-            node.choice, node.others, node.computed = tokens[index][0], tokens[index][1:], True
-            node.behind = gaps[index][1:] if fanout else None
-            if level < done:
-                node = _followed(mirror, node, node.choice, slots[level][index])
-        mirror.free.extend(line[index] for line in slots[done:])
+            if tokens[index][0] < 0:
+                break
+            if level:
+                node = _followed(mirror, node, slots[level - 1][index])
+            node.rank(tokens[index], gaps[index] if ranks > 1 else None)
+            used = level
+        mirror.free.extend(line[index] for line in slots[used:])
     return done
 
 
-def _followed(mirror: Mirror, node: Node, choice: int, slot: int) -> Node:
-    """The node after one, in a slot that was filled for it."""
-    child = node.child(choice)
+def _certainty(ends: Ids[tuple[Mirror, Node]]) -> Certainty:
+    """How far to go on after these nodes; all of them are of texts with the same chances."""
+    chances = ends[0][0].chances
+    limits = [mirror.limit(node) for mirror, node in ends]
+    least, from_level = zip(*limits, strict=True)
+    return Certainty(chances.bounds, chances.by_range, least, from_level)
+
+
+def _followed(mirror: Mirror, node: Node, slot: int) -> Node:
+    """The node of the choice after one, in a slot that was filled for it."""
+    assert node.choice is not None
+    child = node.child(node.choice)
     if child.slot >= 0:
         mirror.free.append(child.slot)
     child.slot = slot

@@ -20,7 +20,7 @@ from verifier.config import EngineConfig
 from verifier.engine import Engine
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft import DraftProposer
-from verifier.methods.draft_link import Arrival, RoundKey
+from verifier.methods.draft_link import Arrival, RoundKey, Wish
 from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Event, Request
 
@@ -75,12 +75,10 @@ class LocalLink:
         *,
         drawn: bool,
         salt: bytes,
-        draft_tokens: int,
-        fanout: int,
+        wish: Wish,
     ) -> None:
-        ahead = (draft_tokens, fanout)
         text = list(ids)
-        self.drafter.open(self._receive, session, incarnation, text, sampling, drawn, salt, *ahead)
+        self.drafter.open(self._receive, session, incarnation, text, sampling, drawn, salt, *wish)
         self._pending = True
 
     def commit(
@@ -90,18 +88,18 @@ class LocalLink:
         key: RoundKey,
         ids: Sequence[int],
         *,
-        draft_tokens: int,
+        wish: Wish,
         verifying: int,
-        fanout: int,
     ) -> None:
         ended = Round(
             base=key.base,
             path_hash=key.path_hash,
             accepted=key.accepted,
             ids=tuple(ids),
-            draft_tokens=draft_tokens,
+            draft_tokens=wish.draft_tokens,
             verifying=verifying,
-            fanout=fanout,
+            fanout=wish.fanout,
+            least=wish.least,
         )
         self.drafter.commit(self._receive, session, incarnation, ended)
         self._pending = True

@@ -30,7 +30,7 @@ from verifier.branches import read
 from verifier.engine import Engine
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft import DraftProposer
-from verifier.methods.draft_link import RoundKey
+from verifier.methods.draft_link import RoundKey, Wish
 from verifier.methods.pair_meter import PairMeter
 
 _log = logging.getLogger(__name__)
@@ -113,8 +113,7 @@ class GrpcDraftLink:
         *,
         drawn: bool,
         salt: bytes,
-        draft_tokens: int,
-        fanout: int,
+        wish: Wish,
     ) -> None:
         """Starts a mirror."""
         self.touch()
@@ -126,8 +125,9 @@ class GrpcDraftLink:
             sampling=sampling_to_proto(sampling),
             drawn=drawn,
             cache_salt=salt,
-            draft_tokens=draft_tokens,
-            fanout=fanout,
+            draft_tokens=wish.draft_tokens,
+            fanout=wish.fanout,
+            least_chance=wish.least,
         )
 
     def commit(
@@ -137,9 +137,8 @@ class GrpcDraftLink:
         key: RoundKey,
         ids: Sequence[int],
         *,
-        draft_tokens: int,
+        wish: Wish,
         verifying: int,
-        fanout: int,
     ) -> None:
         """Tells how a round ended."""
         self.touch()
@@ -151,9 +150,10 @@ class GrpcDraftLink:
             path_hash=key.path_hash,
             accepted=key.accepted,
             ids=ids,
-            draft_tokens=draft_tokens,
+            draft_tokens=wish.draft_tokens,
             verifying=verifying,
-            fanout=fanout,
+            fanout=wish.fanout,
+            least_chance=wish.least,
         )
 
     def close(self, session: int, incarnation: int) -> None:

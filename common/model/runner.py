@@ -17,7 +17,7 @@ from common.model.kernels import Forward
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
-from common.model.native import NativeModel, Rolled
+from common.model.native import Certainty, NativeModel, Rolled
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +126,12 @@ class Runner:
         return isinstance(self.loaded.forward, NativeModel)
 
     def roll(
-        self, segments: Sequence[Segment], slots: Sequence[Sequence[int]], best: int, news: int = -1
+        self,
+        segments: Sequence[Segment],
+        slots: Sequence[Sequence[int]],
+        best: int,
+        certainty: Certainty | None = None,
+        news: int = -1,
     ) -> Rolled:
         """Several passes in one call, where `rolls`: wanted rows go on with their likeliest token.
 
@@ -134,10 +139,11 @@ class Runner:
             segments: Of the first pass; see `forward`.
             slots: Where the keys and values of the tokens that follow go, `[levels, M]`.
             best: How many of the likeliest tokens to tell of each row.
+            certainty: Of the tokens; where it is low, a row goes no further. `best` is two or more.
             news: A descriptor; where it can be read from, no further pass is begun.
         """
         assert isinstance(self.loaded.forward, NativeModel)
-        return self.loaded.forward.roll(segments, slots, best, news)
+        return self.loaded.forward.roll(segments, slots, best, certainty, news)
 
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int]]) -> None:

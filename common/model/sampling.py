@@ -74,42 +74,34 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return chosen
 
 
-class RunnersUp(NamedTuple):
-    """The tokens that come closest to a choice, the best first."""
+class Ranked(NamedTuple):
+    """A row's choice and the tokens that come closest to it, the best first."""
 
     ids: Sequence[int]
     """They."""
 
     behind: Sequence[float]
-    """How much less each one's score is than the best; a score is what the choice maximises."""
+    """How much less each one's score is than the choice's; a score is what the choice maximises."""
 
 
-def runners_up(
-    logits: Tensor, rows: Sequence[Row], chosen: Sequence[int], count: int
-) -> list[RunnersUp]:
-    """The tokens that come closest to the one `sample` chooses.
+def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
+    """Chooses as `sample` does, and says which tokens come closest.
 
     Args:
         logits: Any floating-point type. # [N, V]
         rows: What each row's choice depends on, one a row.
-        chosen: What `sample` chose, one a row.
-        count: How many are wanted.
+        count: How many are wanted of each row, the choice among them.
 
     Returns:
         Up to `count` a row; fewer where the warpers leave fewer.
     """
     adjusted = _adjust(logits, rows)
-    best = [RunnersUp((), ())] * len(rows)
+    ranked = [Ranked((), ())] * len(rows)
     for kind, group in _kinds(rows, logits.shape[1]):
         part = adjusted if len(group) == len(rows) else adjusted[group]
-        ranked = _RANK[kind](part, [rows[i] for i in group], count + 1)
-        for i, scored in zip(group, ranked, strict=True):
-            others = [each for each in scored if each[0] != chosen[i]][:count]
-            top = scored[0][1]
-            best[i] = RunnersUp(
-                [token for token, _ in others], [top - score for _, score in others]
-            )
-    return best
+        for i, one in zip(group, _RANK[kind](part, [rows[i] for i in group], count), strict=True):
+            ranked[i] = one
+    return ranked
 
 
 def warp(logits: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -175,25 +167,29 @@ def _among_survivors(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
     return torch.tensor(np.array(best, dtype=np.int64), device=adjusted.device)
 
 
-_Ranked = list[list[tuple[int, float]]]
-"""Ids and scores of each row, the best first."""
-
-
-def _rank(scores: Tensor, rows: Sequence[Row], count: int) -> _Ranked:
+def _rank(scores: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
     best = scores.topk(min(count, scores.shape[1]))
-    lines = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [list(zip(ids, values, strict=True)) for ids, values in lines]
+    chosen = _greedy(scores, rows).tolist()  # of equal ones the lowest, which is not topk's
+    ranked = []
+    for choice, ids, values in zip(
+        chosen, best.indices.tolist(), best.values.tolist(), strict=True
+    ):
+        others = [each for each in zip(ids, values, strict=True) if each[0] != choice]
+        order = [(choice, values[0]), *others][: len(ids)]
+        ranked.append(Ranked([one for one, _ in order], [values[0] - value for _, value in order]))
+    return ranked
 
 
-def _rank_all(adjusted: Tensor, rows: Sequence[Row], count: int) -> _Ranked:
+def _rank_all(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
     return _rank(_noisy(adjusted, rows), rows, count)
 
 
-def _rank_survivors(adjusted: Tensor, rows: Sequence[Row], count: int) -> _Ranked:
+def _rank_survivors(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
     ranked = []
     for tokens, scores in _noisy_survivors(adjusted, rows):
         order = np.argsort(-scores, kind="stable")[:count]
-        ranked.append(list(zip(tokens[order].tolist(), scores[order].tolist(), strict=True)))
+        behind = scores[order[0]] - scores[order]
+        ranked.append(Ranked(tokens[order].tolist(), behind.tolist()))
     return ranked
 
 

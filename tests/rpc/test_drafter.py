@@ -521,6 +521,7 @@ commits = st.builds(
     draft_tokens=st.sampled_from([0, 1, 5, 70, 2**32 - 1]),
     verifying=st.integers(0, 3),
     fanout=st.integers(0, 3),
+    least_chance=st.floats(width=32),
 )
 messages = st.builds(
     drafter_pb2.DraftRequest,

@@ -18,7 +18,7 @@ from common.fading_mean import FadingMean
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
-from verifier.methods.draft_link import Arrival, DraftLink, LinkSource, RoundKey
+from verifier.methods.draft_link import Arrival, DraftLink, LinkSource, RoundKey, Wish
 from verifier.methods.draft_session import Asked, Branch, DraftSession
 from verifier.methods.gate import Gate
 from verifier.methods.pairing import Pairing
@@ -142,7 +142,8 @@ class DraftProposer:
         if right == len(ids) - 1:  # else another method went on where the chain broke
             branch = session.ahead.get((key.accepted, key.bonus), branch)
         wants = drafting and outcome.wanted
-        wanted = self._wanted(sequence, session, session.link, now) if wants else 0
+        wish = self._wish(sequence, session, session.link, now) if wants else Wish()
+        wanted = wish.draft_tokens
         if drafting and session.length.resting:
             if self._pairing.move(sequence, session, session.link, now):
                 return
@@ -150,7 +151,7 @@ class DraftProposer:
                 self._pairing.part(session)
                 return
         branch = branch.cut(sequence.room - 1 if wanted else 0)
-        key = self._tell(session, session.link, key, ids, wanted, len(branch))
+        key = self._tell(session, session.link, key, ids, wish, len(branch))
         session.branch, session.wanted, session.key = None, wanted, key if wanted else None
         if checked:
             session.link.clock.foresaw(bool(branch))
@@ -188,11 +189,11 @@ class DraftProposer:
             self.stale += 1
         elif session.key == key and session.branch is None:
             seconds = max(_came_at(arrival) - session.sent_at, 0.0)
-            session.link.clock.answered(session.wanted, seconds, probe=session.probe)
+            session.link.clock.answered(len(arrival.ids), seconds, probe=session.probe)
             if session.probe and self._pairing.too_far(session.link):
                 session.length.stop_trial()
             session.probe = False
-            session.link.meter.answered(session.wanted, seconds)
+            session.link.meter.answered(len(arrival.ids), seconds)
             self._take(session, Branch(arrival.ids, arrival.drawn).cut(session.wanted), key)
         elif session.flight == (key.base, key.path_hash) and len(session.ahead) < _MOST_AHEAD:
             session.ahead[key.accepted, key.bonus] = Branch(arrival.ids, arrival.drawn)
@@ -250,8 +251,9 @@ class DraftProposer:
         session.ended_at = now if session.warm and free else None
         if began is None or session.ended_at is None:
             return
-        expected_s = session.length.expected_s
+        chosen, expected_s = session.length.chosen, session.length.expected_s
         if checked and expected_s and len(self._sessions) == 1:  # beside others the gate decides
+            expected_s += self.cost.round_s(checked) - self.cost.round_s(chosen)
             session.link.clock.took(now - began, expected_s)
         plain = min(self.cost.plain_s / self.cost.round_s(checked), 1.0)
         meter.timed(
@@ -274,7 +276,7 @@ class DraftProposer:
         link: DraftLink,
         key: RoundKey,
         ids: Ids[int],
-        wanted: int,
+        wish: Wish,
         verifying: int,
     ) -> RoundKey:
         """Has the drafter told how a round ended, at once or with later ones; returns which.
@@ -284,7 +286,7 @@ class DraftProposer:
         if session.untold:  # all of it in one round, which checked nothing
             base, ids = key.base - len(session.untold), [*session.untold, *ids]
             key = RoundKey(base=base, path_hash=session.told_hash, accepted=0, bonus=ids[-1])
-        resting = session.warm and not session.wanted and not wanted
+        resting = session.warm and not session.wanted and not wish.draft_tokens
         if resting and len(ids) < _MOST_UNTOLD:
             session.untold = list(ids)
             return key
@@ -294,9 +296,8 @@ class DraftProposer:
             session.incarnation,
             key,
             ids,
-            draft_tokens=wanted,
+            wish=wish,
             verifying=verifying,
-            fanout=self.fanout,
         )
         self._pairing.touched.add(link)
         return key
@@ -312,16 +313,11 @@ class DraftProposer:
         asked = sequence.request.draft_tokens > 0
         return asked or self._gate.drafting(len(self._sessions), now)
 
-    def _wanted(
-        self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float
-    ) -> int:
-        """Tokens to ask for: none of a cold mirror, else what the request says or what pays."""
+    def _wish(self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float) -> Wish:
+        """What to ask for; nothing of a cold mirror."""
         if not session.warm or not link.clock.worth_asking(now):
-            return 0
-        room = sequence.room - 1
-        if sequence.request.draft_tokens:
-            return min(sequence.request.draft_tokens, room)
-        return self._pairing.choose(session.length, link, min(self.draft_tokens, room))
+            return Wish()
+        return self._pairing.wish(sequence.request, session.length, link, sequence.room - 1)
 
 
 def _came_at(arrival: Arrival) -> float:

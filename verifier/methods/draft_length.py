@@ -11,6 +11,10 @@ Texts that draft beside each other do not wait for one another: what one waits t
 others fill, as far as there are enough. So with N of them a round of all takes verify of all their
 rows at least, and of one text's rows and its wait at least.
 
+What one more token costs is also what says where a draft had better end: the drafter knows how
+sure it is of every token, and stops where the chance that all of them are right, times the tokens
+that come in a second, is not worth the time.
+
 What rounds with drafts really took, over what was expected, is a factor on all of them: a step that
 follows a wait meets cold caches, and answers wait for the engine. It decides between drafts and
 none, hardly between lengths.
@@ -26,6 +30,7 @@ _FORGET_COST = 0.97
 _FIRST_REST = 16
 _MOST_REST = 256
 _PROBE_TOKENS = 2
+_MOST_LEAST = 0.9
 _TRIAL_ROUNDS = 8
 """Rounds that a session drafts in any case where its drafter is not known yet."""
 
@@ -104,8 +109,13 @@ class DraftLength:
 
     def __init__(self, acceptance: Acceptance, trial: int = _TRIAL_ROUNDS) -> None:
         self.acceptance = acceptance
+        self.chosen = 0
+        """Tokens of the round last chosen."""
         self.expected_s = 0.0
-        """What the round last chosen was expected to take, in seconds."""
+        """What it was expected to take, in seconds."""
+        self.least = 0.0
+        """Chance that all of a draft is right below which one more token costs more than it brings;
+        0 where the length itself is what matters."""
         self._trial = trial
         self._rest = _FIRST_REST
         self._resting = 0
@@ -146,6 +156,7 @@ class DraftLength:
         Returns:
             0 to `most`.
         """
+        self.least = 0.0
         if self._resting:
             self._resting -= 1
             return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
@@ -160,13 +171,25 @@ class DraftLength:
             rates.append(_rate(cost, length, expected, wait, texts) / slowness)
         trial = self._trial > 0 and most > 0  # too early to give up
         best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
-        self.expected_s = seconds[best]
+        self.chosen, self.expected_s = best, seconds[best]
+        if best:
+            token_s = _row_s(cost, best, texts)
+            if texts == 1:
+                token_s += (1 - foresight) * (draft_s(best) - draft_s(1)) / max(best - 1, 1)
+            self.least = min(rates[best] * token_s, _MOST_LEAST)
         if best == 0 and most:
             self._resting = self._rest
             self._rest = min(2 * self._rest, _MOST_REST)
         elif best:
             self._rest = _FIRST_REST
         return best
+
+
+def _row_s(cost: StepCost, length: int, texts: int) -> float:
+    """Seconds that one more token of a draft costs everybody, up to such a length."""
+    if texts == 1:
+        return (cost.round_s(length) - cost.round_s(0)) / length
+    return (cost.step_s(texts * (1 + length)) - cost.step_s(texts)) / (texts * length)
 
 
 def _rate(cost: StepCost, length: int, expected: float, wait_s: float, texts: int) -> float:

@@ -43,6 +43,18 @@ class Arrival(NamedTuple):
     only after the step it is in."""
 
 
+class Wish(NamedTuple):
+    """What branches are wanted after an outcome."""
+
+    draft_tokens: int = 0
+    """Most tokens of each; 0 wants none."""
+    fanout: int = 0
+    """Bonus tokens to guess, for each accepted length, ahead of the next outcome."""
+    least: float = 0.0
+    """A branch ends where the chance that all of it is right would fall below this; 0 has each as
+    long as it may be."""
+
+
 class DraftLink(Protocol):
     """The way to one drafter. Calls come from the engine's thread and do not block."""
 
@@ -64,8 +76,7 @@ class DraftLink(Protocol):
         *,
         drawn: bool,
         salt: bytes,
-        draft_tokens: int,
-        fanout: int,
+        wish: Wish,
     ) -> None:
         """Starts a mirror of a session.
 
@@ -76,8 +87,7 @@ class DraftLink(Protocol):
             sampling: How to draft.
             drawn: Whether to say what tokens are drawn from.
             salt: Who may share cached prefixes with it.
-            draft_tokens: Length of branches ahead of the next id; 0 wants none.
-            fanout: How many guesses of that id to draft for.
+            wish: Ahead of the next id.
         """
 
     def commit(
@@ -87,14 +97,12 @@ class DraftLink(Protocol):
         key: RoundKey,
         ids: Ids[int],
         *,
-        draft_tokens: int,
+        wish: Wish,
         verifying: int,
-        fanout: int,
     ) -> None:
-        """Tells how a round ended and how long branches are wanted; 0 wants none.
+        """Tells how a round ended and what is wanted after it.
 
         Where the branch came ahead of the outcome, `verifying` says how much of it is checked now.
-        `fanout` is how many bonus tokens to guess, for each accepted length, ahead of the next.
         """
 
     def close(self, session: int, incarnation: int) -> None:

@@ -16,7 +16,7 @@ from common import fence
 from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
 from verifier.methods.draft_length import Acceptance, DraftLength
-from verifier.methods.draft_link import DraftLink, LinkSource
+from verifier.methods.draft_link import DraftLink, LinkSource, Wish
 from verifier.methods.draft_session import DraftSession
 from verifier.sequence import Request, Sequence
 
@@ -98,7 +98,9 @@ class Pairing:
                 session.probe = not pays
                 session.length = self._length(link, _PROBE_ROUNDS if session.probe else 0)
                 sampling, drawn = _sampling(sequence.request)
-                longest = sequence.request.draft_tokens or self.draft_tokens
+                room = sequence.room - 1
+                known = self._length(link)
+                wish = self.wish(sequence.request, known, link, room) if pays else Wish()
                 link.open(
                     session.id,
                     session.incarnation,
@@ -106,8 +108,7 @@ class Pairing:
                     sampling,
                     drawn=drawn,
                     salt=sequence.request.cache_salt,
-                    draft_tokens=max(min(longest, sequence.room - 1), 0) if pays else 0,
-                    fanout=self.fanout,
+                    wish=wish,
                 )
                 self.touched.add(link)
                 return
@@ -150,15 +151,30 @@ class Pairing:
 
     def pays(self, link: DraftLink) -> bool:
         """Whether a text like others would have drafts of this drafter."""
-        return self.choose(self._length(link), link, self.draft_tokens) > 0
+        return self._choose(self._length(link), link, self.draft_tokens) > 0
 
     def too_far(self, link: DraftLink) -> bool:
         """Whether its drafts would not pay though every token of them were right."""
         perfect = DraftLength(Acceptance(prior=1.0), trial=0)
-        return self.choose(perfect, link, self.draft_tokens) == 0
+        return self._choose(perfect, link, self.draft_tokens) == 0
 
-    def choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
-        """The draft length for a text's next round, as this drafter is; at most so many."""
+    def wish(self, request: Request, length: DraftLength, link: DraftLink, room: int) -> Wish:
+        """What to ask for a text's next round: what its request says, or what pays.
+
+        Args:
+            request: The text's.
+            length: What is known of its drafts.
+            link: The drafter, as it is.
+            room: Most tokens that may be drafted.
+        """
+        if request.draft_tokens:
+            return Wish(max(min(request.draft_tokens, room), 0), self.fanout)
+        most = max(min(self.draft_tokens, room), 0)
+        best = self._choose(length, link, most)
+        return Wish(most if length.least else best, self.fanout, length.least)
+
+    def _choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
+        """The draft length that pays best."""
         clock = link.clock
         foresight, slowness = clock.foresight, clock.slowness
         return length.choose(most, self.cost, clock.cost.at, foresight, slowness, self.texts())

@@ -8,7 +8,16 @@ tiles as well (AMX) computes sixteen rows in the time of one, and bfloat16 with 
 """
 
 from common.model.native.library import Decoder, has_tiles, top
-from common.model.native.model import NativeModel, Rolled, can_run
+from common.model.native.model import Certainty, NativeModel, Rolled, can_run
 from common.model.native.product import NativeProducts
 
-__all__ = ["Decoder", "NativeModel", "NativeProducts", "Rolled", "can_run", "has_tiles", "top"]
+__all__ = [
+    "Certainty",
+    "Decoder",
+    "NativeModel",
+    "NativeProducts",
+    "Rolled",
+    "can_run",
+    "has_tiles",
+    "top",
+]

@@ -74,14 +74,28 @@ void decoder_close(Decoder *decoder);
 /* Runs a batch: fills the cache, the logits and the states. */
 int decoder_run(Decoder *decoder, const Model *model, const Batch *batch);
 
-/* Runs a batch, and then up to `levels` more: every wanted row is followed by its likeliest token.
-   Stops between two where there is something to read from the descriptor `news`, unless that is -1.
+/* When a row of a roll has gone far enough: where it is too unlikely that all of it is right.
 
-   slots: [levels, W], where the keys of these go; chosen: [levels + 1, W, best], the ids of the
-   largest logits; behind: the same shape, by how much each is less than the largest; levels: in,
-   how many; out, how many of them were run. */
-int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, int news, long best,
-                 const int64_t *slots, int64_t *chosen, float *behind, long *levels);
+   How likely a token is right is told by how far the second largest logit is behind its own. */
+typedef struct {
+    int64_t ranges;
+    const float *bounds;  /* [ranges - 1], rising: of how far behind */
+    const float *chances; /* [ranges] */
+    const float *least;   /* [W]: a row whose tokens' chances multiply to less ends */
+    const int64_t *from;  /* [W]: the level whose token is the first that counts */
+} Ends;
+
+/* Runs a batch, and then up to `levels` more: every wanted row is followed by its likeliest token,
+   until it ends. Stops between two where there is something to read from the descriptor `news`,
+   unless that is -1.
+
+   ends: or NULL; best is two at least otherwise; slots: [levels, W], where the keys of the tokens
+   go; chosen: [levels + 1, W, best], the ids of the largest logits, -1 where a row had ended;
+   behind: the same shape, by how much each is less than the largest; levels: in, how many; out, how
+   many of them were run. */
+int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, const Ends *ends,
+                 int news, long best, const int64_t *slots, int64_t *chosen, float *behind,
+                 long *levels);
 
 /* The likeliest tokens of rows of logits, the likeliest first, and the chance of each.
 

@@ -92,6 +92,18 @@ class Batch(Structure):
     )
 
 
+class Ends(Structure):
+    """When rows of a roll have gone far enough."""
+
+    _fields_ = (
+        ("ranges", c_int64),
+        ("bounds", c_void_p),
+        ("chances", c_void_p),
+        ("least", c_void_p),
+        ("from_level", c_void_p),
+    )
+
+
 class Decoder:
     """Threads, and room for what a pass holds; one thread uses it.
 
@@ -125,6 +137,7 @@ class Decoder:
         levels: int,
         best: int,
         *,
+        ends: Ends | None,
         news: int,
         slots: int,
         chosen: int,
@@ -139,8 +152,10 @@ class Decoder:
             IndexError: An id, position or slot there is not.
         """
         run = c_long(levels)
+        ended = None if ends is None else byref(ends)
         addresses = (slots, chosen, behind, byref(run))
-        _check(self._library.decoder_roll(self._handle, model, batch, news, best, *addresses))
+        roll = self._library.decoder_roll
+        _check(roll(self._handle, model, batch, ended, news, best, *addresses))
         return run.value
 
     def move(self, model: Model, count: int, sources: int, targets: int) -> None:
@@ -209,7 +224,8 @@ def _library() -> ctypes.CDLL | None:
     found.decoder_run.restype = c_int
     both = (POINTER(Model), POINTER(Batch))
     places = (c_void_p, c_void_p, c_void_p)
-    found.decoder_roll.argtypes = [c_void_p, *both, c_int, c_long, *places, POINTER(c_long)]
+    limits = (POINTER(Ends), c_int, c_long)
+    found.decoder_roll.argtypes = [c_void_p, *both, *limits, *places, POINTER(c_long)]
     found.decoder_roll.restype = c_int
     found.decoder_top.argtypes = [c_void_p, c_long, c_long, c_long, c_void_p, c_void_p]
     found.decoder_top.restype = None

@@ -14,7 +14,7 @@ from common.model.attention import AttentionContext
 from common.model.batch import Segment
 from common.model.fused import can_fuse, window
 from common.model.kv_cache import LayerShape
-from common.model.native.library import Batch, Decoder, Layer, Model, Product, available
+from common.model.native.library import Batch, Decoder, Ends, Layer, Model, Product, available
 from common.model.native.product import PackedMatrix
 
 _FEW_ROWS = 6
@@ -27,11 +27,25 @@ _WORD = 8
 """Bytes of an index."""
 
 
+class Certainty(NamedTuple):
+    """How likely tokens are right, and how likely what is still computed has to be."""
+
+    bounds: np.ndarray
+    """Rising, float32 `[ranges - 1]`: of how far the second largest logit is behind the largest."""
+    chances: np.ndarray
+    """That the likeliest token is right, float32 `[ranges]`."""
+    least: Sequence[float]
+    """A row whose chances multiply to less goes no further, `[M]`; 0 has it go on."""
+    from_level: Sequence[int]
+    """The level whose token is the first that counts, `[M]`; 0 is what follows the row."""
+
+
 class Rolled(NamedTuple):
     """The likeliest tokens of rows, and of those that follow them, level by level."""
 
     ids: np.ndarray
-    """The likeliest first, of equally likely ones the lowest; `[levels + 1, M, best]`."""
+    """The likeliest first, of equally likely ones the lowest; `[levels + 1, M, best]`. -1 where a
+    row had gone far enough."""
     behind: np.ndarray
     """How much less their logits are than the largest, float32; the same shape."""
 
@@ -123,7 +137,12 @@ class NativeModel:
         return laid.logits, laid.states, laid.likeliest.tolist()
 
     def roll(
-        self, segments: Sequence[Segment], slots: Sequence[Sequence[int]], best: int, news: int = -1
+        self,
+        segments: Sequence[Segment],
+        slots: Sequence[Sequence[int]],
+        best: int,
+        certainty: Certainty | None = None,
+        news: int = -1,
     ) -> Rolled:
         """Computes rows, and after each wanted one its likeliest token, and the one after that.
 
@@ -131,6 +150,7 @@ class NativeModel:
             segments: As for a call.
             slots: Where the keys and values of those tokens go, `[levels, M]`.
             best: How many of the likeliest tokens to tell of each row.
+            certainty: Of the tokens; where it is low, a row goes no further. `best` is two or more.
             news: A descriptor; where it can be read from, no further tokens are computed.
 
         Raises:
@@ -141,11 +161,13 @@ class NativeModel:
         places = np.array(slots, dtype=np.int64)
         chosen = np.empty((levels + 1, rows, best), dtype=np.int64)
         behind = np.empty(chosen.shape, dtype=np.float32)
+        ends, _kept = _ends(certainty)
         run = self._decoder.roll(
             self._model,
             laid.batch,
             levels,
             best,
+            ends=ends,
             news=news,
             slots=_address(places),
             chosen=_address(chosen),
@@ -251,6 +273,16 @@ class NativeModel:
         kept = tensor.contiguous()
         self._kept.append(kept)
         return kept.data_ptr()
+
+
+def _ends(certainty: Certainty | None) -> tuple[Ends | None, object]:
+    """A certainty as the decoder reads it, and what has to be kept as long as it does."""
+    if certainty is None:
+        return None, None
+    least = np.array(certainty.least, dtype=np.float32)
+    from_level = np.array(certainty.from_level, dtype=np.int64)
+    arrays = (certainty.bounds, certainty.chances, least, from_level)
+    return Ends(len(certainty.chances), *map(_address, arrays)), arrays
 
 
 def can_run(model: Any) -> bool:

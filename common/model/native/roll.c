@@ -9,47 +9,100 @@
 #include "pick.h"
 #include "vector.h"
 
-/* Lays out the batch that continues each wanted row of another by one more, `levels` times.
+/* What rows have behind them, and the batch that goes on with those that have not ended. */
+typedef struct {
+    long alive;
+    int64_t *rows;       /* [alive]: of those there were */
+    float *left;         /* [W]: least chance of what is still to come */
+    int64_t *ids, *positions, *slots, *order, *starts; /* of the batch, [alive] */
+    const int64_t **tables;
+    int64_t *places;     /* [W, longest] */
+    long longest;
+} Course;
 
-   words: room for `W (longest + 6) + 1` numbers, W rows wanted and `longest` positions a row. */
-static Batch continued(const Batch *batch, long levels, const int64_t *slots, long longest,
-                       int64_t *words)
+#define WORDS_OF_ROW 8 /* that a course has beside places */
+
+/* The slots of what a wanted row of a batch sees. */
+static const int64_t *table_of(const Batch *batch, long row)
+{
+    for (long run = 0; run < batch->runs; run++)
+        for (long at = batch->starts[run]; at < batch->starts[run + 1]; at++)
+            if (batch->ordered[at] == row)
+                return batch->tables[run];
+    return NULL;
+}
+
+/* Lays a course out in room for `W (longest + WORDS_OF_ROW) + 1` words. */
+static Course started(const Batch *batch, long levels, const int64_t *slots, const Ends *ends,
+                      long longest, int64_t *words)
 {
     long rows = batch->wanted_rows;
-    int64_t *ids = words, *positions = ids + rows, *now = positions + rows;
-    int64_t *order = now + rows, *starts = order + rows;
-    const int64_t **tables = (const int64_t **)(starts + rows + 1);
-    int64_t *places = (int64_t *)(tables + rows);
+    Course course = {.alive = rows, .longest = longest, .rows = words, .ids = words + rows};
+    course.positions = course.ids + rows;
+    course.slots = course.positions + rows;
+    course.order = course.slots + rows;
+    course.starts = course.order + rows;
+    course.tables = (const int64_t **)(course.starts + rows + 1);
+    course.left = (float *)(course.tables + rows);
+    course.places = words + rows * WORDS_OF_ROW + 1;
     for (long i = 0; i < rows; i++) {
         long row = batch->wanted[i], seen = batch->positions[row] + 1;
-        const int64_t *table = NULL;
-        for (long run = 0; run < batch->runs && !table; run++)
-            for (long at = batch->starts[run]; at < batch->starts[run + 1]; at++)
-                if (batch->ordered[at] == row)
-                    table = batch->tables[run];
-        memcpy(places + i * longest, table, seen * sizeof *places);
+        memcpy(course.places + i * longest, table_of(batch, row), seen * sizeof *course.places);
         for (long level = 0; level < levels; level++)
-            places[i * longest + seen + level] = slots[level * rows + i];
-        positions[i] = batch->positions[row];
-        order[i] = starts[i] = i;
-        tables[i] = places + i * longest;
+            course.places[i * longest + seen + level] = slots[level * rows + i];
+        course.rows[i] = course.order[i] = course.starts[i] = i;
+        course.left[i] = ends ? ends->least[i] : 0.0f;
     }
-    starts[rows] = rows;
-    return (Batch){.rows = rows, .wanted_rows = rows, .runs = rows, .ids = ids,
-                   .positions = positions, .slots = now, .ordered = order, .starts = starts,
-                   .tables = tables, .wanted = order, .logits = batch->logits,
-                   .states = batch->states};
+    course.starts[rows] = rows;
+    return course;
 }
 
 /* Finds the likeliest tokens of every row, and how far their logits are behind the largest. */
-static void rank(const Batch *batch, long vocab, long best, int64_t *chosen, float *behind)
+static void rank(const Course *course, const float *logits, long vocab, long best, int64_t *chosen,
+                 float *behind)
 {
-    for (long i = 0; i < batch->wanted_rows; i++, chosen += best, behind += best) {
-        const float *logits = batch->logits + i * vocab;
-        pick(logits, vocab, best, chosen);
+    for (long i = 0; i < course->alive; i++, logits += vocab) {
+        int64_t *ids = chosen + course->rows[i] * best;
+        float *gaps = behind + course->rows[i] * best;
+        pick(logits, vocab, best, ids);
         for (long place = 0; place < best; place++)
-            behind[place] = logits[chosen[0]] - logits[chosen[place]];
+            gaps[place] = logits[ids[0]] - logits[ids[place]];
     }
+}
+
+/* Takes rows out that have gone far enough. */
+static void end(Course *course, const Ends *ends, long level, long best, const float *behind)
+{
+    long alive = 0;
+    for (long i = 0; i < course->alive; i++) {
+        long row = course->rows[i], range = 0;
+        if (level >= ends->from[row]) {
+            while (range + 1 < ends->ranges && ends->bounds[range] <= behind[row * best + 1])
+                range++;
+            if (ends->chances[range] < course->left[row])
+                continue;
+            course->left[row] /= ends->chances[range];
+        }
+        course->rows[alive++] = row;
+    }
+    course->alive = alive;
+}
+
+/* Lays out the pass after a level. */
+static Batch further(const Course *course, const Batch *batch, long level, long best,
+                     const int64_t *slots, const int64_t *chosen)
+{
+    for (long i = 0; i < course->alive; i++) {
+        long row = course->rows[i];
+        course->ids[i] = chosen[row * best];
+        course->positions[i] = batch->positions[batch->wanted[row]] + level + 1;
+        course->slots[i] = slots[row];
+        course->tables[i] = course->places + row * course->longest;
+    }
+    return (Batch){.rows = course->alive, .wanted_rows = course->alive, .runs = course->alive,
+                   .ids = course->ids, .positions = course->positions, .slots = course->slots,
+                   .ordered = course->order, .starts = course->starts, .tables = course->tables,
+                   .wanted = course->order, .logits = batch->logits, .states = batch->states};
 }
 
 /* Whether something can be read from a descriptor. */
@@ -59,33 +112,36 @@ static int has_news(int descriptor)
     return descriptor >= 0 && poll(&asked, 1, 0) > 0;
 }
 
-int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, int news, long best,
-                 const int64_t *slots, int64_t *chosen, float *behind, long *levels)
+int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, const Ends *ends,
+                 int news, long best, const int64_t *slots, int64_t *chosen, float *behind,
+                 long *levels)
 {
     long rows = batch->wanted_rows, longest = 0, most = *levels;
-    Batch first = *batch;
-    first.likeliest = NULL; /* they are ranked below */
-    int status = decoder_run(decoder, model, &first);
+    Batch next = *batch;
+    next.likeliest = NULL; /* they are ranked below */
+    int status = decoder_run(decoder, model, &next);
     if (status)
         return status;
     for (long i = 0; i < rows; i++)
         if (batch->positions[batch->wanted[i]] + 1 + most > longest)
             longest = batch->positions[batch->wanted[i]] + 1 + most;
-    int64_t *words = malloc((rows * (longest + 6) + 1) * sizeof *words);
+    int64_t *words = malloc((rows * (longest + WORDS_OF_ROW) + 1) * sizeof *words);
     if (!words)
         return OUT_OF_MEMORY;
-    Batch next = continued(batch, most, slots, longest, words);
+    Course course = started(batch, most, slots, ends, longest, words);
+    for (long i = 0; i < (most + 1) * rows * best; i++)
+        chosen[i] = -1;
     for (*levels = 0; !status; ++*levels) {
-        long done = *levels * rows;
-        rank(batch, model->head.out, best, chosen + done * best, behind + done * best);
-        if (*levels == most || has_news(news))
+        rank(&course, batch->logits, model->head.out, best, chosen, behind);
+        if (ends)
+            end(&course, ends, *levels, best, behind);
+        if (*levels == most || !course.alive || has_news(news))
             break;
-        for (long i = 0; i < rows; i++) {
-            words[i] = chosen[(done + i) * best];
-            words[rows + i]++;
-            words[2 * rows + i] = slots[done + i];
-        }
+        next = further(&course, batch, *levels, best, slots, chosen);
         status = decoder_run(decoder, model, &next);
+        slots += rows;
+        chosen += rows * best;
+        behind += rows * best;
     }
     free(words);
     return status;

@@ -83,6 +83,7 @@ class Verifier:
         path_hash: int = 7,
         verifying: int = 0,
         fanout: int = 1,
+        least: float = 0.0,
     ) -> None:
         ended = Round(
             base=base,
@@ -92,6 +93,7 @@ class Verifier:
             draft_tokens=wanted,
             verifying=verifying,
             fanout=fanout,
+            least=least,
         )
         self.engine.commit(self.receive, session, incarnation, ended)
 
@@ -152,6 +154,7 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
                 assert list(reply.ids) == judge.generate(text, len(reply.ids), sampling=sampling)
     for _ in range(4):
         wanted, fanout = draw.randint(1, 5), draw.randint(0, 2)
+        least = draw.choice([0.0, 0.3, 0.7])
         for session, ids in texts.items():
             right = drafts[session][: draw.randint(0, 4)]
             foreseen = {(o.accepted, o.ids[-1]) for o in sent[session]}
@@ -159,14 +162,22 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
             last = draw.choice(bonuses)
             path_hash = fence.extend(fence.EMPTY, [*ids, *drafts[session]])
             verifier.commit(
-                session, len(ids), [*right, last], wanted, path_hash=path_hash, fanout=fanout
+                session,
+                len(ids),
+                [*right, last],
+                wanted,
+                path_hash=path_hash,
+                fanout=fanout,
+                least=least,
             )
             ids.extend([*right, last])
         replies = [r for r in verifier.settle() if r.round is not None]
         for session, ids in texts.items():
             answer, *ahead = (r for r in replies if r.session == session)
             drafts[session] = answer.ids
-            assert list(answer.ids) == judge.generate(ids, wanted, sampling=sampling)
+            assert list(answer.ids) == judge.generate(ids, len(answer.ids), sampling=sampling)
+            assert 1 <= len(answer.ids) <= wanted
+            assert least or len(answer.ids) == wanted
             sent[session] = [r.round for r in ahead if r.round is not None]
             assert bool(ahead) == bool(fanout)
             for reply, outcome in zip(ahead, sent[session], strict=True):
@@ -176,8 +187,9 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
                 assert outcome.ids[-1] not in answer.ids[outcome.accepted :][:1]
                 text = [*ids, *outcome.ids]
                 assert list(reply.ids) == judge.generate(text, len(reply.ids), sampling=sampling)
-                whole = outcome.accepted == wanted  # its bonus is known a step later
-                assert len(reply.ids) in ([wanted, max(wanted - 1, 1)] if whole else [wanted])
+                whole = outcome.accepted == len(answer.ids)  # its bonus is known a step later
+                assert 1 <= len(reply.ids) <= wanted
+                assert least or len(reply.ids) in (wanted, max(wanted - whole, 1))
             keys = {(outcome.accepted, outcome.ids[-1]) for outcome in sent[session]}
             assert len(keys) == len(ahead), "each outcome once"
     for session in texts:
@@ -252,6 +264,20 @@ def test_a_chain_cut_short_is_answered_though_its_end_was_drafted(verifier: Veri
     assert again.round is not None
     assert again.round.base == 11
     assert again.ids == (ahead.round.ids[-1], ahead.ids[0])
+
+
+def test_branches_end_where_it_is_too_unlikely_that_they_are_right(verifier: Verifier) -> None:
+    lengths = []
+    for session, least in enumerate((0.0, 0.2, 0.5, 1.0)):
+        verifier.open(session, _ids(10))
+        verifier.commit(session, 10, [5], wanted=8, least=least)
+        answer, *ahead = [reply.ids for reply in verifier.settle() if reply.round]
+        lengths.append((len(answer), sum(map(len, ahead)) / len(ahead)))
+    answers, others = zip(*lengths, strict=True)
+    assert answers[0] == 8
+    assert answers[-1] == 1, "the first is there in any case"
+    assert list(answers) == sorted(answers, reverse=True)
+    assert list(others) == sorted(others, reverse=True)
 
 
 @pytest.mark.usefixtures("thorough")

@@ -47,6 +47,17 @@ def test_chances_are_learnt_from_rounds(right: float, second: float) -> None:
     assert found == pytest.approx([second, 0.0], abs=0.04)
 
 
+def test_where_no_scores_are_known_all_choices_tell() -> None:
+    """As of drafts that are drawn to be checked by rejection."""
+    chances = Chances()
+    unknown = Node(0, 9, choice=1)
+    assert 0.5 < chances.of_choice(unknown) < 0.9
+    for turn in range(2000):
+        chances.observe([Node(1, 10)], unknown, [1, 9] if turn % 5 == 0 else [2])
+    assert chances.of_choice(unknown) == pytest.approx(0.2, abs=0.02)
+    assert outcomes(unknown, [], chances, fanout=2, most=9) == []
+
+
 def test_what_was_is_forgotten() -> None:
     chances = Chances()
     _train(chances, 0.5, 0.95, 0.03, rounds=20_000)

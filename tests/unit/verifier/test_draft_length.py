@@ -67,6 +67,34 @@ def test_drafts_that_are_there_at_once_may_be_long() -> None:
     assert length.choose(8, _steps(0.004), draft_s, foresight=1.0) > blind
 
 
+@pytest.mark.parametrize(("row_s", "texts"), [(1e-5, 1), (1e-4, 1), (1e-5, 8), (1e-4, 8)])
+def test_a_token_is_worth_what_its_row_costs(row_s: float, texts: int) -> None:
+    """One that is right with this chance brings as much as all others do in the time it takes."""
+    length = DraftLength(Acceptance(prior=0.9, weight=1e6), trial=9)
+    cost = StepCost([(1, 1e-3), (1001, 1e-3 + 1000 * row_s)])
+    chosen = length.choose(8, cost, lambda tokens: 1e-3, foresight=1.0, texts=texts)
+    expected = sum(0.9**k for k in range(chosen + 1))
+    seconds = 1e-3 + (texts * (1 + chosen) - 1) * row_s
+    assert length.least == pytest.approx(texts * expected / seconds * row_s, rel=0.01)
+
+
+def test_a_token_that_is_waited_for_costs_its_time_too() -> None:
+    def least(foresight: float) -> float:
+        length = DraftLength(Acceptance(prior=0.8, weight=1e6))
+        length.choose(8, _steps(0.002), lambda tokens: 1e-4 * tokens, foresight=foresight)
+        return length.least
+
+    assert least(1.0) == 0.0, "rows cost nothing here"
+    assert least(0.0) > least(0.5) > 0.0
+
+
+def test_where_drafts_do_not_pay_their_length_is_said_outright() -> None:
+    length = DraftLength(Acceptance(prior=0.01, weight=1e6), trial=0)
+    asked = [length.choose(8, _steps(0.001), lambda tokens: 0.01) for _ in range(20)]
+    assert max(asked) == 2
+    assert length.least == 0.0
+
+
 def test_texts_beside_each_other_do_not_wait_for_one_another() -> None:
     """Where the way takes two steps, and rows cost time beyond eight."""
     table = [(1, 0.0010), (8, 0.0011), (64, 0.0088)]

@@ -18,7 +18,7 @@ from verifier.methods import draft
 from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft import DraftProposer
-from verifier.methods.draft_link import Arrival, RoundKey
+from verifier.methods.draft_link import Arrival, RoundKey, Wish
 from verifier.methods.gate import Gate
 from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Request, Sequence
@@ -32,7 +32,7 @@ class Link:
     clock: DraftClock = field(default_factory=DraftClock)
     meter: PairMeter = field(default_factory=PairMeter)
     opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
-    ahead: list[tuple[int, int]] = field(default_factory=list)
+    ahead: list[Wish] = field(default_factory=list)
     asked: list[tuple[RoundKey, int]] = field(default_factory=list)
     told: list[list[int]] = field(default_factory=list)
     verifying: list[int] = field(default_factory=list)
@@ -47,11 +47,10 @@ class Link:
         *,
         drawn: bool,
         salt: bytes,
-        draft_tokens: int,
-        fanout: int,
+        wish: Wish,
     ) -> None:
         self.opened.append((session, incarnation, list(ids)))
-        self.ahead.append((draft_tokens, fanout))
+        self.ahead.append(wish)
 
     def commit(
         self,
@@ -60,11 +59,10 @@ class Link:
         key: RoundKey,
         ids: Ids[int],
         *,
-        draft_tokens: int,
+        wish: Wish,
         verifying: int,
-        fanout: int,
     ) -> None:
-        self.asked.append((key, draft_tokens))
+        self.asked.append((key, wish.draft_tokens))
         self.told.append(list(ids))
         self.verifying.append(verifying)
 
@@ -224,7 +222,7 @@ def test_what_was_drafted_ahead_is_there_at_once(case: str, clock: Clock) -> Non
 def test_a_branch_that_went_ahead_of_the_first_id_is_taken(clock: Clock) -> None:
     link = Link()
     table = Table(link)
-    assert link.ahead == [(3, table.proposer.fanout)]
+    assert link.ahead == [Wish(3, table.proposer.fanout)]
     table.warm()
     for bonus in (8, 9):
         key = RoundKey(
@@ -489,7 +487,7 @@ def test_rounds_are_counted_and_timed_for_their_drafter(clock: Clock) -> None:
     assert link.meter.gain == pytest.approx(2 * 10 / 15)
     assert table.proposer.wait.at(clock.now) == pytest.approx(0.005)
     for cost in (link.meter.cost, link.clock.cost):
-        assert cost.at(4) == pytest.approx(0.003), "by when it came, not when it was seen"
+        assert cost.at(8) == pytest.approx(0.003), "by when it came, not when it was seen"
     table.proposer.close(table.sequence)
     assert link.meter.sessions == 0
 

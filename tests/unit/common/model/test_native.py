@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from common.model import kernels
 from common.model.batch import Segment
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
-from common.model.native import Decoder, NativeModel, NativeProducts, has_tiles, top
+from common.model.native import Certainty, Decoder, NativeModel, NativeProducts, has_tiles, top
 from common.model.native.library import available
 from common.model.quantized import round_weight
 from common.model.runner import Runner
@@ -170,6 +172,41 @@ def test_rolling_on_is_step_after_step(levels: int, tmp_path: Path) -> None:
             paths[index] = path
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_a_roll_end_where_they_are_too_unlikely(seed: int, tmp_path: Path) -> None:
+    """Each at the level where its chances multiply to less, and the others go on as alone."""
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    draw, levels, rows = random.Random(seed), 6, 4
+    lease, spare = KvLease(target.pool.blocks), KvLease(target.pool.blocks)
+    assert lease.reserve(rows)
+    assert spare.reserve(rows * levels)
+    segment = Segment([draw.randrange(99) for _ in range(rows)], 0, lease.slots, wanted=range(rows))
+    slots = spare.slots[: rows * levels].reshape(levels, rows).tolist()
+    whole = target.roll([segment], slots, 2)
+    gaps = np.sort(whole.behind[..., 1].ravel())
+    certainty = Certainty(
+        bounds=gaps[[len(gaps) // 3, 2 * len(gaps) // 3]],
+        chances=np.array([0.5, 0.7, 0.9], dtype=np.float32),
+        least=[draw.choice([0.0, 0.3, 0.6, 1.1]) for _ in range(rows)],
+        from_level=[draw.randrange(3) for _ in range(rows)],
+    )
+    rolled = target.roll([segment], slots, 2, certainty)
+    deepest = 0
+    for row, (least, first) in enumerate(zip(certainty.least, certainty.from_level, strict=True)):
+        chance, end = 1.0, levels
+        for level in range(first, levels + 1):
+            behind = whole.behind[level, row, 1]
+            chance *= float(certainty.chances[np.searchsorted(certainty.bounds, behind, "right")])
+            if chance < least:
+                end = level
+                break
+        assert np.array_equal(rolled.ids[: end + 1, row], whole.ids[: end + 1, row])
+        assert np.array_equal(rolled.behind[: end + 1, row], whole.behind[: end + 1, row])
+        assert (rolled.ids[end + 1 :, row] == -1).all()
+        deepest = max(deepest, end)
+    assert len(rolled.ids) == deepest + 1, "nothing is computed where nobody goes on"
+
+
 @pytest.mark.parametrize("rung", [False, True])
 def test_news_ends_a_roll_between_passes(rung: bool, tmp_path: Path) -> None:
     target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
@@ -180,7 +217,7 @@ def test_news_ends_a_roll_between_passes(rung: bool, tmp_path: Path) -> None:
         if rung:
             cord.send(b"-")
         segment = Segment([5, 9], 0, lease.slots, wanted=[1])
-        rolled = target.roll([segment], [[2], [3]], 1, bell.fileno())
+        rolled = target.roll([segment], [[2], [3]], 1, news=bell.fileno())
     assert len(rolled.ids) == len(rolled.behind) == (1 if rung else 3)
 
 

@@ -12,7 +12,7 @@ from transformers.generation import logits_process as hf
 
 from common.model import sampling
 from common.model.noise import gumbel_rows
-from common.model.sampling import Row, runners_up, sample, warp
+from common.model.sampling import Row, rank, sample, warp
 from common.sampling_params import SamplingParams
 
 VOCAB = 160
@@ -133,22 +133,28 @@ def test_sample_is_argmax_of_warped_logits_and_noise(rows, seed, dtype):
 
 @settings(max_examples=100)
 @given(st.lists(rows_strategy, min_size=1, max_size=4), st.integers(0, 2**31), st.integers(1, 6))
-def test_runners_up_are_the_next_best_of_warped_logits_and_noise(rows, seed, count):
+def test_ranks_are_of_warped_logits_and_noise(rows, seed, count):
     logits = random_logits(len(rows), VOCAB, seed, torch.float32)
-    chosen = sample(logits, rows).tolist()
     noise = gumbel_rows([r.params.seed for r in rows], [r.position for r in rows], VOCAB, "cpu")
     noise[[row.params.greedy for row in rows]] = 0
     score = warp(logits, rows).double() + noise
-    for line, own, (others, behind) in zip(
-        score, chosen, runners_up(logits, rows, chosen, count), strict=True
-    ):
-        left = int((line > -math.inf).sum()) - 1
-        assert len(others) == len({*others} - {own}) == min(count, left)
-        values = line[others].tolist()
+    ranked = rank(logits, rows, count)
+    assert [ids[0] for ids, _ in ranked] == sample(logits, rows).tolist()
+    for line, (ids, behind) in zip(score, ranked, strict=True):
+        assert len(ids) == len({*ids}) == min(count, int((line > -math.inf).sum()))
+        values = line[ids].tolist()
         assert values == sorted(values, reverse=True)
-        assert list(behind) == pytest.approx([float(line[own]) - value for value in values])
-        rest = line.index_fill(0, torch.tensor([own, *others]), -math.inf)
-        assert not values or values[-1] >= rest.max().item()
+        assert list(behind) == pytest.approx([values[0] - value for value in values])
+        rest = line.index_fill(0, torch.tensor(ids), -math.inf)
+        assert values[-1] >= rest.max().item()
+
+
+def test_of_equal_ones_the_lowest_is_the_choice():
+    logits = torch.tensor([[1.0, 3.0, 3.0, 0.0, 3.0]])
+    [ranked] = rank(logits, [Row(params=SamplingParams(), position=0)], 3)
+    assert ranked.ids[0] == 1
+    assert sorted(ranked.ids) == [1, 2, 4]
+    assert list(ranked.behind) == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("few", [True, False])
