@@ -15,9 +15,9 @@ from common.sampling_params import SamplingParams
 from drafter.nodes import Node
 from drafter.outlook import Chances, Outcome, outcomes
 
-_WAVE = 7
-"""Branches that are drafted together ahead of an outcome: these should be there when a pass of a
-target that is not much slower than its drafter ends, and the next ones come after."""
+_WAVE = 3
+"""Branches that are drafted together ahead of an outcome. The likeliest are there early so, however
+short a pass of the target is; what a wave costs beside its rows is less than what waits for it."""
 
 _TINY = 1e-9
 
