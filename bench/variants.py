@@ -14,8 +14,9 @@ from bench.contender import Contender
 from bench.measurement import Pass, Sample
 from launcher.timing import Timed, timed
 
-ROUNDS = 3
-"""Prompts each worker of a concurrent pass decodes, at least."""
+LEAST_S = 2.0
+"""Seconds that a concurrent pass lasts, at least: an engine finds out what pays under a load by
+trying, which is to count for what it is worth to a service that goes on."""
 
 
 class Variant(Protocol):
@@ -72,39 +73,57 @@ class GatewayVariant:
 class ConcurrentVariant:
     """Through all services, several prompts at a time, each worker taking the next.
 
-    The prompts are repeated until every worker has a few. The clock runs from the first token of
-    all to the last of all, so prefill counts, and the thin end of a pass, where fewer are left
-    than could run, counts against it.
+    The prompts are repeated until the pass has lasted for a while. The clock runs from the first
+    token of all, so prefill counts, to where a worker finds nothing left to do: from then on fewer
+    would run than are to.
+
+    Args:
+        name: What to call it.
+        client: Of the gateway.
+        method: The speculation method.
+        concurrency: Prompts at a time.
+        least_s: Seconds from the start of a pass in which workers go on taking prompts.
     """
 
-    def __init__(self, name: str, client: Client, method: str, concurrency: int) -> None:
+    def __init__(
+        self, name: str, client: Client, method: str, concurrency: int, least_s: float = LEAST_S
+    ) -> None:
         self.name = name
         self._client = client
         self._method = method
         self._concurrency = concurrency
+        self._least_s = least_s
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
         """Decode every prompt greedily, at least once."""
         arrivals: list[tuple[float, int]] = []
+        idle: list[float] = []
+        runs: dict[int, Timed] = {}
+        until = time.perf_counter() + self._least_s
+        turns = itertools.count()
 
         def note(chunk: Chunk) -> None:
             if chunk.token_ids:
                 arrivals.append((time.perf_counter(), len(chunk.token_ids)))
 
-        def run(prompt: Sequence[int]) -> Timed:
-            generation = self._client.generate(
-                token_ids=prompt, method=self._method, max_tokens=max_tokens
-            )
-            return timed(generation, note)
+        def work() -> None:
+            while (turn := next(turns)) < len(prompts) or time.perf_counter() < until:
+                generation = self._client.generate(
+                    token_ids=prompts[turn % len(prompts)],
+                    method=self._method,
+                    max_tokens=max_tokens,
+                )
+                runs[turn] = timed(generation, note)
+            idle.append(time.perf_counter())
 
-        enough = max(len(prompts), ROUNDS * self._concurrency)
         with ThreadPoolExecutor(self._concurrency) as pool:
-            runs = list(pool.map(run, itertools.islice(itertools.cycle(prompts), enough)))
-        arrivals.sort()
+            for worker in [pool.submit(work) for _ in range(self._concurrency)]:
+                worker.result()
+        began, ended = min(arrivals)[0], min(idle)
         return Pass(
-            samples=tuple(sample(done) for done in runs[: len(prompts)]),
-            tokens=sum(count for _, count in arrivals) - arrivals[0][1],
-            seconds=arrivals[-1][0] - arrivals[0][0],
+            samples=tuple(sample(runs[turn]) for turn in range(len(prompts))),
+            tokens=sum(count for at, count in arrivals if began < at <= ended),
+            seconds=ended - began,
         )
 
 

@@ -124,7 +124,7 @@ def outcomes(
     found: list[tuple[float, Node, int]] = []
     reached = 1.0
     for accepted, node in enumerate((root, *chain)):
-        if node.behind is None:
+        if node.behind is None or reached < _LEAST:
             break
         guesses = list(zip(chances.of_others(node), node.others, strict=True))[:fanout]
         right = chances.of_choice(node)

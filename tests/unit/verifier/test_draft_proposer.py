@@ -33,6 +33,7 @@ class Link:
     meter: PairMeter = field(default_factory=PairMeter)
     opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
     ahead: list[Wish] = field(default_factory=list)
+    wishes: list[Wish] = field(default_factory=list)
     asked: list[tuple[RoundKey, int]] = field(default_factory=list)
     told: list[list[int]] = field(default_factory=list)
     verifying: list[int] = field(default_factory=list)
@@ -62,6 +63,7 @@ class Link:
         wish: Wish,
         verifying: int,
     ) -> None:
+        self.wishes.append(wish)
         self.asked.append((key, wish.draft_tokens))
         self.told.append(list(ids))
         self.verifying.append(verifying)
@@ -100,11 +102,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Table:
     """One session with its proposer and drafters."""
 
-    def __init__(self, *links: Link, draft_tokens: int = 3, step_s: float = 0.001) -> None:
+    def __init__(
+        self, *links: Link, draft_tokens: int = 3, step_s: float = 0.001, row_s: float = 0.0
+    ) -> None:
         self.links = {f"d{index}": link for index, link in enumerate(links)}
-        self.proposer = DraftProposer(
-            self.links.get, draft_tokens=8, cost=StepCost([(1, step_s), (64, step_s)])
-        )
+        cost = StepCost([(1, step_s), (64, step_s + 63 * row_s)])
+        self.proposer = DraftProposer(self.links.get, draft_tokens=8, cost=cost)
         request = Request(
             request_id="r",
             prompt_ids=(5, 6, 7),
@@ -233,6 +236,22 @@ def test_a_branch_that_went_ahead_of_the_first_id_is_taken(clock: Clock) -> None
     assert link.verifying == [3]
     assert table.propose(10).ids == [9, 9, 2, 3]
     assert table.proposer.stale == 0
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_a_draft_ends_where_it_costs_more_than_it_brings_unless_a_length_was_asked_for(
+    draft_tokens: int, clock: Clock
+) -> None:
+    link = Link()
+    for _ in range(32):
+        link.meter.checked(8, 6)
+    table = Table(link, draft_tokens=draft_tokens, row_s=1e-5)
+    table.warm()
+    table.round(8)
+    for wish in (*link.ahead, *link.wishes):
+        assert wish.draft_tokens == (draft_tokens or table.proposer.draft_tokens)
+        assert (wish.least > 0.0) == (draft_tokens == 0)
+        assert wish.fanout == table.proposer.fanout
 
 
 def test_a_branch_is_used_once(clock: Clock) -> None:
