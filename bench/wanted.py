@@ -43,8 +43,8 @@ MORE = (
     Wanted(PLAIN, TRANSFORMERS, 2.0),
     Wanted(DRAFT, TRANSFORMERS, 4.0),
     Wanted(DRAFT, ASSISTED, 2.5),
-    Wanted(at_once(PLAIN, 16), PLAIN, 5.0),
-    Wanted(at_once(DRAFT, 16), PLAIN, 5.0),
+    Wanted(at_once(PLAIN, 16), at_once(PLAIN, 1), 5.0),
+    Wanted(at_once(DRAFT, 16), at_once(PLAIN, 1), 5.0),
 )
 """Of the full profile; where both name a ratio, this holds."""
 
