@@ -8,6 +8,9 @@ from contextlib import suppress
 
 from verifier.sequence import Event
 
+_FEW, _LONGEST = 8, 3
+"""Streams from twice as many of which on messages are fewer, and how many times that at most."""
+
 
 class Mailbox:
     """Events of one request, for one task.
@@ -57,6 +60,16 @@ class Mailbox:
     async def _woken(self) -> None:
         await self._wake.wait()
         self._wake.clear()
+
+
+def beat_s(interval_s: float, streams: int) -> float:
+    """Seconds between two messages of a stream: a crowd's would take too much of the processor.
+
+    Args:
+        interval_s: Of few streams.
+        streams: How many there are.
+    """
+    return interval_s * min(max(streams // _FEW, 1), _LONGEST)
 
 
 def next_beat(now: float, interval_s: float) -> float:

@@ -23,7 +23,7 @@ from verifier.convert import (
 )
 from verifier.engine import Engine
 from verifier.links import DrafterLinks
-from verifier.mailbox import Mailbox, next_beat
+from verifier.mailbox import Mailbox, beat_s, next_beat
 from verifier.methods.draft import DraftProposer
 from verifier.round_spans import RoundSpans, results
 from verifier.sequence import Event, Request
@@ -41,8 +41,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         engine: Stepped by its own thread.
         eos: Ids that end the model's texts.
         sessions: Fences them.
-        interval_s: Time between two messages of one stream, in seconds; what is committed
-            meanwhile travels together. The first and the last go at once.
+        interval_s: Time between two messages of one stream where there are few, in seconds; what
+            is committed meanwhile travels together. The first and the last go at once.
         traces: Makes a span of each request.
         round_ratio: Share of a traced request's rounds that get spans, too.
     """
@@ -110,7 +110,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
             self._give_way()
             while last.finish is None:
                 events = await mailbox.take(due)  # a slow reader gets fewer, larger messages
-                due = next_beat(loop.time(), self._interval_s)
+                due = next_beat(loop.time(), beat_s(self._interval_s, self._engine.live))
                 last = events[-1]
                 if last.error is not None:
                     raise last.error

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import Aborted
-from verifier.mailbox import Mailbox, next_beat
+from verifier.mailbox import Mailbox, beat_s, next_beat
 from verifier.sequence import Event, FinishReason
 
 HOUR_S = 3600.0
@@ -35,6 +35,12 @@ def test_messages_of_all_streams_go_at_the_same_beats(
     """A stream that wakes at a beat, or a little off it, goes again at the next."""
     interval_s = interval_ms / 1e3
     assert next_beat((beat + phase) * interval_s, interval_s) == (beat + 1) * interval_s
+
+
+def test_messages_of_a_crowd_are_fewer() -> None:
+    beats = [beat_s(0.02, streams) for streams in (0, 1, 8, 15, 16, 24, 500)]
+    assert beats == [0.02, 0.02, 0.02, 0.02, 0.04, 0.06, 0.06]
+    assert beat_s(0.0, 500) == 0.0
 
 
 def test_without_an_interval_messages_go_at_once() -> None:
