@@ -118,7 +118,7 @@ class Inbox:
     def _hush(self) -> None:
         with suppress(BlockingIOError):
             self._bell.recv(64)
-        self._pulled = False
+            self._pulled = False  # not where the bell is about to ring: it is to be heard yet
 
     def _read(self) -> bool:
         """Does what feeds ask for; returns whether anything had come."""

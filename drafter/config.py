@@ -23,10 +23,11 @@ class EngineConfig:
     max_draft_tokens: int = 32
     """Longest branch drafted, in tokens; a verifier that asks for more gets this many."""
     fanout: int = 3
-    """Most bonus guesses drafted for, for each accepted length; 0 drafts nothing ahead."""
+    """Most bonus guesses drafted for, for each accepted length, beside the draft model's own next
+    choice after all of a draft; 0 drafts nothing ahead."""
     scratch_tokens: int = 160
-    """Most positions of the cache for each session's drafted tokens; where the cache is full, as
-    many as one branch takes."""
+    """Most positions of the cache for each session's drafted tokens; where half of the cache is
+    taken, as many as one branch takes."""
 
     @property
     def branch_tokens(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
 
@@ -54,14 +55,15 @@ class DraftEngine:
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
         self._runner = runner
         self._config = config
-        self._mirrors = Mirrors(config, self._drop)
+        self._mirrors = Mirrors(config, runner.pool.blocks, self._drop)
         self._inbox = Inbox()
         self._replies: dict[Outbox, list[Reply]] = {}
         self._accepting = True
         self._meter, self._tokens, self._stale = StepMeter(), 0, 0
         self._gauges = Gauges(config)
         self._pass_s = 0.0  # moving average of one pass
-        self._chances = {greedy: Chances() for greedy in (True, False)}
+        # By how tokens are chosen: greedily or not, and whether independently of the target.
+        self._chances: dict[tuple[bool, bool], Chances] = defaultdict(Chances)
         self.totals = Totals()
         """What else was done so far."""
 
@@ -157,6 +159,7 @@ class DraftEngine:
         if reason is not None:
             self._drop(key, incarnation, reason)
             return
+        wants_drawn = drawn and not sampling.greedy
         mirror = Mirror(
             session,
             incarnation,
@@ -165,8 +168,8 @@ class DraftEngine:
             KvLease(self._runner.pool.blocks),
             list(ids),
             Node(ids[-1], len(ids) - 1),
-            wants_drawn=drawn and not sampling.greedy,
-            chances=self._chances[sampling.greedy],
+            wants_drawn=wants_drawn,
+            chances=self._chances[sampling.greedy, wants_drawn],
         )
         mirror.computed = mirror.lease.reuse_prefix(mirror.ids)
         mirror.path_hash = fence.extend(fence.EMPTY, mirror.ids)
@@ -176,17 +179,18 @@ class DraftEngine:
         self._mirrors.add(key, mirror)
         self.totals.opened += 1
         room = self._runner.max_len - len(ids)
-        if draft_tokens and fanout:
-            opened = Round(
-                base=len(ids) - 1,
-                path_hash=fence.EMPTY,
-                accepted=0,
-                ids=tuple(ids[-1:]),
-                draft_tokens=draft_tokens,
-                fanout=fanout,
-                least=least,
-            )
-            mirror.await_next(self._limited(opened, mirror, room), room)
+        opened = Round(
+            base=len(ids) - 1,
+            path_hash=fence.EMPTY,
+            accepted=0,
+            ids=tuple(ids[-1:]),
+            draft_tokens=draft_tokens,
+            fanout=fanout,
+            least=least,
+        )
+        opened = self._limited(opened, room)
+        if opened.draft_tokens and opened.fanout and not wants_drawn:  # else nothing says for what
+            mirror.await_next(opened, room)
 
     def commit(
         self,
@@ -222,7 +226,7 @@ class DraftEngine:
         self._mirrors.touch(mirror)
         if not self._mirrors.reserve(key, mirror, len(mirror.ids) + len(ended.ids)):
             return
-        moves = mirror.advance(self._limited(ended, mirror, room), room)
+        moves = mirror.advance(self._limited(ended, room), room)
         if moves:
             self._runner.move(moves)
         self._answer(key, mirror)
@@ -249,8 +253,8 @@ class DraftEngine:
             self._gauges.stepping(batch, len(self._mirrors), time.monotonic())
             started = time.perf_counter()
             try:
-                passes = self._run(batch)
-                self._commit(batch, passes)
+                self._tokens += self._run(batch)
+                self._commit(batch)
             except Exception:  # one bad batch must not end the thread that owns the model
                 _log.exception("draft step failed", extra={"sessions": len(batch)})
                 for item in batch:
@@ -311,7 +315,7 @@ class DraftEngine:
         What goes ahead of outcomes stops where news comes, for one of them may be what it says.
 
         Returns:
-            Passes.
+            Draft tokens chosen.
         """
         most = int(_ROLL_S / self._pass_s) if self._pass_s and self._runner.rolls else 0
         news = -1
@@ -320,19 +324,20 @@ class DraftEngine:
         further = rolling.levels(batch, most)
         started = time.perf_counter()
         if further:
-            further = rolling.roll(self._runner, batch, further, news)
+            passes, tokens = rolling.roll(self._runner, batch, further, news)
         else:
-            self._pass(batch)
-        seconds = (time.perf_counter() - started) / (1 + further)
+            passes, tokens = 1, self._pass(batch)
+        seconds = (time.perf_counter() - started) / passes
         self._pass_s += (seconds - self._pass_s) * (_SMOOTHING if self._pass_s else 1.0)
-        return 1 + further
+        return tokens
 
-    def _pass(self, batch: list[Item]) -> None:
-        """One forward pass, and the choice at every node that has been computed."""
+    def _pass(self, batch: list[Item]) -> int:
+        """One forward pass, and the choice at every node that has been computed; returns how many
+        of these are draft tokens."""
         output = self._runner.forward([item.segment() for item in batch])
         ends = [(item, node) for item in batch for node in item.ends]
         if not ends:
-            return
+            return 0
         rows = [row_of(item.mirror, node) for item, node in ends]
         logits = output.logits[: len(rows)]
         most = max(item.mirror.ranks for item, _ in ends)
@@ -342,8 +347,9 @@ class DraftEngine:
             node.rank(found.ids[:ranks], found.behind[:ranks] if ranks > 1 else None)
             if item.mirror.wants_drawn:
                 node.drawn = drawn_from(line, row)
+        return sum(item.mirror.round is not None for item, _ in ends)
 
-    def _commit(self, batch: list[Item], passes: int) -> None:
+    def _commit(self, batch: list[Item]) -> None:
         """Grows the branches; hands over those that are finished."""
         for key, mirror, committed in ((item.key, item.mirror, item.committed) for item in batch):
             mirror.computed += committed
@@ -355,7 +361,6 @@ class DraftEngine:
         for item in batch:
             for node in item.ends:
                 item.mirror.chosen(node)
-            self._tokens += len(item.ends) * passes if item.mirror.round is not None else 0
             self._answer(item.key, item.mirror)
 
     def _answer(self, key: Key, mirror: Mirror) -> None:
@@ -372,11 +377,9 @@ class DraftEngine:
             )
             self._reply(key[0], reply)
 
-    def _limited(self, ended: Round, mirror: Mirror, room: int) -> Round:
+    def _limited(self, ended: Round, room: int) -> Round:
         """A round with no more wanted after it than there may be."""
         fanout = min(ended.fanout, self._config.fanout)
-        if mirror.wants_drawn:  # which token follows a rejected one is for other noise to say
-            fanout = min(fanout, 1)
         wanted = min(ended.draft_tokens, room, self._config.max_draft_tokens)
         least = ended.least if 0 <= ended.least <= 1 else 0.0  # nor is it a number always
         return ended._replace(draft_tokens=wanted, fanout=fanout, least=least)

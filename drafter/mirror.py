@@ -70,11 +70,12 @@ class Branch:
         """Extends it by what is chosen already, by one token at least."""
         while self.lacking and self.leaf.choice is not None:
             right = self.right * chances.of_choice(self.leaf)
-            if self.length and right < self.outcome.least:
+            enough = right < self.outcome.least
+            if not enough or not self.length:
+                self.leaf, self.right = self.leaf.child(self.leaf.choice), right
+                self.length += 1
+            if enough:
                 self.wanted = self.length
-                return
-            self.leaf, self.right = self.leaf.child(self.leaf.choice), right
-            self.length += 1
 
 
 class Finished(NamedTuple):
@@ -163,7 +164,7 @@ class Mirror:
     @property
     def ranks(self) -> int:
         """How many of the best tokens after each node to know, the choice among them."""
-        if self.round is None or self.wants_drawn:
+        if self.round is None or self.wants_drawn:  # what follows a rejected one is drawn anew
             return 1
         return 1 + max(self.round.fanout, self.round.least > 0)
 
@@ -194,6 +195,8 @@ class Mirror:
     def place(self, node: Node) -> bool:
         """Gives a node a slot, if it has none; False where there is none left."""
         if node.slot < 0:
+            if not self.free and not self.answered:
+                self._keep_only_chain()
             if not self.free or node.position >= len(self.ids) + self.room:
                 return False
             node.slot = self.free.pop()
@@ -292,7 +295,8 @@ class Mirror:
         self.unplanned = False
         if self.round is None or not self.round.draft_tokens or not self.round.fanout:
             return
-        most = len(self.free) // (self.round.draft_tokens + 1) - (not self._ends_known)
+        begun = len(self.branches) + (not self._ends_known)  # that after all of the chain, if any
+        most = len(self.free) // (self.round.draft_tokens + 1) - begun
         for node, token in outcomes(
             self.root,
             self.chain,
@@ -378,6 +382,17 @@ class Mirror:
             if node not in kept and node.slot >= 0:
                 self.free.append(node.slot)
                 node.slot = -1
+
+    def _keep_only_chain(self) -> None:
+        """Takes back the slots of all other nodes: the verifier waits for it."""
+        kept = {self.root, *self.chain}
+        for node in list(self.root.below()):
+            if node not in kept and node.slot >= 0:
+                self.free.append(node.slot)
+        for node in kept:
+            node.children = {
+                token: child for token, child in node.children.items() if child in kept
+            }
 
 
 def mark(seen: Tensor, ids: Ids[int]) -> None:

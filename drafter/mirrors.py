@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from common.model.blocks import BlockManager
 from drafter.config import EngineConfig
 from drafter.mirror import Mirror
 from drafter.reply import Key, Outbox
@@ -15,11 +16,18 @@ class Mirrors:
 
     Args:
         config: Sizes.
+        blocks: Of the cache.
         gave_up: Told of a mirror that has to go: its key, its incarnation, and why.
     """
 
-    def __init__(self, config: EngineConfig, gave_up: Callable[[Key, int, str], None]) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        blocks: BlockManager,
+        gave_up: Callable[[Key, int, str], None],
+    ) -> None:
         self._config = config
+        self._blocks, self._plenty = blocks, blocks.count * blocks.block_tokens // 2
         self._gave_up = gave_up
         self._table: dict[Key, Mirror] = {}
         self._uses = itertools.count()
@@ -55,12 +63,13 @@ class Mirrors:
         return self._grow(key, lambda: mirror.lease.reserve(positions))
 
     def reserve_scratch(self, key: Key, mirror: Mirror) -> bool:
-        """Makes room for drafted nodes: all there should be, or for one branch in the same way."""
-        positions, least = self._config.scratch_tokens, self._config.branch_tokens
-        if not mirror.scratch.reserve(positions):
-            positions = least
-            if not self._grow(key, lambda: mirror.scratch.reserve(least)):
-                return False
+        """Makes room for drafted nodes: for several branches where half of the cache stays free,
+        else for one, in the same way."""
+        positions = self._config.scratch_tokens
+        if self._blocks.available * self._blocks.block_tokens - positions < self._plenty:
+            positions = self._config.branch_tokens
+        if not self._grow(key, lambda: mirror.scratch.reserve(positions)):
+            return False
         mirror.free = mirror.scratch.slots[:positions].tolist()
         return True
 

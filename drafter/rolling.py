@@ -20,7 +20,7 @@ def levels(batch: Ids[Item], most: int) -> int:
 
     Args:
         batch: What is to be computed.
-        most: No more than these; a call is not interrupted by news.
+        most: No more than these.
 
     Returns:
         0 to `most`; 0 where some token is for more than the likeliest logit to say.
@@ -41,7 +41,7 @@ def levels(batch: Ids[Item], most: int) -> int:
     return max(most, 0) if any(item.ends for item in batch) else 0
 
 
-def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> int:
+def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[int, int]:
     """Computes a batch, and further tokens of every branch.
 
     Args:
@@ -51,7 +51,7 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> int:
         news: A descriptor; where it can be read from, no further ones are begun.
 
     Returns:
-        How many further tokens.
+        Passes made, and draft tokens chosen.
     """
     ends = [(item.mirror, node) for item in batch for node in item.ends]
     slots = [[mirror.free.pop() for mirror, _ in ends] for _ in range(count)]
@@ -64,7 +64,7 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> int:
         news,
     )
     ids, behind = rolled.ids.tolist(), rolled.behind.tolist()
-    done = len(ids) - 1
+    chosen = 0
     for index, (mirror, node) in enumerate(ends):
         used = 0
         for level, (tokens, gaps) in enumerate(zip(ids, behind, strict=True)):
@@ -73,9 +73,9 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> int:
             if level:
                 node = _followed(mirror, node, slots[level - 1][index])
             node.rank(tokens[index], gaps[index] if ranks > 1 else None)
-            used = level
+            chosen, used = chosen + 1, level
         mirror.free.extend(line[index] for line in slots[used:])
-    return done
+    return len(ids), chosen
 
 
 def _certainty(ends: Ids[tuple[Mirror, Node]]) -> Certainty:

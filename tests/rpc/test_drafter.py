@@ -510,6 +510,10 @@ opens = st.builds(
     **sessions,
     ids=some_ids | st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
     sampling=st.none() | st.just(SAMPLING) | samplings,
+    drawn=st.booleans(),
+    draft_tokens=st.sampled_from([0, 1, 5, 70, 2**32 - 1]),
+    fanout=st.sampled_from([0, 1, 3, 2**32 - 1]),
+    least_chance=st.floats(width=32),
 )
 commits = st.builds(
     drafter_pb2.Commit,

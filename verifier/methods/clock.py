@@ -63,7 +63,7 @@ class DraftClock:
         """A branch came.
 
         Args:
-            tokens: Its length as it was asked for.
+            tokens: Its length.
             seconds: Since it was asked for.
             probe: Whether it was asked for after drafts had not paid for a while.
         """

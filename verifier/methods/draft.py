@@ -49,7 +49,7 @@ class DraftProposer:
     links: LinkSource
     draft_tokens: int
     cost: StepCost
-    fanout: int = 2
+    fanout: int
     stale: int = 0
     """Branches dropped: another round's, sent twice, or senseless."""
     wait: FadingMean = field(default_factory=lambda: FadingMean(weight=0.05))
@@ -93,7 +93,7 @@ class DraftProposer:
         now = session.proposed_at = time.monotonic()
         if session.key is not None and session.branch is None:
             session.link.clock.missed(session.sent_at, now)
-            session.late = Asked(session.key, session.sent_at, session.wanted)
+            session.late = Asked(session.key, session.sent_at)
             session.ready_at = now
         if session.key is not None:
             self.wait.add(max(session.ready_at - session.sent_at, 0.0), now)
@@ -111,7 +111,7 @@ class DraftProposer:
         drafting = self._drafting(sequence, now)
         if session.link is None and not session.proposed:
             if drafting and not sequence.finished:
-                self._pairing.pair(sequence, session, now)
+                self._pairing.pair(sequence, session, now, wanted=outcome.wanted)
             return
         checked = session.proposed if tree is session.tree else []
         session.proposed, session.tree = [], None
@@ -130,7 +130,7 @@ class DraftProposer:
             return
         if session.link is None or not session.link.alive:
             if drafting:
-                self._pairing.pair(sequence, session, now)
+                self._pairing.pair(sequence, session, now, wanted=outcome.wanted)
             return
         much = len(session.untold) + len(ids) >= _MOST_UNTOLD
         if not drafting:
@@ -197,9 +197,14 @@ class DraftProposer:
             self._take(session, Branch(arrival.ids, arrival.drawn).cut(session.wanted), key)
         elif session.flight == (key.base, key.path_hash) and len(session.ahead) < _MOST_AHEAD:
             session.ahead[key.accepted, key.bonus] = Branch(arrival.ids, arrival.drawn)
+        elif session.late is not None and session.late.key == key:
+            self.stale += 1
+            # Too late to use, it still tells how long the way is.
+            seconds = max(_came_at(arrival) - session.late.at, 0.0)
+            session.link.clock.answered(len(arrival.ids), seconds)
+            session.late = None
         elif session.past != (key.base, key.path_hash):  # else drafted ahead, for nothing
             self.stale += 1
-            self._learn_late(session, session.link, arrival)
 
     def warmed(self, session_id: int, incarnation: int) -> None:
         """A mirror has computed its prompt: from now on drafts are asked for."""
@@ -251,9 +256,8 @@ class DraftProposer:
         session.ended_at = now if session.warm and free else None
         if began is None or session.ended_at is None:
             return
-        chosen, expected_s = session.length.chosen, session.length.expected_s
+        expected_s = session.length.expected_s(checked)
         if checked and expected_s and len(self._sessions) == 1:  # beside others the gate decides
-            expected_s += self.cost.round_s(checked) - self.cost.round_s(chosen)
             session.link.clock.took(now - began, expected_s)
         plain = min(self.cost.plain_s / self.cost.round_s(checked), 1.0)
         meter.timed(
@@ -301,12 +305,6 @@ class DraftProposer:
         )
         self._pairing.touched.add(link)
         return key
-
-    def _learn_late(self, session: DraftSession, link: DraftLink, arrival: Arrival) -> None:
-        """A branch too late to use still tells how long the way is."""
-        if session.late is not None and session.late.key == arrival.key:
-            link.clock.answered(session.late.tokens, _came_at(arrival) - session.late.at)
-            session.late = None
 
     def _drafting(self, sequence: Sequence, now: float) -> bool:
         """Whether drafts pay beside all else that runs; who asks for a length gets them anyway."""

@@ -109,13 +109,10 @@ class DraftLength:
 
     def __init__(self, acceptance: Acceptance, trial: int = _TRIAL_ROUNDS) -> None:
         self.acceptance = acceptance
-        self.chosen = 0
-        """Tokens of the round last chosen."""
-        self.expected_s = 0.0
-        """What it was expected to take, in seconds."""
+        self._seconds: list[float] = []  # of rounds, by length; none where nothing was chosen
         self.least = 0.0
         """Chance that all of a draft is right below which one more token costs more than it brings;
-        0 where the length itself is what matters."""
+        0 where none was ever chosen."""
         self._trial = trial
         self._rest = _FIRST_REST
         self._resting = 0
@@ -129,6 +126,17 @@ class DraftLength:
         """Learns from a round that checked `drafted` tokens."""
         self._trial -= drafted > 0
         self.acceptance.observe(drafted, accepted)
+
+    def expected_s(self, length: int) -> float:
+        """What a round was expected to take as drafts were last chosen, in seconds.
+
+        Args:
+            length: Tokens that came of the draft.
+
+        Returns:
+            0 where none was to be.
+        """
+        return self._seconds[length] if length < len(self._seconds) else 0.0
 
     def stop_trial(self) -> None:
         """Drafts from now on only where that pays, and tries again late where it does not."""
@@ -156,7 +164,6 @@ class DraftLength:
         Returns:
             0 to `most`.
         """
-        self.least = 0.0
         if self._resting:
             self._resting -= 1
             return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
@@ -171,12 +178,13 @@ class DraftLength:
             rates.append(_rate(cost, length, expected, wait, texts) / slowness)
         trial = self._trial > 0 and most > 0  # too early to give up
         best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
-        self.chosen, self.expected_s = best, seconds[best]
-        if best:
-            token_s = _row_s(cost, best, texts)
+        self._seconds = seconds if best else []
+        if most:
+            length = best or 1
+            token_s = _row_s(cost, length, texts)
             if texts == 1:
-                token_s += (1 - foresight) * (draft_s(best) - draft_s(1)) / max(best - 1, 1)
-            self.least = min(rates[best] * token_s, _MOST_LEAST)
+                token_s += (1 - foresight) * (draft_s(length) - draft_s(1)) / max(length - 1, 1)
+            self.least = min(max(rates) * token_s, _MOST_LEAST)
         if best == 0 and most:
             self._resting = self._rest
             self._rest = min(2 * self._rest, _MOST_REST)

@@ -16,7 +16,6 @@ class Asked(NamedTuple):
 
     key: RoundKey
     at: float
-    tokens: int
 
 
 @dataclass(frozen=True)

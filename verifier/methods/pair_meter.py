@@ -64,7 +64,7 @@ class PairMeter:
         """Takes a branch that was asked for.
 
         Args:
-            tokens: Its length as it was asked for.
+            tokens: Its length.
             seconds: From the outcome told to its arrival.
         """
         self.cost.add(tokens, max(seconds, 0.0))

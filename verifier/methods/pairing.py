@@ -67,6 +67,8 @@ class Pairing:
         session: DraftSession,
         now: float,
         addresses: Ids[str] | None = None,
+        *,
+        wanted: bool = True,
     ) -> None:
         """Opens a mirror of all committed ids at the first drafter that can be reached and pays.
 
@@ -75,6 +77,7 @@ class Pairing:
             session: Its state, which forgets the drafter it has.
             now: Seconds, of the monotonic clock.
             addresses: Of the drafters to choose from; the request's where None.
+            wanted: Whether there are to be drafts ahead of the next token.
         """
         session.unlink()
         for address in addresses or sequence.request.drafters:
@@ -100,7 +103,7 @@ class Pairing:
                 sampling, drawn = _sampling(sequence.request)
                 room = sequence.room - 1
                 known = self._length(link)
-                wish = self.wish(sequence.request, known, link, room) if pays else Wish()
+                wish = self.wish(sequence.request, known, link, room) if pays and wanted else Wish()
                 link.open(
                     session.id,
                     session.incarnation,
@@ -171,6 +174,8 @@ class Pairing:
             return Wish(max(min(request.draft_tokens, room), 0), self.fanout)
         most = max(min(self.draft_tokens, room), 0)
         best = self._choose(length, link, most)
+        if not best:
+            return Wish()
         return Wish(most if length.least else best, self.fanout, length.least)
 
     def _choose(self, length: DraftLength, link: DraftLink, most: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -50,6 +51,10 @@ def wire():
     wire.far.close()
 
 
+def readable(inbox: Inbox) -> bool:
+    return bool(select.select([inbox], [], [], 0)[0])
+
+
 def never(why: str) -> None:
     raise AssertionError(why)
 
@@ -58,9 +63,23 @@ def test_notes_come_in_order_and_one_that_fails_stops_none() -> None:
     inbox, done = Inbox(), []
     inbox.post(lambda: done.append(1), lambda: 1 / 0, lambda: done.append(2))
     assert inbox.backlog == 3
+    assert readable(inbox)
     assert inbox.take()
     assert done == [1, 2]
+    assert not readable(inbox), "a roll would end for nothing"
     assert not inbox.take()
+
+
+def test_a_bell_that_rings_late_is_heard() -> None:
+    """Who wakes says so first and rings then, and the engine may look in between."""
+    inbox = Inbox()
+    inbox._pulled = True
+    inbox.take()
+    inbox._cord.send(b"-")
+    inbox.take()
+    assert not readable(inbox)
+    inbox.wake()
+    assert readable(inbox)
 
 
 def test_a_note_left_meanwhile_waits_for_the_next_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from drafter import outlook
 from drafter.config import EngineConfig
 from drafter.engine import DraftEngine
 from drafter.mirror import Round
+from drafter.nodes import Node
 from drafter.reply import Reply
 from tests import tiny_models
 from tests.inprocess import Pair, runner
@@ -117,6 +118,22 @@ def verifier(model: Runner) -> Iterator[Verifier]:
 def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
     """No outcome is too unlikely."""
     monkeypatch.setattr(outlook, "_LEAST", 0.0)
+
+
+def check_slots(engine: DraftEngine, positions: int) -> None:
+    """Every scratch position is one node's, or free."""
+    for _, mirror in engine._mirrors.items():
+        if mirror.scratch.capacity:
+            held = [node.slot for node in mirror.root.below() if node.slot >= 0]
+            assert sorted([*held, *mirror.free]) == sorted(mirror.scratch.slots[:positions])
+
+
+def check_done(engine: DraftEngine) -> None:
+    """Nothing waits that nobody computes."""
+    for _, mirror in engine._mirrors.items():
+        assert not mirror.due
+        assert not mirror.unplanned
+        assert not any(branch.lacking for branch in mirror.branches)
 
 
 def _ids(length: int, seed: int = 0) -> list[int]:
@@ -278,6 +295,126 @@ def test_branches_end_where_it_is_too_unlikely_that_they_are_right(verifier: Ver
     assert answers[-1] == 1, "the first is there in any case"
     assert list(answers) == sorted(answers, reverse=True)
     assert list(others) == sorted(others, reverse=True)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_draft_of_which_nothing_is_sure_takes_one_step(
+    temperature: float, verifier: Verifier
+) -> None:
+    sampling = SamplingParams(temperature=temperature)
+    verifier.open(1, _ids(10), sampling=sampling)
+    verifier.settle()
+    verifier.commit(1, 10, [5], wanted=8, fanout=0, least=1.0)
+    verifier.engine.step()
+    assert [len(reply.ids) for reply in verifier.replies] == [1]
+
+
+@pytest.mark.parametrize("least", [float("nan"), float("inf"), -1.0])
+def test_a_chance_that_is_none_ends_no_branch(least: float, verifier: Verifier) -> None:
+    verifier.open(1, _ids(10))
+    verifier.commit(1, 10, [5], wanted=6, fanout=0, least=least)
+    assert [len(reply.ids) for reply in verifier.settle() if reply.round] == [6]
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32), wide=st.booleans(), wanted=st.sampled_from([3, 8, 32]))
+@pytest.mark.usefixtures("thorough")
+def test_whatever_a_verifier_makes_of_drafts_all_is_finished_and_no_slot_is_lost(
+    seed: int, wide: bool, wanted: int, model: Runner
+) -> None:
+    """It takes branches whole or cut, is interrupted, asks for much, and has little room."""
+    draw = random.Random(seed)
+    config = EngineConfig(scratch_tokens=160 if wide else 34)
+    verifier = Verifier(DraftEngine(model, config))
+    engine, ids = verifier.engine, _ids(draw.choice([5, 60]))
+    sampling = SamplingParams(temperature=draw.choice([0.0, 0.0, 0.9]))
+    verifier.open(1, list(ids), sampling=sampling, wanted=wanted, fanout=3)
+    for _ in range(6):
+        while draw.random() < 0.95 and engine.step():
+            check_slots(engine, config.scratch_tokens)
+            if draw.random() < 0.2:
+                engine.wake()
+        (_, mirror) = engine._mirrors.items()[0]
+        chain = [node.token for node in mirror.chain]
+        path_hash = fence.extend(mirror.path_hash, chain)
+        sent = [reply for reply in verifier.replies if reply.round]
+        foreseen = [reply for reply in sent if reply.round and reply.round.path_hash == path_hash]
+        verifying = 0
+        if foreseen and draw.random() < 0.6:
+            taken = draw.choice(foreseen)
+            assert taken.round is not None
+            new, verifying = list(taken.round.ids), draw.randint(0, len(taken.ids))
+        else:  # or less of the chain was checked than was sent
+            right = chain[: draw.randint(0, len(chain))]
+            new = [*right, draw.randrange(3, VOCAB)]
+            path_hash = draw.choice([path_hash, fence.extend(mirror.path_hash, right)])
+        if len(ids) + len(new) > MAX_LEN - 2:
+            break
+        verifier.replies.clear()
+        verifier.commit(
+            1,
+            len(ids),
+            new,
+            wanted,
+            path_hash=path_hash,
+            verifying=verifying,
+            fanout=draw.randint(0, 3),
+            least=draw.choice([0.0, 0.2, 0.5, 0.95]),
+        )
+        ids += new
+        check_slots(engine, config.scratch_tokens)
+    verifier.settle()
+    check_done(engine)
+    engine.forget(verifier.receive)
+    assert model.pool.blocks.held == 0
+
+
+@pytest.mark.usefixtures("thorough")
+def test_what_is_drafted_already_leaves_room_for_what_the_verifier_waits_for(
+    model: Runner,
+) -> None:
+    verifier = Verifier(DraftEngine(model, EngineConfig(scratch_tokens=34)))
+    verifier.open(1, _ids(10, 1))
+    verifier.commit(1, 10, [5], wanted=8, fanout=3)
+    answer = next(r for r in verifier.settle() if r.round and r.round.base == 10)
+    verifier.commit(1, 11, [answer.ids[0]], wanted=32, fanout=0)
+    assert [len(reply.ids) for reply in verifier.settle()] == [32]
+    check_slots(verifier.engine, 34)
+    verifier.engine.forget(verifier.receive)
+
+
+@pytest.mark.parametrize("fanout", [0, 2])
+def test_no_token_is_chosen_where_a_branch_has_ended_and_all_that_are_count(
+    fanout: int, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[int] = []
+    rank = Node.rank
+
+    def counting(node: Node, ids: Sequence[int], behind: Sequence[float] | None) -> None:
+        chosen.append(ids[0])
+        rank(node, ids, behind)
+
+    for session in (1, 2):
+        verifier.open(session, _ids(10, session))
+    verifier.settle()
+    before = verifier.engine.load().tokens
+    monkeypatch.setattr(Node, "rank", counting)
+    for session in (1, 2):
+        verifier.commit(session, 10, [5], wanted=8, fanout=fanout, least=0.5)
+    branches = verifier.settle()
+    assert verifier.engine.load().tokens - before == len(chosen) > 0
+    assert len(chosen) <= sum(1 + len(reply.ids) for reply in branches), "one more tells the end"
+
+
+def test_what_is_known_of_choices_is_of_others_of_their_kind(verifier: Verifier) -> None:
+    for session, (temperature, drawn) in enumerate([(0.0, False), (0.9, False), (0.9, True)] * 2):
+        sampling = SamplingParams(temperature=temperature)
+        verifier.engine.open(verifier.receive, session % 3, session, _ids(5), sampling, drawn)
+        if session == 2:
+            first = [mirror.chances for _, mirror in verifier.engine._mirrors.items()]
+    again = [mirror.chances for _, mirror in verifier.engine._mirrors.items()]
+    assert len({id(chances) for chances in first}) == 3
+    assert [id(chances) for chances in again] == [id(chances) for chances in first]
 
 
 @pytest.mark.usefixtures("thorough")

@@ -88,11 +88,41 @@ def test_a_token_that_is_waited_for_costs_its_time_too() -> None:
     assert least(0.0) > least(0.5) > 0.0
 
 
-def test_where_drafts_do_not_pay_their_length_is_said_outright() -> None:
+def test_where_drafts_do_not_pay_probes_go_as_far_as_they_would() -> None:
+    """As far as tokens bring more than all do plainly in the time they take."""
     length = DraftLength(Acceptance(prior=0.01, weight=1e6), trial=0)
-    asked = [length.choose(8, _steps(0.001), lambda tokens: 0.01) for _ in range(20)]
+    cost = StepCost([(1, 1e-3), (1001, 1e-3 + 1000 * 1e-4)])
+    asked = [length.choose(8, cost, lambda tokens: 1e-3, foresight=1.0) for _ in range(20)]
     assert max(asked) == 2
-    assert length.least == 0.0
+    assert length.least == pytest.approx(1e-4 / 1e-3)
+
+
+def test_drafts_are_never_wanted_so_sure_that_there_are_none() -> None:
+    length = DraftLength(Acceptance(prior=0.9, weight=1e6))
+    length.choose(8, StepCost([(1, 1e-3), (1001, 10.0)]), lambda tokens: 1e-3)
+    assert length.least == 0.9
+
+
+def test_what_one_token_more_is_waited_for_others_do_not_wait_for() -> None:
+    def least(token_s: float, texts: int) -> float:
+        length = DraftLength(Acceptance(prior=0.8, weight=1e6))
+        cost = StepCost([(1, 1e-3), (64, 1e-3 + 63e-5)])
+        length.choose(4, cost, lambda tokens: token_s * tokens, texts=texts)
+        return length.least
+
+    assert least(1e-4, 8) <= least(0.0, 8)
+    assert least(1e-4, 1) > least(0.0, 1)
+
+
+def test_a_round_is_expected_to_take_what_its_draft_came_to() -> None:
+    length = DraftLength(Acceptance(prior=0.8, weight=1e6))
+    cost = StepCost([(1, 1e-3), (64, 1e-3 + 63e-5)])
+    assert length.expected_s(1) == 0.0
+    chosen = length.choose(4, cost, lambda tokens: 1e-4 * tokens)
+    assert chosen == 4
+    for came in range(1, 5):
+        assert length.expected_s(came) == pytest.approx(1e-3 + came * 11e-5)
+    assert length.expected_s(9) == 0.0
 
 
 def test_texts_beside_each_other_do_not_wait_for_one_another() -> None:

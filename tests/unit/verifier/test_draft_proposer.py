@@ -107,7 +107,7 @@ class Table:
     ) -> None:
         self.links = {f"d{index}": link for index, link in enumerate(links)}
         cost = StepCost([(1, step_s), (64, step_s + 63 * row_s)])
-        self.proposer = DraftProposer(self.links.get, draft_tokens=8, cost=cost)
+        self.proposer = DraftProposer(self.links.get, draft_tokens=8, cost=cost, fanout=2)
         request = Request(
             request_id="r",
             prompt_ids=(5, 6, 7),
@@ -245,7 +245,7 @@ def test_a_draft_ends_where_it_costs_more_than_it_brings_unless_a_length_was_ask
     link = Link()
     for _ in range(32):
         link.meter.checked(8, 6)
-    table = Table(link, draft_tokens=draft_tokens, row_s=1e-5)
+    table = Table(link, draft_tokens=draft_tokens, row_s=2e-4)
     table.warm()
     table.round(8)
     for wish in (*link.ahead, *link.wishes):
@@ -307,6 +307,34 @@ def test_late_branches_teach_patience(clock: Clock) -> None:
     assert all(in_time[:20])
     assert not in_time[20]
     assert all(in_time[-20:])
+
+
+@pytest.mark.parametrize("warmed", ["before the first round", "while it opens"])
+def test_a_late_branch_tells_how_long_so_many_tokens_take(warmed: str, clock: Clock) -> None:
+    """Eight are wanted, one is sure enough; what was opened with this key went ahead of nothing."""
+    link = Link()
+    table = Table(link, draft_tokens=8)
+    table.warm()
+    for _ in range(2 if warmed == "while it opens" else 1):
+        table.round(8)
+    learnt: list[tuple[int, float]] = []
+    link.clock.answered = lambda tokens, seconds, **_: learnt.append((tokens, seconds))  # type: ignore[method-assign]
+    clock.now += 10
+    table.round(9, table.propose(10))
+    late = Arrival(session=1, incarnation=1, key=link.asked[-2][0], ids=(1,))
+    table.proposer.arrived(late)
+    assert learnt == [(1, pytest.approx(10.0))]
+    assert table.proposer.stale == 1
+
+
+def test_no_draft_is_wished_for_where_another_method_rests_the_drafter(clock: Clock) -> None:
+    first, second = Link(), Link()
+    table = Table(first, second)
+    table.warm()
+    first.alive = False
+    table.proposer.lost(first)
+    table.round(8, wanted=False)
+    assert (first.ahead, second.ahead) == ([Wish(3, 2)], [Wish()])
 
 
 def test_drafters_that_refuse_are_left_alone_for_a_while(clock: Clock) -> None:
@@ -462,6 +490,24 @@ def test_rounds_that_take_longer_than_expected_end_drafting(
     assert sum(drafted[1:9]) == 8
     assert (sum(drafted[-20:]) > 15) == drafts
     assert (sum(drafted[-20:]) < 5) == (not drafts)
+
+
+def test_rounds_whose_drafts_ended_early_took_what_was_expected(clock: Clock) -> None:
+    link = Link()
+    for _ in range(32):
+        link.meter.checked(8, 7)
+    link.clock.slowness = 1.5
+    table = Table(link, draft_tokens=0, row_s=1e-4)
+    table.warm()
+    for _ in range(120):
+        if link.asked and link.asked[-1][1]:
+            table.answer(link, (4, 4))
+        tree = table.propose(10)
+        clock.now += table.proposer.cost.round_s(len(tree) - 1)
+        taken = [4, 4, 9] if len(tree) > 1 else [9]
+        table.sequence.commit(taken)
+        table.observe(tree, list(range(1, len(tree))), taken)
+    assert link.clock.slowness == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_lost_drafter_is_followed_by_the_next(clock: Clock) -> None:
