@@ -148,4 +148,4 @@ def _counted(right: float, tested: float, new: bool) -> tuple[float, float]:
 
 def _gap(node: Node) -> float:
     """How far the next best token is behind the choice; infinite where there is no other."""
-    return min(node.behind or (), default=math.inf)
+    return node.behind[0] if node.behind else math.inf
