@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 COVERAGE = 0.6
-"""Chance that the token after a broken draft was guessed: two guesses, as drafters begin with."""
+"""Chance that the token after a broken draft was guessed, and its branch there in time."""
 
 MOST_TOKENS = 8
 """Longest draft considered where nothing else is said; the verifier's default."""

@@ -9,7 +9,8 @@ the denominator). A session that drafts nothing tries again after a while.
 
 Texts that draft beside each other do not wait for one another: what one waits the steps of the
 others fill, as far as there are enough. So with N of them a round of all takes verify of all their
-rows at least, and of one text's rows and its wait at least.
+rows at least, and of one text's rows and its wait at least. Where the former is longer, nothing is
+gained by drafting ahead, which keeps the drafter busy, and a verifier's processors on one machine.
 
 What one more token costs is also what says where a draft had better end: the drafter knows how
 sure it is of every token, and stops where the chance that all of them are right, times the tokens
@@ -31,6 +32,9 @@ _FIRST_REST = 16
 _MOST_REST = 256
 _PROBE_TOKENS = 2
 _MOST_LEAST = 0.9
+_BUSY = 2.0
+"""How many times as long answers take of a drafter that several texts have drafting ahead."""
+
 _TRIAL_ROUNDS = 8
 """Rounds that a session drafts in any case where its drafter is not known yet."""
 
@@ -113,6 +117,8 @@ class DraftLength:
         self.least = 0.0
         """Chance that all of a draft is right below which one more token costs more than it brings;
         0 where none was ever chosen."""
+        self.ahead = True
+        """Whether it is worth drafting ahead: others do not fill the time that a draft takes."""
         self._trial = trial
         self._rest = _FIRST_REST
         self._resting = 0
@@ -185,6 +191,9 @@ class DraftLength:
             if texts == 1:
                 token_s += (1 - foresight) * (draft_s(length) - draft_s(1)) / max(length - 1, 1)
             self.least = min(max(rates) * token_s, _MOST_LEAST)
+            rows = 1 + length
+            filled_s = cost.step_s(texts * rows) - cost.step_s(rows)
+            self.ahead = texts == 1 or draft_s(length) > _BUSY * filled_s
         if best == 0 and most:
             self._resting = self._rest
             self._rest = min(2 * self._rest, _MOST_REST)

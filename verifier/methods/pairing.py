@@ -176,7 +176,8 @@ class Pairing:
         best = self._choose(length, link, most)
         if not best:
             return Wish()
-        return Wish(most if length.least else best, self.fanout, length.least)
+        fanout = self.fanout if length.ahead else 0
+        return Wish(most if length.least else best, fanout, length.least)
 
     def _choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
         """The draft length that pays best."""

@@ -140,6 +140,18 @@ def test_texts_beside_each_other_do_not_wait_for_one_another() -> None:
     assert chosen(16) == 0, "all rows of all texts take longer than they bring"
 
 
+def test_nothing_is_drafted_ahead_where_others_fill_the_time() -> None:
+    """A draft takes as long as thirty rows would, were the drafter not as busy."""
+    cost = StepCost([(1, 1e-3), (101, 2e-3)])
+
+    def ahead(texts: int) -> bool:
+        length = DraftLength(Acceptance(prior=0.8, weight=1e6))
+        assert length.choose(5, cost, lambda tokens: 6e-4, texts=texts) == 5
+        return length.ahead
+
+    assert [ahead(texts) for texts in (1, 2, 5, 7, 16)] == [True, True, True, False, False]
+
+
 def test_good_drafts_grow_and_hopeless_ones_rest() -> None:
     good, bad = DraftLength(Acceptance()), DraftLength(Acceptance())
     _train(good, 0.95)

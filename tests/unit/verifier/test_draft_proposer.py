@@ -254,6 +254,18 @@ def test_a_draft_ends_where_it_costs_more_than_it_brings_unless_a_length_was_ask
         assert wish.fanout == table.proposer.fanout
 
 
+def test_nothing_is_wished_for_ahead_where_others_fill_the_time(clock: Clock) -> None:
+    link = Link()
+    table = Table(link, draft_tokens=0, row_s=1e-5)
+    table.warm()
+    table.round(8)
+    assert link.wishes[-1].fanout == 2
+    table.proposer._pairing.texts = lambda: 8
+    table.round(8)
+    assert link.wishes[-1].draft_tokens
+    assert link.wishes[-1].fanout == 0
+
+
 def test_a_branch_is_used_once(clock: Clock) -> None:
     link = Link()
     table = Table(link)
