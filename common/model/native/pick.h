@@ -7,27 +7,54 @@
 
 #include "vector.h"
 
-/* The ids of the largest numbers of a row, the largest first and of equal ones the lower. */
+#define BLOCKS 64 /* of a row, at most; only those are looked at again that have lost a number */
+
+/* Lanes from a place on that are before an end and not among those taken. */
+INLINE __mmask16 open_lanes(long at, long end, const int64_t *taken, long count)
+{
+    __mmask16 open = first_lanes(end - at);
+    for (long i = 0; i < count; i++)
+        if (taken[i] >= at && taken[i] < at + LANES)
+            open &= ~(1u << (taken[i] - at));
+    return open;
+}
+
+/* The largest number of a block but for those taken; -INFINITY where there is none. */
+INLINE float largest(const float *row, long from, long end, const int64_t *taken, long count)
+{
+    __m512 most = _mm512_set1_ps(-INFINITY);
+    for (long at = from; at < end; at += LANES) {
+        __mmask16 open = open_lanes(at, end, taken, count);
+        __m512 values = _mm512_maskz_loadu_ps(open, row + at);
+        most = _mm512_mask_max_ps(most, open, values, most); /* the latter where one is NaN */
+    }
+    return _mm512_reduce_max_ps(most);
+}
+
+/* The ids of the largest numbers of a row, the largest first and of equal ones the lower; 0 where
+   nothing is left that is larger than anything. */
 static void pick(const float *row, long size, long best, int64_t *out)
 {
+    long step = (size / BLOCKS / LANES + 1) * LANES, count = 0;
+    float most[BLOCKS] = {-INFINITY};
+    for (long from = 0; from < size; from += step)
+        most[count++] = largest(row, from, from + step < size ? from + step : size, out, 0);
     for (long rank = 0; rank < best; rank++) {
-        __m512 most = _mm512_set1_ps(-INFINITY);
-        __m512i where = _mm512_set1_epi32(INT32_MAX);
-        __m512i ids = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        for (long at = 0; at < size; at += LANES) {
-            __mmask16 open = first_lanes(size - at);
-            for (long before = 0; before < rank; before++)
-                open &= ~_mm512_cmpeq_epi32_mask(ids, _mm512_set1_epi32((int32_t)out[before]));
+        long block = 0;
+        for (long i = 1; i < count; i++)
+            block = most[i] > most[block] ? i : block;
+        long from = block * step, end = from + step < size ? from + step : size;
+        out[rank] = 0;
+        if (most[block] == -INFINITY)
+            continue;
+        __mmask16 equal = 0;
+        for (long at = from; !equal; at += LANES) {
+            __mmask16 open = open_lanes(at, end, out, rank);
             __m512 values = _mm512_maskz_loadu_ps(open, row + at);
-            __mmask16 larger = _mm512_mask_cmp_ps_mask(open, values, most, _CMP_GT_OQ);
-            most = _mm512_mask_mov_ps(most, larger, values);
-            where = _mm512_mask_mov_epi32(where, larger, ids);
-            ids = _mm512_add_epi32(ids, _mm512_set1_epi32(LANES));
+            equal = _mm512_mask_cmp_ps_mask(open, values, _mm512_set1_ps(most[block]), _CMP_EQ_OQ);
+            out[rank] = at + __builtin_ctz(equal | 1u << LANES);
         }
-        __mmask16 equal = _mm512_cmp_ps_mask(most, _mm512_set1_ps(_mm512_reduce_max_ps(most)),
-                                             _CMP_EQ_OQ);
-        int32_t id = _mm512_mask_reduce_min_epi32(equal, where);
-        out[rank] = id < size ? id : 0; /* nothing is larger than anything where all is NaN */
+        most[block] = largest(row, from, end, out, rank + 1);
     }
 }
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from common.model import kernels
@@ -144,6 +146,27 @@ def test_the_likeliest_tokens_come_with_their_chances(size: int) -> None:
     assert top(logits, 4)[0][0, 0].tolist() == [0, 1, 2, 3], "of equal ones the lower"
     logits[0, 1] = float("nan")
     assert 0 <= top(logits, 4)[0].min() <= top(logits, 4)[0].max() < size
+
+
+@given(
+    size=st.integers(1, 3000),
+    kinds=st.integers(1, 40),
+    best=st.integers(1, 6),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_of_equal_logits_the_lower_come_first_wherever_they_stand(
+    size: int, kinds: int, best: int, seed: int
+) -> None:
+    """Few different ones, those that are no number or forbidden among them."""
+    draw = np.random.default_rng(seed)
+    values = draw.normal(size=kinds).astype(np.float32)
+    values[draw.random(kinds) < 0.1] = np.nan
+    values[draw.random(kinds) < 0.1] = -np.inf
+    logits = values[draw.integers(0, kinds, size)]
+    ids = top(torch.from_numpy(logits)[None], best)[0][0].tolist()
+    open_ = [at for at in range(size) if logits[at] > -np.inf]  # nor is NaN larger than anything
+    expected = sorted(open_, key=lambda at: (-logits[at], at))[:best]
+    assert ids == expected + [0] * (best - len(expected))
 
 
 @pytest.mark.parametrize("levels", [0, 1, 4])
