@@ -189,7 +189,7 @@ class DraftEngine:
             least=least,
         )
         opened = self._limited(opened, room)
-        if opened.draft_tokens and opened.fanout and not wants_drawn:  # else nothing says for what
+        if opened.draft_tokens and opened.fanout and not wants_drawn:  # else no scores say for what
             mirror.await_next(opened, room)
 
     def commit(

@@ -9,8 +9,9 @@ the denominator). A session that drafts nothing tries again after a while.
 
 Texts that draft beside each other do not wait for one another: what one waits the steps of the
 others fill, as far as there are enough. So with N of them a round of all takes verify of all their
-rows at least, and of one text's rows and its wait at least. Where the former is longer, nothing is
-gained by drafting ahead, which keeps the drafter busy, and a verifier's processors on one machine.
+rows at least, and of one text's rows and its wait at least. Where the former is much longer, little
+is gained by drafting ahead, which keeps the drafter busy, and a verifier's processors on one
+machine.
 
 What one more token costs is also what says where a draft had better end: the drafter knows how
 sure it is of every token, and stops where the chance that all of them are right, times the tokens
@@ -33,7 +34,8 @@ _MOST_REST = 256
 _PROBE_TOKENS = 2
 _MOST_LEAST = 0.9
 _BUSY = 2.0
-"""How many times as long answers take of a drafter that several texts have drafting ahead."""
+"""About how many times as long answers take of a drafter that several texts have drafting ahead:
+else it would seem worth it because it is done."""
 
 _TRIAL_ROUNDS = 8
 """Rounds that a session drafts in any case where its drafter is not known yet."""
