@@ -1,4 +1,4 @@
-"""What int8 weights cost in quality and gain in time, beside the weights as they are stored.
+"""What rounded weights cost in quality and gain in time, beside the weights as they are stored.
 
     python -m bench.quantized TARGET [DRAFT] [--text FILE ...]
 
@@ -127,9 +127,10 @@ def times(model: str) -> Cells:
                 runner.forward([step])
                 found[kind].append(1e3 * (time.perf_counter() - started))
         cells = [f"{min(one):.2f} ({statistics.median(one):.2f})" for one in found.values()]
-        none, int8 = (min(found[kind]) for kind in KINDS)
-        rows.append([str(count), *cells, f"{none / int8:.2f}"])
-    head = ("rows", *(f"{kind}, ms" for kind in loaded), "×")
+        none, *rounded = (min(found[kind]) for kind in KINDS)
+        rows.append([str(count), *cells, *(f"{none / least:.2f}" for least in rounded)])
+    gains = (f"{KINDS[0]} / {kind}" for kind in KINDS[1:])
+    head = ("rows", *(f"{kind}, ms" for kind in loaded), *gains)
     return Cells(f"{Path(model).name}, least (median)", head, rows)
 
 

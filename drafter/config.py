@@ -46,7 +46,7 @@ class DrafterConfig(WorkerConfig):
 
     port: int = 7072
     """Port to listen on; 0 takes a free one."""
-    quantize: Literal["auto", "none", "int8"] = "auto"
+    quantize: Literal["auto", "none", "int8", "int4"] = "auto"
     """What the weights of linear layers are rounded to as they are loaded; the text stays what it
     is. auto tries both on a CPU, and takes int8 where it is faster and drafts hardly differ."""
     grace_s: float = 5.0

@@ -20,10 +20,10 @@ class WorkerOptions:
     """torch dtype of the weights: auto (the model's own), bfloat16, float32."""
 
     quantize: str = "none"
-    """What the target's weights are rounded to: none, int8."""
+    """What the target's weights are rounded to: none, int8, int4."""
 
     draft_quantize: str = "auto"
-    """What the drafter's are: none, int8, or auto for what turns out to be faster."""
+    """What the drafter's are: none, int8, int4, or auto for what turns out to be faster."""
 
     device: str = "auto"
     """Where the models run: auto, cpu, cuda."""

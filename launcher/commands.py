@@ -40,6 +40,7 @@ class Quantize(StrEnum):
 
     NONE = "none"
     INT8 = "int8"
+    INT4 = "int4"
 
 
 class DraftQuantize(StrEnum):
@@ -48,6 +49,7 @@ class DraftQuantize(StrEnum):
     AUTO = "auto"
     NONE = "none"
     INT8 = "int8"
+    INT4 = "int4"
 
 
 class Device(StrEnum):

@@ -57,9 +57,10 @@ class VerifierConfig(WorkerConfig):
 
     port: int = 7071
     """Port to listen on; 0 takes a free one."""
-    quantize: Literal["none", "int8"] = "none"
+    quantize: Literal["none", "int8", "int4"] = "none"
     """What the weights of linear layers are rounded to as they are loaded: int8 takes half the
-    memory of bfloat16. A quantised target is another target, with a text of its own."""
+    memory of bfloat16, int4 a quarter (but for the output layer, which stays as it is). A quantised
+    target is another target, with a text of its own."""
     grace_s: float = 30.0
     """Time running requests get when the process is told to stop, in seconds."""
     session_ttl_s: float = 3600.0

@@ -43,10 +43,15 @@ MakeProduct = Callable[[Tensor, Tensor | None], Product]
 
 def _product(make: MakeProduct, *layers: nn.Linear) -> Product:
     """Layers over one input as one product."""
+    return make(*joined(*layers))
+
+
+def joined(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of layers over one input."""
     biases = [layer.bias.data for layer in layers if layer.bias is not None]
     assert len(biases) in (0, len(layers)), "biases on all parts or on none"
     weight = torch.cat([layer.weight.data for layer in layers])
-    return make(weight, torch.cat(biases) if biases else None)
+    return weight, torch.cat(biases) if biases else None
 
 
 class _RmsNorm:
@@ -88,8 +93,7 @@ class FusedLayer:
         self._out = _product(make, attention.o_proj)
         self._gate_up = _product(make, mlp.gate_proj, mlp.up_proj)
         self._down = _product(make, mlp.down_proj)
-        self._heads = attention.q_proj.weight.shape[0] // self._size
-        self._kv_heads = attention.k_proj.weight.shape[0] // self._size
+        self._heads, self._kv_heads = head_counts(attention)
         self._attention_norm = _RmsNorm(original.input_layernorm)
         self._mlp_norm = _RmsNorm(original.post_attention_layernorm)
         self._window = window(attention)
@@ -132,7 +136,8 @@ class FusedModel:
         original: The model it stands in for; see `can_fuse`.
         context: The model's cache and batch.
         max_len: Positions to be ready for.
-        make: Makes its products.
+        make: Makes the products of its layers.
+        head: Makes that of its output layer.
     """
 
     def __init__(
@@ -141,6 +146,7 @@ class FusedModel:
         context: AttentionContext,
         max_len: int,
         make: MakeProduct = PackedProduct,
+        head: MakeProduct = PackedProduct,
     ) -> None:
         inner = original.model
         self._embeddings = inner.embed_tokens.weight.data  # [V, hidden]
@@ -149,7 +155,7 @@ class FusedModel:
         self._cos, self._sin = cos[:, None], torch.cat((-first, second), dim=-1)[:, None]
         self._layers = [FusedLayer(layer, context, make) for layer in inner.layers]
         self._norm = _RmsNorm(inner.norm)
-        self._head = _product(make, original.lm_head)
+        self._head = _product(head, original.lm_head)
 
     def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `[M, V]` and last states `[M, hidden]` of the wanted rows of a batch `[N]`."""
@@ -176,6 +182,12 @@ def can_fuse(model: Any) -> bool:
 
 
 _SWISH = {"SiLU", "SiLUActivation"}
+
+
+def head_counts(attention: Any) -> tuple[int, int]:
+    """Query heads and key/value heads of a layer."""
+    queries, keys = (layer.weight.shape[0] for layer in (attention.q_proj, attention.k_proj))
+    return queries // attention.head_dim, keys // attention.head_dim
 
 
 def window(attention: Any) -> int | None:

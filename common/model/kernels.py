@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from common.errors import ModelError
 from common.model.attention import AttentionContext
 from common.model.fused import FusedModel, can_fuse
+from common.model.int4 import Int4Linear, Int4Product
 from common.model.linear import MakeLinear, linear_maker, packing_works, replace_linears, tile_rows
 from common.model.native import NativeModel, can_run, has_tiles
 from common.model.quantized import (
@@ -26,7 +27,7 @@ from common.model.quantized import (
 )
 from common.model.rotary import replace_rotary
 
-Quantize = Literal["none", "int8"]
+Quantize = Literal["none", "int8", "int4"]
 """What weights are rounded to when a model is loaded."""
 
 _NATIVE = "native1"
@@ -65,34 +66,69 @@ def prepare(
         ModelError: It cannot be quantised.
     """
     dtype = next(model.parameters()).dtype
-    cpu = device.type == "cpu"
-    make: MakeLinear
-    native = partial(NativeModel, model, context, max_len, most_threads=most_threads)
-    if quantize == "int8":
-        _check_quantizable(model)
-        if cpu and can_run(model):
-            return native(quantize=True), f"{_NATIVE}-int8"
-        if cpu and integer_products():
-            if can_fuse(model):
-                return FusedModel(model, context, max_len, IntegerProduct), f"{_FUSED}-int8"
-            name, make = "int8", IntegerLinear
-        else:
-            tile = tile_rows(device)
-            name, make = f"widened{tile}-int8", partial(WidenedLinear, tile=tile)
-    elif cpu and can_run(model):
-        return native(), _NATIVE_AMX if has_tiles() else _NATIVE
-    elif cpu and packing_works(dtype) and can_fuse(model):
-        return FusedModel(model, context, max_len), _FUSED
-    else:
-        name, make = linear_maker(device, dtype)
+    if quantize != "none":
+        _check_quantizable(model, quantize, dtype)
+    whole = None
+    if device.type == "cpu":
+        whole = _on_cpu(model, context, max_len, dtype, quantize, most_threads)
+    if whole is not None:
+        return whole
+    exact, head = linear_maker(device, dtype)
+    name, make = exact, head
+    if quantize == "int4":
+        name, make = f"{exact}-int4", Int4Linear
+    elif quantize == "int8":
+        name, make = _int8(device)
+        head = make
     replace_rotary(model, max_len)
-    replace_linears(model, device, make)
+    replace_linears(model, device, make, head)
     return _Adapter(model), name
 
 
-def _check_quantizable(model: nn.Module) -> None:
-    """Refuses models whose weights would stay what they are."""
+def _int8(device: torch.device) -> tuple[str, MakeLinear]:
+    """Layers of int8 weights, and their name."""
+    if device.type == "cpu" and integer_products():
+        return "int8", IntegerLinear
+    tile = tile_rows(device)
+    return f"widened{tile}-int8", partial(WidenedLinear, tile=tile)
+
+
+def _on_cpu(
+    model: Any,
+    context: AttentionContext,
+    max_len: int,
+    dtype: torch.dtype,
+    quantize: Quantize,
+    most_threads: int,
+) -> tuple[Forward | NativeModel, str] | None:
+    """A model of Llama's shape in few calls or one, and its name; None where it is another."""
+    if quantize != "int4" and can_run(model):
+        rounded = quantize == "int8"
+        native = NativeModel(model, context, max_len, quantize=rounded, most_threads=most_threads)
+        if rounded:
+            return native, f"{_NATIVE}-int8"
+        return native, _NATIVE_AMX if has_tiles() else _NATIVE
+    if not can_fuse(model):
+        return None
+    if quantize == "int8":
+        if not integer_products():
+            return None
+        fused = FusedModel(model, context, max_len, IntegerProduct, IntegerProduct)
+        return fused, f"{_FUSED}-int8"
+    if not packing_works(dtype):
+        return None
+    if quantize == "int4":
+        return FusedModel(model, context, max_len, Int4Product), f"{_FUSED}-int4"
+    return FusedModel(model, context, max_len), _FUSED
+
+
+def _check_quantizable(model: nn.Module, quantize: Quantize, dtype: torch.dtype) -> None:
+    """Refuses models whose weights would stay what they are, or that have no such products."""
     kind = type(model).__name__
+    if quantize == "int4" and dtype != torch.bfloat16:
+        raise ModelError(
+            f"{kind}: quantize: int4 takes dtype: bfloat16, not {str(dtype).removeprefix('torch.')}"
+        )
     for module in model.modules():
         if hasattr(module, "is_transposed") and hasattr(module, "config"):
             raise ModelError(

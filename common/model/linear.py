@@ -204,7 +204,9 @@ def tile_rows(device: torch.device) -> int:
     return TILE_ROWS if device.type == "cpu" else CUDA_TILE_ROWS
 
 
-def replace_linears(model: nn.Module, device: torch.device, make: MakeLinear) -> None:
+def replace_linears(
+    model: nn.Module, device: torch.device, make: MakeLinear, head: MakeLinear
+) -> None:
     """Swaps every linear layer and, on CPU, every activation of `model` for a steady one.
 
     Layers that a tensor-parallel plan has split (their weights are DTensors) are left alone.
@@ -213,12 +215,14 @@ def replace_linears(model: nn.Module, device: torch.device, make: MakeLinear) ->
         model: A loaded `transformers` model.
         device: Where it runs.
         make: Makes the layers.
+        head: Makes the output layer.
     """
+    output_layer = model.get_output_embeddings()  # type: ignore[operator]
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             weights = _linear_weights(child)
             if weights is not None:
-                setattr(parent, name, make(*weights))
+                setattr(parent, name, (head if child is output_layer else make)(*weights))
             elif device.type == "cpu" and _is_activation(child):
                 setattr(parent, name, SteadyActivation(child))
 

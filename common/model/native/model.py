@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from common.model.attention import AttentionContext
 from common.model.batch import Segment
-from common.model.fused import can_fuse, window
+from common.model.fused import can_fuse, head_counts, joined, window
 from common.model.kv_cache import LayerShape
 from common.model.native.library import Batch, Decoder, Ends, Layer, Model, Product, available
 from common.model.native.product import PackedMatrix
@@ -91,14 +91,15 @@ class NativeModel:
         self._embeddings: Tensor = inner.embed_tokens.weight.data  # [V, hidden]
         self._vocab_size, self._hidden = original.lm_head.weight.shape
         size = attention.head_dim
-        self._shape = LayerShape(attention.k_proj.weight.shape[0] // size, size, size)
+        heads, kv_heads = head_counts(attention)
+        self._shape = LayerShape(kv_heads, size, size)
         angles = inner.rotary_emb(self._embeddings[:1].float(), torch.arange(max_len)[None])
         cos, sin = (self._keep(angle[0].float()) for angle in angles)
         self._layers = (Layer * len(layers))(*layers)
         self._model = Model(
             hidden=self._hidden,
-            heads=attention.q_proj.weight.shape[0] // size,
-            kv_heads=self._shape.kv_heads,
+            heads=heads,
+            kv_heads=kv_heads,
             size=size,
             inner=mlp.gate_proj.weight.shape[0],
             layers=len(layers),
@@ -261,11 +262,7 @@ class NativeModel:
 
     def _product(self, *layers: nn.Linear) -> Product:
         """Layers over one input as one matrix."""
-        weight = torch.cat([layer.weight.data for layer in layers])
-        biases = [layer.bias.data for layer in layers if layer.bias is not None]
-        assert len(biases) in (0, len(layers)), "biases on all parts or on none"
-        bias = torch.cat(biases) if biases else None
-        self._matrices.append(PackedMatrix(weight, bias, quantize=self._quantize))
+        self._matrices.append(PackedMatrix(*joined(*layers), quantize=self._quantize))
         return self._matrices[-1].product
 
     def _keep(self, tensor: Tensor) -> int:

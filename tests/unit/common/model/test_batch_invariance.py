@@ -36,20 +36,22 @@ KINDS = ("llama", "mistral-bfloat16", "gemma2", "qwen3_moe", "gpt2", "gpt2-int8"
         "bfloat16-more",
         "bfloat16-torch",
         "bfloat16-int8",
+        "bfloat16-int4",
         *KINDS,
     ],
 )
 def target(
     request: pytest.FixtureRequest, demo_target: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:
-    """The demo target in a type, on one thread or two, or a tiny model; some in int8.
+    """The demo target in a type, on one thread or two, or a tiny model; some rounded.
 
     Once passes of many rows get more threads than there are processors.
 
     Some of what compiled code does here torch does elsewhere.
     """
     name, _, how = request.param.partition("-")
-    quantize: Quantize = "int8" if how == "int8" else "none"
+    rounded: dict[str, Quantize] = {"int8": "int8", "int4": "int4"}
+    quantize = rounded.get(how, "none")
     before = torch.get_num_threads()
     torch.set_num_threads(2 if how == "threads" else 1)
     with pytest.MonkeyPatch.context() as patch:

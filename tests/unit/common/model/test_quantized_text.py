@@ -1,4 +1,4 @@
-"""One seed, one text with int8 weights: a drafter's change no text, a target has one of its own."""
+"""One seed, one text with rounded weights: a drafter's change no text, a target has its own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _texts(pair: Pair, **options: object) -> list[list[int]]:
     return [one.ids for one in heard]
 
 
-@pytest.mark.parametrize("quantize", ["none", "int8"])
+@pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
 def test_no_draft_changes_the_text(
     quantize: Quantize, demo_target: Path, demo_medusa: Path, rounded_draft: Runner
 ) -> None:
