@@ -9,8 +9,8 @@ from functools import partial
 from paceline.v1 import drafter_pb2
 
 from common.rpc.convert import sampling_from_proto
+from drafter.branch import Round
 from drafter.engine import DraftEngine
-from drafter.mirror import Round
 from drafter.reply import Outbox, Reply
 
 

@@ -25,10 +25,11 @@ from common.model.sampling import Ranked, Row, rank, sample
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
 from drafter import rolling
+from drafter.branch import Round
 from drafter.config import EngineConfig
 from drafter.gauges import Gauges, Load
 from drafter.item import Item, drawn_from, row_of
-from drafter.mirror import Mirror, Round, mark
+from drafter.mirror import Mirror, mark
 from drafter.mirrors import Mirrors
 from drafter.nodes import Node
 from drafter.outlook import Chances

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from common.model.tree import Drawn
-from drafter.mirror import Round
+from drafter.branch import Round
 
 
 class Reply(NamedTuple):

@@ -11,9 +11,9 @@ from common.model.loader import Dtype, load
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
+from drafter.branch import Round
 from drafter.config import EngineConfig as DraftConfig
 from drafter.engine import DraftEngine
-from drafter.mirror import Round
 from drafter.reply import Reply
 from verifier.__main__ import load_heads
 from verifier.config import EngineConfig

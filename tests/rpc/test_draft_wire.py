@@ -10,8 +10,8 @@ from paceline.v1 import drafter_pb2
 
 from common.sampling_params import SamplingParams
 from common.tls_config import TlsConfig
+from drafter.branch import Round
 from drafter.convert import notes
-from drafter.mirror import Round
 from verifier.draft_stream import GrpcDraftLink
 from verifier.methods.draft_link import RoundKey, Wish
 

@@ -18,9 +18,9 @@ from common.model.native import Rolled
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from drafter import outlook
+from drafter.branch import Round
 from drafter.config import EngineConfig
 from drafter.engine import DraftEngine
-from drafter.mirror import Round
 from drafter.nodes import Node
 from drafter.reply import Reply
 from tests import tiny_models
