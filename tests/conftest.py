@@ -13,6 +13,10 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # And where a test sets two, they sleep until the other one is there instead of taking its core.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Read when Triton is first imported, as torch does where it is there. Without a GPU its kernels are
+# interpreted: slowly, and in the order of operations they are written in.
+if not Path("/dev/nvidia0").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The same examples in every run: what nobody changed does not fail for somebody's change. New ones
 # are looked for with `--hypothesis-profile=explore`; one that fails becomes an `@example`. No time

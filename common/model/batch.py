@@ -105,12 +105,20 @@ class Segment:
         self.row_slots = tree_slots(tree, self.runs, start, slots)
         self._tree = tree
 
+    def run_keys(self, run: Sequence[int]) -> tuple[int, Sequence[int] | np.ndarray]:
+        """Which keys the last row of a run sees.
+
+        Returns:
+            How many positions stand where `slots` says, and the slots of those behind, if any.
+        """
+        if run[0] == 0:
+            return int(self.positions[run[-1]]) + 1, ()
+        return self.start, self.row_slots[[0, *self._tree.path(run[-1])]]
+
     def run_table(self, run: Sequence[int]) -> np.ndarray:
         """Slots of the keys seen by the last row of a run, by absolute position."""
-        if run[0] == 0:
-            return self.slots[: self.positions[run[-1]] + 1]
-        path = [0, *self._tree.path(run[-1])]
-        return np.concatenate([self.slots[: self.start], self.row_slots[path]])
+        own, behind = self.run_keys(run)
+        return np.concatenate([self.slots[:own], behind]) if len(behind) else self.slots[:own]
 
 
 class PathRows(Segment):
@@ -137,9 +145,9 @@ class PathRows(Segment):
         self.row_slots = np.asarray([path[-1] for path in paths])
         self._paths = paths
 
-    def run_table(self, run: Sequence[int]) -> np.ndarray:
-        """Slots of the keys seen by a row, by absolute position."""
-        return np.concatenate([self.slots, self._paths[run[0]]])
+    def run_keys(self, run: Sequence[int]) -> tuple[int, Sequence[int] | np.ndarray]:
+        """Which keys a row sees; see `Segment`."""
+        return len(self.slots), self._paths[run[0]]
 
 
 def tree_slots(

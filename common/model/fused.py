@@ -48,6 +48,9 @@ def _product(make: MakeProduct, *layers: nn.Linear) -> Product:
 
 def joined(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of layers over one input."""
+    if len(layers) == 1:
+        (layer,) = layers
+        return layer.weight.data, None if layer.bias is None else layer.bias.data
     biases = [layer.bias.data for layer in layers if layer.bias is not None]
     assert len(biases) in (0, len(layers)), "biases on all parts or on none"
     weight = torch.cat([layer.weight.data for layer in layers])

@@ -6,17 +6,22 @@ part of the numerics fingerprint.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from importlib.util import find_spec
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from common.errors import ModelError
 from common.model.attention import AttentionContext
-from common.model.fused import FusedModel, can_fuse
+from common.model.batch import Segment
+from common.model.cuda import keys
+from common.model.fused import FusedModel, can_fuse, head_counts
 from common.model.int4 import Int4Linear, Int4Product
+from common.model.kv_cache import LayerShape
 from common.model.linear import MakeLinear, linear_maker, packing_works, replace_linears, tile_rows
 from common.model.native import NativeModel, can_run, has_tiles
 from common.model.quantized import (
@@ -33,11 +38,30 @@ Quantize = Literal["none", "int8", "int4"]
 _NATIVE = "native1"
 _NATIVE_AMX = "native1-amx"
 _FUSED = "fused2"
+_CUDA = "cuda1"
 """Names of layers; the number rises with every change of their bits."""
 
 Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]` and the states the
 output layer read, `[M, hidden]`."""
+
+
+_LEAST_CAPABILITY = (8, 0)
+"""Of a device that the CUDA kernels are for."""
+
+_log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class WholePass(Protocol):
+    """A model that lays a batch out as it needs it, and computes a pass in one call."""
+
+    @property
+    def shapes(self) -> dict[int, LayerShape]:
+        """Of the cache, by layer."""
+
+    def __call__(self, segments: Sequence[Segment]) -> tuple[Any, ...]:
+        """What `Output` has to say of a pass."""
 
 
 def prepare(
@@ -48,7 +72,7 @@ def prepare(
     max_len: int,
     quantize: Quantize,
     most_threads: int = 0,
-) -> tuple[Forward | NativeModel, str]:
+) -> tuple[Forward | WholePass, str]:
     """Makes a loaded `transformers` model fit the engine.
 
     Args:
@@ -71,6 +95,8 @@ def prepare(
     whole = None
     if device.type == "cpu":
         whole = _on_cpu(model, context, max_len, dtype, quantize, most_threads)
+    elif _cuda_runs(model, device):
+        whole = _on_cuda(model, context, max_len, quantize)
     if whole is not None:
         return whole
     exact, head = linear_maker(device, dtype)
@@ -100,7 +126,7 @@ def _on_cpu(
     dtype: torch.dtype,
     quantize: Quantize,
     most_threads: int,
-) -> tuple[Forward | NativeModel, str] | None:
+) -> tuple[Forward | WholePass, str] | None:
     """A model of Llama's shape in few calls or one, and its name; None where it is another."""
     if quantize != "int4" and can_run(model):
         rounded = quantize == "int8"
@@ -120,6 +146,43 @@ def _on_cpu(
     if quantize == "int4":
         return FusedModel(model, context, max_len, Int4Product), f"{_FUSED}-int4"
     return FusedModel(model, context, max_len), _FUSED
+
+
+def _cuda_runs(model: Any, device: torch.device) -> bool:
+    """Whether the CUDA kernels know a model's layers and work on a device; logs why not."""
+    if not can_fuse(model) or find_spec("triton") is None:
+        return False
+    attention = model.model.layers[0].self_attn
+    size = attention.head_dim
+    heads, kv_heads = head_counts(attention)
+    if heads > kv_heads * keys.TILE or size % 2:
+        return False
+    if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
+        problem = "compute capability below 8.0"
+    else:
+        from common.model.cuda import probe
+
+        with torch.cuda.device(device):
+            problem = probe.fault(heads, kv_heads, size, model.lm_head.weight.dtype, device)
+    if problem:
+        facts = {"device": torch.cuda.get_device_name(device), "reason": problem}
+        _log.warning("CUDA kernels are left out: passes go through torch", extra=facts)
+    return not problem
+
+
+def _on_cuda(
+    model: Any, context: AttentionContext, max_len: int, quantize: Quantize
+) -> tuple[WholePass, str]:
+    """A model of the CUDA kernels, and their name."""
+    import triton
+
+    from common.model.cuda.model import CudaModel
+    from common.model.cuda.products import PRODUCTS
+
+    name = f"{_CUDA}-triton{triton.__version__}"
+    return CudaModel(model, context, max_len, PRODUCTS[quantize]), (
+        name if quantize == "none" else f"{name}-{quantize}"
+    )
 
 
 def _check_quantizable(model: nn.Module, quantize: Quantize, dtype: torch.dtype) -> None:

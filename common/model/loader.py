@@ -26,9 +26,8 @@ from transformers.utils import logging as hf_logging
 
 from common.errors import ModelError
 from common.model import attention
-from common.model.kernels import Forward, Quantize, prepare
+from common.model.kernels import Forward, Quantize, WholePass, prepare
 from common.model.linear import tiled_experts
-from common.model.native import NativeModel
 
 Dtype = Literal["auto", "bfloat16", "float32", "float16"]
 
@@ -47,7 +46,7 @@ _LAYER_TYPES = {"full_attention", "sliding_attention"}
 class LoadedModel:
     """A model ready for `Runner`."""
 
-    forward: Forward | NativeModel
+    forward: Forward | WholePass
     """Maps ids `[N]`, positions `[N]` and wanted rows `[M]`, or segments with all of it, to logits
     `[M, V]` and the states the output layer read, `[M, hidden]`."""
     parameters: int
@@ -98,7 +97,7 @@ def load(
         ModelError: Missing, corrupt or unsupported; says which file or what.
     """
     directory = _resolve(path)
-    where = torch.device(_device(device))
+    where = torch.device(device_name(device))
     config = _config(directory)
     _check_architecture(config)
     model = _weights(directory, config, dtype, where)
@@ -141,7 +140,12 @@ def load(
     )
 
 
-def _device(name: str) -> str:
+def device_name(name: str) -> str:
+    """What a device is called by torch; "auto" is resolved.
+
+    Raises:
+        ModelError: It is not there; says what is.
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.batch import FIXED_TILES, Segment, build_batch
-from common.model.kernels import Forward
+from common.model.kernels import WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 
 _CHECK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 33)
 """Pieces the probe text is cut into; decoding and drafts of usual length meet warm kernels."""
+
+_MANY_ROWS = 70
+"""And on a device of its own: more than one product has."""
 
 _ROW_STEPS = ((8, 1), (32, 4), (128, 16), (1 << 30, 64))
 """Up to so many rows, round up to a multiple of this."""
@@ -62,6 +65,7 @@ class Runner:
         max_len: int | None = None,
     ) -> None:
         self.loaded = loaded
+        self._whole = loaded.forward if isinstance(loaded.forward, WholePass) else None
         self._row_multiple = 1 if loaded.device.type == "cpu" else CUDA_TILE_ROWS
         context = loaded.context
         self._learn_shapes()
@@ -102,13 +106,12 @@ class Runner:
             Wanted rows in order, segment after segment. With none wanted, none or one row of
             no meaning.
         """
-        forward = self.loaded.forward
-        if isinstance(forward, NativeModel):
-            return Output(*forward(segments))
-        return self._through_torch(forward, segments)
+        if self._whole is not None:
+            return Output(*self._whole(segments))
+        return self._through_torch(segments)
 
     @torch.inference_mode()
-    def _through_torch(self, forward: Forward, segments: Sequence[Segment]) -> Output:
+    def _through_torch(self, segments: Sequence[Segment]) -> Output:
         rows = self._padded(sum(len(segment.ids) for segment in segments))
         context = self.loaded.context
         batch = build_batch(
@@ -116,7 +119,8 @@ class Runner:
         )
         context.begin(batch)
         wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
-        output = Output(*forward(batch.ids, batch.positions, wanted))
+        assert not isinstance(self.loaded.forward, WholePass)
+        output = Output(*self.loaded.forward(batch.ids, batch.positions, wanted))
         assert output.logits.shape[0] == output.states.shape[0] == wanted.shape[0]
         return output
 
@@ -156,14 +160,14 @@ class Runner:
 
     @torch.inference_mode()
     def _learn_shapes(self) -> None:
-        context, forward = self.loaded.context, self.loaded.forward
+        context = self.loaded.context
         context.pool = None
         context.shapes.clear()
-        if isinstance(forward, NativeModel):
-            context.shapes.update(forward.shapes)
+        if isinstance(self.loaded.forward, WholePass):
+            context.shapes.update(self.loaded.forward.shapes)
         else:
             zero = torch.zeros(1, dtype=torch.int64, device=self.loaded.device)
-            forward(zero, zero, zero)
+            self.loaded.forward(zero, zero, zero)
 
     def _padded(self, rows: int) -> int:
         """Rows to run for so many wanted.
@@ -198,10 +202,12 @@ class Runner:
     def _rows_independent(self) -> bool:
         """Whether logits and cache bits of a probe text come out alike however it is split."""
         generator = np.random.default_rng(0)
-        limit = min(self.max_len - 1, sum(_CHECK_ROWS))
+        own = self.loaded.device.type != "cpu"
+        sizes = (*_CHECK_ROWS, _MANY_ROWS) if own else _CHECK_ROWS
+        limit = min(self.max_len - 1, sum(sizes))
         ids = generator.integers(0, self.loaded.vocab_size, limit).tolist()
         single = self._probe(ids, itertools.repeat(1))
-        split = self._probe(ids, iter(_CHECK_ROWS))
+        split = self._probe(ids, iter(sizes))
         return all(torch.equal(a, b) for a, b in zip(single, split, strict=True))
 
     def _probe(self, ids: list[int], sizes: Iterator[int]) -> list[Tensor]:

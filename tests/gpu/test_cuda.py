@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from common.model import noise
 from common.model.batch import Segment
+from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import Dtype
 from common.model.runner import Runner
@@ -68,6 +69,32 @@ def test_drafts_do_not_change_the_text(dtype: Dtype, tmp_path: Path) -> None:
             assert drafted.generate(prompt, 60, sampling=sampling, draft_tokens=4) == plain
     target.pool.blocks.check()
     assert target.pool.blocks.held == 0
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_rounded_weights_have_one_text_too(quantize: Quantize, tmp_path: Path) -> None:
+    wide = {"hidden_size": 64, "intermediate_size": 96}
+    directory = tiny_models.save("llama", tmp_path / "target", **wide)
+    target = runner(directory, "bfloat16", device="cuda", quantize=quantize)
+    drafter = runner(directory, "bfloat16", device="cuda")
+    assert target.loaded.kernels.endswith(quantize)
+    prompt = _ids(40)
+    for seed in range(3):
+        sampling = SamplingParams(temperature=0.9, seed=seed)
+        plain = Pair.make(target).generate(prompt, 60, sampling=sampling)
+        drafted = Pair.make(target, drafter)
+        assert drafted.generate(prompt, 60, sampling=sampling, draft_tokens=4) == plain
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+def test_models_of_llamas_shape_run_by_kernels(kind: str, tmp_path: Path) -> None:
+    """And compute what the CPU does."""
+    directory = tiny_models.save(kind, tmp_path)
+    target, reference = runner(directory, device="cuda"), runner(directory)
+    assert target.loaded.kernels.startswith("cuda"), "kernels were left out; the log says why"
+    expected = _logits(reference, [_ids(LENGTH)], 50)[0]
+    for _ in range(3):  # as they are, captured, replayed
+        assert (_logits(target, [_ids(LENGTH)], 10)[0].cpu() - expected).abs().max() < 1e-3
 
 
 def _logits(target: Runner, texts: Sequence[Sequence[int]], chunk: int) -> list[Tensor]:

@@ -1,0 +1,164 @@
+"""Which keys each row of a batch sees, in one array that goes to the device in one copy.
+
+The array begins with sections of one word a row (`ROW_SECTIONS`), then says which rows each tile
+has (`TILE_ROWS` of the model a tile) and in how many blocks of keys they agree. Behind these stand
+the lists that rows point to: the pages of each sequence, and of each path through a tree the slots
+that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from common.model.batch import Segment
+from common.model.kv_cache import TRASH_SLOT
+
+TILE = 16
+"""Queries of one product: rows of a tile times query heads of a key/value head."""
+
+KEYS = 64
+"""Keys that are taken at once; blocks begin at multiples of this position."""
+
+SHORT_BLOCKS, SHORT_STRETCHES, LONG_BLOCKS = 4, 32, 32
+"""Blocks of the first stretches, how many of these there are, and blocks of all after. Short ones
+give the processors of a device work where a text is short, long ones keep partial sums small."""
+
+ROW_SECTIONS = ("ids", "positions", "slots", "wanted", "own", "pages", "path")
+"""One word a row each: its token, its absolute position, where its key goes, the rows whose logits
+are wanted, how many positions its sequence's pages serve, where those stand in the array, and where
+the slots behind them do."""
+
+_ALL = 1 << 30
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a pass is padded to; equal sizes are one graph."""
+
+    rows: int
+    """Rows."""
+    tiles: int
+    """Tiles of attention."""
+    stretches: int
+    """Stretches of keys."""
+    wanted: int
+    """Rows whose logits are computed."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A batch laid out.
+
+    Attributes:
+        words: int32, see the module.
+        size: What it was padded to.
+        wanted: Rows whose logits are wanted.
+    """
+
+    words: np.ndarray
+    size: Size
+    wanted: int
+
+
+def section(words: Tensor, size: Size, name: str) -> Tensor:
+    """One of `ROW_SECTIONS` of a batch laid out, `[N]`."""
+    first = ROW_SECTIONS.index(name) * size.rows
+    return words[first : first + size.rows]
+
+
+def tile_rows(heads: int, kv_heads: int) -> int:
+    """Rows of a tile, for so many query heads and key/value heads."""
+    return TILE // (heads // kv_heads)
+
+
+def stretches(position: int) -> int:
+    """Stretches that a row at this position sees."""
+    block = position // KEYS
+    if block < SHORT_BLOCKS * SHORT_STRETCHES:
+        return block // SHORT_BLOCKS + 1
+    return SHORT_STRETCHES + (block - SHORT_BLOCKS * SHORT_STRETCHES) // LONG_BLOCKS + 1
+
+
+def lay_out(segments: Sequence[Segment], *, page: int, tile_rows: int, row_step: int) -> Keys:
+    """Lays a batch out.
+
+    Args:
+        segments: What each sequence runs.
+        page: Positions in a block of the cache.
+        tile_rows: Rows of a tile.
+        row_step: Rows are padded to a multiple of this.
+    """
+    count = sum(len(segment.ids) for segment in segments)
+    rows = _up(count, row_step)
+    sections = np.zeros((len(ROW_SECTIONS), rows), dtype=np.int32)
+    ids, positions, slots, wanted, own, pages, path = sections
+    slots[count:] = TRASH_SLOT
+    lists: list[np.ndarray] = []
+    listed = first = asked = 0
+    tiles: list[tuple[Sequence[int], int]] = []
+    for segment in segments:
+        here = slice(first, first + len(segment.ids))
+        ids[here], positions[here] = segment.ids, segment.positions
+        slots[here] = segment.row_slots
+        wanted[asked : asked + len(segment.wanted)] = [first + row for row in segment.wanted]
+        asked += len(segment.wanted)
+        table = segment.slots[::page] // page
+        lists.append(table)
+        pages[here] = listed
+        listed += len(table)
+        alike = _ALL
+        for run in segment.runs:
+            served, behind = segment.run_keys(run)
+            for row in run:
+                own[first + row], path[first + row] = served, listed
+            if len(behind):
+                lists.append(np.asarray(behind))
+                listed += len(behind)
+                alike = min(alike, served)
+        tiles += _tiles(segment, first, alike // KEYS, tile_rows)
+        first += len(segment.ids)
+    size = Size(
+        rows=rows,
+        tiles=_power(len(tiles)),
+        stretches=_power(stretches(int(positions.max()))),
+        wanted=_up(max(asked, 1), row_step),
+    )
+    members = np.full((size.tiles, tile_rows), -1, dtype=np.int32)
+    common = np.zeros(size.tiles, dtype=np.int32)
+    for index, (group, blocks) in enumerate(tiles):
+        members[index, : len(group)] = group
+        common[index] = blocks
+    before = sections.size + members.size + common.size
+    pages[:count] += before
+    path[:count] += before
+    return Keys(
+        np.concatenate([sections.ravel(), members.ravel(), common, *lists], dtype=np.int32),
+        size,
+        asked,
+    )
+
+
+def _tiles(
+    segment: Segment, first: int, common: int, tile_rows: int
+) -> list[tuple[list[int], int]]:
+    """Rows of each tile of a segment, and the blocks in which they agree."""
+    ordered = [(row, number) for number, run in enumerate(segment.runs) for row in run]
+    tiles = []
+    for start in range(0, len(ordered), tile_rows):
+        part = ordered[start : start + tile_rows]
+        one_path = part[0][1] == part[-1][1]
+        tiles.append(([first + row for row, _ in part], _ALL if one_path else common))
+    return tiles
+
+
+def _up(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
+def _power(count: int) -> int:
+    """The power of two that holds a count."""
+    return 1 << (count - 1).bit_length()

@@ -1,0 +1,191 @@
+"""What a decoder layer does beside products and attention: one program a row, in float32.
+
+A row is never cut, and every row is computed by the same program: torch's own kernels sum in an
+order that changes with the number of rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from common.model.cuda.keys import ROW_SECTIONS
+
+_POSITIONS = tl.constexpr(ROW_SECTIONS.index("positions"))
+_SLOTS = tl.constexpr(ROW_SECTIONS.index("slots"))
+_CHUNK = 1024
+"""Numbers of a row that one program of `swiglu` takes."""
+
+
+@triton.jit
+def _norm(x, weight, out, epsilon, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    values = tl.load(x + row * SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(values * values) / SIZE + epsilon)
+    factors = tl.load(weight + at, mask=at < SIZE, other=0.0)
+    normed = (values * inverse * factors).to(out.dtype.element_ty)
+    tl.store(out + row * SIZE + at, normed, mask=at < SIZE)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _turn_and_store(
+    qkv,  # [N, H + 2 Hkv, D]
+    words,  # int32, see `keys`
+    count,  # N
+    cos,  # float32 [positions, D]
+    sin,
+    weights,  # float32 [2, D]: of the norms of queries and keys
+    queries,  # [N, H, D]
+    cache,  # [slots, Hkv, 2 D]
+    epsilon,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    NORMED: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+    BLOCK_KV: tl.constexpr,
+    BLOCK_HALF: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    row = tl.program_id(0)
+    position = tl.load(words + _POSITIONS * count + row).to(tl.int64)
+    slot = tl.load(words + _SLOTS * count + row).to(tl.int64)
+    line = qkv + row.to(tl.int64) * (HEADS + 2 * KV_HEADS) * SIZE
+    HALF: tl.constexpr = SIZE // 2
+
+    head = tl.arange(0, BLOCK_HEADS)[:, None]
+    at = tl.arange(0, BLOCK_HALF)[None, :]
+    turning = (head < HEADS + KV_HEADS) & (at < HALF)
+    low = tl.load(line + head * SIZE + at, mask=turning, other=0.0).to(tl.float32)
+    high = tl.load(line + head * SIZE + HALF + at, mask=turning, other=0.0).to(tl.float32)
+    if NORMED:
+        squares = tl.sum(low * low + high * high, 1) / SIZE
+        inverse = tl.rsqrt(squares + epsilon)[:, None]
+        of = weights + tl.where(head < HEADS, 0, SIZE) + at
+        low *= inverse * tl.load(of, mask=turning, other=0.0)
+        high *= inverse * tl.load(of + HALF, mask=turning, other=0.0)
+    angle = position * SIZE + at
+    first = low * tl.load(cos + angle, mask=at < HALF, other=0.0)
+    first -= high * tl.load(sin + angle, mask=at < HALF, other=0.0)
+    second = high * tl.load(cos + angle + HALF, mask=at < HALF, other=0.0)
+    second += low * tl.load(sin + angle + HALF, mask=at < HALF, other=0.0)
+
+    kind = queries.dtype.element_ty
+    query = queries + (row.to(tl.int64) * HEADS + head) * SIZE + at
+    is_query = turning & (head < HEADS)
+    tl.store(query, first.to(kind), mask=is_query)
+    tl.store(query + HALF, second.to(kind), mask=is_query)
+    key = cache + (slot * KV_HEADS + head - HEADS) * 2 * SIZE + at
+    is_key = turning & (head >= HEADS)
+    tl.store(key, first.to(kind), mask=is_key)
+    tl.store(key + HALF, second.to(kind), mask=is_key)
+
+    kv_head = tl.arange(0, BLOCK_KV)[:, None]
+    place = tl.arange(0, BLOCK_SIZE)[None, :]
+    inside = (kv_head < KV_HEADS) & (place < SIZE)
+    value = tl.load(line + (HEADS + KV_HEADS + kv_head) * SIZE + place, mask=inside, other=0.0)
+    tl.store(cache + ((slot * KV_HEADS + kv_head) * 2 + 1) * SIZE + place, value, mask=inside)
+
+
+@triton.jit
+def _swiglu(both, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    gate = tl.load(both + row * 2 * SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
+    up = tl.load(both + row * 2 * SIZE + SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
+    product = gate / (1 + tl.exp(-gate)) * up
+    tl.store(out + row * SIZE + at, product.to(out.dtype.element_ty), mask=at < SIZE)
+
+
+class RmsNorm:
+    """Root-mean-square norm of rows.
+
+    Args:
+        weight: `[size]`.
+        epsilon: Added to the mean square.
+    """
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        self._weight, self._epsilon = weight.float(), epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Norms `[N, size]`."""
+        out = torch.empty_like(x)
+        size = x.shape[1]
+        block = triton.next_power_of_2(size)
+        _norm[(len(x),)](x, self._weight, out, self._epsilon, SIZE=size, BLOCK=block)
+        return out
+
+
+class Turn:
+    """Rotary embedding of queries and keys, which are normed before where a model does so.
+
+    Args:
+        heads: H.
+        kv_heads: Hkv.
+        cos: Cosines, float32 `[positions, D]`.
+        sin: Sines.
+        norms: Weights of the norms of queries and keys, `[2, D]`.
+        epsilon: Of these norms.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        kv_heads: int,
+        cos: Tensor,
+        sin: Tensor,
+        norms: Tensor | None,
+        epsilon: float,
+    ) -> None:
+        self._cos, self._sin, self._epsilon = cos, sin, epsilon
+        self._norms = None if norms is None else norms.float()
+        self._heads, self._size = heads, cos.shape[1]
+        self._kernel = {
+            "HEADS": heads,
+            "KV_HEADS": kv_heads,
+            "SIZE": self._size,
+            "NORMED": norms is not None,
+            "BLOCK_HEADS": triton.next_power_of_2(heads + kv_heads),
+            "BLOCK_KV": triton.next_power_of_2(kv_heads),
+            "BLOCK_HALF": triton.next_power_of_2(self._size // 2),
+            "BLOCK_SIZE": triton.next_power_of_2(self._size),
+        }
+
+    def __call__(self, qkv: Tensor, words: Tensor, cache: Tensor) -> Tensor:
+        """Writes the rows' keys and values to the cache.
+
+        Args:
+            qkv: Queries, keys and values, `[N, (H + 2 Hkv) D]`.
+            words: The batch, laid out; see `keys`.
+            cache: Of the layer, `[slots, Hkv, 2 D]`.
+
+        Returns:
+            Queries, `[N, H, D]`.
+        """
+        rows = len(qkv)
+        queries = qkv.new_empty(rows, self._heads, self._size)
+        _turn_and_store[(rows,)](
+            qkv,
+            words,
+            rows,
+            self._cos,
+            self._sin,
+            self._cos if self._norms is None else self._norms,
+            queries,
+            cache,
+            self._epsilon,
+            **self._kernel,
+        )
+        return queries
+
+
+def swiglu(both: Tensor) -> Tensor:
+    """`silu(gate) * up` of `[N, gate + up]`."""
+    rows, size = len(both), both.shape[1] // 2
+    out = both.new_empty(rows, size)
+    _swiglu[(rows, triton.cdiv(size, _CHUNK))](both, out, SIZE=size, BLOCK=_CHUNK)
+    return out

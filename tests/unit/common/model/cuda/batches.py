@@ -1,0 +1,52 @@
+"""Batches of every kind that the engine runs."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from common.model.batch import PathRows, Segment, tree_positions
+from common.model.tree import TokenTree
+
+PAGE = 16
+PAGES = 200
+"""Of the cache; the first is padding."""
+
+_MOST_SEGMENTS, _MOST_POSITION = 4, 150
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> list[Segment]:
+    """Chains, trees and rows of paths of their own, on pages that no two share."""
+    free = draw(st.permutations(range(1, PAGES)))
+    batch = []
+    for _ in range(draw(st.integers(1, _MOST_SEGMENTS))):
+        start = draw(st.integers(1, _MOST_POSITION))
+        kind = draw(st.sampled_from(["chain", "tree", "paths"]))
+        if kind == "chain":
+            rows = draw(st.integers(1, 12))
+            table, free = _lease(free, start + rows)
+            ids = draw(st.lists(st.integers(0, 98), min_size=rows, max_size=rows))
+            batch.append(Segment(ids, start, table, wanted=range(rows)))
+        elif kind == "tree":
+            tree = TokenTree(draw(st.integers(0, 98)))
+            for _ in range(draw(st.integers(0, 8))):
+                tree.add(draw(st.integers(0, len(tree) - 1)), draw(st.integers(0, 98)))
+            table, free = _lease(free, start + tree_positions(tree))
+            batch.append(Segment(tree.ids, start, table, tree=tree, wanted=range(len(tree))))
+        else:
+            rows = draw(st.integers(1, 4))
+            table, free = _lease(free, start)
+            spare, free = _lease(free, 6 * rows)
+            lengths = [draw(st.integers(1, 6)) for _ in range(rows)]
+            paths = [spare[6 * row : 6 * row + n].tolist() for row, n in enumerate(lengths)]
+            ids = [draw(st.integers(0, 98)) for _ in range(rows)]
+            batch.append(PathRows(ids, table[:start], paths, wanted=range(rows)))
+    return batch
+
+
+def _lease(free: list[int], positions: int) -> tuple[np.ndarray, list[int]]:
+    """Slots of so many positions and more, and the pages that are left."""
+    count = -(-positions // PAGE)
+    pages = np.asarray(free[:count])
+    return (pages[:, None] * PAGE + np.arange(PAGE)).ravel(), free[count:]

@@ -1,0 +1,77 @@
+"""The kernels compile for the devices they are meant for, in bfloat16, on matrix units, and what
+they hold fits into registers. In a process of its own: here Triton may interpret."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+
+_CAPABILITIES = (80, 90)
+
+_COMPILE = """
+import json, pathlib, subprocess, sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from common.model.cuda import attention, products, rowwise
+
+HEADS = dict(HEADS=32, KV_HEADS=8, SIZE=128)
+B, F, I = "*bf16", "*fp32", "*i32"
+KERNELS = [
+    (attention._attend,
+     dict(queries=B, cache=B, sums=F, tops=F, words=I, count="i32",
+          tiles="i32", begin="i32", scale="fp32"),
+     dict(HEADS, BLOCK=128, ROWS=4, PAGE=16, WINDOW=4096)),
+    (attention._join,
+     dict(sums=F, tops=F, out=B, words=I, count="i32", stretches="i32", begin="i32"),
+     dict(HEADS=32, SIZE=128, BLOCK=128, WINDOW=0)),
+    (rowwise._norm, dict(x=B, weight=F, out=B, epsilon="fp32"), dict(SIZE=4096, BLOCK=4096)),
+    (rowwise._turn_and_store,
+     dict(qkv=B, words=I, count="i32", cos=F, sin=F, weights=F, queries=B, cache=B, epsilon="fp32"),
+     dict(HEADS, NORMED=True, BLOCK_HEADS=64, BLOCK_KV=8, BLOCK_HALF=64, BLOCK_SIZE=128)),
+    (rowwise._swiglu, dict(both=B, out=B), dict(SIZE=14336, BLOCK=1024)),
+    (products._widen,
+     dict(x=B, weight="*i8", scale=F, bias=B, other=B, out=B),
+     dict(OUT=4096, IN=14336, BIASED=True, ADDED=True, OUTPUTS=32, INPUTS=128)),
+]
+tools = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin"
+for kernel, arguments, known in KERNELS:
+    kinds = {**arguments, **dict.fromkeys(known, "constexpr")}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(kinds.values())
+               if kind[0] == "*"}
+    compiled = triton.compile(ASTSource(kernel, kinds, known, aligned),
+                              target=GPUTarget("cuda", int(sys.argv[1]), 32))
+    binary = pathlib.Path(sys.argv[2]) / "kernel.cubin"
+    binary.write_bytes(compiled.asm["cubin"])
+    usage = subprocess.run([tools / "cuobjdump", "-res-usage", binary],
+                           capture_output=True, text=True, check=True).stdout
+    print(json.dumps(dict(
+        name=kernel.__name__, shared=compiled.metadata.shared,
+        matrices="mma" in compiled.asm["ptx"],
+        spilled=int(usage.split("STACK:")[1].split()[0]) > 0)))
+"""
+
+
+@pytest.mark.parametrize("capability", _CAPABILITIES)
+def test_kernels_compile(capability: int, tmp_path: object) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _COMPILE, str(capability), str(tmp_path)],
+        env={**environment, "TRITON_CACHE_DIR": f"{tmp_path}/cache"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    kernels = {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
+    assert len(kernels) == 6
+    for name, kernel in kernels.items():
+        assert not kernel["spilled"], name
+        assert kernel["shared"] <= 99 << 10, f"{name}: more than the smaller devices have"
+    assert kernels["_attend"]["matrices"]
+    assert kernels["_widen"]["matrices"]
