@@ -18,7 +18,17 @@ from bench.settings import FULL, PEERS, SHORT, Settings
 from bench.tables import markdown, notes, tables
 from launcher import models
 from launcher.commandline import default_threads
-from launcher.commands import Draft, DType, DTypeOption, Medusa, Target, Threads, ending_well
+from launcher.commands import (
+    Device,
+    DeviceOption,
+    Draft,
+    DType,
+    DTypeOption,
+    Medusa,
+    Target,
+    Threads,
+    ending_well,
+)
 from launcher.display import Display
 
 RESULTS = Path("bench/results")
@@ -66,6 +76,7 @@ def bench(
     draft: Draft = None,
     medusa: Medusa = None,
     dtype: DTypeOption = DType.AUTO,
+    device: DeviceOption = Device.AUTO,
     threads: Threads = 0,
     full: Annotated[
         bool, typer.Option("--full", help="Every method, peer, concurrency and round trip")
@@ -106,6 +117,7 @@ def bench(
         settings = Settings(
             models=models.choose(target, draft, medusa),
             dtype=dtype.value,
+            device=device.value,
             threads=threads,
             repetitions=repetitions,
             max_tokens=max_tokens,
@@ -141,7 +153,7 @@ def compare_with_roofline(settings: Settings, console: Console, as_json: bool) -
     """Show how near the models' steps come to what memory allows."""
     threads = settings.threads or default_threads()
     found = [
-        roofline.measure(str(model), settings.dtype, threads)
+        roofline.measure(str(model), settings.dtype, threads, settings.device)
         for model in (settings.models.target, settings.models.draft)
         if model
     ]

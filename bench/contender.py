@@ -1,6 +1,6 @@
 """Contenders that run in a process of their own, so that none disturbs another's threads.
 
-    python -m bench.contender NAME '{"target": …, "draft": …, "dtype": …, "threads": …}'
+    python -m bench.contender NAME '{"target": …, "draft": …, "dtype": …, …}'
 
 reads one request a line, `{"prompt_ids": [...], "max_tokens": N}`, and answers each with
 `{"ids": [...], "tokens": N, "seconds": S}`, as `bench.measurement.Sample` has them. Between
@@ -43,6 +43,9 @@ class Loading:
 
     dtype: str = "auto"
     """torch dtype of the weights, or auto."""
+
+    device: str = "auto"
+    """torch device, or auto."""
 
     threads: int = 1
     """CPU threads."""

@@ -25,7 +25,7 @@ IN_LOCKSTEP = {"PACELINE_VERIFIER_ENGINE__DRAFT_FANOUT": "0"}
 def options(settings: Settings) -> WorkerOptions:
     """Return what both models' processes are told."""
     threads = settings.threads or default_threads()
-    return WorkerOptions(dtype=settings.dtype, device="cpu", threads=threads)
+    return WorkerOptions(dtype=settings.dtype, device=settings.device, threads=threads)
 
 
 def offered(client: Client) -> tuple[str, ...]:

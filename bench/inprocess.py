@@ -25,7 +25,7 @@ class InProcess:
     def __init__(self, loading: Loading) -> None:
         torch.set_num_threads(loading.threads)
         config = EngineConfig()
-        loaded = load(loading.target, dtype=loading.dtype, device="cpu")  # type: ignore[arg-type]
+        loaded = load(loading.target, dtype=loading.dtype, device=loading.device)  # type: ignore[arg-type]
         runner = Runner(loaded, kv_bytes=config.kv_bytes, block_tokens=config.block_tokens)
         self._engine = Engine(runner, config)
         self._eos = frozenset(loaded.eos_token_ids)

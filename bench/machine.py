@@ -1,9 +1,9 @@
-"""What this machine can do at most: bytes read and operations done in a second.
+"""What this machine or its GPU can do at most: bytes read and operations done in a second.
 
-    python -m bench.machine BYTES DTYPE THREADS
+    python -m bench.machine BYTES DTYPE THREADS DEVICE
 
-prints `{"bytes_per_s": …, "operations_per_s": …}`: reading so many bytes again and again, which
-may come from a cache where they fit, and products of large matrices.
+prints `{"bytes_per_s": …, "operations_per_s": …, "gpu": …}`: reading so many bytes again and
+again, which may come from a cache where they fit, and products of large matrices.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ LEAST_S = 0.05
 """A repetition reads or computes for at least so long."""
 
 REPETITIONS = 7
-MATRIX = 1024
+MATRIX = {"cpu": 1024, "cuda": 8192}
+"""Rows and columns of what is multiplied, by kind of device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of a machine, with some number of threads."""
+    """Of a machine with some number of threads, or of a GPU."""
 
     bytes_per_s: float
     """Read."""
@@ -32,50 +33,68 @@ class Limits:
     operations_per_s: float
     """Multiplications and additions, each counted."""
 
+    gpu: str = ""
+    """What it is called; empty for a machine."""
 
-def measure(working_set_bytes: int, dtype: str, threads: int) -> Limits:
-    """Measure on CPU, in a process of its own; the best of some repetitions.
+
+def measure(working_set_bytes: int, dtype: str, threads: int, device: str = "cpu") -> Limits:
+    """Measure in a process of its own; the best of some repetitions.
 
     Args:
         working_set_bytes: How much is read, again and again.
         dtype: torch dtype of the products.
         threads: CPU threads.
+        device: torch's, or auto.
     """
-    return Limits(**ask("bench.machine", str(working_set_bytes), dtype, str(threads)))
+    return Limits(**ask("bench.machine", str(working_set_bytes), dtype, str(threads), device))
 
 
-def main(working_set_bytes: int, dtype: str, threads: int) -> None:
+def main(working_set_bytes: int, dtype: str, threads: int, device: str) -> None:
     """Measure in this process and print what was found."""
     import torch
 
+    from common.model.loader import device_name
+
     torch.set_num_threads(threads)
-    data = torch.ones(max(working_set_bytes // 4, 1))
-    square = torch.ones(MATRIX, MATRIX, dtype=getattr(torch, dtype))
-    read = min(best(lambda: data.sum()), best(lambda: data.dot(data)))
+    where = torch.device(device_name(device))
+    size = MATRIX[where.type]
+    data = torch.ones(max(working_set_bytes // 4, 1), device=where)
+    square = torch.ones(size, size, dtype=getattr(torch, dtype), device=where)
+    wait = torch.cuda.synchronize if where.type == "cuda" else lambda: None
+    read = min(best(lambda: data.sum(), wait), best(lambda: data.dot(data), wait))
     # The second reads its one argument twice, from a cache the second time: still one reading.
     answer(
         {
             "bytes_per_s": data.numel() * 4 / read,
-            "operations_per_s": 2 * MATRIX**3 / best(lambda: square @ square),
+            "operations_per_s": 2 * size**3 / best(lambda: square @ square, wait),
+            "gpu": torch.cuda.get_device_name(where) if where.type == "cuda" else "",
         }
     )
 
 
-def best(work: Callable[[], object]) -> float:
-    """Return the least seconds that one call takes."""
+def best(work: Callable[[], object], wait: Callable[[], object] = lambda: None) -> float:
+    """Return the least seconds that one call takes.
+
+    Args:
+        work: What is called, many times.
+        wait: Called where all of it has to be done.
+    """
     work()
+    wait()
     started = time.perf_counter()
     work()
+    wait()
     times = max(1, round(LEAST_S / max(time.perf_counter() - started, 1e-9)))
     found = []
     for _ in range(REPETITIONS):
         started = time.perf_counter()
         for _ in range(times):
             work()
+        wait()
         found.append((time.perf_counter() - started) / times)
     return min(found)
 
 
 if __name__ == "__main__":
     sys.stdout = sys.stderr
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -15,6 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 from bench.contender import Loading
 from bench.measurement import Sample, kept
 from common.errors import StartupError
+from common.model.loader import device_name
 
 LOOKUP_TOKENS = 10
 
@@ -28,7 +29,7 @@ class Transformers:
 
     def __init__(self, loading: Loading) -> None:
         torch.set_num_threads(loading.threads)
-        self._model = from_directory(loading.target, loading.dtype)
+        self._model = from_directory(loading.target, loading)
         ends = self._model.generation_config.eos_token_id
         self._ends = set(ends if isinstance(ends, list) else [ends])
         self._options: dict[str, Any] = {}
@@ -36,7 +37,7 @@ class Transformers:
     def generate(self, prompt_ids: list[int], max_tokens: int) -> Sample:
         """Decode greedily."""
         clock = Clock()
-        ids = torch.tensor([prompt_ids])
+        ids = torch.tensor([prompt_ids], device=self._model.device)
         output = self._model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -61,7 +62,7 @@ class Assisted(Transformers):
         if loading.draft is None:
             raise StartupError("assisted generation needs a draft model")
         super().__init__(loading)
-        self._options = {"assistant_model": from_directory(loading.draft, loading.dtype)}
+        self._options = {"assistant_model": from_directory(loading.draft, loading)}
 
 
 class PromptLookup(Transformers):
@@ -92,9 +93,8 @@ class Clock(BaseStreamer):  # type: ignore[misc]
         """Called after the last token."""
 
 
-def from_directory(model: str, dtype: str) -> Any:
+def from_directory(model: str, loading: Loading) -> Any:
     """Load a model as transformers does."""
-    kind = dtype if dtype == "auto" else getattr(torch, dtype)
+    kind = loading.dtype if loading.dtype == "auto" else getattr(torch, loading.dtype)
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=kind)
-    loaded.eval()
-    return loaded
+    return loaded.to(device_name(loading.device)).eval()

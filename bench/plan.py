@@ -92,5 +92,6 @@ def loading(settings: Settings, threads: int) -> Loading:
         target=str(settings.models.target),
         draft=str(draft) if draft else None,
         dtype=settings.dtype,
+        device=settings.device,
         threads=threads,
     )

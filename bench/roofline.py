@@ -1,6 +1,6 @@
 """How near a model's steps come to what memory and arithmetic allow on this machine.
 
-    python -m bench.roofline [MODEL_DIRECTORY ...]
+    python -m bench.roofline [--device cuda] [MODEL_DIRECTORY ...]
 
 A step reads every weight of the model's products once, however many rows it has, and the keys and
 values of all positions before; it multiplies and adds once for each weight and row. Neither can
@@ -9,9 +9,9 @@ take less time than the machine needs for so many bytes or operations.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,7 +71,7 @@ class Roofline:
 
     demand: Demand
     memory_one_thread: Limits
-    """Reading more than any cache holds, with one thread."""
+    """Reading more than any cache holds, with one thread; on a GPU the same as `limits`."""
 
     memory: Limits
     """The same with a thread on every core."""
@@ -101,13 +101,19 @@ class Roofline:
             for count, seconds in self.steps
         ]
         return Cells(
-            f"{Path(self.model).name}, {self.demand.dtype}, threads: {self.threads}",
+            f"{Path(self.model).name}, {self.demand.dtype}, "
+            f"{self.limits.gpu or f'threads: {self.threads}'}",
             ("rows", "MB", "Gop", "least ms", "ms", "reached"),
             rows,
         )
 
     def about(self) -> str:
         """Return what the machine can do."""
+        if self.limits.gpu:
+            return (
+                f"Memory: {self.limits.bytes_per_s / 1e9:.0f} GB/s; products: "
+                f"{self.limits.operations_per_s / 1e12:.0f} Top/s."
+            )
         return (
             f"Memory: {self.memory_one_thread.bytes_per_s / 1e9:.1f} GB/s with one thread, "
             f"{self.memory.bytes_per_s / 1e9:.1f} GB/s with {os.cpu_count()}; reading "
@@ -117,23 +123,30 @@ class Roofline:
         )
 
 
-def measure(model: str, dtype: str, threads: int) -> Roofline:
+def measure(model: str, dtype: str, threads: int, device: str = "cpu") -> Roofline:
     """Compare a model's steps with the machine.
 
     Args:
         model: Its directory.
         dtype: torch dtype of the weights, or auto.
         threads: CPU threads of its steps.
+        device: Where they run: auto, cpu, cuda.
     """
     needs = demand(Path(model), dtype)
+    limits = machine.measure(needs.weight_bytes, needs.dtype, threads, device)
+    cores = os.cpu_count() or 1
+    one, all_of_them = (
+        limits if limits.gpu else machine.measure(MEMORY_BYTES, needs.dtype, count)
+        for count in (1, cores)
+    )
     return Roofline(
         model=model,
         threads=threads,
         demand=needs,
-        memory_one_thread=machine.measure(MEMORY_BYTES, needs.dtype, 1),
-        memory=machine.measure(MEMORY_BYTES, needs.dtype, os.cpu_count() or 1),
-        limits=machine.measure(needs.weight_bytes, needs.dtype, threads),
-        steps=step_times.measure(model, dtype, threads),
+        memory_one_thread=one,
+        memory=all_of_them,
+        limits=limits,
+        steps=step_times.measure(model, dtype, threads, device),
     )
 
 
@@ -211,13 +224,17 @@ def to_json(found: Sequence[Roofline]) -> str:
     return json.dumps([asdict(one) for one in found])
 
 
-def main(directories: Sequence[str]) -> None:
+def main(directories: Sequence[str], device: str) -> None:
     """Print the rooflines of models, or of the bundled ones."""
     bundled = models.choose(None, None)
     for directory in directories or [str(m) for m in (bundled.target, bundled.draft) if m]:
-        found = measure(directory, "auto", default_threads())
+        found = measure(directory, "auto", default_threads(), device)
         print(found.cells().markdown(), "", found.about(), sep="\n", end="\n\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(prog="python -m bench.roofline")
+    parser.add_argument("models", nargs="*", help="their directories (default: the bundled pair)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    arguments = parser.parse_args()
+    main(arguments.models, arguments.device)

@@ -78,7 +78,9 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> RoundTrips:
     """
     workers = options(settings)
     progress("step times", 0, 1)
-    steps = step_times.measure(str(settings.models.target), settings.dtype, workers.threads)
+    steps = step_times.measure(
+        str(settings.models.target), settings.dtype, workers.threads, settings.device
+    )
     links: list[SlowLink] = []
     with ExitStack() as stack:
 

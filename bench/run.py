@@ -145,6 +145,7 @@ def described(settings: Settings) -> dict[str, str | int]:
         "draft": models.draft.name if models.draft else "none",
         "medusa": models.medusa.name if models.medusa else "none",
         "dtype": settings.dtype,
+        "device": settings.device,
         "threads": options(settings).threads,
         "cores": os.cpu_count() or 0,
         "repetitions": settings.repetitions,

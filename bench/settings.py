@@ -36,6 +36,9 @@ class Settings:
     threads: int
     """CPU threads of each model's process; 0 shares the cores."""
 
+    device: str = "auto"
+    """Where models run, those of contenders, too: auto, cpu, cuda."""
+
     repetitions: int
     """Passes over the prompts."""
 

@@ -1,6 +1,6 @@
 """How long a step of a model takes by its rows: the table by which the verifier chooses drafts.
 
-    python -m bench.step_times MODEL DTYPE THREADS
+    python -m bench.step_times MODEL DTYPE THREADS DEVICE
 
 prints it as one line of JSON, `[[rows, seconds], ...]`.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from bench.child import answer, ask
 
-KV_BYTES = 32 << 20
+KV_BYTES = 128 << 20
 BLOCK_TOKENS = 16
 REPETITIONS = 3
 
@@ -20,13 +20,13 @@ Table = list[tuple[int, float]]
 """Seconds of a step by rows, rows rising."""
 
 
-def measure(model: str, dtype: str, threads: int) -> Table:
-    """Measure on CPU, in a process of its own; the least of some repetitions.
+def measure(model: str, dtype: str, threads: int, device: str = "cpu") -> Table:
+    """Measure in a process of its own; the least of some repetitions.
 
     Raises:
         StartupError: The model cannot be run.
     """
-    found = ask("bench.step_times", model, dtype, str(threads))
+    found = ask("bench.step_times", model, dtype, str(threads), device)
     return [(rows, seconds) for rows, seconds in found]
 
 
@@ -35,7 +35,7 @@ def at(table: Sequence[tuple[int, float]], rows: int) -> float:
     return next((seconds for count, seconds in table if count >= rows), table[-1][1])
 
 
-def main(model: str, dtype: str, threads: int) -> None:
+def main(model: str, dtype: str, threads: int, device: str) -> None:
     """Measure in this process and print the table."""
     import torch
 
@@ -44,7 +44,7 @@ def main(model: str, dtype: str, threads: int) -> None:
     from verifier import cost
 
     torch.set_num_threads(threads)
-    loaded = load(model, dtype=dtype, device="cpu")  # type: ignore[arg-type]
+    loaded = load(model, dtype=dtype, device=device)  # type: ignore[arg-type]
     runner = Runner(loaded, kv_bytes=KV_BYTES, block_tokens=BLOCK_TOKENS)
     tables = [cost.measure(runner) for _ in range(REPETITIONS)]
     answer([(rows[0][0], min(second for _, second in rows)) for rows in zip(*tables, strict=True)])
@@ -52,4 +52,4 @@ def main(model: str, dtype: str, threads: int) -> None:
 
 if __name__ == "__main__":
     sys.stdout = sys.stderr  # libraries print where they like
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
