@@ -12,8 +12,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from bench.child import answer, ask
+
+MOST_NUMBERS = 1 << 30
+"""Read at once: more than any cache holds, and what a product of vectors takes on a GPU."""
 
 LEAST_S = 0.05
 """A repetition reads or computes for at least so long."""
@@ -58,9 +62,9 @@ def main(working_set_bytes: int, dtype: str, threads: int, device: str) -> None:
     torch.set_num_threads(threads)
     where = torch.device(device_name(device))
     size = MATRIX[where.type]
-    data = torch.ones(max(working_set_bytes // 4, 1), device=where)
+    data = torch.ones(min(max(working_set_bytes // 4, 1), MOST_NUMBERS), device=where)
     square = torch.ones(size, size, dtype=getattr(torch, dtype), device=where)
-    wait = torch.cuda.synchronize if where.type == "cuda" else lambda: None
+    wait = partial(torch.cuda.synchronize, where) if where.type == "cuda" else lambda: None
     read = min(best(lambda: data.sum(), wait), best(lambda: data.dot(data), wait))
     # The second reads its one argument twice, from a cache the second time: still one reading.
     answer(

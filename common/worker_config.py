@@ -23,6 +23,9 @@ class WorkerConfig:
     """Type of the weights; auto takes what the files say."""
     device: str = "auto"
     """torch device: auto, cpu, cuda, cuda:1, …"""
+    kernels: Literal["auto", "torch"] = "auto"
+    """What passes run through: auto takes this project's own kernels where they know the model and
+    the device, torch leaves them out. The kernels decide the bits of a text."""
     threads: int = 0
     """CPU threads of one forward pass; 0 takes torch's default."""
     most_threads: int = 0

@@ -37,10 +37,10 @@ RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin paceline
 # Triton compiles what launches its kernels where it runs. An image for processors has no kernels.
 ARG TORCH_INDEX_URL=
 # hadolint ignore=DL3008
-RUN if [ -z "${TORCH_INDEX_URL}" ]; then \
+RUN case "${TORCH_INDEX_URL}" in */cpu) ;; *) \
         apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev \
-        && rm -rf /var/lib/apt/lists/*; \
-    fi
+        && rm -rf /var/lib/apt/lists/* ;; \
+    esac
 COPY --from=build /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility TRITON_HOME=/tmp

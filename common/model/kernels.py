@@ -35,6 +35,9 @@ from common.model.rotary import replace_rotary
 Quantize = Literal["none", "int8", "int4"]
 """What weights are rounded to when a model is loaded."""
 
+Kernels = Literal["auto", "torch"]
+"""Whether passes may run through ours, or through torch's alone."""
+
 _NATIVE = "native1"
 _NATIVE_AMX = "native1-amx"
 _FUSED = "fused2"
@@ -71,6 +74,7 @@ def prepare(
     device: torch.device,
     max_len: int,
     quantize: Quantize,
+    kernels: Kernels = "auto",
     most_threads: int = 0,
 ) -> tuple[Forward | WholePass, str]:
     """Makes a loaded `transformers` model fit the engine.
@@ -81,6 +85,7 @@ def prepare(
         device: Where it runs.
         max_len: Positions to be ready for.
         quantize: What its weights are rounded to.
+        kernels: Whose kernels are taken.
         most_threads: CPU threads of a pass of many rows, where that can differ from others'.
 
     Returns:
@@ -92,11 +97,15 @@ def prepare(
     dtype = next(model.parameters()).dtype
     if quantize != "none":
         _check_quantizable(model, quantize, dtype)
-    whole = None
-    if device.type == "cpu":
-        whole = _on_cpu(model, context, max_len, dtype, quantize, most_threads)
-    elif _cuda_runs(model, device):
-        whole = _on_cuda(model, context, max_len, quantize)
+    whole: tuple[Forward | WholePass, str] | None = None
+    ours = kernels == "auto"
+    if device.type == "cuda":
+        if ours and _cuda_runs(model, device):
+            whole = _on_cuda(model, context, max_len, quantize)
+    elif ours and quantize != "int4" and can_run(model):
+        whole = _native(model, context, max_len, quantize, most_threads)
+    elif can_fuse(model):
+        whole = _fused(model, context, max_len, dtype, quantize)
     if whole is not None:
         return whole
     exact, head = linear_maker(device, dtype)
@@ -119,23 +128,29 @@ def _int8(device: torch.device) -> tuple[str, MakeLinear]:
     return f"widened{tile}-int8", partial(WidenedLinear, tile=tile)
 
 
-def _on_cpu(
+def _native(
+    model: Any,
+    context: AttentionContext,
+    max_len: int,
+    quantize: Quantize,
+    most_threads: int,
+) -> tuple[WholePass, str]:
+    """A model of the compiled decoder, and its name."""
+    rounded = quantize == "int8"
+    native = NativeModel(model, context, max_len, quantize=rounded, most_threads=most_threads)
+    if rounded:
+        return native, f"{_NATIVE}-int8"
+    return native, _NATIVE_AMX if has_tiles() else _NATIVE
+
+
+def _fused(
     model: Any,
     context: AttentionContext,
     max_len: int,
     dtype: torch.dtype,
     quantize: Quantize,
-    most_threads: int,
-) -> tuple[Forward | WholePass, str] | None:
-    """A model of Llama's shape in few calls or one, and its name; None where it is another."""
-    if quantize != "int4" and can_run(model):
-        rounded = quantize == "int8"
-        native = NativeModel(model, context, max_len, quantize=rounded, most_threads=most_threads)
-        if rounded:
-            return native, f"{_NATIVE}-int8"
-        return native, _NATIVE_AMX if has_tiles() else _NATIVE
-    if not can_fuse(model):
-        return None
+) -> tuple[Forward, str] | None:
+    """A model of Llama's shape in few calls of torch, and its name; None without its products."""
     if quantize == "int8":
         if not integer_products():
             return None
@@ -150,24 +165,32 @@ def _on_cpu(
 
 def _cuda_runs(model: Any, device: torch.device) -> bool:
     """Whether the CUDA kernels know a model's layers and work on a device; logs why not."""
-    if not can_fuse(model) or find_spec("triton") is None:
-        return False
-    attention = model.model.layers[0].self_attn
-    size = attention.head_dim
-    heads, kv_heads = head_counts(attention)
-    if heads > kv_heads * keys.TILE or size % 2:
-        return False
-    if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
-        problem = "compute capability below 8.0"
-    else:
-        from common.model.cuda import probe
-
-        with torch.cuda.device(device):
-            problem = probe.fault(heads, kv_heads, size, model.lm_head.weight.dtype, device)
+    problem = _cuda_lacks(model, device)
     if problem:
         facts = {"device": torch.cuda.get_device_name(device), "reason": problem}
         _log.warning("CUDA kernels are left out: passes go through torch", extra=facts)
     return not problem
+
+
+def _cuda_lacks(model: Any, device: torch.device) -> str:
+    """Why the CUDA kernels cannot be used; nothing where they can."""
+    if not can_fuse(model):
+        return f"{type(model).__name__} is not of Llama's shape"
+    attention = model.model.layers[0].self_attn
+    (heads, kv_heads), size = head_counts(attention), attention.head_dim
+    if heads > kv_heads * keys.TILE:
+        return f"{heads} heads share {kv_heads} of keys: at most {keys.TILE} can share one"
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
+        return "its compute capability is below 8.0"
+    from common.model.cuda import probe
+
+    weight = model.lm_head.weight
+    with torch.cuda.device(device):
+        return probe.fault(
+            probe.Shape(heads, kv_heads, size, weight.shape[1]), weight.dtype, device
+        )
 
 
 def _on_cuda(

@@ -26,7 +26,7 @@ from transformers.utils import logging as hf_logging
 
 from common.errors import ModelError
 from common.model import attention
-from common.model.kernels import Forward, Quantize, WholePass, prepare
+from common.model.kernels import Forward, Kernels, Quantize, WholePass, prepare
 from common.model.linear import tiled_experts
 
 Dtype = Literal["auto", "bfloat16", "float32", "float16"]
@@ -81,6 +81,7 @@ def load(
     dtype: Dtype = "auto",
     device: str = "auto",
     quantize: Quantize = "none",
+    kernels: Kernels = "auto",
     most_threads: int = 0,
 ) -> LoadedModel:
     """Loads a model.
@@ -90,6 +91,7 @@ def load(
         dtype: Of the weights; "auto" takes what the files say.
         device: "cpu", "cuda", "cuda:1", …; "auto" takes CUDA where it is there.
         quantize: What the weights of its linear layers are rounded to.
+        kernels: Whether passes may run through ours, or through torch's alone.
         most_threads: CPU threads of a pass of many rows, where that can differ from torch's
             number; 0 for no more.
 
@@ -115,12 +117,13 @@ def load(
     model.eval().requires_grad_(False)
     output_layer: Any = model.get_output_embeddings()  # type: ignore[operator]
     weight = output_layer.weight.data
-    forward, kernels = prepare(
+    forward, name = prepare(
         model,
         context,
         device=where,
         max_len=max_len,
         quantize=quantize,
+        kernels=kernels,
         most_threads=most_threads,
     )
     return LoadedModel(
@@ -135,8 +138,8 @@ def load(
         eos_token_ids=_eos(model, text),
         device=where,
         dtype=weight_type,
-        kernels=kernels,
-        fingerprint=_fingerprint(directory, config, weight_type, where, kernels),
+        kernels=name,
+        fingerprint=_fingerprint(directory, config, weight_type, where, name),
     )
 
 

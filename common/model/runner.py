@@ -195,8 +195,12 @@ class Runner:
             context.tile_rows = tile_rows
             if self._rows_independent():
                 return
+            if self._whole is not None:  # nothing here makes it another
+                break
+        ours = " (kernels: torch leaves ours out)" if self._whole is not None else ""
         raise ModelError(
-            f"{self.loaded.name} cannot be served: its logits change with the size of the batch"
+            f"{self.loaded.name} cannot be served through {self.loaded.kernels}: its logits change "
+            f"with the size of the batch{ours}"
         )
 
     def _rows_independent(self) -> bool:

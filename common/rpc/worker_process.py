@@ -65,6 +65,7 @@ def load_runner(
         config.model,
         dtype=config.dtype,
         device=config.device,
+        kernels=config.kernels,
         most_threads=config.most_threads,
     )
     facts = {"model": loaded.name, "device": str(loaded.device), "kernels": loaded.kernels}

@@ -1,11 +1,12 @@
 """Models of Llama's shape on CUDA: passes of few rows as one graph, over a paged cache.
 
-Through torch a pass of few rows costs what its hundreds of launches cost. Here it is products,
-four kernels written in Triton and nothing else; all of it is captured once for each size and
-launched at once. Every row has the bits it has alone: products run with a fixed number of rows,
-the kernels compute each row by itself. Where Triton, a C compiler for it or a device of compute
-capability 8.0 is missing, and for other models, torch does the same, more slowly.
+Through torch a pass of few rows costs what its hundreds of launches cost. Here it is products and a
+handful of kernels written in Triton; once a size was met its passes are captured and launched at
+once. Every row has the bits it has alone: products run with a fixed number of rows, the kernels
+compute each row by itself. Where Triton, a C compiler for it or a device of compute capability 8.0
+is missing, and for other models, torch does the same, more slowly.
 
 `keys` lays a batch out, `attention`, `rowwise` and `products` compute, `graphs` captures, `model`
-puts them together; `reference` is what `probe` holds the attention against before it is used.
+puts them together; `probe` tries the kernels before they are used, and holds the attention against
+`reference`.
 """

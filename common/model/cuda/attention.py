@@ -247,6 +247,7 @@ class Attention:
                 ROWS=self._rows,
                 PAGE=page,
                 **self._shape,
+                num_stages=1 if queries.dtype == torch.float32 else 3,  # what small devices hold
             )
             # Once these queries are read their places can take what they attended to.
             _join[(tiles * self._rows, self._heads)](

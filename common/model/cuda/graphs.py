@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -10,17 +12,27 @@ from torch import Tensor
 
 Computed = tuple[Tensor, Tensor]
 
+_MOST_GRAPHS = 64
+"""Kept; the one that was not used for longest makes room."""
+
+_log = logging.getLogger(__name__)
+
 
 class Graphs:
     """Captures computations by what they are padded to.
 
     The first computation of a kind runs as it is, which compiles and sets up what it needs, the
-    second is captured, and all after are replays. They read and write the same memory.
+    second is captured, and all after are replays. One thread runs them.
+
+    Args:
+        device: Where they run.
     """
 
-    def __init__(self) -> None:
-        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Computed]] = {}
+    def __init__(self, device: torch.device) -> None:
+        self._stream: Any = torch.cuda.Stream(device)
+        self._graphs: OrderedDict[Hashable, tuple[Any, Computed]] = OrderedDict()
         self._met: set[Hashable] = set()
+        self._refused: set[Hashable] = set()
         self._memory: Any = None
 
     def run(self, kind: Hashable, compute: Callable[[], Computed]) -> Computed:
@@ -28,24 +40,17 @@ class Graphs:
 
         Args:
             kind: Equal ones launch the same kernels with the same arguments.
-            compute: Launches them; its inputs lie where they always do.
+            compute: Launches them; inputs and what it returns lie where they always do.
 
         Returns:
-            What it computed, overwritten by the next of its kind.
+            What it returned, overwritten by the next of any kind.
         """
         if kind in self._graphs:
-            graph, computed = self._graphs[kind]
-            graph.replay()
-            return computed
-        if kind not in self._met:
+            self._graphs.move_to_end(kind)
+        elif kind not in self._met or kind in self._refused or not self._capture(kind, compute):
             self._met.add(kind)
             return compute()
-        graph = torch.cuda.CUDAGraph()
-        # The engine's thread alone: others may copy meanwhile.
-        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
-            computed = compute()
-        self._memory = graph.pool()
-        self._graphs[kind] = graph, computed
+        graph, computed = self._graphs[kind]
         graph.replay()
         return computed
 
@@ -53,3 +58,29 @@ class Graphs:
         """Forgets all, where memory they read is given back."""
         self._graphs.clear()
         self._met.clear()
+        self._refused.clear()
+        self._memory = None
+
+    def _capture(self, kind: Hashable, compute: Callable[[], Computed]) -> bool:
+        """Makes a graph; False where that fails, which leaves everything as it was."""
+        before = torch.cuda.current_stream()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.stream(self._stream):
+                torch.cuda.current_blas_handle()  # a thread's first may not be made in a capture
+            # Other threads may copy meanwhile.
+            with torch.cuda.graph(
+                graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                computed = compute()
+        except RuntimeError as error:  # no memory is one, too
+            torch.cuda.set_stream(before)
+            self._refused.add(kind)
+            facts = {"kind": str(kind), "reason": str(error).partition("\n")[0]}
+            _log.warning("a pass could not be captured: its kind runs as it is", extra=facts)
+            return False
+        self._memory = graph.pool()
+        self._graphs[kind] = graph, computed
+        if len(self._graphs) > _MOST_GRAPHS:
+            self._graphs.popitem(last=False)
+        return True

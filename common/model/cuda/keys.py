@@ -32,7 +32,12 @@ ROW_SECTIONS = ("ids", "positions", "slots", "wanted", "own", "pages", "path")
 are wanted, how many positions its sequence's pages serve, where those stand in the array, and where
 the slots behind them do."""
 
-_ALL = 1 << 30
+_FEW_ROWS = 64
+"""Beyond so many, rows are padded to a multiple of this: sizes are graphs, and each takes time to
+capture and memory to keep."""
+
+_EVERYWHERE = 1 << 30
+"""Blocks in which the rows of one path agree."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def lay_out(segments: Sequence[Segment], *, page: int, tile_rows: int, row_step:
         row_step: Rows are padded to a multiple of this.
     """
     count = sum(len(segment.ids) for segment in segments)
-    rows = _up(count, row_step)
+    rows = _padded(count, row_step)
     sections = np.zeros((len(ROW_SECTIONS), rows), dtype=np.int32)
     ids, positions, slots, wanted, own, pages, path = sections
     slots[count:] = TRASH_SLOT
@@ -110,7 +115,7 @@ def lay_out(segments: Sequence[Segment], *, page: int, tile_rows: int, row_step:
         lists.append(table)
         pages[here] = listed
         listed += len(table)
-        alike = _ALL
+        alike: int | None = None  # positions that all its paths share
         for run in segment.runs:
             served, behind = segment.run_keys(run)
             for row in run:
@@ -118,25 +123,26 @@ def lay_out(segments: Sequence[Segment], *, page: int, tile_rows: int, row_step:
             if len(behind):
                 lists.append(np.asarray(behind))
                 listed += len(behind)
-                alike = min(alike, served)
-        tiles += _tiles(segment, first, alike // KEYS, tile_rows)
+                alike = served if alike is None else min(alike, served)
+        common = _EVERYWHERE if alike is None else alike // KEYS
+        tiles += _tiles(segment, first, common, tile_rows)
         first += len(segment.ids)
     size = Size(
         rows=rows,
         tiles=_power(len(tiles)),
         stretches=_power(stretches(int(positions.max()))),
-        wanted=_up(max(asked, 1), row_step),
+        wanted=_padded(max(asked, 1), row_step),
     )
     members = np.full((size.tiles, tile_rows), -1, dtype=np.int32)
-    common = np.zeros(size.tiles, dtype=np.int32)
+    agreed = np.zeros(size.tiles, dtype=np.int32)
     for index, (group, blocks) in enumerate(tiles):
         members[index, : len(group)] = group
-        common[index] = blocks
-    before = sections.size + members.size + common.size
+        agreed[index] = blocks
+    before = sections.size + members.size + agreed.size
     pages[:count] += before
     path[:count] += before
     return Keys(
-        np.concatenate([sections.ravel(), members.ravel(), common, *lists], dtype=np.int32),
+        np.concatenate([sections.ravel(), members.ravel(), agreed, *lists], dtype=np.int32),
         size,
         asked,
     )
@@ -151,11 +157,12 @@ def _tiles(
     for start in range(0, len(ordered), tile_rows):
         part = ordered[start : start + tile_rows]
         one_path = part[0][1] == part[-1][1]
-        tiles.append(([first + row for row, _ in part], _ALL if one_path else common))
+        tiles.append(([first + row for row, _ in part], _EVERYWHERE if one_path else common))
     return tiles
 
 
-def _up(count: int, step: int) -> int:
+def _padded(count: int, step: int) -> int:
+    step = step if count <= _FEW_ROWS else max(step, _FEW_ROWS)
     return -(-count // step) * step
 
 

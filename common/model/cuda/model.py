@@ -68,7 +68,7 @@ class CudaModel:
     """A causal language model whose passes of few rows are graphs.
 
     Args:
-        original: The model it stands in for; see `can_run`. Its layers are taken out of it.
+        original: The model it stands in for, of layers of `FUSED_CLASSES`; they are taken out.
         context: Its cache.
         max_len: Positions to be ready for.
         products: What it multiplies by.
@@ -96,10 +96,14 @@ class CudaModel:
             self._layers.append(_Layer(layer, cos, sin, products.layer))
             inner.layers[index] = nn.Identity()  # a large model is not there twice
         on_cuda = device.type == "cuda"
-        self._graphs = Graphs() if on_cuda else None
+        self._graphs = Graphs(device) if on_cuda else None
         # Triton launches on the device that is the thread's.
         self._on_device = partial(torch.cuda.device, device) if on_cuda else nullcontext
+        # Where graphs read their batch, and what all of them write.
         self._words = torch.zeros(_MOST_WORDS, dtype=torch.int32, device=device)
+        vocab_size, hidden = original.lm_head.weight.shape
+        self._logits = self._embeddings.new_empty(_MOST_ROWS if on_cuda else 0, vocab_size)
+        self._states = self._embeddings.new_empty(len(self._logits), hidden)
 
     @property
     def shapes(self) -> dict[int, LayerShape]:
@@ -118,22 +122,32 @@ class CudaModel:
             `[M, hidden]`.
         """
         pool = self._bind()
-        page = pool.blocks.block_tokens
-        keys = lay_out(segments, page=page, tile_rows=self._tile_rows, row_step=self._row_step)
+        keys = lay_out(
+            segments,
+            page=pool.blocks.block_tokens,
+            tile_rows=self._tile_rows,
+            row_step=self._row_step,
+        )
         words = torch.from_numpy(keys.words)
         with self._on_device():
             if self._graphs is None or keys.size.rows > _MOST_ROWS or len(words) > _MOST_WORDS:
-                computed = self._compute(words.to(self._words.device), keys.size)
+                logits, states = self._compute(words.to(self._words.device), keys.size, pool)
             else:
                 self._words[: len(words)].copy_(words)
-                compute = partial(self._compute, self._words, keys.size)
-                computed = self._graphs.run(keys.size, compute)
-            logits, states = computed
+                compute = partial(self._in_place, keys.size, pool)
+                logits, states = self._graphs.run(keys.size, compute)
             return logits[: keys.wanted].clone(), states[: keys.wanted].clone()
 
-    def _compute(self, words: Tensor, size: Size) -> tuple[Tensor, Tensor]:
+    def _in_place(self, size: Size, pool: KvPool) -> tuple[Tensor, Tensor]:
+        """`_compute`, from and to where all graphs read and write."""
+        logits, states = self._compute(self._words, size, pool)
+        kept = self._logits[: size.wanted], self._states[: size.wanted]
+        for place, part in zip(kept, (logits, states), strict=True):
+            place.copy_(part)
+        return kept
+
+    def _compute(self, words: Tensor, size: Size, pool: KvPool) -> tuple[Tensor, Tensor]:
         """Logits `[M, V]` and states `[M, hidden]` of a batch laid out."""
-        pool = self._bind()
         ids, wanted = section(words, size, "ids"), section(words, size, "wanted")
         x = self._embeddings.index_select(0, ids)
         for layer, cache in zip(self._layers, pool.layers, strict=True):

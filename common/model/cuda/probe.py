@@ -1,4 +1,4 @@
-"""Whether the kernels compute what torch does on the device at hand.
+"""Whether the kernels compute what torch does on the device at hand, and rows by themselves.
 
 They are compiled where they run, by a compiler and for a device that nobody tried together, maybe.
 A wrong or missing kernel shall cost speed, not a worker.
@@ -6,57 +6,140 @@ A wrong or missing kernel shall cost speed, not a worker.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from common.model.batch import Segment
 from common.model.cuda import reference
 from common.model.cuda.attention import Attention
-from common.model.cuda.keys import lay_out, tile_rows
+from common.model.cuda.keys import Keys, lay_out, tile_rows
+from common.model.cuda.products import RoundedProduct
+from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
+from common.model.quantized import round_weight
 from common.model.tree import TokenTree
 
 _PAGE, _PAGES = 16, 96
 _POSITION = 1_100
 """Where the tree stands: behind several stretches of keys, in the middle of a block."""
 
+_CHAIN = (0, 1, 2, 3)
+_OUTPUTS = 48
 
-def fault(heads: int, kv_heads: int, size: int, dtype: torch.dtype, device: torch.device) -> str:
-    """Attends with rows of a tree and of a chain.
+
+class Shape(NamedTuple):
+    """Of a model."""
+
+    heads: int
+    """Query heads."""
+    kv_heads: int
+    """Key/value heads."""
+    size: int
+    """Of a head."""
+    hidden: int
+    """Of a hidden state."""
+
+
+def fault(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
+    """Tries the kernels.
 
     Args:
-        heads: H.
-        kv_heads: Hkv.
-        size: D.
-        dtype: Of queries and cache.
-        device: Where to.
+        shape: Of the model they are for.
+        dtype: Of its weights and cache.
+        device: Where they run.
 
     Returns:
         What is wrong, or nothing.
     """
-    generator = torch.Generator().manual_seed(0)
-    shape = (_PAGE * _PAGES, kv_heads, 2 * size)
-    cache = torch.randn(shape, generator=generator).to(device, dtype)
-    slots = np.random.default_rng(0).permutation(np.arange(1, _PAGES))[:, None] * _PAGE
-    table = (slots + np.arange(_PAGE)).ravel()
-    half = len(table) // 8
-    tree = TokenTree.chain(0, (1, 2, 3))
-    for path in ((4, 5), (1, 6, 7), (1, 2, 8)):
-        tree.add_path(path)
-    segments = [
-        Segment(tree.ids, _POSITION, table[half:], wanted=(), tree=tree),
-        Segment((1, 2), 90, table[:half], wanted=()),
-    ]
-    rows = tile_rows(heads, kv_heads)
-    keys = lay_out(segments, page=_PAGE, tile_rows=rows, row_step=1)
-    words = torch.from_numpy(keys.words).to(device)
-    queries = torch.randn(keys.size.rows, heads, size, generator=generator).to(device, dtype)
-    scale = size**-0.5
-    expected = reference.attend(queries, cache, words, keys.size, _PAGE, scale=scale)
     try:
-        attention = Attention(heads, kv_heads, size, scale, None)
-        found = attention(queries.clone(), cache, words, keys.size, _PAGE).float()
+        return _of_attention(shape, dtype, device) or _of_rows(shape, dtype, device)
     except Exception as error:  # a compiler that is missing, a device that is too small, …
         return f"{type(error).__name__}: {error}".partition("\n")[0]
-    worst = float((found - expected).abs().max())
-    most = 64 * torch.finfo(dtype).eps
-    return "" if worst <= most else f"attention is off by {worst:.3g}; at most {most:.3g} is right"
+
+
+def _of_attention(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
+    """A tree beside another text, and its first path alone."""
+    heads, kv_heads, size, _ = shape
+    slots = np.random.default_rng(0).permutation(np.arange(1, _PAGES))[:, None] * _PAGE
+    table = (slots + np.arange(_PAGE)).ravel()
+    tree = TokenTree.chain(_CHAIN[0], _CHAIN[1:])
+    for path in ((4, 5), (1, 6, 7), (1, 2, 8)):
+        tree.add_path(path)
+    branches = Segment(tree.ids, _POSITION, table[10 * _PAGE :], wanted=(), tree=tree)
+    beside = Segment((1, 2), 90, table[: 10 * _PAGE], wanted=())
+
+    # One head of each group looks for keys that the tree's rows alone have: who sees another path
+    # than its own is far off, in bfloat16, too.
+    generator = torch.Generator().manual_seed(0)
+    cache = torch.randn(_PAGE * _PAGES, kv_heads, 2 * size, generator=generator)
+    queries = torch.randn(len(tree) + 2, heads, size, generator=generator)
+    sought = torch.randn(size, generator=generator)
+    queries[:, :: heads // kv_heads] = sought
+    cache[branches.row_slots, :, :size] = 2 * sought
+    cache, queries = cache.to(device, dtype), queries.to(device, dtype)
+
+    attention = Attention(heads, kv_heads, size, size**-0.5, None)
+    keys, words = _laid_out([branches, beside], shape, device)
+    expected = reference.attend(queries, cache, words, keys.size, _PAGE, scale=size**-0.5)
+    found = attention(queries.clone(), cache, words, keys.size, _PAGE)
+    off = (found.float() - expected).abs().flatten(1).amax(1)
+    most = _error(dtype) * expected.abs().flatten(1).amax(1)
+    if not bool((off <= most).all()):
+        return f"attention is off by {float(off.max()):.2g}"
+
+    chain = Segment(_CHAIN, _POSITION, table[10 * _PAGE :], wanted=())
+    keys, words = _laid_out([chain], shape, device)
+    alone = attention(queries[: len(_CHAIN)].clone(), cache, words, keys.size, _PAGE)
+    return "" if torch.equal(alone, found[: len(_CHAIN)]) else "rows influence each other"
+
+
+def _error(dtype: torch.dtype) -> float:
+    """Of a result, by the largest; float32 sums in another order are further apart than a step."""
+    return max(2 * torch.finfo(dtype).eps, 1e-5)
+
+
+def _laid_out(batch: Sequence[Segment], shape: Shape, device: torch.device) -> tuple[Keys, Tensor]:
+    rows = tile_rows(shape.heads, shape.kv_heads)
+    keys = lay_out(batch, page=_PAGE, tile_rows=rows, row_step=1)
+    return keys, torch.from_numpy(keys.words).to(device)
+
+
+def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
+    """Norm, rotary embedding, activation and rounded weights, of some rows."""
+    heads, kv_heads, size, hidden = shape
+    _, words = _laid_out([Segment([1] * 16, 5, np.arange(16, 64), wanted=())], shape, device)
+    generator = torch.Generator().manual_seed(1)
+
+    def random(*sizes: int) -> Tensor:
+        return torch.randn(sizes, generator=generator).to(device, dtype)
+
+    x, factors, weight = random(16, hidden), random(hidden), random(_OUTPUTS, hidden)
+    qkv = random(16, (heads + 2 * kv_heads) * size)
+    angles = torch.arange(64.0, device=device)[:, None].repeat(1, size) / 40
+    cache = torch.zeros(64, kv_heads, 2 * size, device=device, dtype=dtype)
+    turned = Turn(heads, kv_heads, angles.cos(), angles.sin(), None, 0.0)(qkv, words, cache)
+
+    wide = qkv.view(16, -1, size).float()
+    at = torch.arange(5, 21, device=device)
+    first, second = wide.chunk(2, dim=2)
+    rotated = wide * angles.cos()[at][:, None]
+    rotated += torch.cat((-second, first), dim=2) * angles.sin()[at][:, None]
+    gate, up = x.float().chunk(2, dim=1)
+    rounded, scale = round_weight(weight)
+    stored = torch.cat((rotated[:, heads:-kv_heads], wide[:, -kv_heads:]), dim=2)
+    pairs = {
+        "norm": (RmsNorm(factors, 1e-6)(x), F.rms_norm(x.float(), (hidden,)) * factors.float()),
+        "rotary embedding": (turned, rotated[:, :heads]),
+        "keys and values": (cache[16 + at], stored),
+        "activation": (swiglu(x), F.silu(gate) * up),
+        "product": (RoundedProduct(weight, None)(x), x.float() @ (rounded * scale[:, None]).T),
+    }
+    for name, (found, expected) in pairs.items():
+        off = float((found.float() - expected).abs().max())
+        if not off <= _error(dtype) * float(expected.abs().max()):
+            return f"{name} is off by {off:.2g}"
+    return ""

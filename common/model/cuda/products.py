@@ -33,7 +33,7 @@ class Products(NamedTuple):
 
 
 class TiledProduct:
-    """A matrix multiplied by cuBLAS, always with so many rows.
+    """A matrix multiplied by cuBLAS, always with so many rows; others are padded.
 
     Args:
         weight: `[out, in]`.
@@ -46,10 +46,14 @@ class TiledProduct:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`W x + b`."""
-        return _whole([F.linear(part, self._weight, self._bias) for part in x.split(self._tile)])
+        rows = len(x)
+        if missing := -rows % self._tile:
+            x = F.pad(x, (0, 0, 0, missing))
+        return _whole([F.linear(p, self._weight, self._bias) for p in x.split(self._tile)])[:rows]
 
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        """`W x + b + other`."""
+        """`W x + b + other`; of a multiple of those rows."""
+        assert len(x) % self._tile == 0
         if self._bias is not None:
             other = other + self._bias
         parts = zip(other.split(self._tile), x.split(self._tile), strict=True)
@@ -119,6 +123,7 @@ class RoundedProduct:
 
     def _product(self, x: Tensor, other: Tensor | None) -> Tensor:
         rows, (outputs, inputs) = len(x), self._weight.shape
+        assert rows % _TILE_ROWS.value == 0
         out = x.new_empty(rows, outputs)
         _widen[(rows // _TILE_ROWS.value, triton.cdiv(outputs, _OUTPUTS))](
             x,
@@ -144,6 +149,6 @@ def _cublas(tile: int) -> MakeProduct:
 PRODUCTS = {
     "none": Products(_cublas(CUDA_TILE_ROWS), _cublas(CUDA_TILE_ROWS), CUDA_TILE_ROWS),
     "int8": Products(RoundedProduct, RoundedProduct, _TILE_ROWS.value),
-    "int4": Products(Int4Product, _cublas(_TILE_ROWS.value), _TILE_ROWS.value),
+    "int4": Products(Int4Product, _cublas(CUDA_TILE_ROWS), _TILE_ROWS.value),
 }
 """By what weights are rounded to."""

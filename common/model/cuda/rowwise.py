@@ -167,6 +167,7 @@ class Turn:
             Queries, `[N, H, D]`.
         """
         rows = len(qkv)
+        assert cache.shape[2] == 2 * self._size
         queries = qkv.new_empty(rows, self._heads, self._size)
         _turn_and_store[(rows,)](
             qkv,

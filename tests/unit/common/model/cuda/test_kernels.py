@@ -7,6 +7,7 @@ how a compiler rounds. bfloat16 is not interpreted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,14 +25,13 @@ from tests.unit.common.model.cuda.batches import PAGE, PAGES, segments
 
 pytest.importorskip("triton")
 
-from common.model.cuda import probe
 from common.model.cuda.attention import Attention
 from common.model.cuda.products import RoundedProduct, TiledProduct
 from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-CLOSE = 3e-6
-"""Of float32 numbers around 1."""
+CLOSE = 3e-6 if DEVICE.type == "cpu" else 1e-4
+"""Of float32 numbers around 1; a device's exponential is an approximation."""
 
 HEADS = [(4, 2, 12), (6, 2, 16), (3, 3, 10), (8, 1, 32)]
 """Query heads, key/value heads and their size."""
@@ -92,6 +92,33 @@ def test_long_texts_are_cut_where_every_text_is(position: int) -> None:
     expected = reference.attend(queries, cache, words, keys.size, PAGE, scale=0.3)
     found = Attention(heads, kv_heads, size, 0.3, None)(queries, cache, words, keys.size, PAGE)
     assert (found - expected)[0].abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("window", [None, 90])
+@pytest.mark.parametrize("start", [250, 700])
+def test_trees_and_windows_across_stretches(
+    start: int, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no program wrote is not read."""
+    heads, kv_heads, size = 4, 2, 16
+    tree = TokenTree.chain(0, range(1, 12))
+    tree.add_path((20, 21))
+    tree.add_path((1, 2, 3, 4, 5, 6, 7, 30, 31, 32))
+    slots = np.arange(PAGE, 50 * PAGE)
+    branches = Segment(tree.ids, start, slots, tree=tree, wanted=())
+    keys, words = _laid_out([branches], heads, kv_heads)
+    cache, queries = _cache(kv_heads, size), _random(keys.size.rows, heads, size, seed=1)
+    expected = reference.attend(queries, cache, words, keys.size, PAGE, scale=0.3, window=window)
+    empty = Tensor.new_empty
+
+    def unwritten(self: Tensor, *shape: Any, **options: Any) -> Tensor:
+        made = empty(self, *shape, **options)
+        return made.fill_(float("nan")) if made.is_floating_point() else made
+
+    monkeypatch.setattr(Tensor, "new_empty", unwritten)
+    attention = Attention(heads, kv_heads, size, 0.3, window)
+    found = attention(queries.clone(), cache, words, keys.size, PAGE)
+    assert (found - expected)[: len(tree)].abs().max() < CLOSE
 
 
 @pytest.mark.parametrize("window", [None, 70])
@@ -196,21 +223,3 @@ def test_tiles_of_rows_add_up() -> None:
     expected = x @ weight.T + bias
     assert (product(x) - expected).abs().max() < 1e-4
     assert (product.plus(x, other) - (expected + other)).abs().max() < 1e-4
-
-
-def test_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not raised: a kernel that is wrong or missing costs speed, not a worker."""
-    facts = (4, 2, 16, torch.float32, DEVICE)
-    assert probe.fault(*facts) == ""
-    right = Attention.__call__
-
-    def wrong(self: Attention, queries: Tensor, *rest: object) -> Tensor:
-        return right(self, queries, *rest) + 0.01  # type: ignore[arg-type]
-
-    def missing(self: Attention, *_: object) -> Tensor:
-        raise RuntimeError("Failed to find C compiler.\nSet CC")
-
-    monkeypatch.setattr(Attention, "__call__", wrong)
-    assert probe.fault(*facts).startswith("attention is off by 0.01")
-    monkeypatch.setattr(Attention, "__call__", missing)
-    assert probe.fault(*facts) == "RuntimeError: Failed to find C compiler."

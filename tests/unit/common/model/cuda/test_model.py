@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from tests.tiny_models import MAX_LEN, VOCAB
 
 pytest.importorskip("triton")
 
+from common.model.cuda import model as model_module
+from common.model.cuda.keys import Size
 from common.model.cuda.model import CudaModel
 from common.model.cuda.products import Products, TiledProduct
 
@@ -87,6 +89,61 @@ def test_logits_and_states_are_those_of_transformers(
     for found, expected in zip(_outputs(mine), _outputs(runner(directory)), strict=True):
         assert _far(found.logits, expected.logits) < 1e-4
         assert _far(found.states, expected.states) < 1e-4
+
+
+class FakeGraphs:
+    """Runs everything, and overwrites what it returned before."""
+
+    def __init__(self) -> None:
+        self.kinds: list[Size] = []
+        self.cleared = 0
+        self._before: tuple[Tensor, Tensor] | None = None
+
+    def run(
+        self, kind: Size, compute: Callable[[], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        for part in self._before or ():
+            part.fill_(float("nan"))
+        self.kinds.append(kind)
+        self._before = compute()
+        return self._before
+
+    def clear(self) -> None:
+        self.cleared += 1
+
+
+def test_passes_of_few_rows_are_graphs_of_the_cache_at_hand(
+    tmp_path: Path, cuda: pytest.MonkeyPatch
+) -> None:
+    directory = tiny_models.save("llama", tmp_path, num_hidden_layers=1)
+    cuda.setattr(Runner, "_settle", lambda self: None)
+    cuda.setattr(model_module, "_MOST_ROWS", 16)
+    target = runner(directory, device=DEVICE)
+    model = target.loaded.forward
+    assert isinstance(model, CudaModel)
+    expected = _outputs(target)
+
+    graphs: Any = FakeGraphs()
+    model._graphs = graphs
+    model._logits = torch.zeros(16, VOCAB, device=DEVICE)
+    model._states = torch.zeros(16, 48, device=DEVICE)
+    found = _outputs(target)
+    assert [kind.rows for kind in graphs.kinds] == [8], "one of three passes has few rows"
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.logits, other.logits)
+        assert torch.equal(one.states, other.states)
+
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(4)
+    first = target.forward([Segment([5, 6, 7], 0, lease.slots, wanted=[0, 2])])
+    kept = first.logits.clone()
+    target.forward([Segment([8, 6, 7], 0, lease.slots, wanted=[0, 2])])
+    assert torch.equal(first.logits, kept), "a result is the caller's"
+
+    assert graphs.cleared == 0
+    again = Runner(target.loaded, kv_bytes=1 << 20)
+    again.forward([Segment([5], 0, np.arange(16, 32), wanted=[0])])
+    assert graphs.cleared == 1, "graphs of another cache are no more"
 
 
 def _far(found: Tensor, expected: Tensor) -> float:

@@ -1,0 +1,41 @@
+"""Whose kernels a model runs by, and what becomes of a model whose rows influence each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.errors import ModelError
+from common.model.batch import Segment
+from common.model.kernels import WholePass
+from common.model.loader import load
+from common.model.native import NativeModel
+from common.model.runner import Runner
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
+def test_torch_alone_can_be_asked_for(quantize: str, demo_draft: Path) -> None:
+    loaded = load(str(demo_draft), device="cpu", quantize=quantize, kernels="torch")
+    assert not isinstance(loaded.forward, WholePass)
+    assert "native" not in loaded.kernels
+    assert Runner(loaded, kv_bytes=4 << 20).fingerprint
+
+
+def test_rows_that_influence_each_other_are_not_served(
+    demo_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the error says what leaves the kernels out."""
+    loaded = load(str(demo_draft), device="cpu")
+    if not isinstance(loaded.forward, NativeModel):
+        pytest.skip("no compiled decoder here")
+    right: Callable[..., tuple[object, ...]] = NativeModel.__call__
+
+    def wrong(self: NativeModel, segments: list[Segment]) -> tuple[object, ...]:
+        logits, *rest = right(self, segments)
+        return logits + len(segments[0].ids), *rest
+
+    monkeypatch.setattr(NativeModel, "__call__", wrong)
+    with pytest.raises(ModelError, match=r"through native1.*size of the batch \(kernels: torch"):
+        Runner(loaded, kv_bytes=4 << 20)
