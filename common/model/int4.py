@@ -2,15 +2,16 @@
 
 Weights are rounded in groups along the inputs: each has a scale and a zero of its own, in bfloat16,
 and sixteen steps. The kernels widen them as they read; inputs and outputs are bfloat16 (those of
-float32 are there on a CPU, and take ten times as long as whole weights).
+float32 are there on a CPU, and take ten times as long as whole weights and more).
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from common.errors import ModelError
+from common.model.linear import ProductLinear
 
 _STEPS = 15
 _MIDDLE = 8
@@ -91,18 +92,8 @@ class Int4Product:
         return self(x) + other
 
 
-class Int4Linear(nn.Module):
-    """`Int4Product` as a layer.
-
-    Args:
-        weight: `[out, in]`; not kept.
-        bias: `[out]` or None.
-    """
+class Int4Linear(ProductLinear):
+    """`Int4Product` as a layer; see there."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self._product = Int4Product(weight, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps `[..., in]` to `[..., out]`."""
-        return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        super().__init__(Int4Product(weight, bias))

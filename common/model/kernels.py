@@ -202,10 +202,10 @@ def _on_cuda(
     from common.model.cuda.model import CudaModel
     from common.model.cuda.products import PRODUCTS
 
-    name = f"{_CUDA}-triton{triton.__version__}"
-    return CudaModel(model, context, max_len, PRODUCTS[quantize]), (
-        name if quantize == "none" else f"{name}-{quantize}"
-    )
+    name = f"{_CUDA}-triton{triton.__version__}"  # its compiler decides bits, too
+    if quantize != "none":
+        name += f"-{quantize}"
+    return CudaModel(model, context, max_len, PRODUCTS[quantize]), name
 
 
 def _check_quantizable(model: nn.Module, quantize: Quantize, dtype: torch.dtype) -> None:

@@ -52,8 +52,9 @@ def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int) -> T
         `[N, out]`.
     """
     rows = x.shape[0]
-    padded = F.pad(x, (0, 0, 0, -rows % tile))
-    out = [F.linear(part, weight, bias) for part in torch.split(padded, tile)]
+    if missing := -rows % tile:
+        x = F.pad(x, (0, 0, 0, missing))
+    out = [F.linear(part, weight, bias) for part in torch.split(x, tile)]
     return (out[0] if len(out) == 1 else torch.cat(out))[:rows]
 
 
@@ -109,21 +110,27 @@ class PackedProduct:
         return out
 
 
-class PackedLinear(nn.Module):
-    """`PackedProduct` as a layer.
+class ProductLinear(nn.Module):
+    """A product as a layer.
 
     Args:
-        weight: `[out, in]`; not kept.
-        bias: `[out]` or None.
+        product: Maps `[N, in]` to `[N, out]`.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, product: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self._product = PackedProduct(weight, bias)
+        self._product = product
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps `[..., in]` to `[..., out]`."""
         return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+
+class PackedLinear(ProductLinear):
+    """`PackedProduct` as a layer; see there."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(PackedProduct(weight, bias))
 
 
 class SteadyActivation(nn.Module):

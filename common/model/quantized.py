@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from common.model.linear import tiled_linear
+from common.model.linear import ProductLinear, tiled_linear
 
 _STEPS = 127
 _LEAST = 1e-30  # scale of what is zero all over
@@ -89,21 +89,11 @@ class IntegerProduct:
         return product, scale
 
 
-class IntegerLinear(nn.Module):
-    """`IntegerProduct` as a layer.
-
-    Args:
-        weight: `[out, in]`; not kept.
-        bias: `[out]` or None.
-    """
+class IntegerLinear(ProductLinear):
+    """`IntegerProduct` as a layer; see there."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self._product = IntegerProduct(weight, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps `[..., in]` to `[..., out]`."""
-        return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        super().__init__(IntegerProduct(weight, bias))
 
 
 class WidenedLinear(nn.Module):

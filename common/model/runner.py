@@ -13,7 +13,7 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.batch import FIXED_TILES, Segment, build_batch
-from common.model.kernels import WholePass
+from common.model.kernels import Forward, WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
@@ -65,7 +65,12 @@ class Runner:
         max_len: int | None = None,
     ) -> None:
         self.loaded = loaded
-        self._whole = loaded.forward if isinstance(loaded.forward, WholePass) else None
+        self._whole: WholePass | None = None
+        self._forward: Forward | None = None
+        if isinstance(loaded.forward, WholePass):
+            self._whole = loaded.forward
+        else:
+            self._forward = loaded.forward
         self._row_multiple = 1 if loaded.device.type == "cpu" else CUDA_TILE_ROWS
         context = loaded.context
         self._learn_shapes()
@@ -119,8 +124,8 @@ class Runner:
         )
         context.begin(batch)
         wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
-        assert not isinstance(self.loaded.forward, WholePass)
-        output = Output(*self.loaded.forward(batch.ids, batch.positions, wanted))
+        assert self._forward is not None
+        output = Output(*self._forward(batch.ids, batch.positions, wanted))
         assert output.logits.shape[0] == output.states.shape[0] == wanted.shape[0]
         return output
 
@@ -163,11 +168,11 @@ class Runner:
         context = self.loaded.context
         context.pool = None
         context.shapes.clear()
-        if isinstance(self.loaded.forward, WholePass):
-            context.shapes.update(self.loaded.forward.shapes)
-        else:
+        if self._whole is not None:
+            context.shapes.update(self._whole.shapes)
+        elif self._forward is not None:
             zero = torch.zeros(1, dtype=torch.int64, device=self.loaded.device)
-            self.loaded.forward(zero, zero, zero)
+            self._forward(zero, zero, zero)
 
     def _padded(self, rows: int) -> int:
         """Rows to run for so many wanted.

@@ -6,14 +6,13 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from common.model.fused import MakeProduct
 from common.model.int4 import Int4Product
-from common.model.linear import CUDA_TILE_ROWS
+from common.model.linear import CUDA_TILE_ROWS, tiled_linear
 from common.model.quantized import round_weight
 
 _TILE_ROWS = tl.constexpr(16)
@@ -46,10 +45,7 @@ class TiledProduct:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`W x + b`."""
-        rows = len(x)
-        if missing := -rows % self._tile:
-            x = F.pad(x, (0, 0, 0, missing))
-        return _whole([F.linear(p, self._weight, self._bias) for p in x.split(self._tile)])[:rows]
+        return tiled_linear(x, self._weight, self._bias, self._tile)
 
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
         """`W x + b + other`; of a multiple of those rows."""
@@ -57,11 +53,8 @@ class TiledProduct:
         if self._bias is not None:
             other = other + self._bias
         parts = zip(other.split(self._tile), x.split(self._tile), strict=True)
-        return _whole([torch.addmm(add, part, self._weight.T) for add, part in parts])
-
-
-def _whole(tiles: list[Tensor]) -> Tensor:
-    return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+        tiles = [torch.addmm(add, part, self._weight.T) for add, part in parts]
+        return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
 
 
 @triton.jit

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,7 +59,7 @@ for kernel, arguments, known in KERNELS:
 
 
 @pytest.mark.parametrize("capability", _CAPABILITIES)
-def test_kernels_compile(capability: int, tmp_path: object) -> None:
+def test_kernels_compile(capability: int, tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _COMPILE, str(capability), str(tmp_path)],

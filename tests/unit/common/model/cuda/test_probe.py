@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from common.model import kernels
 from common.model.cuda import reference
-from common.model.cuda.keys import ROW_SECTIONS, Size, section
+from common.model.cuda.keys import Size, section
 from tests import tiny_models
 
 pytest.importorskip("triton")
@@ -92,10 +92,6 @@ def test_each_kernel_is_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert fault == "RuntimeError: Failed to find C compiler."
 
 
-def test_every_word_of_a_row_has_a_section() -> None:
-    assert len(set(ROW_SECTIONS)) == len(ROW_SECTIONS)
-
-
 @pytest.mark.parametrize(
     ("kind", "changes", "capability", "found", "reason"),
     [
@@ -125,7 +121,7 @@ def test_where_kernels_are_left_out_the_log_says_why(
     monkeypatch.setattr(probe, "fault", lambda shape, dtype, device: tried.append(shape) or found)
     assert kernels._cuda_runs(model, CPU) is not bool(reason)
     assert [record.__dict__["reason"] for record in caplog.records] == [reason] * bool(reason)
-    assert tried in ([], [Shape(4, 2, 12, 48)])
+    assert tried == [Shape(4, 2, 12, 48)] * (reason == found), "tried where nothing else is wrong"
 
 
 def test_products_of_each_rounding_have_a_name() -> None:
@@ -134,4 +130,3 @@ def test_products_of_each_rounding_have_a_name() -> None:
 
     assert set(PRODUCTS) == set(kernels.Quantize.__args__)
     assert all(one.row_step % 16 == 0 for one in PRODUCTS.values())
-    assert PRODUCTS["none"].row_step == 64
