@@ -28,6 +28,7 @@ from redis import Redis
 
 from common.model.blocks import BlockManager
 from common.model.kv_cache import KvLease
+from common.model.output import Computed
 from common.model.tree import TokenTree
 from common.store.pool_config import PoolConfig
 from common.store.pool_worker import PoolCounts
@@ -253,7 +254,7 @@ def step(
         choices=choices,
         accepted=accepted[:taken],
         ids=one.ids[-taken:],
-        states=torch.empty(1, 0),
+        output=Computed(torch.empty(1, 0), torch.empty(1, 0)),
     )
     started = time.perf_counter()
     proposer.observe(one, outcome)

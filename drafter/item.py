@@ -46,8 +46,7 @@ class Item(NamedTuple):
             return Segment(mirror.ids[start:end], start, slots, wanted=last)
         tokens = [node.token for node in self.nodes]
         paths = [[before.slot for before in node.path()] for node in self.nodes]
-        known = slots[: len(mirror.ids)]
-        return PathRows(tokens, known, paths, wanted=range(len(tokens)))
+        return PathRows(tokens, len(mirror.ids), slots, paths, wanted=range(len(tokens)))
 
 
 def row_of(mirror: Mirror, node: Node) -> Row:

@@ -10,8 +10,6 @@ import logging
 import time
 from collections.abc import Callable
 
-from torch import Tensor
-
 from common.errors import PacelineError
 from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.batch import tree_slots
@@ -254,13 +252,13 @@ class Engine:
             if scores is None:
                 self._computed(work.sequence, work.rows)
             else:
-                event = self._commit_round(work, scores, scored.output.states)
+                event = self._commit_round(work, scores)
                 news.append((work.sequence, event))
         self.methods.flush()
         for sequence, event in news:
             sequence.listener(event)
 
-    def _commit_round(self, work: Work, scores: Scores, states: Tensor) -> Event:
+    def _commit_round(self, work: Work, scores: Scores) -> Event:
         sequence, tree = work.sequence, scores.tree
         accepted, last = self._rules[sequence.request.acceptance](scores)
         root = len(sequence.ids) - 1
@@ -286,7 +284,7 @@ class Engine:
             choices=scores.choices,
             accepted=kept,
             ids=ids,
-            states=states,
+            output=scores.output,
             at=scores.first + (kept[-1] if kept else 0),
         )
         times = self._lap(sequence, drafted, len(kept))
@@ -312,15 +310,14 @@ class Engine:
 
     def _keep_path(self, sequence: Sequence, tree: TokenTree, root: int, kept: list[int]) -> None:
         """Moves accepted nodes' keys and values to the slots of their positions."""
+        first = tree.path_cover()[0]
+        if kept == first[1 : 1 + len(kept)]:  # they are there
+            return
         slots = sequence.lease.slots
-        held = tree_slots(tree, tree.path_cover(), root, slots)
-        moves = [
-            (int(held[node]), int(slots[root + tree.depths[node]]))
-            for node in kept
-            if held[node] != slots[root + tree.depths[node]]
-        ]
-        if moves:
-            self._runner.move(moves)
+        held = tree_slots(tree, root, slots)
+        targets = slots[root + 1 : root + 1 + len(kept)].tolist()  # of one depth after the other
+        moves = [(held[node], to) for node, to in zip(kept, targets, strict=True)]
+        self._runner.move([move for move in moves if move[0] != move[1]])
 
     def _computed(self, sequence: Sequence, rows: int) -> None:
         sequence.computed += rows

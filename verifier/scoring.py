@@ -6,7 +6,8 @@ from collections.abc import Sequence as Works
 from typing import NamedTuple
 
 from common.model.batch import Segment
-from common.model.runner import Output, Runner
+from common.model.output import Output
+from common.model.runner import Runner
 from common.model.sampling import Row, sample
 from common.model.tree import TokenTree
 from verifier.acceptance.base import Scores
@@ -44,8 +45,7 @@ def score(runner: Runner, batch: Works[Work]) -> Scored:
             scores.append(None)
             continue
         mine = choices[first : first + len(part)]
-        logits = output.logits
-        scores.append(Scores(tree=work.tree, choices=mine, rows=part, logits=logits, first=first))
+        scores.append(Scores(tree=work.tree, choices=mine, rows=part, output=output, first=first))
         first += len(part)
     return Scored(scores, output)
 

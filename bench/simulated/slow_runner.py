@@ -10,7 +10,8 @@ import torch
 
 from common.model.batch import Segment
 from common.model.loader import load
-from common.model.runner import Output, Runner
+from common.model.output import Output
+from common.model.runner import Runner
 
 KV_BYTES = 8 << 20
 

@@ -24,6 +24,7 @@ from common.model.int4 import Int4Linear, Int4Product
 from common.model.kv_cache import LayerShape
 from common.model.linear import MakeLinear, linear_maker, packing_works, replace_linears, tile_rows
 from common.model.native import NativeModel, can_run, has_tiles
+from common.model.output import Output
 from common.model.quantized import (
     IntegerLinear,
     IntegerProduct,
@@ -63,8 +64,8 @@ class WholePass(Protocol):
     def shapes(self) -> dict[int, LayerShape]:
         """Of the cache, by layer."""
 
-    def __call__(self, segments: Sequence[Segment]) -> tuple[Any, ...]:
-        """What `Output` has to say of a pass."""
+    def __call__(self, segments: Sequence[Segment]) -> Output:
+        """Computes rows; their slots are reserved and distinct."""
 
 
 def prepare(

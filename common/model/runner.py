@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
 from common.model.native import Certainty, NativeModel, Rolled
+from common.model.output import Computed, Output
 
 _log = logging.getLogger(__name__)
 
@@ -29,18 +29,6 @@ _MANY_ROWS = 70
 
 _ROW_STEPS = ((8, 1), (32, 4), (128, 16), (1 << 30, 64))
 """Up to so many rows, round up to a multiple of this."""
-
-
-class Output(NamedTuple):
-    """What one pass has to say of the rows whose logits were wanted."""
-
-    logits: Tensor
-    """`[M, V]`."""
-    states: Tensor
-    """What the output layer read: the last layer's, normed; `[M, hidden]`."""
-    likeliest: list[int] | None = None
-    """Token with the largest logit of each row, of equal ones the lowest, `[M]`; where the kernels
-    tell it in passing."""
 
 
 class Runner:
@@ -112,7 +100,7 @@ class Runner:
             no meaning.
         """
         if self._whole is not None:
-            return Output(*self._whole(segments))
+            return self._whole(segments)
         return self._through_torch(segments)
 
     @torch.inference_mode()
@@ -125,7 +113,7 @@ class Runner:
         context.begin(batch)
         wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
         assert self._forward is not None
-        output = Output(*self._forward(batch.ids, batch.positions, wanted))
+        output = Computed(*self._forward(batch.ids, batch.positions, wanted))
         assert output.logits.shape[0] == output.states.shape[0] == wanted.shape[0]
         return output
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from common.model.output import Output
 from common.model.sampling import Row, warp
 from common.model.tree import TokenTree
 
@@ -20,22 +21,22 @@ class Scores(NamedTuple):
     """The target's own keyed sample after each node, `[nodes]`."""
     rows: Sequence[Row]
     """Sampling, position and history of each node, `[nodes]`."""
-    logits: Tensor
-    """Of a pass, `[M, V]`."""
+    output: Output
+    """Of the pass that computed them."""
     first: int = 0
-    """Row of the root among them; those of the other nodes follow."""
+    """Row of the root among its; those of the other nodes follow."""
 
     def probabilities(self, node: int) -> Tensor:
         """What the token after a node is sampled from, float64 on the CPU, `[V]`.
 
         Greedy sampling puts all weight on the token it chooses.
         """
-        at = self.first + node
+        at, logits = self.first + node, self.output.logits
         if self.rows[node].params.greedy:
-            sure = self.logits.new_zeros(self.logits.shape[1], device="cpu").double()
+            sure = logits.new_zeros(logits.shape[1], device="cpu").double()
             sure[self.choices[node]] = 1.0
             return sure
-        warped = warp(self.logits[at : at + 1], [self.rows[node]])[0]
+        warped = warp(logits[at : at + 1], [self.rows[node]])[0]
         return warped.cpu().double().softmax(-1)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from common.model.output import Output
 from common.model.tree import TokenTree
 from verifier.sequence import Sequence
 
@@ -29,17 +30,17 @@ class Outcome(NamedTuple):
     """Nodes committed, from the root's child down."""
     ids: Ids[int]
     """Tokens committed: those of the accepted nodes, and one more unless the text ended."""
-    states: Tensor
-    """The target's last states, normed, as the pass had them, `[M, hidden]`."""
+    output: Output
+    """Of the pass that checked it."""
     at: int = 0
-    """Row of the last accepted node among them."""
+    """Row of the last accepted node in it."""
     wanted: bool = True
     """Whether this proposer is to draft in the next round."""
 
     @property
     def state(self) -> Tensor:
-        """At the last accepted node, `[hidden]`."""
-        return self.states[self.at]
+        """The target's last state, normed, at the last accepted node, `[hidden]`."""
+        return self.output.states[self.at]
 
 
 class Proposer(Protocol):

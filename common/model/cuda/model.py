@@ -19,6 +19,7 @@ from common.model.cuda.products import Products
 from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
 from common.model.fused import MakeProduct, head_counts, joined, window
 from common.model.kv_cache import KvPool, LayerShape
+from common.model.output import Computed, Output
 
 _MOST_ROWS = 256
 """Of a graph; a larger pass is bound by computing, not by its launches."""
@@ -111,15 +112,11 @@ class CudaModel:
         return dict.fromkeys(range(len(self._layers)), self._shape)
 
     @torch.inference_mode()
-    def __call__(self, segments: Sequence[Segment]) -> tuple[Tensor, Tensor]:
+    def __call__(self, segments: Sequence[Segment]) -> Output:
         """Computes rows.
 
         Args:
             segments: At least one row; their slots are reserved and distinct.
-
-        Returns:
-            Of the wanted rows: logits `[M, V]`, and the states that the output layer read,
-            `[M, hidden]`.
         """
         pool = self._bind()
         keys = lay_out(
@@ -136,7 +133,7 @@ class CudaModel:
                 self._words[: len(words)].copy_(words)
                 compute = partial(self._in_place, keys.size, pool)
                 logits, states = self._graphs.run(keys.size, compute)
-            return logits[: keys.wanted].clone(), states[: keys.wanted].clone()
+            return Computed(logits[: keys.wanted].clone(), states[: keys.wanted].clone())
 
     def _in_place(self, size: Size, pool: KvPool) -> tuple[Tensor, Tensor]:
         """`_compute`, from and to where all graphs read and write."""

@@ -31,6 +31,8 @@ typedef struct {
     bf16 *queries;                        /* [rows, heads * size] */
     uint8_t *narrow;                      /* rows in 8 bits, [rows, narrow_step] */
     float *narrow_scales;                 /* [rows] */
+    int64_t *positions, *slots;           /* [rows]; of the latter, where keys are written */
+    int64_t *joined;                      /* tables with their tails, of runs that have one */
     Stretch *stretches;                   /* [stretch_count] */
     const int64_t **row_tables;           /* [rows], in the order of runs, as those below */
     int64_t *row_positions, *row_lengths;
@@ -141,11 +143,11 @@ static void turn(void *what, Part part)
     PART_OF(pass->batch->rows) {
         const float *row = pass->y + i * pass->y_step;
         const float *keys = row + heads * size, *values = keys + kv_heads * size;
-        long position = pass->batch->positions[i];
+        long position = pass->positions[i];
         for (long head = 0; head < heads; head++)
             turned(model, layer->q_norm, position, row + head * size,
                    pass->queries + (i * heads + head) * size);
-        bf16 *slot = layer->cache + pass->batch->slots[i] * kv_heads * 2 * size;
+        bf16 *slot = layer->cache + pass->slots[i] * kv_heads * 2 * size;
         for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
             turned(model, layer->k_norm, position, keys + head * size, slot);
             for (long at = 0; at < size; at += LANES) {
@@ -222,13 +224,60 @@ static void multiply_rows(void *what, Part part)
              pass->to, pass->to_step, pass->adds, part.index, part.count);
 }
 
+Batch batch_of(const Request *request)
+{
+    const int64_t *words = request->words;
+    Batch batch = {.rows = words[0], .wanted_rows = words[1], .runs = words[2], .large = words[3],
+                   .logits = request->logits, .states = request->states};
+    batch.ids = words + 4;
+    batch.ordered = batch.ids + batch.rows;
+    batch.starts = batch.ordered + batch.rows;
+    batch.positions = batch.starts + batch.runs + 1;
+    batch.tables = (const int64_t *const *)(batch.positions + batch.runs);
+    batch.lengths = batch.positions + 2 * batch.runs;
+    batch.tails = batch.lengths + batch.runs;
+    batch.behind = batch.tails + batch.runs + 1;
+    batch.wanted = batch.behind + batch.tails[batch.runs];
+    batch.likeliest = request->words + (batch.wanted - words) + batch.wanted_rows;
+    return batch;
+}
+
+int64_t slot_of(const Batch *batch, long run, long position)
+{
+    long further = position - batch->lengths[run];
+    return further < 0 ? batch->tables[run][position] : batch->behind[batch->tails[run] + further];
+}
+
+static long tail_of(const Batch *batch, long run)
+{
+    return batch->tails[run + 1] - batch->tails[run];
+}
+
+/* Whether all that a run names is there. */
+static int run_in_range(const Model *model, const Batch *batch, long run)
+{
+    long start = batch->starts[run], count = batch->starts[run + 1] - start;
+    long first = batch->positions[run], end = first + count;
+    if (first < 0 || end > model->positions || end > batch->lengths[run] + tail_of(batch, run))
+        return 0;
+    for (long i = 0; i < count; i++) {
+        int64_t row = batch->ordered[start + i], slot = slot_of(batch, run, first + i);
+        if (row < 0 || row >= batch->rows || slot < 0 || slot >= model->slots)
+            return 0;
+    }
+    return 1;
+}
+
 /* Whether all that a batch names is there. */
 static int in_range(const Model *model, const Batch *batch)
 {
     for (long row = 0; row < batch->rows; row++)
-        if (batch->ids[row] < 0 || batch->ids[row] >= model->vocab || batch->positions[row] < 0 ||
-            batch->positions[row] >= model->positions || batch->slots[row] < 0 ||
-            batch->slots[row] >= model->slots)
+        if (batch->ids[row] < 0 || batch->ids[row] >= model->vocab)
+            return 0;
+    if (batch->starts[0] != 0 || batch->starts[batch->runs] != batch->rows)
+        return 0;
+    for (long run = 0; run < batch->runs; run++)
+        if (!run_in_range(model, batch, run))
             return 0;
     for (long i = 0; i < batch->wanted_rows; i++)
         if (batch->wanted[i] < 0 || batch->wanted[i] >= batch->rows)
@@ -236,20 +285,36 @@ static int in_range(const Model *model, const Batch *batch)
     return 1;
 }
 
+/* The slots of a run's keys, by position: its table, or a copy in `room` where it has a tail; moves
+   `room` on. */
+static const int64_t *joined(const Batch *batch, long run, int64_t **room)
+{
+    long length = batch->lengths[run], tail = tail_of(batch, run);
+    if (!tail)
+        return batch->tables[run];
+    int64_t *copy = *room;
+    memcpy(copy, batch->tables[run], length * sizeof *copy);
+    memcpy(copy + length, batch->behind + batch->tails[run], tail * sizeof *copy);
+    *room += length + tail;
+    return copy;
+}
+
 /* Lays runs out row by row and cuts them into stretches of rows that begin with the same key, as
    those of one sequence do; returns how many there are. */
 static long stretched(const Batch *batch, Pass *pass)
 {
     long count = 0;
+    int64_t *room = pass->joined;
     Stretch *last = NULL;
     for (long run = 0; run < batch->runs; run++) {
-        const int64_t *table = batch->tables[run];
-        long end = batch->starts[run + 1];
-        long length = batch->positions[batch->ordered[end - 1]] + 1;
-        for (long at = batch->starts[run]; at < end; at++) {
-            pass->row_positions[at] = batch->positions[batch->ordered[at]];
+        const int64_t *table = joined(batch, run, &room);
+        long start = batch->starts[run], end = batch->starts[run + 1];
+        for (long at = start; at < end; at++) {
+            long position = batch->positions[run] + at - start, row = batch->ordered[at];
+            pass->positions[row] = pass->row_positions[at] = position;
+            pass->slots[row] = table[position];
             pass->row_tables[at] = table;
-            pass->row_lengths[at] = length;
+            pass->row_lengths[at] = batch->positions[run] + end - start;
             if (!last || last->count == ROWS_TOGETHER || last->tables[0][0] != table[0]) {
                 last = pass->stretches + count++;
                 *last = (Stretch){batch->ordered + at, pass->row_positions + at,
@@ -278,9 +343,13 @@ static void *taken(char *room, size_t *used, size_t bytes)
 static size_t lay_out(Pass *pass, int threads, char *room)
 {
     const Model *model = pass->model;
-    long rows = pass->batch->rows, seen = model->heads * model->size, longest = 0;
-    for (long row = 0; row < rows; row++)
-        longest = larger(longest, pass->batch->positions[row]);
+    const Batch *batch = pass->batch;
+    long rows = batch->rows, seen = model->heads * model->size, longest = 0, joined = 0;
+    for (long run = 0; run < batch->runs; run++) {
+        long count = batch->starts[run + 1] - batch->starts[run];
+        longest = larger(longest, batch->positions[run] + count - 1);
+        joined += tail_of(batch, run) ? batch->lengths[run] + tail_of(batch, run) : 0;
+    }
     longest = (longest / LANES + 1) * LANES;
     pass->a_step = larger(larger(seen, model->hidden), model->inner);
     pass->y_step = larger(seen + 2 * model->kv_heads * model->size, 2 * model->inner);
@@ -293,6 +362,9 @@ static size_t lay_out(Pass *pass, int threads, char *room)
     pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);
     pass->narrow = taken(room, &used, rows * narrow_step(pass->a_step));
     pass->narrow_scales = taken(room, &used, rows * sizeof *pass->narrow_scales);
+    pass->positions = taken(room, &used, rows * sizeof *pass->positions);
+    pass->slots = taken(room, &used, rows * sizeof *pass->slots);
+    pass->joined = taken(room, &used, joined * sizeof *pass->joined);
     pass->stretches = taken(room, &used, rows * sizeof *pass->stretches);
     pass->row_tables = taken(room, &used, rows * sizeof *pass->row_tables);
     pass->row_positions = taken(room, &used, rows * sizeof *pass->row_positions);
@@ -391,7 +463,7 @@ static void run_layer(Decoder *decoder, Pass *pass)
     product(decoder, pass, &layer->down, rows, pass->a, pass->a_step, pass->x, hidden, 1);
 }
 
-int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
+int run_batch(Decoder *decoder, const Model *model, const Batch *batch)
 {
     Pass pass = {.model = model, .batch = batch, .tiled = decoder->tiled};
     pass.threads = batch->large ? decoder->most_threads : decoder->threads;
@@ -410,6 +482,12 @@ int decoder_run(Decoder *decoder, const Model *model, const Batch *batch)
     if (batch->likeliest)
         workers_run(decoder->workers, pass.threads, choose, &pass);
     return 0;
+}
+
+int decoder_run(Decoder *decoder, const Model *model, const Request *request)
+{
+    Batch batch = batch_of(request);
+    return run_batch(decoder, model, &batch);
 }
 
 int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t *from,

@@ -39,19 +39,33 @@ typedef struct {
     const Layer *layer;
 } Model;
 
-/* A run is rows of one path, at one position after another. */
+/* A run is rows of one path, at one position after another. The slots of its keys, by position, are
+   those of a table and then those of its tail; each row's own is among them. */
 typedef struct {
     int64_t rows, wanted_rows, runs;
-    int64_t large;                          /* whether more threads are worth it */
-    const int64_t *ids, *positions, *slots; /* [rows]; of the last, where keys are written */
-    const int64_t *ordered;                 /* [rows]: rows by run, and by position within one */
-    const int64_t *starts;                  /* [runs + 1]: of runs, among those */
-    const int64_t *const *tables;           /* [runs]: slots of the keys their rows see */
-    const int64_t *wanted;                  /* [wanted_rows] */
-    float *logits;                          /* [wanted_rows, V] */
-    uint16_t *states;                       /* [wanted_rows, hidden] */
-    int64_t *likeliest;                     /* [wanted_rows]: ids of the largest logits; or NULL */
+    int64_t large;                /* whether more threads are worth it */
+    const int64_t *ids;           /* [rows] */
+    const int64_t *ordered;       /* [rows]: rows by run, and by position within one */
+    const int64_t *starts;        /* [runs + 1]: of runs, among those */
+    const int64_t *positions;     /* [runs]: of their first rows */
+    const int64_t *const *tables; /* [runs] */
+    const int64_t *lengths;       /* [runs]: of the tables, as far as they count */
+    const int64_t *tails;         /* [runs + 1]: where tails begin in what follows */
+    const int64_t *behind;        /* [tails[runs]] */
+    const int64_t *wanted;        /* [wanted_rows]: rows */
+    float *logits;                /* [wanted_rows, V] */
+    uint16_t *states;             /* [wanted_rows, hidden] */
+    int64_t *likeliest;           /* [wanted_rows]: ids of the largest logits; or NULL */
 } Batch;
+
+/* What a caller wants computed: the first four numbers of a batch, then its arrays up to `wanted`,
+   tables as addresses, and room for `likeliest`. One array, for each address costs a caller more
+   than a few numbers do. */
+typedef struct {
+    int64_t *words;
+    float *logits;
+    uint16_t *states;
+} Request;
 
 /* What calls return; 0 where all is well. */
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE = 2 };
@@ -71,8 +85,17 @@ Decoder *decoder_open(int threads, int most_threads, int tiled);
 
 void decoder_close(Decoder *decoder);
 
-/* Runs a batch: fills the cache, the logits and the states. */
-int decoder_run(Decoder *decoder, const Model *model, const Batch *batch);
+/* The batch of a request. */
+Batch batch_of(const Request *request);
+
+/* The slot of a position of a run. */
+int64_t slot_of(const Batch *batch, long run, long position);
+
+/* Runs a batch: fills the cache, the logits, the states and, where there is room, `likeliest`. */
+int run_batch(Decoder *decoder, const Model *model, const Batch *batch);
+
+/* Runs a request; see above. */
+int decoder_run(Decoder *decoder, const Model *model, const Request *request);
 
 /* When a row of a roll has gone far enough: where it is too unlikely that all of it is right.
 
@@ -85,7 +108,7 @@ typedef struct {
     const int64_t *from;  /* [W]: the level whose token is the first that counts */
 } Ends;
 
-/* Runs a batch, and then up to `levels` more: every wanted row is followed by its likeliest token,
+/* Runs a request, and then up to `levels` more batches: every wanted row is followed by its likeliest token,
    until it ends. Stops between two where there is something to read from the descriptor `news`,
    unless that is -1.
 
@@ -93,7 +116,7 @@ typedef struct {
    go; chosen: [levels + 1, W, best], the ids of the largest logits, -1 where a row had ended;
    behind: the same shape, by how much each is less than the largest; levels: in, how many; out, how
    many of them were run. */
-int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, const Ends *ends,
+int decoder_roll(Decoder *decoder, const Model *model, const Request *request, const Ends *ends,
                  int news, long best, const int64_t *slots, int64_t *chosen, float *behind,
                  long *levels);
 

@@ -71,24 +71,13 @@ class Model(Structure):
     )
 
 
-class Batch(Structure):
+class Request(Structure):
     """Rows to compute, and where to."""
 
     _fields_ = (
-        ("rows", c_int64),
-        ("wanted_rows", c_int64),
-        ("runs", c_int64),
-        ("large", c_int64),
-        ("ids", c_void_p),
-        ("positions", c_void_p),
-        ("slots", c_void_p),
-        ("ordered", c_void_p),
-        ("starts", c_void_p),
-        ("tables", c_void_p),
-        ("wanted", c_void_p),
+        ("words", c_void_p),
         ("logits", c_void_p),
         ("states", c_void_p),
-        ("likeliest", c_void_p),
     )
 
 
@@ -122,18 +111,18 @@ class Decoder:
             raise MemoryError("no threads to be had for the decoder")
         weakref.finalize(self, found.decoder_close, self._handle)
 
-    def run(self, model: Model, batch: Batch) -> None:
-        """Runs a batch: fills the cache, the logits and the states.
+    def run(self, model: Model, request: Request) -> None:
+        """Runs a request: fills the cache, the logits and the states.
 
         Raises:
             IndexError: An id, position or slot there is not.
         """
-        _check(self._library.decoder_run(self._handle, model, batch))
+        _check(self._library.decoder_run(self._handle, model, request))
 
     def roll(
         self,
         model: Model,
-        batch: Batch,
+        request: Request,
         levels: int,
         best: int,
         *,
@@ -143,7 +132,7 @@ class Decoder:
         chosen: int,
         behind: int,
     ) -> int:
-        """Runs a batch, and further ones that follow its wanted rows; see `decoder_roll`.
+        """Runs a request, and further batches that follow its wanted rows; see `decoder_roll`.
 
         Returns:
             How many further ones.
@@ -155,7 +144,7 @@ class Decoder:
         ended = None if ends is None else byref(ends)
         addresses = (slots, chosen, behind, byref(run))
         roll = self._library.decoder_roll
-        _check(roll(self._handle, model, batch, ended, news, best, *addresses))
+        _check(roll(self._handle, model, request, ended, news, best, *addresses))
         return run.value
 
     def move(self, model: Model, count: int, sources: int, targets: int) -> None:
@@ -220,9 +209,9 @@ def _library() -> ctypes.CDLL | None:
     found.decoder_has_tiles.argtypes, found.decoder_has_tiles.restype = [], c_int
     found.decoder_open.argtypes, found.decoder_open.restype = [c_int] * 3, c_void_p
     found.decoder_close.argtypes, found.decoder_close.restype = [c_void_p], None
-    found.decoder_run.argtypes = [c_void_p, POINTER(Model), POINTER(Batch)]
+    found.decoder_run.argtypes = [c_void_p, POINTER(Model), POINTER(Request)]
     found.decoder_run.restype = c_int
-    both = (POINTER(Model), POINTER(Batch))
+    both = (POINTER(Model), POINTER(Request))
     places = (c_void_p, c_void_p, c_void_p)
     limits = (POINTER(Ends), c_int, c_long)
     found.decoder_roll.argtypes = [c_void_p, *both, *limits, *places, POINTER(c_long)]

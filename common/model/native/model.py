@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,17 +14,16 @@ from common.model.attention import AttentionContext
 from common.model.batch import Segment
 from common.model.fused import can_fuse, head_counts, joined, window
 from common.model.kv_cache import LayerShape
-from common.model.native.library import Batch, Decoder, Ends, Layer, Model, Product, available
+from common.model.native.library import Decoder, Ends, Layer, Model, Product, Request, available
+from common.model.native.memory import Addresses, Rooms, Written, address
 from common.model.native.product import PackedMatrix
+from common.model.output import Output
 
 _FEW_ROWS = 6
 """Up to so many, reading the weights takes longer than computing: more threads gain nothing."""
 
 _OF_ONE_TEXT = 12
 """Up to so many rows of a single text may be a draft, whose drafter needs the processors."""
-
-_WORD = 8
-"""Bytes of an index."""
 
 
 class Certainty(NamedTuple):
@@ -51,13 +50,12 @@ class Rolled(NamedTuple):
 
 
 class _LaidOut(NamedTuple):
-    """A batch, and what it points to."""
+    """A batch for the decoder, and where it is to write."""
 
-    batch: Batch
-    logits: Tensor
-    states: Tensor
-    likeliest: np.ndarray
-    kept: object
+    request: Request
+    words: array[int]
+    wanted: int
+    written: Written
 
 
 class NativeModel:
@@ -89,7 +87,8 @@ class NativeModel:
         layers = [self._layer(layer) for layer in inner.layers]
         attention, mlp = inner.layers[0].self_attn, inner.layers[0].mlp
         self._embeddings: Tensor = inner.embed_tokens.weight.data  # [V, hidden]
-        self._vocab_size, self._hidden = original.lm_head.weight.shape
+        vocab_size, hidden = original.lm_head.weight.shape
+        self._addresses, self._rooms = Addresses(), Rooms(vocab_size, hidden)
         size = attention.head_dim
         heads, kv_heads = head_counts(attention)
         self._shape = LayerShape(kv_heads, size, size)
@@ -97,7 +96,7 @@ class NativeModel:
         cos, sin = (self._keep(angle[0].float()) for angle in angles)
         self._layers = (Layer * len(layers))(*layers)
         self._model = Model(
-            hidden=self._hidden,
+            hidden=hidden,
             heads=heads,
             kv_heads=kv_heads,
             size=size,
@@ -120,22 +119,22 @@ class NativeModel:
         """Of the cache, by layer."""
         return dict.fromkeys(range(len(self._layers)), self._shape)
 
-    def __call__(self, segments: Sequence[Segment]) -> tuple[Tensor, Tensor, list[int]]:
+    def __call__(self, segments: Sequence[Segment]) -> Output:
         """Computes rows.
 
         Args:
             segments: At least one row; their slots are reserved and distinct.
 
         Returns:
-            Of the wanted rows: logits, float32 `[M, V]`, and the states that the output layer
-            read, `[M, hidden]`; and the tokens with the largest logits, `[M]`.
+            Of the wanted rows; logits are float32.
 
         Raises:
             IndexError: An id, position or slot there is not.
         """
         laid = self._lay_out(segments)
-        self._decoder.run(self._model, laid.batch)
-        return laid.logits, laid.states, laid.likeliest.tolist()
+        self._decoder.run(self._model, laid.request)
+        laid.written.likeliest = laid.words[len(laid.words) - laid.wanted :].tolist()
+        return laid.written
 
     def roll(
         self,
@@ -158,82 +157,68 @@ class NativeModel:
             IndexError: An id, position or slot there is not.
         """
         laid = self._lay_out(segments)
-        levels, rows = len(slots), laid.batch.wanted_rows
+        levels, rows = len(slots), laid.wanted
         places = np.array(slots, dtype=np.int64)
         chosen = np.empty((levels + 1, rows, best), dtype=np.int64)
         behind = np.empty(chosen.shape, dtype=np.float32)
         ends, _kept = _ends(certainty)
         run = self._decoder.roll(
             self._model,
-            laid.batch,
+            laid.request,
             levels,
             best,
             ends=ends,
             news=news,
-            slots=_address(places),
-            chosen=_address(chosen),
-            behind=_address(behind),
+            slots=address(places),
+            chosen=address(chosen),
+            behind=address(behind),
         )
         return Rolled(chosen[: run + 1], behind[: run + 1])
 
     def _lay_out(self, segments: Sequence[Segment]) -> _LaidOut:
-        """Rows as the decoder reads them."""
+        """Rows as the decoder reads them.
+
+        Lists in one array: what counts after a pass that swept the caches is how many calls there
+        are.
+        """
         self._bind()
         ids: list[int] = []
         wanted: list[int] = []
         ordered: list[int] = []
-        starts = [0]
-        tables: list[np.ndarray] = []
+        behind: list[int] = []
+        starts, tails = [0], [0]
+        positions, tables, lengths = [], [], []
         for segment in segments:
             first = len(ids)
             ids += segment.ids
             wanted += [first + row for row in segment.wanted]
+            table = self._addresses.of(segment.slots)
             for run in segment.runs:
                 ordered += [first + row for row in run]
                 starts.append(len(ordered))
-                tables.append(segment.run_table(run))
-        likeliest = [0] * len(wanted)  # to be filled in
-        rows, runs = len(ids), len(tables)
-        logits = torch.empty(len(wanted), self._vocab_size)
-        states = torch.empty(len(wanted), self._hidden, dtype=torch.bfloat16)
-        words = np.concatenate(  # one array: an address costs as much as a copy of a few rows
-            [
-                *(segment.positions for segment in segments),
-                *(segment.row_slots for segment in segments),
-                np.array([*ids, *ordered, *starts, *wanted, *map(_address, tables), *likeliest]),
-            ]
-        )
-        counts = (rows, rows, rows, rows, runs + 1, len(wanted), runs, len(wanted))
-        at = itertools.accumulate(counts, initial=_address(words) // _WORD)
-        positions, slots, ids_at, ordered_at, starts_at, wanted_at, tables_at, likeliest_at = (
-            word * _WORD for word, _ in zip(at, counts, strict=False)
-        )
-        batch = Batch(
-            rows=rows,
-            wanted_rows=len(wanted),
-            runs=runs,
-            large=rows > (_FEW_ROWS if len(segments) > 1 else _OF_ONE_TEXT),
-            ids=ids_at,
-            positions=positions,
-            slots=slots,
-            ordered=ordered_at,
-            starts=starts_at,
-            tables=tables_at,
-            wanted=wanted_at,
-            logits=logits.data_ptr(),
-            states=states.data_ptr(),
-            likeliest=likeliest_at,
-        )
-        filled = words[len(words) - len(likeliest) :]
-        return _LaidOut(batch, logits, states, filled, (words, tables))
+                positions.append(segment.run_start(run))
+                length, tail = segment.run_keys(run)
+                tables.append(table)
+                lengths.append(length)
+                behind += tail
+                tails.append(len(behind))
+        rows = len(ids)
+        large = rows > (_FEW_ROWS if len(segments) > 1 else _OF_ONE_TEXT)
+        words = array("q", (rows, len(wanted), len(tables), large))
+        for part in (ids, ordered, starts, positions, tables, lengths, tails, behind, wanted):
+            words.fromlist(part)
+        words.fromlist(wanted)  # to be overwritten by the likeliest tokens
+        room, written = self._rooms.take(len(wanted))
+        request = Request(words.buffer_info()[0], room.logits_at, room.states_at)
+        return _LaidOut(request, words, len(wanted), written)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first."""
         self._bind()
         slots = np.array(moves, dtype=np.int64).T.copy()  # [2, moves]
-        address = _address(slots)
-        targets = address + len(moves) * slots.itemsize
-        self._decoder.move(self._model, len(moves), address, targets)
+        sources = address(slots)
+        targets = sources + len(moves) * slots.itemsize
+        self._decoder.move(self._model, len(moves), sources, targets)
 
     def _bind(self) -> None:
         """Points the layers at the cache, once it is there."""
@@ -279,7 +264,7 @@ def _ends(certainty: Certainty | None) -> tuple[Ends | None, object]:
     least = np.array(certainty.least, dtype=np.float32)
     from_level = np.array(certainty.from_level, dtype=np.int64)
     arrays = (certainty.bounds, certainty.chances, least, from_level)
-    return Ends(len(certainty.chances), *map(_address, arrays)), arrays
+    return Ends(len(certainty.chances), *map(address, arrays)), arrays
 
 
 def can_run(model: Any) -> bool:
@@ -294,8 +279,3 @@ def can_run(model: Any) -> bool:
         and all(layer.weight.shape[1] % 2 == 0 for layer in inputs)
         and attention.head_dim % 2 == 0
     )
-
-
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

@@ -14,46 +14,55 @@ typedef struct {
     long alive;
     int64_t *rows;       /* [alive]: of those there were */
     float *left;         /* [W]: least chance of what is still to come */
-    int64_t *ids, *positions, *slots, *order, *starts; /* of the batch, [alive] */
+    int64_t *seen;       /* [W]: positions a row sees, itself included */
+    int64_t *ids, *order, *starts, *positions, *lengths, *tails; /* of the batch, [alive] and one */
     const int64_t **tables;
     int64_t *places;     /* [W, longest] */
     long longest;
 } Course;
 
-#define WORDS_OF_ROW 8 /* that a course has beside places */
+#define WORDS_OF_ROW 10 /* that a course has beside places */
 
-/* The slots of what a wanted row of a batch sees. */
-static const int64_t *table_of(const Batch *batch, long row)
+/* The run of a row, and how many positions the row sees. */
+static long run_of(const Batch *batch, long row, int64_t *seen)
 {
     for (long run = 0; run < batch->runs; run++)
         for (long at = batch->starts[run]; at < batch->starts[run + 1]; at++)
-            if (batch->ordered[at] == row)
-                return batch->tables[run];
-    return NULL;
+            if (batch->ordered[at] == row) {
+                *seen = batch->positions[run] + at - batch->starts[run] + 1;
+                return run;
+            }
+    return -1; /* never: each row stands in a run */
 }
 
-/* Lays a course out in room for `W (longest + WORDS_OF_ROW) + 1` words. */
+/* Lays a course out in room for `W (longest + WORDS_OF_ROW) + 2` words. */
 static Course started(const Batch *batch, long levels, const int64_t *slots, const Ends *ends,
                       long longest, int64_t *words)
 {
     long rows = batch->wanted_rows;
-    Course course = {.alive = rows, .longest = longest, .rows = words, .ids = words + rows};
-    course.positions = course.ids + rows;
-    course.slots = course.positions + rows;
-    course.order = course.slots + rows;
+    Course course = {.alive = rows, .longest = longest, .rows = words, .seen = words + rows};
+    course.ids = course.seen + rows;
+    course.order = course.ids + rows;
     course.starts = course.order + rows;
-    course.tables = (const int64_t **)(course.starts + rows + 1);
+    course.positions = course.starts + rows + 1;
+    course.lengths = course.positions + rows;
+    course.tails = course.lengths + rows;
+    course.tables = (const int64_t **)(course.tails + rows + 1);
     course.left = (float *)(course.tables + rows);
-    course.places = words + rows * WORDS_OF_ROW + 1;
+    course.places = words + rows * WORDS_OF_ROW + 2;
     for (long i = 0; i < rows; i++) {
-        long row = batch->wanted[i], seen = batch->positions[row] + 1;
-        memcpy(course.places + i * longest, table_of(batch, row), seen * sizeof *course.places);
+        long run = run_of(batch, batch->wanted[i], course.seen + i);
+        int64_t *places = course.places + i * longest;
+        for (long position = 0; position < course.seen[i]; position++)
+            places[position] = slot_of(batch, run, position);
         for (long level = 0; level < levels; level++)
-            course.places[i * longest + seen + level] = slots[level * rows + i];
+            places[course.seen[i] + level] = slots[level * rows + i];
         course.rows[i] = course.order[i] = course.starts[i] = i;
+        course.tails[i] = 0;
         course.left[i] = ends ? ends->least[i] : 0.0f;
     }
     course.starts[rows] = rows;
+    course.tails[rows] = 0;
     return course;
 }
 
@@ -90,19 +99,20 @@ static void end(Course *course, const Ends *ends, long level, long best, const f
 
 /* Lays out the pass after a level. */
 static Batch further(const Course *course, const Batch *batch, long level, long best,
-                     const int64_t *slots, const int64_t *chosen)
+                     const int64_t *chosen)
 {
     for (long i = 0; i < course->alive; i++) {
         long row = course->rows[i];
         course->ids[i] = chosen[row * best];
-        course->positions[i] = batch->positions[batch->wanted[row]] + level + 1;
-        course->slots[i] = slots[row];
+        course->positions[i] = course->seen[row] + level;
+        course->lengths[i] = course->positions[i] + 1;
         course->tables[i] = course->places + row * course->longest;
     }
     return (Batch){.rows = course->alive, .wanted_rows = course->alive, .runs = course->alive,
-                   .ids = course->ids, .positions = course->positions, .slots = course->slots,
-                   .ordered = course->order, .starts = course->starts, .tables = course->tables,
-                   .wanted = course->order, .logits = batch->logits, .states = batch->states};
+                   .ids = course->ids, .ordered = course->order, .starts = course->starts,
+                   .positions = course->positions, .tables = course->tables,
+                   .lengths = course->lengths, .tails = course->tails, .wanted = course->order,
+                   .logits = batch->logits, .states = batch->states};
 }
 
 /* Whether something can be read from a descriptor. */
@@ -112,34 +122,35 @@ static int has_news(int descriptor)
     return descriptor >= 0 && poll(&asked, 1, 0) > 0;
 }
 
-int decoder_roll(Decoder *decoder, const Model *model, const Batch *batch, const Ends *ends,
+int decoder_roll(Decoder *decoder, const Model *model, const Request *request, const Ends *ends,
                  int news, long best, const int64_t *slots, int64_t *chosen, float *behind,
                  long *levels)
 {
-    long rows = batch->wanted_rows, longest = 0, most = *levels;
-    Batch next = *batch;
-    next.likeliest = NULL; /* they are ranked below */
-    int status = decoder_run(decoder, model, &next);
+    Batch batch = batch_of(request), next;
+    long rows = batch.wanted_rows, longest = 0, most = *levels;
+    batch.likeliest = NULL; /* they are ranked below */
+    int status = run_batch(decoder, model, &batch);
     if (status)
         return status;
-    for (long i = 0; i < rows; i++)
-        if (batch->positions[batch->wanted[i]] + 1 + most > longest)
-            longest = batch->positions[batch->wanted[i]] + 1 + most;
-    int64_t *words = malloc((rows * (longest + WORDS_OF_ROW) + 1) * sizeof *words);
+    for (long i = 0; i < rows; i++) {
+        int64_t seen = 0;
+        run_of(&batch, batch.wanted[i], &seen);
+        longest = seen + most > longest ? seen + most : longest;
+    }
+    int64_t *words = malloc((rows * (longest + WORDS_OF_ROW) + 2) * sizeof *words);
     if (!words)
         return OUT_OF_MEMORY;
-    Course course = started(batch, most, slots, ends, longest, words);
+    Course course = started(&batch, most, slots, ends, longest, words);
     for (long i = 0; i < (most + 1) * rows * best; i++)
         chosen[i] = -1;
     for (*levels = 0; !status; ++*levels) {
-        rank(&course, batch->logits, model->head.out, best, chosen, behind);
+        rank(&course, batch.logits, model->head.out, best, chosen, behind);
         if (ends)
             end(&course, ends, *levels, best, behind);
         if (*levels == most || !course.alive || has_news(news))
             break;
-        next = further(&course, batch, *levels, best, slots, chosen);
-        status = decoder_run(decoder, model, &next);
-        slots += rows;
+        next = further(&course, &batch, *levels, best, chosen);
+        status = run_batch(decoder, model, &next);
         chosen += rows * best;
         behind += rows * best;
     }

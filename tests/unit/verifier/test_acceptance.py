@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from common.model.output import Computed
 from common.model.sampling import Row, sample
 from common.model.tree import Drawn, TokenTree
 from common.sampling_params import SamplingParams
@@ -83,7 +84,7 @@ def _round(tree: TokenTree, sampling: SamplingParams, before: tuple[int, ...]) -
     rows = [Row(params=sampling, position=50 + len(text)) for text in texts]
     logits = torch.tensor(np.array(lines), dtype=torch.float32)
     choices = sample(logits, rows).tolist()
-    accepted, last = rejection(Scores(tree=tree, choices=choices, logits=logits, rows=rows))
+    accepted, last = rejection(Scores(tree=tree, choices=choices, rows=rows, output=_only(logits)))
     return [*(tree.ids[node] for node in accepted), last]
 
 
@@ -133,7 +134,7 @@ def test_a_draft_from_the_target_itself_is_always_kept() -> None:
         params = SamplingParams(temperature=1.0, seed=seed)
         rows = [Row(params=params, position=9), Row(params=params, position=10)]
         logits = torch.tensor(np.array([FIRST, FIRST]), dtype=torch.float32)
-        accepted, _ = rejection(Scores(tree=tree, choices=[0, 0], logits=logits, rows=rows))
+        accepted, _ = rejection(Scores(tree=tree, choices=[0, 0], rows=rows, output=_only(logits)))
         assert accepted == [1]
 
 
@@ -144,7 +145,7 @@ def _scores(lines: list[list[float]], tree: TokenTree, temperature: float = 1.0)
         Row(params=SamplingParams(temperature=temperature), position=5 + depth)
         for depth in tree.depths
     ]
-    return Scores(tree=tree, choices=logits.argmax(-1).tolist(), logits=logits, rows=rows)
+    return Scores(tree=tree, choices=logits.argmax(-1).tolist(), rows=rows, output=_only(logits))
 
 
 # p, its entropy in nats, and min(0.09, 0.3 exp(-H)).
@@ -194,3 +195,8 @@ def test_typical_is_greedy_where_sampling_is() -> None:
     best = tree.add(0, 0)
     accepted, _ = Typical()(_scores([[0.5, 0.45, 0.03, 0.02]] * 3, tree, temperature=0.0))
     assert accepted == [best]
+
+
+def _only(logits: torch.Tensor) -> Computed:
+    """A pass of which nothing but the logits is asked."""
+    return Computed(logits=logits, states=logits[:, :0])

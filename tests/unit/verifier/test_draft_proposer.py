@@ -11,6 +11,7 @@ import torch
 from common import fence
 from common.model.blocks import BlockManager
 from common.model.kv_cache import KvLease
+from common.model.output import Computed
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
@@ -135,7 +136,7 @@ class Table:
             choices=(),
             accepted=accepted,
             ids=ids,
-            states=torch.empty(1, 0),
+            output=Computed(torch.empty(1, 0), torch.empty(1, 0)),
             wanted=wanted,
         )
         self.proposer.observe(self.sequence, outcome)

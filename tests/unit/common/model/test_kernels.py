@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from common.model.batch import Segment
 from common.model.kernels import WholePass
 from common.model.loader import load
 from common.model.native import NativeModel
+from common.model.output import Computed, Output
 from common.model.runner import Runner
 
 
@@ -30,11 +30,11 @@ def test_rows_that_influence_each_other_are_not_served(
     loaded = load(str(demo_draft), device="cpu")
     if not isinstance(loaded.forward, NativeModel):
         pytest.skip("no compiled decoder here")
-    right: Callable[..., tuple[object, ...]] = NativeModel.__call__
+    right = NativeModel.__call__
 
-    def wrong(self: NativeModel, segments: list[Segment]) -> tuple[object, ...]:
-        logits, *rest = right(self, segments)
-        return logits + len(segments[0].ids), *rest
+    def wrong(self: NativeModel, segments: list[Segment]) -> Output:
+        output = right(self, segments)
+        return Computed(output.logits + len(segments[0].ids), output.states)
 
     monkeypatch.setattr(NativeModel, "__call__", wrong)
     with pytest.raises(ModelError, match=r"through native1.*size of the batch \(kernels: torch"):

@@ -69,10 +69,10 @@ def test_the_cover_holds_every_node_once_on_downward_runs(lists: list[list[int]]
 def test_slots_are_distinct_and_reserved(lists: list[list[int]], start: int) -> None:
     tree = _tree(lists)
     reserved = start + tree_positions(tree)
-    slots = tree_slots(tree, tree.path_cover(), start, np.arange(reserved))
-    assert len(set(slots.tolist())) == len(tree)
-    assert slots.min() == start
-    assert slots.max() < reserved
+    slots = tree_slots(tree, start, np.arange(reserved))
+    assert len(set(slots)) == len(tree)
+    assert min(slots) == start
+    assert max(slots) < reserved
 
 
 @given(paths, st.data())

@@ -64,12 +64,12 @@ def test_rows_behind_paths_of_their_own_equal_sequential_decoding(target: Runner
     prefix, paths = list(range(3, 3 + PREFIX)), [[90, 91], [92, 93]]
     lease, scratch = _lease(target, PREFIX), _lease(target, 4)
     target.forward([Segment(prefix, 0, lease.slots, wanted=[])])
-    known, slots = lease.slots[:PREFIX], [[0, 1], [2, 3]]
+    slots = [[0, 1], [2, 3]]
     own = [[int(scratch.slots[index]) for index in pair] for pair in slots]
     for depth in range(2):
         ids = [path[depth] for path in paths]
         places = [pair[: depth + 1] for pair in own]
-        rows = target.forward([PathRows(ids, known, places, wanted=range(2))]).logits
+        rows = target.forward([PathRows(ids, PREFIX, lease.slots, places, wanted=range(2))]).logits
     lease.release()
     scratch.release()
     for row, path in zip(rows, paths, strict=True):

@@ -10,10 +10,13 @@ import torch
 
 from common.model.blocks import BlockManager
 from common.model.kv_cache import KvLease
+from common.model.output import Computed
 from common.model.tree import TokenTree
 from verifier.acceptance.coupled import walk
 from verifier.methods.base import Outcome, Proposer
 from verifier.sequence import Request, Sequence
+
+NO_OUTPUT = Computed(logits=torch.empty(1, 0), states=torch.empty(1, 0))
 
 Target = Callable[[Ids[int]], int]
 """The next token after a text."""
@@ -82,6 +85,6 @@ def _check(proposer: Proposer, target: Target, one: Sequence, tree: TokenTree) -
     accepted, last = walk(tree, choices)
     taken = one.commit([*(tree.ids[node] for node in accepted), last])
     ids, kept = one.ids[-taken:], accepted[:taken]
-    outcome = Outcome(tree=tree, choices=choices, accepted=kept, ids=ids, states=torch.empty(1, 0))
+    outcome = Outcome(tree=tree, choices=choices, accepted=kept, ids=ids, output=NO_OUTPUT)
     proposer.observe(one, outcome)
     return Round(tree, kept, ids)

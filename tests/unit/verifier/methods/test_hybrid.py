@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from common.model.output import Computed
 from common.model.tree import TokenTree
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
@@ -128,8 +129,8 @@ class Case:
     def _end(self, tree: TokenTree, accepted: list[int]) -> None:
         ids = [*(tree.ids[node] for node in accepted), 9]
         self.one.commit(ids)
-        states = torch.zeros(1, 1)
-        outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, states=states)
+        output = Computed(logits=torch.zeros(1, 0), states=torch.zeros(1, 1))
+        outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, output=output)
         self.hybrid.observe(self.one, outcome)
 
 

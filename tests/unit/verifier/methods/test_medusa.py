@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.model.output import Computed
 from common.model.tree import TokenTree
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
@@ -58,7 +59,8 @@ def _observe(
 ) -> None:
     ids = [*(tree.ids[node] for node in accepted), bonus]
     one.commit(ids)
-    outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, states=torch.zeros(1, 4))
+    output = Computed(logits=torch.zeros(1, 0), states=torch.zeros(1, 4))
+    outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, output=output)
     proposer.observe(one, outcome)
 
 

@@ -41,7 +41,7 @@ def segments(draw: st.DrawFn) -> list[Segment]:
             lengths = [draw(st.integers(1, 6)) for _ in range(rows)]
             paths = [spare[6 * row : 6 * row + n].tolist() for row, n in enumerate(lengths)]
             ids = [draw(st.integers(0, 98)) for _ in range(rows)]
-            batch.append(PathRows(ids, table[:start], paths, wanted=range(rows)))
+            batch.append(PathRows(ids, start, table, paths, wanted=range(rows)))
     return batch
 
 

@@ -91,7 +91,7 @@ def test_equal_loads_have_one_size() -> None:
 
 def test_rows_that_each_end_a_path_share_no_tail() -> None:
     known = np.arange(PAGE, PAGE + 70)
-    part = PathRows([1, 2], known, [[300], [400, 401]], wanted=[0, 1])
+    part = PathRows([1, 2], len(known), known, [[300], [400, 401]], wanted=[0, 1])
     keys = lay_out([part], page=PAGE, tile_rows=4, row_step=1)
     words = torch.from_numpy(keys.words)
     assert row_slots(words, keys.size, 0, PAGE).tolist() == [*known, 300]

@@ -17,7 +17,8 @@ from common.model.attention import AttentionContext
 from common.model.batch import Segment
 from common.model.kernels import WholePass
 from common.model.kv_cache import KvLease
-from common.model.runner import Output, Runner
+from common.model.output import Output
+from common.model.runner import Runner
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests import tiny_models

@@ -1,0 +1,114 @@
+"""Where the decoder reads and writes, found with few calls.
+
+A pass sweeps the caches, so what is done between two of them is as slow as the code and the objects
+that have to come back are many: to allocate a tensor or to ask numpy for an address costs more than
+another row of the pass does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MOST_ADDRESSES = 256
+
+_KEPT_ROWS = 64
+"""Room for more is given back."""
+
+
+class Addresses:
+    """Where arrays lie that come again and again."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[np.ndarray, int]] = {}  # kept, so that no other has its id
+
+    def of(self, array: np.ndarray) -> int:
+        """Where an array's numbers begin."""
+        known = self._known.get(id(array))
+        if known is None:
+            if len(self._known) >= _MOST_ADDRESSES:
+                self._known.clear()
+            known = self._known[id(array)] = array, address(array)
+        return known[1]
+
+
+class Room:
+    """What a pass writes of its wanted rows.
+
+    Args:
+        rows: How many there is room for.
+        vocab_size: Logits of each.
+        hidden: Numbers of each state.
+    """
+
+    def __init__(self, rows: int, vocab_size: int, hidden: int) -> None:
+        self.rows = rows
+        """How many there is room for."""
+        self.logits = np.empty((rows, vocab_size), dtype=np.float32)
+        """`[rows, V]`."""
+        self.states = np.empty((rows, hidden), dtype=np.int16)
+        """bfloat16, which numpy has not; `[rows, hidden]`."""
+        self.logits_at, self.states_at = address(self.logits), address(self.states)
+        """Where they begin."""
+        self.shown = False
+        """Whether there are tensors over any of it, or were."""
+
+
+class Written:
+    """What a pass wrote; tensors are made where somebody asks. An `Output`.
+
+    Args:
+        room: Where it wrote.
+        rows: How many rows.
+    """
+
+    def __init__(self, room: Room, rows: int) -> None:
+        self._room, self._rows = room, rows
+        self.likeliest: list[int] | None = None
+        """See `Output`."""
+
+    @property
+    def logits(self) -> Tensor:
+        """See `Output`."""
+        self._room.shown = True
+        return torch.from_numpy(self._room.logits[: self._rows])
+
+    @property
+    def states(self) -> Tensor:
+        """See `Output`."""
+        self._room.shown = True
+        return torch.from_numpy(self._room.states[: self._rows]).view(torch.bfloat16)
+
+
+class Rooms:
+    """Room for one pass after the other: the same again where nobody can tell.
+
+    Args:
+        vocab_size: Logits of a row.
+        hidden: Numbers of its state.
+    """
+
+    def __init__(self, vocab_size: int, hidden: int) -> None:
+        self._sizes = vocab_size, hidden
+        self._kept = Room(1, *self._sizes)
+        self._last: Callable[[], Written | None] = lambda: None  # what was written there
+
+    def take(self, rows: int) -> tuple[Room, Written]:
+        """Room for so many rows, and what will have been written there."""
+        room = self._kept
+        if rows > room.rows or room.shown or self._last() is not None:
+            room = Room(max(rows, 1), *self._sizes)
+        written = Written(room, rows)
+        if room.rows <= _KEPT_ROWS:
+            self._kept, self._last = room, weakref.ref(written)
+        return room, written
+
+
+def address(array: np.ndarray) -> int:
+    """Where an array's numbers begin."""
+    found: int = array.__array_interface__["data"][0]
+    return found
