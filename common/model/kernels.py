@@ -40,7 +40,7 @@ Kernels = Literal["auto", "torch"]
 """Whether passes may run through ours, or through torch's alone."""
 
 _NATIVE = "native1"
-_NATIVE_AMX = "native1-amx"
+_NATIVE_AMX = "native2-amx"
 _FUSED = "fused2"
 _CUDA = "cuda1"
 """Names of layers; the number rises with every change of their bits."""

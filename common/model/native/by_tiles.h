@@ -23,6 +23,7 @@
 #define GROUP_LINE (BLOCK * 4) /* bytes of a group's weights */
 #define MEANWHILE 2048         /* bytes of weights to fetch while sums are stored */
 #define FEW_ROWS 3             /* that are faster by vectors, though with the same sums */
+#define FEW_NARROW_ROWS 2      /* of 8-bit numbers, whose sums are exact */
 
 #define ASK_PERMISSION 0x1023 /* of arch_prctl */
 #define TILE_DATA 18          /* what is asked for */

@@ -5,10 +5,12 @@
 
 #include "decoder.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention.h"
+#include "attention_by_tiles.h"
+#include "attention_by_vectors.h"
 #include "pick.h"
 #include "product.h"
 #include "vector.h"
@@ -36,9 +38,8 @@ typedef struct {
     Stretch *stretches;                   /* [stretch_count] */
     const int64_t **row_tables;           /* [rows], in the order of runs, as those below */
     int64_t *row_positions, *row_lengths;
-    float *scores;                        /* [threads, score_step] */
-    bf16 *weights;                        /* [threads, weight_step] */
-    long y_step, a_step, score_step, weight_step, stretch_count;
+    Desk *desks;                          /* [threads] */
+    long y_step, a_step, stretch_count;
     int threads, tiled;
 } Pass;
 
@@ -163,14 +164,13 @@ static void look(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
-    float *scores = pass->scores + part.thread * pass->score_step;
-    bf16 *weights = pass->weights + part.thread * pass->weight_step;
     Ahead ahead = {pass->layer->out.packed, pass->layer->out.packed};
     if (part.count == 1) /* else another thread may read it */
         ahead.end += FETCHED_MEANWHILE;
     PART_OF(pass->stretch_count * model->kv_heads)
-        attend(model, pass->layer, i % model->kv_heads, pass->stretches + i / model->kv_heads,
-               pass->queries, pass->a, pass->a_step, scores, weights, &ahead);
+        (pass->tiled ? attend_by_tiles : attend_by_vectors)(
+            model, pass->layer, i % model->kv_heads, pass->stretches + i / model->kv_heads,
+            pass->queries, pass->a, pass->a_step, pass->desks + part.thread, &ahead);
 }
 
 static void norm_mlp(void *what, Part part)
@@ -299,6 +299,30 @@ static const int64_t *joined(const Batch *batch, long run, int64_t **room)
     return copy;
 }
 
+static long larger(long a, long b)
+{
+    return a > b ? a : b;
+}
+
+/* Positions at the beginning, in whole spans, that all rows of a stretch have the same slots for;
+   no end where they have one table. */
+static long agreed(const Stretch *stretch)
+{
+    long most = LONG_MAX;
+    for (long i = 1; i < stretch->count; i++) {
+        const int64_t *one = stretch->tables[i - 1], *other = stretch->tables[i];
+        if (one == other)
+            continue;
+        long length = larger(stretch->lengths[i - 1], stretch->lengths[i]), same = 0;
+        length = stretch->lengths[i - 1] + stretch->lengths[i] - length; /* the smaller */
+        while (same < length && one[same] == other[same])
+            same++;
+        same = same / SPAN * SPAN;
+        most = same < most ? same : most;
+    }
+    return most;
+}
+
 /* Lays runs out row by row and cuts them into stretches of rows that begin with the same key, as
    those of one sequence do; returns how many there are. */
 static long stretched(const Batch *batch, Pass *pass)
@@ -318,17 +342,14 @@ static long stretched(const Batch *batch, Pass *pass)
             if (!last || last->count == ROWS_TOGETHER || last->tables[0][0] != table[0]) {
                 last = pass->stretches + count++;
                 *last = (Stretch){batch->ordered + at, pass->row_positions + at,
-                                  pass->row_tables + at, pass->row_lengths + at, 0};
+                                  pass->row_tables + at, pass->row_lengths + at, 0, 0};
             }
             last->count++;
         }
     }
+    for (long i = 0; pass->tiled && i < count; i++)
+        pass->stretches[i].agreed = agreed(pass->stretches + i);
     return count;
-}
-
-static long larger(long a, long b)
-{
-    return a > b ? a : b;
 }
 
 /* Takes a piece of room; only counts where there is none. */
@@ -337,6 +358,24 @@ static void *taken(char *room, size_t *used, size_t bytes)
     void *piece = room ? room + *used : NULL;
     *used += (bytes + 63) / 64 * 64;
     return piece;
+}
+
+/* Lays a desk out in a room; see `taken`. */
+static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, char *room,
+                     size_t *used)
+{
+    long heads = model->heads / model->kv_heads, spans = (model->size + SPAN - 1) / SPAN;
+    long queries = (ROWS_TOGETHER * heads + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    long step = tile_step(longest);
+    Desk found = {.scores = taken(room, used, queries * step * sizeof(float))};
+    found.weights = taken(room, used, larger(queries, HEADS_TOGETHER) * step * sizeof(bf16));
+    if (tiled) {
+        found.queries = taken(room, used, queries * spans * SPAN * sizeof(bf16));
+        found.values = taken(room, used, step / SPAN * SPAN_VALUES * sizeof(bf16));
+        found.turned = taken(room, used, spans * LANES * sizeof *found.turned);
+    }
+    if (room)
+        *desk = found;
 }
 
 /* Lays a pass out in a room, or only says how many bytes it takes. */
@@ -350,11 +389,8 @@ static size_t lay_out(Pass *pass, int threads, char *room)
         longest = larger(longest, batch->positions[run] + count - 1);
         joined += tail_of(batch, run) ? batch->lengths[run] + tail_of(batch, run) : 0;
     }
-    longest = (longest / LANES + 1) * LANES;
     pass->a_step = larger(larger(seen, model->hidden), model->inner);
     pass->y_step = larger(seen + 2 * model->kv_heads * model->size, 2 * model->inner);
-    pass->score_step = ROWS_TOGETHER * (model->heads / model->kv_heads) * longest;
-    pass->weight_step = HEADS_TOGETHER * longest;
     size_t used = 0;
     pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);
     pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
@@ -369,8 +405,9 @@ static size_t lay_out(Pass *pass, int threads, char *room)
     pass->row_tables = taken(room, &used, rows * sizeof *pass->row_tables);
     pass->row_positions = taken(room, &used, rows * sizeof *pass->row_positions);
     pass->row_lengths = taken(room, &used, rows * sizeof *pass->row_lengths);
-    pass->scores = taken(room, &used, threads * pass->score_step * sizeof *pass->scores);
-    pass->weights = taken(room, &used, threads * pass->weight_step * sizeof *pass->weights);
+    pass->desks = taken(room, &used, threads * sizeof *pass->desks);
+    for (int thread = 0; thread < threads; thread++)
+        lay_desk(pass->desks + thread, model, pass->tiled, longest, room, &used);
     return used;
 }
 

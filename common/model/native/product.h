@@ -15,7 +15,7 @@ static void multiply(int tiled, const Product *product, long count, const Rows *
                      long y_step, int adds, int part, int parts)
 {
     int narrow = product->scales != NULL;
-    if (tiled && count > FEW_ROWS)
+    if (tiled && count > (narrow ? FEW_NARROW_ROWS : FEW_ROWS))
         multiply_by_tiles(narrow, product, count, rows, y, y_step, adds, part, parts);
     else if (tiled && !narrow)
         multiply_few(product, count, rows, y, y_step, adds, part, parts);

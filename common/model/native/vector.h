@@ -22,6 +22,12 @@ INLINE __mmask16 first_lanes(long count)
     return count >= LANES ? 0xffff : (__mmask16)((1u << (count > 0 ? count : 0)) - 1);
 }
 
+/* Numbers below a count, of a vector of bfloat16. */
+INLINE __mmask32 first_halves(long count)
+{
+    return count >= 2 * LANES ? ~0u : (1u << count) - 1;
+}
+
 INLINE __m512 widened(__m256i x)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));

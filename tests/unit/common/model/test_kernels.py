@@ -37,5 +37,5 @@ def test_rows_that_influence_each_other_are_not_served(
         return Computed(output.logits + len(segments[0].ids), output.states)
 
     monkeypatch.setattr(NativeModel, "__call__", wrong)
-    with pytest.raises(ModelError, match=r"through native1.*size of the batch \(kernels: torch"):
+    with pytest.raises(ModelError, match=r"through native.*size of the batch \(kernels: torch"):
         Runner(loaded, kv_bytes=4 << 20)

@@ -21,7 +21,7 @@ from common.model.cuda import reference
 from common.model.cuda.keys import Keys, lay_out, section, tile_rows
 from common.model.quantized import round_weight
 from common.model.tree import TokenTree
-from tests.unit.common.model.cuda.batches import PAGE, PAGES, segments
+from tests.unit.common.model.batches import PAGE, PAGES, segments
 
 pytest.importorskip("triton")
 

@@ -20,7 +20,7 @@ from common.model.cuda.keys import (
 )
 from common.model.cuda.reference import row_slots
 from common.model.kv_cache import TRASH_SLOT
-from tests.unit.common.model.cuda.batches import PAGE, segments
+from tests.unit.common.model.batches import PAGE, segments
 
 
 @given(segments(), st.sampled_from([1, 2, 5, 16]), st.sampled_from([1, 16, 64]))

@@ -17,7 +17,7 @@ _MOST_SEGMENTS, _MOST_POSITION = 4, 150
 
 @st.composite
 def segments(draw: st.DrawFn) -> list[Segment]:
-    """Chains, trees and rows of paths of their own, on pages that no two share."""
+    """Chains, trees and rows of paths of their own; some begin with pages of another."""
     free = draw(st.permutations(range(1, PAGES)))
     batch = []
     for _ in range(draw(st.integers(1, _MOST_SEGMENTS))):
@@ -42,6 +42,11 @@ def segments(draw: st.DrawFn) -> list[Segment]:
             paths = [spare[6 * row : 6 * row + n].tolist() for row, n in enumerate(lengths)]
             ids = [draw(st.integers(0, 98)) for _ in range(rows)]
             batch.append(PathRows(ids, start, table, paths, wanted=range(rows)))
+        forked = draw(st.sampled_from([0, *range(1, batch[-1].start // PAGE + 1)]))
+        if forked:
+            own, free = _lease(free, PAGE)
+            table = np.concatenate([batch[-1].slots[: forked * PAGE], own])
+            batch.append(Segment([draw(st.integers(0, 98))], forked * PAGE, table, wanted=[0]))
     return batch
 
 

@@ -1,0 +1,138 @@
+/* Attention by vectors: what every processor that runs this has. */
+
+#ifndef PACELINE_ATTENTION_BY_VECTORS_H
+#define PACELINE_ATTENTION_BY_VECTORS_H
+
+#include "attention.h"
+
+#define HEADS_TOGETHER 8 /* heads whose values are summed together */
+
+/* Weighted sums of values for `heads` queries, 32 values wide, two positions at a time. */
+INLINE void gather(int heads, const bf16 *weights, long weights_step, const float *totals,
+                   const bf16 *values, const int64_t *slots, long from, long count, long slot_step,
+                   bf16 *out, long out_step, long width)
+{
+    __mmask32 mask = first_halves(width);
+    __m512 acc[HEADS_TOGETHER][2];
+#pragma GCC unroll 8
+    for (int head = 0; head < heads; head++)
+        acc[head][0] = acc[head][1] = _mm512_setzero_ps();
+    for (long at = from / 2 * 2; at < count; at += 2) { /* what is not seen has no weight */
+        long here = slots[at < from ? at + 1 : at], next = slots[at + 1 < count ? at + 1 : at];
+        __m512i one = _mm512_maskz_loadu_epi16(mask, values + here * slot_step);
+        __m512i two = _mm512_maskz_loadu_epi16(mask, values + next * slot_step);
+        __m512i first, second;
+        interleaved(one, two, &first, &second);
+#pragma GCC unroll 8
+        for (int head = 0; head < heads; head++) {
+            const bf16 *weight = weights + head * weights_step + at;
+            __m512i both = _mm512_set1_epi32(*(const int32_t *)weight);
+            acc[head][0] = dot_pairs(acc[head][0], first, both);
+            acc[head][1] = dot_pairs(acc[head][1], second, both);
+        }
+    }
+#pragma GCC unroll 8
+    for (int head = 0; head < heads; head++) {
+        __m512 total = _mm512_set1_ps(totals[head]);
+        store_bf16(out + head * out_step, first_lanes(width), _mm512_div_ps(acc[head][0], total));
+        store_bf16(out + head * out_step + LANES, first_lanes(width - LANES),
+                   _mm512_div_ps(acc[head][1], total));
+    }
+}
+
+/* Whether two rows find the same keys in a whole block. */
+INLINE int alike(const Stretch *stretch, long one, long other, long block)
+{
+    const int64_t *a = stretch->tables[one] + block, *b = stretch->tables[other] + block;
+    long one_ends = stretch->lengths[one] - block, other_ends = stretch->lengths[other] - block;
+    if (one_ends != other_ends && (one_ends < LANES || other_ends < LANES))
+        return 0; /* a block past the end of a table repeats the last key there */
+    long count = one_ends < LANES ? one_ends : LANES;
+    return a == b || !memcmp(a, b, count * sizeof *a);
+}
+
+/* Scores of one block of positions, for every row that sees some of it. */
+static void score_block(const Model *model, const Layer *layer, long kv_head,
+                        const Stretch *stretch, long block, const bf16 *queries, float *scores,
+                        long step, Ahead *ahead)
+{
+    long size = model->size, slot_step = model->kv_heads * 2 * size;
+    long heads = model->heads / model->kv_heads;
+    const bf16 *keys = layer->cache + kv_head * 2 * size;
+    for (long d = 0; d < size; d += PAIR_LANES) {
+        __m512i turned[LANES];
+        long width = size - d < PAIR_LANES ? size - d : PAIR_LANES, held = -1;
+        __mmask32 mask = first_halves(width);
+        for (long i = 0; i < stretch->count; i++) {
+            long position = stretch->positions[i];
+            if (position < block || first_seen(layer, position) >= block + LANES)
+                continue;
+            if (held < 0 || !alike(stretch, held, i, block))
+                load_turned(keys + d, stretch->tables[i] + block, stretch->lengths[i] - block,
+                            slot_step, mask, turned);
+            held = i;
+            for (long head = 0; head < heads; head++) {
+                long at = stretch->rows[i] * model->heads + kv_head * heads + head;
+                const int32_t *query = (const int32_t *)(queries + at * size + d);
+                float *line = scores + (i * heads + head) * step + block;
+                __m512 sum = d ? _mm512_loadu_ps(line) : _mm512_setzero_ps();
+                if (width == PAIR_LANES) {
+#pragma GCC unroll 16
+                    for (int pair = 0; pair < LANES; pair++)
+                        sum = dot_pairs(sum, turned[pair], _mm512_set1_epi32(query[pair]));
+                } else {
+                    for (int pair = 0; pair < width / 2; pair++)
+                        sum = dot_pairs(sum, turned[pair], _mm512_set1_epi32(query[pair]));
+                }
+                _mm512_storeu_ps(line, sum);
+            }
+            fetch_ahead(ahead);
+        }
+    }
+}
+
+/* What the query heads of one key/value head see in some rows.
+
+   queries: [rows, heads, size]; out: [rows, out_step]; the row's heads stand side by side. */
+static void attend_by_vectors(const Model *model, const Layer *layer, long kv_head,
+                              const Stretch *stretch, const bf16 *queries, bf16 *out,
+                              long out_step, const Desk *desk, Ahead *ahead)
+{
+    long size = model->size, slot_step = model->kv_heads * 2 * size;
+    long heads = model->heads / model->kv_heads, first_head = kv_head * heads;
+    const bf16 *values = layer->cache + kv_head * 2 * size + size;
+    float *scores = desk->scores;
+    bf16 *weights = desk->weights;
+    long nearest, last;
+    extent(layer, stretch, &nearest, &last);
+    long step = (last / LANES + 1) * LANES;
+    if (kv_head == 0)
+        fetch(model, layer, stretch);
+    for (long block = nearest / LANES * LANES; block <= last; block += LANES)
+        score_block(model, layer, kv_head, stretch, block, queries, scores, step, ahead);
+    for (long i = 0; i < stretch->count; i++) {
+        long seen = stretch->positions[i] + 1, from = first_seen(layer, stretch->positions[i]);
+        for (long first = 0; first < heads; first += HEADS_TOGETHER) {
+            int together = heads - first < HEADS_TOGETHER ? heads - first : HEADS_TOGETHER;
+            float totals[HEADS_TOGETHER];
+            for (int head = 0; head < together; head++) {
+                totals[head] = soften(scores + (i * heads + first + head) * step, model->scale,
+                                      from, seen, weights + head * step);
+                fetch_ahead(ahead);
+            }
+            bf16 *to = out + stretch->rows[i] * out_step + (first_head + first) * size;
+            for (long d = 0; d < size; d += PAIR_LANES)
+#define GATHER(n) \
+    case n: \
+        gather(n, weights, step, totals, values + d, stretch->tables[i], from, seen, slot_step, \
+               to + d, size, size - d); \
+        break;
+                switch (together) {
+                    GATHER(1) GATHER(2) GATHER(3) GATHER(4) GATHER(5) GATHER(6) GATHER(7) GATHER(8)
+                }
+#undef GATHER
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,86 @@
+"""What a row of the compiled decoder sees is its own, and what it makes of it, too."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.model.batch import Segment
+from common.model.native import NativeModel
+from common.model.native.library import available
+from common.model.runner import Runner
+from tests import tiny_models
+from tests.inprocess import runner
+from tests.unit.common.model.batches import segments
+
+pytestmark = pytest.mark.skipif(not available(), reason="no compiler or no AVX-512 BF16 here")
+
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "two heads a key": ("llama", {}),
+    "five": ("llama", {"hidden_size": 80, "num_attention_heads": 10, "head_dim": 32}),
+    "twelve": ("llama", {"num_attention_heads": 12, "num_key_value_heads": 1, "head_dim": 40}),
+    "wide": ("llama", {"num_attention_heads": 6, "head_dim": 80}),
+    "window": ("mistral", {"num_attention_heads": 8}),
+}
+
+
+@cache
+def _target(shape: str) -> Runner:
+    kind, sizes = SHAPES[shape]
+    with TemporaryDirectory() as directory:
+        return runner(tiny_models.save(kind, Path(directory), **sizes), "bfloat16")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@given(batch=segments(), seed=st.integers(0, 9))
+@settings(max_examples=25)
+def test_a_row_has_the_bits_it_has_alone(shape: str, batch: list[Segment], seed: int) -> None:
+    """In chains, in trees, and beside texts that begin alike; nothing else is read."""
+    target = _target(shape)
+    assert isinstance(target.loaded.forward, NativeModel)
+    generator = torch.Generator().manual_seed(seed)
+    for layer in target.pool.layers:
+        layer.fill_(float("nan"))
+        for part in batch:
+            known = torch.from_numpy(part.slots[: part.start])
+            keys = torch.randn(len(known), *layer.shape[1:], generator=generator)
+            layer[known] = keys.to(layer.dtype)
+    _fill_paths(target, batch, generator)
+    together = iter(target.forward(batch).logits.clone())
+    for part in batch:
+        alone = {
+            row: _alone(target, part.ids[row], part.run_table(run)[: part.run_start(run) + at + 1])
+            for run in part.runs
+            for at, row in enumerate(run)
+        }
+        for row in part.wanted:
+            logits = next(together)
+            assert torch.equal(logits, alone[row])
+            assert logits.isfinite().all()
+
+
+def _fill_paths(target: Runner, batch: list[Segment], generator: torch.Generator) -> None:
+    """Gives what stands between committed tokens and a row keys and values, where no row does."""
+    written = {int(slot) for part in batch for slot in part.row_slots}
+    for part in batch:
+        for run in part.runs:
+            for slot in part.run_table(run)[part.start :]:
+                if int(slot) not in written:
+                    written.add(int(slot))
+                    for layer in target.pool.layers:
+                        keys = torch.randn(layer.shape[1:], generator=generator)
+                        layer[int(slot)] = keys.to(layer.dtype)
+
+
+def _alone(target: Runner, token: int, table: np.ndarray) -> torch.Tensor:
+    """Logits of one token, which sees what stands in the slots of a table. # [V]"""
+    table = np.ascontiguousarray(table)
+    return target.forward([Segment([token], len(table) - 1, table, wanted=[0])]).logits[0].clone()
