@@ -39,7 +39,7 @@ Quantize = Literal["none", "int8", "int4"]
 Kernels = Literal["auto", "torch"]
 """Whether passes may run through ours, or through torch's alone."""
 
-_NATIVE = "native1"
+_NATIVE = "native2"
 _NATIVE_AMX = "native2-amx"
 _FUSED = "fused2"
 _CUDA = "cuda1"

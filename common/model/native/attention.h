@@ -81,6 +81,7 @@ INLINE void interleaved(__m512i one, __m512i two, __m512i *first, __m512i *secon
 static float soften(const float *scores, float scale, long from, long count, bf16 *weights)
 {
     __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
+    __m512 steps = _mm512_set1_ps(scale * 1.44269504088896341f); /* a number of powers of two */
     long begin = from / LANES * LANES;
     for (long at = begin; at < count; at += LANES) {
         __mmask16 seen = first_lanes(count - at) & ~first_lanes(from - at);
@@ -90,7 +91,7 @@ static float soften(const float *scores, float scale, long from, long count, bf1
     for (long at = begin; at < count; at += LANES) {
         __mmask16 seen = first_lanes(count - at) & ~first_lanes(from - at);
         __m512 under = _mm512_sub_ps(_mm512_loadu_ps(scores + at), most);
-        __m512 weight = exp_of(_mm512_mul_ps(under, _mm512_set1_ps(scale)));
+        __m512 weight = exp2_of(_mm512_mul_ps(under, steps));
         weight = _mm512_maskz_mov_ps(seen, weight);
         store_bf16(weights + at, 0xffff, weight);
         sum = _mm512_add_ps(sum, weight);

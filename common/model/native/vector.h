@@ -49,6 +49,20 @@ INLINE __m512 dot_pairs(__m512 acc, __m512i a, __m512i b)
     return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
 }
 
+/* 2^x to about one unit in the last place, for x of 0 or less; 0 far below, so that masked lanes
+   vanish. */
+INLINE __m512 exp2_of(__m512 x)
+{
+    __m512 n = _mm512_roundscale_ps(x, 0), r = _mm512_sub_ps(x, n);
+    __m512 p = _mm512_set1_ps(1.32647e-3f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.67151e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.550734e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022242e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314698e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+
 /* exp(x) to about one unit in the last place; 0 far below, so that masked lanes vanish. */
 INLINE __m512 exp_of(__m512 x)
 {
