@@ -69,9 +69,8 @@ class Scheduler:
             for sequence in self.running
             if sequence.pending == 1 and self.proposer(sequence).ready(sequence, now)
         ]
-        prefilling = sorted(
-            (sequence for sequence in self.running if sequence.pending > 1), key=self.waiting.rows
-        )
+        prefilling = [sequence for sequence in self.running if sequence.pending > 1]
+        prefilling.sort(key=self.waiting.rows)
         batch = self._decode(decoding, quota=self._prefill_quota if prefilling else 0)
         budget = self._config.max_batch_tokens - sum(work.batch_rows for work in batch)
         for sequence in prefilling:

@@ -123,13 +123,27 @@ class TokenTree:
 
     def probes(self, nodes: Iterable[int]) -> int:
         """How many of these nodes are probes."""
-        return sum(1 for node in nodes if node in self._probes)
+        return sum(1 for node in nodes if node in self._probes) if self._probes else 0
 
     def add_path(self, ids: Iterable[int], parent: int = 0) -> int:
         """Adds a chain below `parent`, sharing what is there; returns its last node."""
+        if len(self.ids) == 1:
+            return self._begin_with(list(ids))
         for token in ids:
             parent = self.add(parent, token)
         return parent
+
+    def _begin_with(self, ids: list[int]) -> int:
+        """A chain of new nodes below the root, which is alone: what most drafts are."""
+        count = len(ids)
+        self.ids += ids
+        self.parents += range(count)
+        self.depths += range(1, count + 1)
+        self.owners += [self.owner] * count
+        self._children = [{token: node} for node, token in enumerate(ids, 1)]
+        self._children.append({})
+        self._cover = [list(range(count + 1))]
+        return count
 
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` with this id, if there is one."""

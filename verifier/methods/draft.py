@@ -325,9 +325,11 @@ def _came_at(arrival: Arrival) -> float:
 
 def _add(branch: Branch, tree: TokenTree) -> list[int]:
     """Adds a branch as a chain; returns its nodes."""
+    if not branch.drawn:
+        return tree.path(tree.add_path(branch.ids))
     nodes, node = [], 0
-    for at, token in enumerate(branch.ids):
-        node = tree.draw(node, token, branch.drawn[at]) if branch.drawn else tree.add(node, token)
+    for token, drawn in zip(branch.ids, branch.drawn, strict=True):
+        node = tree.draw(node, token, drawn)
         nodes.append(node)
     return nodes
 

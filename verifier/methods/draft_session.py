@@ -30,6 +30,8 @@ class Branch:
 
     def cut(self, length: int) -> Branch:
         """Its first tokens."""
+        if length >= len(self.ids):
+            return self
         return Branch(self.ids[: max(length, 0)], self.drawn[: max(length, 0)])
 
 
