@@ -7,38 +7,43 @@ from collections.abc import Sequence
 from paceline.v1 import drafter_pb2
 
 from common.model.tree import Drawn
-from verifier.methods.draft_link import Arrival, RoundKey
+from verifier.methods.draft_link import Branch
 
 _MOST_ROUNDING = 1e-3
 """By how much the probabilities of a distribution may miss 1."""
 
 
-def read(branches: drafter_pb2.Branches, vocab_size: int, came_at: float) -> list[Arrival | None]:
-    """Reads the branches for one round.
+class Received:
+    """Branches for one round, as they were sent. A `Wave`.
 
     Args:
-        branches: As they were sent.
+        message: They.
         vocab_size: Of the target.
         came_at: When, in seconds of the monotonic clock.
-
-    Returns:
-        For each what arrived; None where it cannot be checked.
     """
-    session, incarnation = branches.session, branches.incarnation
-    base, path_hash = branches.base, branches.path_hash
-    found: list[Arrival | None] = []
-    for branch in branches.branches:  # several in each round: every call here counts
+
+    def __init__(self, message: drafter_pb2.Branches, vocab_size: int, came_at: float) -> None:
+        self.session, self.incarnation = message.session, message.incarnation
+        self.base, self.path_hash = message.base, message.path_hash
+        self.came_at: float | None = came_at
+        self._branches, self._vocab_size = message.branches, vocab_size
+
+    def find(self, accepted: int, bonus: int) -> Branch | None:
+        """See `Wave`."""
+        for branch in self._branches:
+            if branch.accepted == accepted and branch.bonus == bonus:
+                return self._checked(branch)
+        return None
+
+    def _checked(self, branch: drafter_pb2.Branch) -> Branch:
         ids, drawn = tuple(branch.ids), branch.drawn
-        if branch.offset or max(ids, default=0) >= vocab_size:  # each is sent whole so far
-            found.append(None)
-            continue
-        if drawn and not _all_can_be_drawn(ids, drawn, vocab_size):
-            found.append(None)
-            continue
-        key = RoundKey(base, path_hash, branch.accepted, branch.bonus)
-        draws = tuple(Drawn(tuple(one.ids), tuple(one.probabilities)) for one in drawn)
-        found.append(Arrival(session, incarnation, key, ids, draws, came_at))
-    return found
+        if branch.offset:  # each is sent whole so far
+            raise ValueError("it continues one that never came")
+        if max(ids, default=0) >= self._vocab_size:
+            raise ValueError("the target does not know its ids")
+        if drawn and not _all_can_be_drawn(ids, drawn, self._vocab_size):
+            raise ValueError("its ids were not drawn from what it says")
+        return Branch(ids, tuple(Drawn(tuple(one.ids), tuple(one.probabilities)) for one in drawn))
 
 
 def _all_can_be_drawn(

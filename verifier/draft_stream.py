@@ -26,7 +26,7 @@ from common.rpc.channel import Line
 from common.rpc.convert import sampling_to_proto
 from common.sampling_params import SamplingParams
 from common.tls_config import TlsConfig
-from verifier.branches import read
+from verifier.branches import Received
 from verifier.engine import Engine
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft import DraftProposer
@@ -67,6 +67,7 @@ class GrpcDraftLink:
     ) -> None:
         self.clock, self.meter = DraftClock(), PairMeter()
         self._address, self._hello, self._tls = address, hello, tls
+        self._vocab_size = hello.vocab_size
         self._engine, self._proposer, self._loop = engine, proposer, loop
         self._message = drafter_pb2.DraftRequest()
         self._filled = False
@@ -269,11 +270,8 @@ class GrpcDraftLink:
             partial(proposer.warmed, one.session, one.incarnation) for one in response.readies
         ]
         for branches in response.branches:
-            for arrival in read(branches, self._hello.vocab_size, came_at):
-                if arrival is not None:
-                    notes.append(partial(proposer.arrived, arrival))
-                else:
-                    notes.append(proposer.senseless)
+            wave = Received(branches, self._vocab_size, came_at)
+            notes.append(partial(proposer.arrived, wave))
         for drop in response.drops:
             _log.info("drafter gave up a session", extra={"reason": drop.reason})
             notes.append(partial(proposer.dropped, drop.session, drop.incarnation))

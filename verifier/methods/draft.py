@@ -18,14 +18,14 @@ from common.fading_mean import FadingMean
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
-from verifier.methods.draft_link import Arrival, DraftLink, LinkSource, RoundKey, Wish
-from verifier.methods.draft_session import Asked, Branch, DraftSession
+from verifier.methods.draft_link import Branch, DraftLink, LinkSource, RoundKey, Wave, Wish
+from verifier.methods.draft_session import Asked, DraftSession
 from verifier.methods.gate import Gate
 from verifier.methods.pairing import Pairing
 from verifier.sequence import Sequence
 
 _MOST_AHEAD = 64
-"""Branches kept for outcomes of one round."""
+"""Waves kept for outcomes of one round."""
 
 _MOST_UNTOLD = 32
 """Tokens that gather while no draft is wanted; one message tells them, for each costs the step. A
@@ -101,7 +101,7 @@ class DraftProposer:
         session.key, session.branch = None, None
         session.tree, session.proposed = tree, _add(branch.cut(budget), tree)
         if len(session.proposed) < len(branch):  # cut: nobody drafts for its outcomes
-            session.flight, session.ahead = None, {}
+            session.flight, session.ahead = None, []
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Tells the drafter, and asks for the branch after this outcome."""
@@ -138,9 +138,9 @@ class DraftProposer:
             if much or not session.warm:
                 self._pairing.part(session)
                 return
-        branch = Branch()
+        branch = None
         if right == len(ids) - 1:  # else another method went on where the chain broke
-            branch = session.ahead.get((key.accepted, key.bonus), branch)
+            branch = self._foreseen(session, key)
         wants = drafting and outcome.wanted
         wish = self._wish(sequence, session, session.link, now) if wants else Wish()
         wanted = wish.draft_tokens
@@ -150,13 +150,13 @@ class DraftProposer:
             if much and not wanted and not self._pairing.pays(session.link):
                 self._pairing.part(session)
                 return
-        branch = branch.cut(sequence.room - 1 if wanted else 0)
+        branch = (branch or Branch()).cut(sequence.room - 1 if wanted else 0)
         key = self._tell(session, session.link, key, ids, wish, len(branch))
         session.branch, session.wanted, session.key = None, wanted, key if wanted else None
         if checked:
             session.link.clock.foresaw(bool(branch))
         session.past = session.flight or session.past
-        session.flight, session.ahead = None, {}
+        session.flight, session.ahead = None, []
         if branch:
             self._take(session, branch, key)
         session.sent_at = now
@@ -180,30 +180,31 @@ class DraftProposer:
         waiting = [s.deadline for s in sessions if s.key is not None and s.branch is None]
         return min(waiting, default=None)
 
-    def arrived(self, arrival: Arrival) -> None:
-        """Takes a branch: the one that is waited for, or one for an outcome yet to come."""
-        session, key = self._by_id.get(arrival.session), arrival.key
-        if session is None:  # gone while its branch was on the way, or never there
-            self.stale += arrival.session > self._next_id
-        elif session.link is None or session.incarnation != arrival.incarnation:
+    def arrived(self, wave: Wave) -> None:
+        """Takes branches: the one that is waited for, or some for outcomes yet to come."""
+        session, came = self._by_id.get(wave.session), (wave.base, wave.path_hash)
+        if session is None:  # gone while they were on the way, or never there
+            self.stale += wave.session > self._next_id
+        elif session.link is None or session.incarnation != wave.incarnation:
             self.stale += 1
-        elif session.key == key and session.branch is None:
-            seconds = max(_came_at(arrival) - session.sent_at, 0.0)
-            session.link.clock.answered(len(arrival.ids), seconds, probe=session.probe)
+        elif session.branch is None and (branch := self._find(wave, session.key)) is not None:
+            assert session.key is not None
+            seconds = max(_came_at(wave) - session.sent_at, 0.0)
+            session.link.clock.answered(len(branch), seconds, probe=session.probe)
             if session.probe and self._pairing.too_far(session.link):
                 session.length.stop_trial()
             session.probe = False
-            session.link.meter.answered(len(arrival.ids), seconds)
-            self._take(session, Branch(arrival.ids, arrival.drawn).cut(session.wanted), key)
-        elif session.flight == (key.base, key.path_hash) and len(session.ahead) < _MOST_AHEAD:
-            session.ahead[key.accepted, key.bonus] = Branch(arrival.ids, arrival.drawn)
-        elif session.late is not None and session.late.key == key:
+            session.link.meter.answered(len(branch), seconds)
+            self._take(session, branch.cut(session.wanted), session.key)
+        elif session.flight == came and len(session.ahead) < _MOST_AHEAD:
+            session.ahead.append(wave)
+        elif session.late and (branch := self._find(wave, session.late.key)) is not None:
             self.stale += 1
             # Too late to use, it still tells how long the way is.
-            seconds = max(_came_at(arrival) - session.late.at, 0.0)
-            session.link.clock.answered(len(arrival.ids), seconds)
+            seconds = max(_came_at(wave) - session.late.at, 0.0)
+            session.link.clock.answered(len(branch), seconds)
             session.late = None
-        elif session.past != (key.base, key.path_hash):  # else drafted ahead, for nothing
+        elif session.past != came:  # else drafted ahead, for nothing
             self.stale += 1
 
     def warmed(self, session_id: int, incarnation: int) -> None:
@@ -211,10 +212,6 @@ class DraftProposer:
         session = self._by_id.get(session_id)
         if session is not None and session.incarnation == incarnation:
             session.warm = True
-
-    def senseless(self) -> None:
-        """A branch had ids that the target does not know, or continued one that never came."""
-        self.stale += 1
 
     def dropped(self, session_id: int, incarnation: int) -> None:
         """The drafter gave a session up: go on with the next drafter, or plainly."""
@@ -236,6 +233,24 @@ class DraftProposer:
         if session is None or session.link is None:
             return 0.0, 0.0
         return session.ready_at, session.link.clock.cost.at(0)
+
+    def _foreseen(self, session: DraftSession, key: RoundKey) -> Branch | None:
+        """The branch that came ahead of an outcome, if one did; the latest, of several."""
+        for wave in reversed(session.ahead):
+            branch = self._find(wave, key)
+            if branch is not None:
+                return branch
+        return None
+
+    def _find(self, wave: Wave, key: RoundKey | None) -> Branch | None:
+        """A wave's branch for an outcome, if it has one that makes sense."""
+        if key is None or (wave.base, wave.path_hash) != (key.base, key.path_hash):
+            return None
+        try:
+            return wave.find(key.accepted, key.bonus)
+        except ValueError:
+            self.stale += 1
+            return None
 
     def _measure(
         self,
@@ -272,7 +287,7 @@ class DraftProposer:
         """Makes a branch the next to be checked: from now on outcomes of it may be drafted for."""
         session.key, session.branch, session.ready_at = key, branch, time.monotonic()
         path_hash = fence.extend(session.path_hash, branch.ids)
-        session.flight, session.ahead = (session.base, path_hash), {}
+        session.flight, session.ahead = (session.base, path_hash), []
 
     def _tell(
         self,
@@ -318,9 +333,9 @@ class DraftProposer:
         return self._pairing.wish(sequence.request, session.length, link, sequence.room - 1)
 
 
-def _came_at(arrival: Arrival) -> float:
-    """When a branch came: a pass that ran meanwhile is no part of its way."""
-    return time.monotonic() if arrival.came_at is None else arrival.came_at
+def _came_at(wave: Wave) -> float:
+    """When branches came: a pass that ran meanwhile is no part of their way."""
+    return time.monotonic() if wave.came_at is None else wave.came_at
 
 
 def _add(branch: Branch, tree: TokenTree) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from common.model.tree import Drawn
@@ -25,22 +26,90 @@ class RoundKey(NamedTuple):
     """The token after them."""
 
 
+@dataclass(frozen=True)
+class Branch:
+    """Draft tokens after an outcome."""
+
+    ids: tuple[int, ...] = ()
+    """They."""
+    drawn: tuple[Drawn, ...] = ()
+    """What each was drawn from, where that was asked for."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def cut(self, length: int) -> Branch:
+        """Its first tokens."""
+        if length >= len(self.ids):
+            return self
+        return Branch(self.ids[: max(length, 0)], self.drawn[: max(length, 0)])
+
+
+class Wave(Protocol):
+    """Branches for outcomes of one round, as they came from a drafter.
+
+    At most one of them is ever wanted, so none is looked at before.
+    """
+
+    @property
+    def session(self) -> int:
+        """Which session."""
+
+    @property
+    def incarnation(self) -> int:
+        """Of its mirror."""
+
+    @property
+    def base(self) -> int:
+        """Of the round; see `RoundKey`."""
+
+    @property
+    def path_hash(self) -> int:
+        """Of the round; see `RoundKey`."""
+
+    @property
+    def came_at(self) -> float | None:
+        """When, in seconds of the monotonic clock; None where nobody looked. The engine hears of it
+        only after the step it is in."""
+
+    def find(self, accepted: int, bonus: int) -> Branch | None:
+        """The branch for an outcome, if there is one.
+
+        Raises:
+            ValueError: It has ids that the target does not know, or continues one that never came.
+        """
+
+
 class Arrival(NamedTuple):
-    """A branch as it came from a drafter."""
+    """A wave of one branch, where no wire is between."""
 
     session: int
-    """Which session."""
+    """See `Wave`."""
     incarnation: int
-    """Of its mirror."""
+    """See `Wave`."""
     key: RoundKey
     """The outcome it continues."""
     ids: tuple[int, ...]
     """Draft tokens."""
     drawn: tuple[Drawn, ...] = ()
-    """What each was drawn from, where that was asked for."""
+    """See `Branch`."""
     came_at: float | None = None
-    """When, in seconds of the monotonic clock; None where nobody looked. The engine hears of it
-    only after the step it is in."""
+    """See `Wave`."""
+
+    @property
+    def base(self) -> int:
+        """See `Wave`."""
+        return self.key.base
+
+    @property
+    def path_hash(self) -> int:
+        """See `Wave`."""
+        return self.key.path_hash
+
+    def find(self, accepted: int, bonus: int) -> Branch | None:
+        """See `Wave`."""
+        asked = (accepted, bonus) == (self.key.accepted, self.key.bonus)
+        return Branch(self.ids, self.drawn) if asked else None
 
 
 class Wish(NamedTuple):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from common import fence
-from common.model.tree import Drawn, TokenTree
+from common.model.tree import TokenTree
 from verifier.methods.draft_length import DraftLength
-from verifier.methods.draft_link import DraftLink, RoundKey
+from verifier.methods.draft_link import Branch, DraftLink, RoundKey, Wave
 
 
 class Asked(NamedTuple):
@@ -16,23 +16,6 @@ class Asked(NamedTuple):
 
     key: RoundKey
     at: float
-
-
-@dataclass(frozen=True)
-class Branch:
-    """Draft tokens of one round."""
-
-    ids: tuple[int, ...] = ()
-    drawn: tuple[Drawn, ...] = ()  # what each was drawn from, or empty
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def cut(self, length: int) -> Branch:
-        """Its first tokens."""
-        if length >= len(self.ids):
-            return self
-        return Branch(self.ids[: max(length, 0)], self.drawn[: max(length, 0)])
 
 
 @dataclass
@@ -63,11 +46,11 @@ class DraftSession:
     past: tuple[int, int] | None = None  # of the round before
     untold: list[int] = field(default_factory=list)  # committed, unknown to the drafter
     told_hash: int = fence.EMPTY  # of what is before them
-    ahead: dict[tuple[int, int], Branch] = field(default_factory=dict)  # by its outcome
+    ahead: list[Wave] = field(default_factory=list)  # for outcomes of that round
 
     def unlink(self) -> None:
         """Forgets a drafter, and all it has sent."""
         if self.link is not None:
             self.link.meter.sessions -= 1
         self.link, self.key, self.branch, self.ended_at = None, None, None, None
-        self.flight, self.past, self.ahead, self.untold = None, None, {}, []
+        self.flight, self.past, self.ahead, self.untold = None, None, [], []

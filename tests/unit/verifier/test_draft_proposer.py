@@ -19,7 +19,7 @@ from verifier.methods import draft
 from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft import DraftProposer
-from verifier.methods.draft_link import Arrival, RoundKey, Wish
+from verifier.methods.draft_link import Arrival, Branch, RoundKey, Wish
 from verifier.methods.gate import Gate
 from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Request, Sequence
@@ -292,6 +292,34 @@ def test_any_other_key_is_stale(change: str, clock: Clock) -> None:
         other = getattr(arrival.key, change) + 1
         arrival = arrival._replace(key=arrival.key._replace(**{change: other}))
     table.proposer.arrived(arrival)
+    assert table.proposer.stale == 1
+    assert not table.proposer.ready(table.sequence, clock.now)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_senseless_branch_counts_as_none(ahead: bool, clock: Clock) -> None:
+    """Where it is waited for, and where it came ahead of its outcome."""
+
+    class Senseless(Arrival):
+        def find(self, accepted: int, bonus: int) -> Branch | None:
+            raise ValueError("senseless")
+
+    link = Link()
+    table = Table(link)
+    table.warm()
+    table.round(8)
+    key = link.asked[-1][0]
+    tree = None
+    if ahead:
+        table.answer(link)
+        tree = table.propose(10)
+        ids = table.sequence.ids
+        path_hash = fence.extend(fence.extend(fence.EMPTY, ids), [1, 2, 3])
+        key = RoundKey(base=len(ids), path_hash=path_hash, accepted=0, bonus=9)
+    table.proposer.arrived(Senseless(session=1, incarnation=1, key=key, ids=(1,)))
+    if ahead:
+        table.round(9, tree)
+        assert link.verifying[-1] == 0
     assert table.proposer.stale == 1
     assert not table.proposer.ready(table.sequence, clock.now)
 

@@ -1,0 +1,58 @@
+"""Branches off the wire: the one that is wanted is checked, and it alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from paceline.v1 import drafter_pb2
+
+from common.model.tree import Drawn
+from verifier.branches import Received
+from verifier.methods.draft_link import Branch
+
+VOCAB = 50
+
+
+def _received(**fields: Any) -> Received:
+    message = drafter_pb2.Branches(session=3, incarnation=2, base=7, path_hash=11)
+    message.branches.add(accepted=0, bonus=4, ids=[VOCAB])  # senseless, and never wanted
+    message.branches.add(**{"accepted": 1, "bonus": 5, "ids": [8, 9]} | fields)
+    return Received(message, VOCAB, 1.5)
+
+
+def test_the_branch_of_an_outcome_is_found() -> None:
+    wave = _received()
+    assert (wave.session, wave.incarnation, wave.base, wave.path_hash) == (3, 2, 7, 11)
+    assert wave.came_at == 1.5
+    assert wave.find(1, 5) == Branch((8, 9))
+    assert wave.find(1, 4) is None
+    assert wave.find(0, 5) is None
+
+
+def test_what_ids_were_drawn_from_comes_with_them() -> None:
+    drawn = drafter_pb2.Drawn(ids=[8, 2], probabilities=[0.75, 0.25])
+    assert _received(ids=[8], drawn=[drawn]).find(1, 5) == Branch(
+        (8,), (Drawn((8, 2), (0.75, 0.25)),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"offset": 1}, "continues one that never came"),
+        ({"ids": [8, VOCAB]}, "does not know its ids"),
+        ({"drawn": [drafter_pb2.Drawn(ids=[8], probabilities=[1.0])]}, "not drawn from"),
+        (
+            {"ids": [8], "drawn": [drafter_pb2.Drawn(ids=[2], probabilities=[1.0])]},
+            "not drawn from",
+        ),
+        (
+            {"ids": [8], "drawn": [drafter_pb2.Drawn(ids=[8, 2], probabilities=[0.5, 0.4])]},
+            "not drawn from",
+        ),
+    ],
+)
+def test_one_that_makes_no_sense_is_refused(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        _received(**fields).find(1, 5)
