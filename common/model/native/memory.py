@@ -48,18 +48,18 @@ class Room:
     def __init__(self, rows: int, vocab_size: int, hidden: int) -> None:
         self.rows = rows
         """How many there is room for."""
-        self.logits = np.empty((rows, vocab_size), dtype=np.float32)
+        self.logits = torch.empty(rows, vocab_size)
         """`[rows, V]`."""
-        self.states = np.empty((rows, hidden), dtype=np.int16)
-        """bfloat16, which numpy has not; `[rows, hidden]`."""
-        self.logits_at, self.states_at = address(self.logits), address(self.states)
+        self.states = torch.empty(rows, hidden, dtype=torch.bfloat16)
+        """`[rows, hidden]`."""
+        self.logits_at, self.states_at = self.logits.data_ptr(), self.states.data_ptr()
         """Where they begin."""
         self.shown = False
-        """Whether there are tensors over any of it, or were."""
+        """Whether somebody has a part of it, or had."""
 
 
 class Written:
-    """What a pass wrote; tensors are made where somebody asks. An `Output`.
+    """What a pass wrote. An `Output`.
 
     Args:
         room: Where it wrote.
@@ -75,13 +75,13 @@ class Written:
     def logits(self) -> Tensor:
         """See `Output`."""
         self._room.shown = True
-        return torch.from_numpy(self._room.logits[: self._rows])
+        return self._room.logits[: self._rows]
 
     @property
     def states(self) -> Tensor:
         """See `Output`."""
         self._room.shown = True
-        return torch.from_numpy(self._room.states[: self._rows]).view(torch.bfloat16)
+        return self._room.states[: self._rows]
 
 
 class Rooms:
