@@ -51,7 +51,7 @@ class DraftProposer:
     cost: StepCost
     fanout: int
     stale: int = 0
-    """Branches dropped: another round's, sent twice, or senseless."""
+    """Waves dropped: another round's, or come too late; and branches that made no sense."""
     wait: FadingMean = field(default_factory=lambda: FadingMean(weight=0.05))
     """Time that rounds wait for the drafts they asked for, in seconds."""
     _pairing: Pairing = field(init=False)
