@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.model.batch import Segment
-from common.model.native import NativeModel
+from common.model.native import Decoder, NativeModel, model
 from common.model.native.library import available
 from common.model.runner import Runner
 from tests import tiny_models
@@ -33,18 +33,22 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @cache
-def _target(shape: str) -> Runner:
+def _target(shape: str, tiles: bool) -> Runner:
     kind, sizes = SHAPES[shape]
-    with TemporaryDirectory() as directory:
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "Decoder", partial(Decoder, tiles=tiles))
         return runner(tiny_models.save(kind, Path(directory), **sizes), "bfloat16")
 
 
+@pytest.mark.parametrize("tiles", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @given(batch=segments(), seed=st.integers(0, 9))
 @settings(max_examples=25)
-def test_a_row_has_the_bits_it_has_alone(shape: str, batch: list[Segment], seed: int) -> None:
+def test_a_row_has_the_bits_it_has_alone(
+    shape: str, tiles: bool, batch: list[Segment], seed: int
+) -> None:
     """In chains, in trees, and beside texts that begin alike; nothing else is read."""
-    target = _target(shape)
+    target = _target(shape, tiles)
     assert isinstance(target.loaded.forward, NativeModel)
     generator = torch.Generator().manual_seed(seed)
     for layer in target.pool.layers:
