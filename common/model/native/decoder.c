@@ -304,6 +304,11 @@ static long larger(long a, long b)
     return a > b ? a : b;
 }
 
+static long smaller(long a, long b)
+{
+    return a < b ? a : b;
+}
+
 /* Positions at the beginning, in whole spans, that all rows of a stretch have the same slots for;
    no end where they have one table. */
 static long agreed(const Stretch *stretch)
@@ -313,12 +318,10 @@ static long agreed(const Stretch *stretch)
         const int64_t *one = stretch->tables[i - 1], *other = stretch->tables[i];
         if (one == other)
             continue;
-        long length = larger(stretch->lengths[i - 1], stretch->lengths[i]), same = 0;
-        length = stretch->lengths[i - 1] + stretch->lengths[i] - length; /* the smaller */
+        long length = smaller(stretch->lengths[i - 1], stretch->lengths[i]), same = 0;
         while (same < length && one[same] == other[same])
             same++;
-        same = same / SPAN * SPAN;
-        most = same < most ? same : most;
+        most = smaller(most, same / SPAN * SPAN);
     }
     return most;
 }

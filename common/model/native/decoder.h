@@ -108,9 +108,9 @@ typedef struct {
     const int64_t *from;  /* [W]: the level whose token is the first that counts */
 } Ends;
 
-/* Runs a request, and then up to `levels` more batches: every wanted row is followed by its likeliest token,
-   until it ends. Stops between two where there is something to read from the descriptor `news`,
-   unless that is -1.
+/* Runs a request, and then up to `levels` more batches: every wanted row is followed by its
+   likeliest token, until it ends. Stops between two where there is something to read from the
+   descriptor `news`, unless that is -1.
 
    ends: or NULL; best is two at least otherwise; slots: [levels, W], where the keys of the tokens
    go; chosen: [levels + 1, W, best], the ids of the largest logits, -1 where a row had ended;

@@ -198,6 +198,8 @@ class NativeModel:
                 starts.append(len(ordered))
                 positions.append(segment.run_start(run))
                 length, tail = segment.run_keys(run)
+                if length > len(segment.slots):
+                    raise IndexError(f"{length} positions, {len(segment.slots)} with a slot")
                 tables.append(table)
                 lengths.append(length)
                 behind += tail

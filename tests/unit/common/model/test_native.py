@@ -131,6 +131,8 @@ def test_what_is_not_there_is_refused(
     with pytest.raises(IndexError):
         target.forward([Segment(ids, start, table, wanted=[0])])
     with pytest.raises(IndexError):
+        target.forward([Segment([5], start + 1, table, wanted=[0])])
+    with pytest.raises(IndexError):
         target.move([(0, 10**6)])
 
 
