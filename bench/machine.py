@@ -8,6 +8,7 @@ again, which may come from a cache where they fit, and products of large matrice
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -55,6 +56,7 @@ def measure(working_set_bytes: int, dtype: str, threads: int, device: str = "cpu
 
 def main(working_set_bytes: int, dtype: str, threads: int, device: str) -> None:
     """Measure in this process and print what was found."""
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "DEFAULT"  # layers want less, which are not run here
     import torch
 
     from common.model.loader import device_name
