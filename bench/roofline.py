@@ -4,7 +4,9 @@
 
 A step reads every weight of the model's products once, however many rows it has, and the keys and
 values of all positions before; it multiplies and adds once for each weight and row. Neither can
-take less time than the machine needs for so many bytes or operations.
+take less time than the machine needs for so many bytes or operations. Bytes are those of the
+model's files: where the engine keeps weights in fewer, as it does with AMX, more than all of what
+the machine allows for those can be reached.
 """
 
 from __future__ import annotations

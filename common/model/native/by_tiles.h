@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "rows.h"
+#include "squeezed.h"
 
 #define AMX __attribute__((target("amx-tile,amx-bf16,amx-int8")))
 
@@ -20,7 +21,6 @@
 #define TILE_GROUPS 16 /* four bytes of a row each */
 #define TILE_LINE 64   /* bytes of a row of a tile */
 #define TILE_BYTES (TILE_ROWS * TILE_LINE)
-#define GROUP_LINE (BLOCK * 4) /* bytes of a group's weights */
 #define MEANWHILE 2048         /* bytes of weights to fetch while sums are stored */
 #define FEW_ROWS 3             /* that are faster by vectors, though with the same sums */
 #define FEW_NARROW_ROWS 2      /* of 8-bit numbers, whose sums are exact */
@@ -62,6 +62,18 @@ AMX static void shape_tiles(long rows, long last)
     _tile_loadconfig(&shapes);
 }
 
+#define CLEAR_SUMS \
+    _tile_zero(0); \
+    _tile_zero(1); \
+    _tile_zero(2); \
+    _tile_zero(3);
+
+#define STORE_SUMS \
+    _tile_stored(0, out, GROUP_LINE); \
+    _tile_stored(1, (char *)out + TILE_LINE, GROUP_LINE); \
+    _tile_stored(2, (char *)out + 2 * TILE_LINE, GROUP_LINE); \
+    _tile_stored(3, (char *)out + 3 * TILE_LINE, GROUP_LINE);
+
 #define ADD_PRODUCT(sums, inputs, weights) \
     for (long at = 0; at < TILE_BYTES; at += TILE_LINE) \
         _mm_prefetch(packed + AHEAD + sums * TILE_BYTES + at, _MM_HINT_T0); \
@@ -85,10 +97,7 @@ AMX static void shape_tiles(long rows, long last)
 AMX static inline __attribute__((always_inline)) void
 sum_tiles(int narrow, const char *packed, long groups, const char *x, long step, void *out)
 {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    CLEAR_SUMS
     for (; groups >= TILE_GROUPS; groups -= TILE_GROUPS) {
         ADD_PRODUCTS(INPUTS, WEIGHTS)
         packed += TILE_GROUPS * GROUP_LINE;
@@ -99,10 +108,7 @@ sum_tiles(int narrow, const char *packed, long groups, const char *x, long step,
     }
     for (long at = 0; at < MEANWHILE; at += TILE_LINE)
         _mm_prefetch(packed + AHEAD + at, _MM_HINT_T0);
-    _tile_stored(0, out, GROUP_LINE);
-    _tile_stored(1, (char *)out + TILE_LINE, GROUP_LINE);
-    _tile_stored(2, (char *)out + 2 * TILE_LINE, GROUP_LINE);
-    _tile_stored(3, (char *)out + 3 * TILE_LINE, GROUP_LINE);
+    STORE_SUMS
 }
 
 /* A block's outputs of a few rows by vectors, with the very sums of tiles: while those are stored
@@ -159,17 +165,27 @@ static void multiply_few(const Product *product, long count, const Rows *rows, f
     _mm_setcsr(rounding);
 }
 
+/* Bytes of room that `multiply_by_tiles` takes: blocks of squeezed weights are unpacked there. */
+static long unpacked_bytes(const Product *product)
+{
+    return product->stray_starts ? slabs_of(product) * SLAB_BYTES : 0;
+}
+
 /* y = W x + b, or y += W x + b; any number of rows, one part of the outputs out of so many. */
 AMX static void multiply_by_tiles(int narrow, const Product *product, long count, const Rows *rows,
-                                  float *y, long y_step, int adds, int part, int parts)
+                                  float *y, long y_step, int adds, char *room, int part, int parts)
 {
     long blocks = (product->out + BLOCK - 1) / BLOCK, groups = groups_of(narrow, product);
     long tiles = (count + TILE_ROWS - 1) / TILE_ROWS, shaped = 0;
     __m512i sums[TILE_ROWS][VECTORS];
-    for (long block = blocks * part / parts; block < blocks * (part + 1) / parts; block++)
+    for (long block = blocks * part / parts; block < blocks * (part + 1) / parts; block++) {
+        const char *packed = (const char *)product->packed + block * groups * GROUP_LINE;
+        if (product->stray_starts) {
+            unpack_block(product, block, room);
+            packed = room;
+        }
         for (long t = 0; t < tiles; t++) {
             long row = count * t / tiles, high = count * (t + 1) / tiles - row;
-            const char *packed = (const char *)product->packed + block * groups * GROUP_LINE;
             const char *x = (const char *)rows->x + row * rows->step;
             if (high != shaped)
                 shape_tiles(shaped = high, groups % TILE_GROUPS);
@@ -182,6 +198,7 @@ AMX static void multiply_by_tiles(int narrow, const Product *product, long count
                     put(narrow, sums[i][v], product, block * BLOCK + v * LANES, rows, row + i, y,
                         y_step, adds);
         }
+    }
     _tile_release(); /* or every switch to another thread would save them */
 }
 

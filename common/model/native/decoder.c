@@ -39,7 +39,8 @@ typedef struct {
     const int64_t **row_tables;           /* [rows], in the order of runs, as those below */
     int64_t *row_positions, *row_lengths;
     Desk *desks;                          /* [threads] */
-    long y_step, a_step, stretch_count;
+    char *rooms;                          /* for products, [threads, room_step] */
+    long y_step, a_step, room_step, stretch_count;
     int threads, tiled;
 } Pass;
 
@@ -221,7 +222,8 @@ static void multiply_rows(void *what, Part part)
     Rows wide = {pass->from, NULL, pass->from_step * (long)sizeof(bf16)};
     Rows rounded = {pass->narrow, pass->narrow_scales, narrow_step(pass->product->in)};
     multiply(pass->tiled, pass->product, pass->count, pass->product->scales ? &rounded : &wide,
-             pass->to, pass->to_step, pass->adds, part.index, part.count);
+             pass->to, pass->to_step, pass->adds, pass->rooms + part.thread * pass->room_step,
+             part.index, part.count);
 }
 
 Batch batch_of(const Request *request)
@@ -381,6 +383,19 @@ static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, ch
         *desk = found;
 }
 
+/* Bytes of room that any product of a model takes. */
+static long most_room(const Model *model, long rows)
+{
+    long most = room_for(&model->head, rows);
+    for (long i = 0; i < model->layers; i++) {
+        const Layer *layer = model->layer + i;
+        const Product *products[] = {&layer->qkv, &layer->out, &layer->gate_up, &layer->down};
+        for (int each = 0; each < 4; each++)
+            most = larger(most, room_for(products[each], rows));
+    }
+    return most;
+}
+
 /* Lays a pass out in a room, or only says how many bytes it takes. */
 static size_t lay_out(Pass *pass, int threads, char *room)
 {
@@ -394,6 +409,7 @@ static size_t lay_out(Pass *pass, int threads, char *room)
     }
     pass->a_step = larger(larger(seen, model->hidden), model->inner);
     pass->y_step = larger(seen + 2 * model->kv_heads * model->size, 2 * model->inner);
+    pass->room_step = most_room(model, rows);
     size_t used = 0;
     pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);
     pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
@@ -408,6 +424,7 @@ static size_t lay_out(Pass *pass, int threads, char *room)
     pass->row_tables = taken(room, &used, rows * sizeof *pass->row_tables);
     pass->row_positions = taken(room, &used, rows * sizeof *pass->row_positions);
     pass->row_lengths = taken(room, &used, rows * sizeof *pass->row_lengths);
+    pass->rooms = taken(room, &used, threads * pass->room_step);
     pass->desks = taken(room, &used, threads * sizeof *pass->desks);
     for (int thread = 0; thread < threads; thread++)
         lay_desk(pass->desks + thread, model, pass->tiled, longest, room, &used);
@@ -417,9 +434,9 @@ static size_t lay_out(Pass *pass, int threads, char *room)
 /* The decoder's room, which grows; NULL where there is no memory. */
 static void *roomy(Decoder *decoder, size_t bytes)
 {
-    if (bytes > decoder->room_bytes) {
+    if (!decoder->room || bytes > decoder->room_bytes) {
         free(decoder->room);
-        decoder->room = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        decoder->room = aligned_alloc(64, bytes / 64 * 64 + 64);
         decoder->room_bytes = decoder->room ? bytes : 0;
     }
     return decoder->room;
@@ -558,6 +575,8 @@ typedef struct {
     float *y;        /* [count, rows, out] */
     uint8_t *narrow; /* the rows in 8 bits, [count, rows, narrow_step] */
     float *scales;   /* [count, rows] */
+    char *rooms;     /* [threads, room_step] */
+    long room_step;
 } Stack;
 
 static void narrow_stack(void *what, Part part)
@@ -579,8 +598,20 @@ static void multiply_stack(void *what, Part part)
         Rows rounded = {stack->narrow + first * narrow_step(by->in), stack->scales + first,
                         narrow_step(by->in)};
         multiply(stack->tiled, by, stack->rows, by->scales ? &rounded : &wide,
-                 stack->y + first * by->out, by->out, 0, part.index, part.count);
+                 stack->y + first * by->out, by->out, 0,
+                 stack->rooms + part.thread * stack->room_step, part.index, part.count);
     }
+}
+
+/* Lays a stack out in a room, or only says how many bytes it takes. */
+static size_t lay_stack(Stack *stack, int threads, char *room)
+{
+    size_t used = 0;
+    long narrow = stack->products->scales ? stack->count * stack->rows : 0;
+    stack->narrow = taken(room, &used, narrow * narrow_step(stack->products->in));
+    stack->scales = taken(room, &used, narrow * sizeof *stack->scales);
+    stack->rooms = taken(room, &used, threads * stack->room_step);
+    return used;
 }
 
 int decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
@@ -588,17 +619,14 @@ int decoder_multiply(Decoder *decoder, const Product *products, long count, long
 {
     Stack stack = {.products = products, .count = count, .rows = rows, .x = x, .y = y};
     stack.tiled = decoder->tiled;
-    if (products->scales) {
-        size_t narrow = 0, scales = 0;
-        taken(NULL, &narrow, count * rows * narrow_step(products->in));
-        taken(NULL, &scales, count * rows * sizeof *stack.scales);
-        char *room = roomy(decoder, narrow + scales);
-        if (!room)
-            return OUT_OF_MEMORY;
-        stack.narrow = (uint8_t *)room;
-        stack.scales = (float *)(room + narrow);
+    for (long i = 0; i < count; i++)
+        stack.room_step = larger(stack.room_step, room_for(products + i, rows));
+    char *room = roomy(decoder, lay_stack(&stack, decoder->threads, NULL));
+    if (!room)
+        return OUT_OF_MEMORY;
+    lay_stack(&stack, decoder->threads, room);
+    if (products->scales)
         workers_run(decoder->workers, decoder->threads, narrow_stack, &stack);
-    }
     workers_run(decoder->workers, decoder->threads, multiply_stack, &stack);
     return 0;
 }

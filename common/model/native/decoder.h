@@ -10,14 +10,18 @@
 /* A matrix [out, in], packed in blocks of 64 outputs, the last one padded.
 
    Of bfloat16: for each pair of inputs, those two weights of every output of the block; `in` is
-   even. Of int8: for each four inputs their four weights; each output has a scale, and the sum of
-   its weights. */
+   even. They may be squeezed, see `squeezed.h`, where the decoder has tiles. Of int8: for each four
+   inputs their four weights; each output has a scale, and the sum of its weights. */
 typedef struct {
     const void *packed;
     const float *bias;   /* [out], or NULL */
     const float *scales; /* [out]; NULL where the weights are bfloat16 */
     const int32_t *sums; /* [out]; the same */
+    const int32_t *stray_starts; /* [slabs + 1]: where those of each slab begin; NULL where weights
+                                    are not squeezed */
+    const uint32_t *strays; /* a place in a slab, and in the lower half the bits of its weight */
     int64_t out, in;
+    int64_t exponent; /* of squeezed weights, with a lower half of 0 */
 } Product;
 
 typedef struct {

@@ -25,8 +25,11 @@ class Product(Structure):
         ("bias", c_void_p),
         ("scales", c_void_p),
         ("sums", c_void_p),
+        ("stray_starts", c_void_p),
+        ("strays", c_void_p),
         ("outputs", c_int64),
         ("inputs", c_int64),
+        ("exponent", c_int64),
     )
 
 
@@ -105,6 +108,8 @@ class Decoder:
     def __init__(self, threads: int, most_threads: int = 0, *, tiles: bool = True) -> None:
         found = _library()
         assert found is not None
+        self.tiles = tiles and has_tiles()
+        """Whether it multiplies by tiles."""
         self._library = found
         self._handle = found.decoder_open(threads, max(threads, most_threads), tiles)
         if not self._handle:

@@ -249,7 +249,9 @@ class NativeModel:
 
     def _product(self, *layers: nn.Linear) -> Product:
         """Layers over one input as one matrix."""
-        self._matrices.append(PackedMatrix(*joined(*layers), quantize=self._quantize))
+        self._matrices.append(
+            PackedMatrix(*joined(*layers), quantize=self._quantize, squeezes=self._decoder.tiles)
+        )
         return self._matrices[-1].product
 
     def _keep(self, tensor: Tensor) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from common.model.native.library import BLOCK_OUTPUTS, Decoder, Product, available
 from common.model.native.pages import LargePages
+from common.model.native.squeezed import Squeezed, squeeze
 from common.model.quantized import round_weight
 
 _PAGES = LargePages()
@@ -30,7 +31,12 @@ class NativeProducts:
         self._decoder = decoder
         self._outputs = weights.shape[1]
         self._matrices = [
-            PackedMatrix(weight, None if biases is None else biases[index], quantize=quantize)
+            PackedMatrix(
+                weight,
+                None if biases is None else biases[index],
+                quantize=quantize,
+                squeezes=decoder.tiles,
+            )
             for index, weight in enumerate(weights)
         ]
         each = (matrix.product for matrix in self._matrices)
@@ -57,26 +63,35 @@ class PackedMatrix:
         weight: bfloat16, `[out, in]`; not kept.
         bias: `[out]` or None.
         quantize: Whether to round the weights to int8.
+        squeezes: Whether the decoder reads squeezed weights, which are less and as exact.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, *, quantize: bool) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, *, quantize: bool, squeezes: bool
+    ) -> None:
         outputs, inputs = weight.shape
         self._bias = None if bias is None else bias.float().contiguous()
         self._scales: Tensor | None = None
         self._sums: Tensor | None = None
+        squeezed: Squeezed | None = None
         if quantize:
             weight, self._scales = round_weight(weight)
             self._sums = weight.sum(1, dtype=torch.int32)
         else:
-            inputs += inputs % 2  # rows are padded likewise
-        self._packed = _packed(weight)
+            weight = F.pad(weight, (0, inputs % 2))  # rows are padded likewise
+            squeezed = squeeze(weight) if squeezes else None
+        self._packed = _PAGES.copy(squeezed.packed if squeezed else _packed(weight))
+        self._strays = squeezed and (squeezed.starts, squeezed.strays)
         self.product = Product(
             packed=self._packed.data_ptr(),
             bias=_pointer(self._bias),
             scales=_pointer(self._scales),
             sums=_pointer(self._sums),
+            stray_starts=_pointer(self._strays and self._strays[0]),
+            strays=_pointer(self._strays and self._strays[1]),
             outputs=outputs,
-            inputs=inputs,
+            inputs=weight.shape[1],
+            exponent=squeezed.exponent if squeezed else 0,
         )
         """What points to it; valid as long as this is."""
 
@@ -90,7 +105,7 @@ def _packed(weight: Tensor) -> Tensor:
     together = 4 // weight.itemsize
     padded = F.pad(weight, (0, -inputs % together, 0, -outputs % BLOCK_OUTPUTS))
     blocks = padded.view(-1, BLOCK_OUTPUTS, padded.shape[1] // together, together)
-    return _PAGES.copy(blocks.transpose(1, 2))
+    return blocks.transpose(1, 2)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

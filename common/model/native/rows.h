@@ -8,6 +8,7 @@
 
 #define BLOCK 64                /* outputs */
 #define VECTORS (BLOCK / LANES) /* of outputs in a block */
+#define GROUP_LINE (BLOCK * 4)  /* bytes of a group's weights */
 
 #define STEPS 127    /* of an 8-bit number, to each side */
 #define ZERO 128     /* what stands for 0 in a row of 8-bit numbers, which have no sign */
