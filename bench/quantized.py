@@ -22,11 +22,11 @@ import torch
 
 from bench import prompts
 from bench.tables import Cells
-from common.model.batch import Segment
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import load
 from common.model.runner import Runner
+from common.model.segment import Segment
 
 KINDS: tuple[Quantize, ...] = get_args(Quantize)
 KV_BYTES = 64 << 20

@@ -20,11 +20,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.tables import Cells
-from common.model.batch import Segment
 from common.model.kv_cache import KvLease
 from common.model.loader import load
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
+from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 from launcher import models
 

@@ -22,10 +22,10 @@ import torch
 from bench import prompts
 from bench.tables import Cells
 from common.lookahead_sizes import LookaheadSizes
-from common.model.batch import Segment
 from common.model.loader import load
 from common.model.output import Output
 from common.model.runner import Runner
+from common.model.segment import Segment
 from launcher import models
 from verifier.config import EngineConfig
 from verifier.cost import StepCost, measure

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from common.model.batch import PathRows, Segment
 from common.model.sampling import Row, warp
+from common.model.segment import PathRows, Segment
 from common.model.tree import Drawn
 from drafter.mirror import Mirror
 from drafter.nodes import Node

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.batch import Segment
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import LoadedModel, load
 from common.model.runner import Runner
+from common.model.segment import Segment
 
 DraftQuantize = Literal["auto", Quantize]
 """What a drafter's weights are rounded to; auto finds out whether int8 pays."""

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from common.model.batch import Segment, tree_positions
 from common.model.kv_cache import KvLease
 from common.model.loader import LoadedModel, load
 from common.model.medusa import MedusaHeads
 from common.model.medusa_checkpoint import HeadWeights, Tree
 from common.model.runner import Runner
+from common.model.segment import Segment, tree_positions
 from common.model.tree import TokenTree
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)

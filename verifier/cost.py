@@ -13,9 +13,9 @@ import math
 import time
 from collections.abc import Sequence as Ids
 
-from common.model.batch import Segment, tree_positions
 from common.model.kv_cache import KvLease
 from common.model.runner import Runner
+from common.model.segment import Segment, tree_positions
 from common.model.tree import TokenTree
 from common.step_table import Others, StepTable, Worth, seconds_of
 

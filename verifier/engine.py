@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from common.errors import PacelineError
 from common.inbox import Feed, Inbox, Note, StepMeter
-from common.model.batch import tree_slots
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
+from common.model.segment import tree_slots
 from common.model.tree import TokenTree
 from verifier.acceptance import rules
 from verifier.acceptance.base import Scores

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from common.model.batch import tree_positions
+from common.model.segment import tree_positions
 from common.model.tree import TokenTree
 from verifier.config import EngineConfig
 from verifier.methods.base import Proposer

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence as Works
 from typing import NamedTuple
 
-from common.model.batch import Segment
 from common.model.output import Output
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
+from common.model.segment import Segment
 from common.model.tree import TokenTree
 from verifier.acceptance.base import Scores
 from verifier.scheduler import Work

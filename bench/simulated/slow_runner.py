@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import torch
 
-from common.model.batch import Segment
 from common.model.loader import load
 from common.model.output import Output
 from common.model.runner import Runner
+from common.model.segment import Segment
 
 KV_BYTES = 8 << 20
 

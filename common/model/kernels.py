@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from common.errors import ModelError
 from common.model.attention import AttentionContext
-from common.model.batch import Segment
 from common.model.cuda import keys
 from common.model.fused import FusedModel, can_fuse, head_counts
 from common.model.int4 import Int4Linear, Int4Product
@@ -32,6 +31,7 @@ from common.model.quantized import (
     integer_products,
 )
 from common.model.rotary import replace_rotary
+from common.model.segment import Segment
 
 Quantize = Literal["none", "int8", "int4"]
 """What weights are rounded to when a model is loaded."""

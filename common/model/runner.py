@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.batch import FIXED_TILES, Segment, build_batch
+from common.model.batch import FIXED_TILES, build_batch
 from common.model.kernels import Forward, WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
 from common.model.native import Certainty, NativeModel, Rolled
 from common.model.output import Computed, Output
+from common.model.segment import Segment
 
 _log = logging.getLogger(__name__)
 

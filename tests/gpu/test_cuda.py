@@ -11,11 +11,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from common.model import noise
-from common.model.batch import Segment
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import Dtype
 from common.model.runner import Runner
+from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import Pair, runner

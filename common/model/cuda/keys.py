@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from common.model.batch import Segment
 from common.model.kv_cache import TRASH_SLOT
+from common.model.segment import Segment
 
 TILE = 16
 """Queries of one product: rows of a tile times query heads of a key/value head."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from common.model.attention import AttentionContext
-from common.model.batch import Segment
 from common.model.cuda.attention import Attention
 from common.model.cuda.graphs import Graphs
 from common.model.cuda.keys import Size, lay_out, section, tile_rows
@@ -20,6 +19,7 @@ from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
 from common.model.fused import MakeProduct, head_counts, joined, window
 from common.model.kv_cache import KvPool, LayerShape
 from common.model.output import Computed, Output
+from common.model.segment import Segment
 
 _MOST_ROWS = 256
 """Of a graph; a larger pass is bound by computing, not by its launches."""

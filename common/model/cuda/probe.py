@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.batch import Segment
 from common.model.cuda import reference
 from common.model.cuda.attention import Attention
 from common.model.cuda.keys import Keys, lay_out, tile_rows
 from common.model.cuda.products import RoundedProduct
 from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
 from common.model.quantized import round_weight
+from common.model.segment import Segment
 from common.model.tree import TokenTree
 
 _PAGE, _PAGES = 16, 96

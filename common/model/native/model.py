@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from common.model.attention import AttentionContext
-from common.model.batch import Segment
 from common.model.fused import can_fuse, head_counts, joined, window
 from common.model.kv_cache import LayerShape
 from common.model.native.library import Decoder, Ends, Layer, Model, Product, Request, available
 from common.model.native.memory import Addresses, Rooms, Written, address
 from common.model.native.product import PackedMatrix
 from common.model.output import Output
+from common.model.segment import Segment
 
 _FEW_ROWS = 6
 """Up to so many, reading the weights takes longer than computing: more threads gain nothing."""

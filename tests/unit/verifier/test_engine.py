@@ -18,8 +18,8 @@ from common.errors import (
     Unavailable,
 )
 from common.lookahead_sizes import LookaheadSizes
-from common.model.batch import Segment
 from common.model.runner import Runner
+from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import Collected, Pair, runner

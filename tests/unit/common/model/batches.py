@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from common.model.batch import PathRows, Segment, tree_positions
+from common.model.segment import PathRows, Segment, tree_positions
 from common.model.tree import TokenTree
 
 PAGE = 16

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.model.attention import AttentionContext
-from common.model.batch import Batch, Group, Segment, TileRows, build_batch, key_width
+from common.model.batch import Batch, Group, TileRows, build_batch, key_width
 from common.model.kv_cache import TRASH_SLOT
+from common.model.segment import Segment
 from common.model.tree import TokenTree
 
 CPU = torch.device("cpu")

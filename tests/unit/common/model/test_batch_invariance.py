@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from common.model import kernels
-from common.model.batch import Segment, key_width, tree_positions
+from common.model.batch import key_width
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import Dtype
 from common.model.runner import Runner
+from common.model.segment import Segment, tree_positions
 from common.model.tree import TokenTree
 from tests import tiny_models
 from tests.inprocess import runner

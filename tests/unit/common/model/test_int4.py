@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.batch import Segment
 from common.model.int4 import Int4Linear, Int4Product, group_inputs, round_groups
 from common.model.kv_cache import KvLease
 from common.model.runner import Runner
+from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from common.errors import ModelError
-from common.model.batch import Segment
 from common.model.kernels import WholePass
 from common.model.loader import load
 from common.model.native import NativeModel
 from common.model.output import Computed, Output
 from common.model.runner import Runner
+from common.model.segment import Segment
 
 
 @pytest.mark.parametrize("quantize", ["none", "int8", "int4"])

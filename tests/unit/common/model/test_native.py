@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from common.model import kernels
-from common.model.batch import Segment
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.native import Certainty, Decoder, NativeModel, NativeProducts, has_tiles, top
 from common.model.native.library import available
 from common.model.quantized import round_weight
 from common.model.runner import Runner
+from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
 

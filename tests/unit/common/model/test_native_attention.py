@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.model.batch import Segment
 from common.model.native import Decoder, NativeModel, model
 from common.model.native.library import available
 from common.model.runner import Runner
+from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
 from tests.unit.common.model.batches import segments

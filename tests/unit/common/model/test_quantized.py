@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.batch import Segment
 from common.model.kv_cache import KvLease
 from common.model.quantized import (
     IntegerLinear,
@@ -19,6 +18,7 @@ from common.model.quantized import (
     round_weight,
 )
 from common.model.runner import Runner
+from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
 from tests.tiny_models import ARCHITECTURES

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.model.batch import tree_positions, tree_slots
+from common.model.segment import tree_positions, tree_slots
 from common.model.tree import TokenTree
 from verifier.acceptance.coupled import walk
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.model.batch import PathRows, Segment, tree_positions
 from common.model.kv_cache import KvLease
 from common.model.runner import Runner
+from common.model.segment import PathRows, Segment, tree_positions
 from common.model.tree import TokenTree
 from tests import tiny_models
 from tests.inprocess import runner

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.model.batch import Segment
 from common.model.cuda import reference
 from common.model.cuda.keys import Keys, lay_out, section, tile_rows
 from common.model.quantized import round_weight
+from common.model.segment import Segment
 from common.model.tree import TokenTree
 from tests.unit.common.model.batches import PAGE, PAGES, segments
 

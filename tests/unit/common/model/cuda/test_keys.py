@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.model.batch import PathRows, Segment
 from common.model.cuda.keys import (
     KEYS,
     LONG_BLOCKS,
@@ -20,6 +19,7 @@ from common.model.cuda.keys import (
 )
 from common.model.cuda.reference import row_slots
 from common.model.kv_cache import TRASH_SLOT
+from common.model.segment import PathRows, Segment
 from tests.unit.common.model.batches import PAGE, segments
 
 

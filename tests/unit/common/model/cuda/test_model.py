@@ -14,11 +14,11 @@ from torch import Tensor
 
 from common.model import loader
 from common.model.attention import AttentionContext
-from common.model.batch import Segment
 from common.model.kernels import WholePass
 from common.model.kv_cache import KvLease
 from common.model.output import Output
 from common.model.runner import Runner
+from common.model.segment import Segment
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests import tiny_models
