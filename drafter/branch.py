@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from common.model.tree import Drawn
 from drafter.nodes import Node
 from drafter.outlook import Chances
 
@@ -37,29 +38,57 @@ class Branch:
     outcome: Round
     """That outcome."""
     leaf: Node
-    """Its last node; the bonus at first."""
+    """The node of its last token, the bonus at first; while it lacks nothing, one that may have the
+    last of them in its tail."""
     wanted: int
     """Tokens it is to have after the bonus; as many as it has where more are not worth it."""
-    length: int = 0
+    ids: list[int] = field(default_factory=list)
     """Tokens after the bonus."""
     right: float = 1.0
     """Chance that all of them are right."""
+    _in_tail: int = 0  # of the leaf
 
     @property
     def lacking(self) -> int:
         """Tokens it is to have that are not chosen yet."""
-        return self.wanted - self.length
+        return self.wanted - len(self.ids)
+
+    @property
+    def length(self) -> int:
+        """Tokens after the bonus."""
+        return len(self.ids)
 
     def grow(self, chances: Chances) -> None:
         """Extends it by what is chosen already, by one token at least."""
         while self.lacking and self.leaf.choice is not None:
-            right = self.right * chances.of_choice(self.leaf)
+            self._in_tail = self._take(chances)
+            if self.lacking:
+                self._descend()
+
+    def nodes(self) -> list[Node]:
+        """From the root's child down to its last token."""
+        self._descend()
+        return self.leaf.path()
+
+    def _take(self, chances: Chances) -> int:
+        """Takes what is chosen after the leaf as long as it is worth it; returns how much."""
+        before = len(self.ids)
+        for token, lead in self.leaf.choices():
+            right = self.right * chances.of_lead(lead)
             enough = right < self.outcome.least
-            if not enough or not self.length:
-                self.leaf, self.right = self.leaf.child(self.leaf.choice), right
-                self.length += 1
+            if not enough or not self.ids:
+                self.ids.append(token)
+                self.right = right
             if enough:
-                self.wanted = self.length
+                self.wanted = len(self.ids)
+            if not self.lacking:
+                break
+        return len(self.ids) - before
+
+    def _descend(self) -> None:
+        for token in self.ids[len(self.ids) - self._in_tail :]:
+            self.leaf = self.leaf.child(token)
+        self._in_tail = 0
 
 
 class Finished(NamedTuple):
@@ -67,5 +96,7 @@ class Finished(NamedTuple):
 
     outcome: Round
     """What it continues."""
-    nodes: tuple[Node, ...]
-    """Its tokens; each was chosen after its parent."""
+    ids: tuple[int, ...]
+    """Its tokens."""
+    drawn: tuple[Drawn, ...]
+    """What each was drawn from; empty where that is not wanted, or not known of all."""

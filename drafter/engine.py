@@ -22,7 +22,6 @@ from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.kv_cache import MAX_SALT_BYTES, KvLease
 from common.model.runner import Runner
 from common.model.sampling import Ranked, Row, rank, sample
-from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
 from drafter import rolling
 from drafter.branch import Round
@@ -368,13 +367,12 @@ class DraftEngine:
         """Hands finished branches over."""
         for branch in mirror.finished():
             self.totals.branches += 1
-            parents = [node.parent or mirror.root for node in branch.nodes]
             reply = Reply(
                 session=mirror.session,
                 incarnation=mirror.incarnation,
                 round=branch.outcome,
-                ids=tuple(node.token for node in branch.nodes),
-                drawn=_all([parent.drawn for parent in parents]),
+                ids=branch.ids,
+                drawn=branch.drawn,
             )
             self._reply(key[0], reply)
 
@@ -417,9 +415,3 @@ class DraftEngine:
 def _chosen(logits: Tensor, rows: Ids[Row]) -> list[Ranked]:
     """The choices alone, where nobody wants to know what comes next."""
     return [Ranked((token,), ()) for token in sample(logits, rows).tolist()]
-
-
-def _all(drawn: Ids[Drawn | None]) -> tuple[Drawn, ...]:
-    """What every token of a branch was drawn from; nothing where that is not known of all."""
-    known = tuple(one for one in drawn if one is not None)
-    return known if len(known) == len(drawn) else ()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from common import fence
 from common.model.kv_cache import KvLease
+from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
 from drafter.branch import Branch, Finished, Round
 from drafter.nodes import Node
@@ -215,15 +216,16 @@ class Mirror:
         done = []
         if not self.answered and not self._due_branch.lacking:
             self.answered = self.unplanned = True
-            done.append(Finished(self.round, tuple(self.chain)))
+            ids = tuple(node.token for node in self.chain)
+            done.append(Finished(self.round, ids, self._drawn(self.chain)))
         if self.answered and not self._ends_known and self.chain and self.chain[-1].computed:
             self._look_beyond()
         if self.unplanned or any(branch.lacking for branch in self.branches):
             return done
         for branch in self.branches:
-            nodes = branch.leaf.path()[-branch.length :]
             self._ahead[branch.outcome.accepted, branch.outcome.ids[-1]] = branch.length
-            done.append(Finished(branch.outcome, tuple(nodes)))
+            drawn = self._drawn(branch.nodes()[-branch.length :]) if self.wants_drawn else ()
+            done.append(Finished(branch.outcome, tuple(branch.ids), drawn))
         self.unplanned = len(self.branches) > 0
         self.branches = []
         return done
@@ -273,7 +275,7 @@ class Mirror:
     def _grow_chain(self) -> None:
         """Extends the chain by what is chosen already."""
         self._due_branch.grow(self.chances)
-        self.chain = self._due_branch.leaf.path()
+        self.chain = self._due_branch.nodes()
 
     def _look_beyond(self) -> None:
         """Plans the branch for the outcome in which all of the chain is right."""
@@ -303,6 +305,12 @@ class Mirror:
             self.branches.append(branch)
             self._ahead[len(accepted), bonus] = 0
 
+    def _drawn(self, nodes: Ids[Node]) -> tuple[Drawn, ...]:
+        """What nodes were drawn from; nothing where that is not known of all."""
+        known = ((node.parent or self.root).drawn for node in nodes)
+        drawn = tuple(one for one in known if one is not None)
+        return drawn if len(drawn) == len(nodes) else ()
+
     def _keep(self, right: Ids[Node]) -> list[tuple[int, int]]:
         """Counts computed nodes that are committed now as such; returns what is to be copied."""
         moves = []
@@ -316,18 +324,28 @@ class Mirror:
     def _free_all_but(self, root: Node | None, path: Ids[Node]) -> None:
         """Takes back the slots of nodes that are committed, or can no longer be."""
         kept = set(root.below()) if root is not None else set()
-        for node in self.root.below():
-            if node not in kept and node.slot >= 0:
+        for node in (self.root, *self.root.below()):
+            if node in kept:
+                continue
+            if node is not root:
+                self._free_tail(node)
+            if node.slot >= 0:
                 self.free.append(node.slot)
                 node.slot = -1
+
+    def _free_tail(self, node: Node) -> None:
+        if node.tail is not None:
+            self.free.extend(node.tail.slots)
+            node.tail = None
 
     def _keep_only_chain(self) -> None:
         """Takes back the slots of all other nodes: the verifier waits for it."""
         kept = {self.root, *self.chain}
         for node in list(self.root.below()):
-            if node not in kept and node.slot >= 0:
-                self.free.append(node.slot)
+            if node not in kept:
+                self.free.extend(node.slots())
         for node in kept:
+            self._free_tail(node)
             node.children = {
                 token: child for token, child in node.children.items() if child in kept
             }

@@ -61,10 +61,14 @@ class Chances:
 
     def of_choice(self, node: Node) -> float:
         """Chance that the target chooses as the draft model did after a node."""
-        if node.behind is None:
+        return self.of_lead(node.lead())
+
+    def of_lead(self, lead: float | None) -> float:
+        """The same for a choice with such a lead; None where nobody knows it."""
+        if lead is None:
             right, tested = self._all
             return right / tested
-        return self._at(0, _gap(node))
+        return self._at(0, lead)
 
     def of_others(self, node: Node) -> list[float]:
         """Chance of each of the next best tokens there."""
@@ -81,8 +85,9 @@ class Chances:
         for node, token in zip((root, *chain), ids, strict=False):
             if node.choice is not None:
                 self._all = _counted(*self._all, node.choice == token)
-            if node.behind is not None:
-                self._count(0, _gap(node), node.choice == token)
+            lead = node.lead()
+            if lead is not None and node.behind is not None:
+                self._count(0, lead, node.choice == token)
                 for rank, (other, gap) in enumerate(zip(node.others, node.behind, strict=True), 1):
                     self._count(rank, gap, other == token)
             if node.choice != token:
@@ -144,8 +149,3 @@ def _counted(right: float, tested: float, new: bool) -> tuple[float, float]:
     """Counts of what was right and of all, after one more."""
     kept = min(1.0, _MOST / (tested + 1))
     return kept * (right + new), kept * (tested + 1)
-
-
-def _gap(node: Node) -> float:
-    """How far the next best token is behind the choice; infinite where there is no other."""
-    return node.behind[0] if node.behind else math.inf

@@ -12,7 +12,7 @@ from common.model.native import Certainty
 from common.model.runner import Runner
 from drafter.item import Item
 from drafter.mirror import Mirror
-from drafter.nodes import Node
+from drafter.nodes import Node, Tail
 
 
 def levels(batch: Ids[Item], most: int) -> int:
@@ -63,19 +63,37 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[
         _certainty(ends) if ranks > 1 else None,
         news,
     )
-    ids, behind = rolled.ids.tolist(), rolled.behind.tolist()
+    ids, behind = (found.transpose(1, 0, 2).tolist() for found in (rolled.ids, rolled.behind))
     chosen = 0
     for index, (mirror, node) in enumerate(ends):
-        used = 0
-        for level, (tokens, gaps) in enumerate(zip(ids, behind, strict=True)):
-            if tokens[index][0] < 0:
-                break
-            if level:
-                node = _followed(mirror, node, slots[level - 1][index])
-            node.rank(tokens[index], gaps[index] if ranks > 1 else None)
-            chosen, used = chosen + 1, level
-        mirror.free.extend(line[index] for line in slots[used:])
-    return len(ids), chosen
+        known = sum(tokens[0] >= 0 for tokens in ids[index])
+        own = [line[index] for line in slots]
+        mirror.free.extend(own[known - 1 :])
+        gaps = behind[index][:known] if ranks > 1 else None
+        _follow(mirror, node, Tail(own[: known - 1], ids[index][:known], gaps))
+        chosen += known
+    return len(rolled.ids), chosen
+
+
+def _follow(mirror: Mirror, node: Node, made: Tail) -> None:
+    """Takes note of what is made of a node, and of its choices one after another.
+
+    Args:
+        mirror: Its mirror.
+        node: It.
+        made: What is made of the node, and then of each of those; slots are of the latter.
+    """
+    slots, ids, behind = made
+    node.rank(ids[0], None if behind is None else behind[0])
+    rest = Tail(slots, ids[1:], None if behind is None else behind[1:])
+    child = node.children.get(ids[0][0])
+    if child is None:
+        node.tail = rest if slots else None
+    elif slots:
+        if child.slot >= 0:
+            mirror.free.append(child.slot)
+        child.slot = slots[0]
+        _follow(mirror, child, rest._replace(slots=slots[1:]))
 
 
 def _certainty(ends: Ids[tuple[Mirror, Node]]) -> Certainty:
@@ -84,16 +102,6 @@ def _certainty(ends: Ids[tuple[Mirror, Node]]) -> Certainty:
     limits = [mirror.limit(node) for mirror, node in ends]
     least, from_level = zip(*limits, strict=True)
     return Certainty(chances.bounds, chances.by_range, least, from_level)
-
-
-def _followed(mirror: Mirror, node: Node, slot: int) -> Node:
-    """The node of the choice after one, in a slot that was filled for it."""
-    assert node.choice is not None
-    child = node.child(node.choice)
-    if child.slot >= 0:
-        mirror.free.append(child.slot)
-    child.slot = slot
-    return child
 
 
 def _likeliest(mirror: Mirror) -> bool:
