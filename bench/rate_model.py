@@ -1,9 +1,11 @@
 """What a round trip between verifier and drafter should cost, by the model of `common.rate_model`.
 
 E and the round's time are measured without added delay, t_d and the way as it is at the drafter,
-τ_v from plain decoding; h follows from those. What is said of any delay is prediction. The length
-is chosen anew for each delay and each text, plain decoding included, as the verifier does: drafts
-still pay for one text that have long ceased to pay for another.
+τ_v from plain decoding; h follows from E. What a round takes beyond all that (the engine's own
+work, messages, two services on one processor) is the verifier's, and a drafter that works ahead has
+that time, too. What is said of any delay is prediction. The length is chosen anew for each delay
+and each text, plain decoding included, as the verifier does: drafts still pay for one text that
+have long ceased to pay for another.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from dataclasses import dataclass, field
 
 from bench.drafter_probe import Answering
 from bench.step_times import Table, at
-from common.rate_model import ahead_round_s, waiting_round_s
+from common.rate_model import acceptance_of, ahead_round_s, ahead_share, waiting_round_s
+
+_HALVINGS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,43 +50,58 @@ class Calibration:
     hits: Mapping[int, float] = field(init=False)
     """Share of rounds whose draft was made ahead, h, by draft length."""
 
+    besides: Mapping[int, float] = field(init=False)
+    """Seconds of a round that nothing else accounts for, by draft length."""
+
     def __post_init__(self) -> None:
-        hits = {length: self._hit_share(length) for length in self.rounds}
+        fitted = {length: self._fit(length, rounds) for length, rounds in self.rounds.items()}
+        hits = {length: share for length, (share, _) in fitted.items()}
+        besides = {length: seconds for length, (_, seconds) in fitted.items()}
         object.__setattr__(self, "hits", hits)
+        object.__setattr__(self, "besides", besides)
 
     def step_s(self, length: int) -> float:
-        """Return the verifier's step with a draft of so many tokens, services included."""
+        """Return the verifier's step with a draft of so many tokens."""
         return self.plain_s * at(self.steps, length + 1) / at(self.steps, 1)
 
-    def hit_s(self, length: int, round_trip_s: float) -> float:
-        """Return the time of a round whose draft was made ahead."""
-        way_s = round_trip_s + self.answering.way_s
-        return ahead_round_s(self.step_s(length), way_s, self.answering.token_s, length)
-
-    def miss_s(self, length: int, round_trip_s: float) -> float:
-        """Return the time of a round whose draft was waited for."""
-        way_s = round_trip_s + self.answering.way_s
-        return waiting_round_s(self.step_s(length), way_s, self.answering.token_s, length)
+    def round_s(self, length: int, round_trip_s: float) -> float:
+        """Predict a round with an added round trip."""
+        return self._mean_s(length, self.hits[length], self.besides[length], round_trip_s)
 
     def tokens_per_s(self, round_trip_s: float) -> float:
         """Predict the rate with an added round trip and the best length for it."""
         rates = [
-            rounds.committed / self._round_s(length, rounds, round_trip_s)
+            rounds.committed / self.round_s(length, round_trip_s)
             for length, rounds in self.rounds.items()
         ]
         return max(1 / self.plain_s, *rates)
 
-    def _round_s(self, length: int, rounds: Rounds, round_trip_s: float) -> float:
-        """Return the measured round plus what the delay adds to hits and misses."""
-        hits = self.hits[length]
-        added_s = self.hit_s(length, round_trip_s) - self.hit_s(length, 0.0)
-        return rounds.seconds + hits * added_s + (1 - hits) * round_trip_s
+    def _mean_s(self, length: int, hits: float, besides: float, round_trip_s: float) -> float:
+        """Return the mean of rounds whose draft was made ahead and of the others."""
+        step_s, way_s = self.step_s(length) + besides, self.answering.way_s + round_trip_s
+        token_s = self.answering.token_s
+        ahead_s = ahead_round_s(step_s, way_s, token_s, length)
+        return hits * ahead_s + (1 - hits) * waiting_round_s(step_s, way_s, token_s, length)
 
-    def _hit_share(self, length: int) -> float:
-        hit_s, miss_s = self.hit_s(length, 0.0), self.miss_s(length, 0.0)
-        if miss_s <= hit_s:  # a drafter slower than its verifier: nothing comes ahead
-            return 0.0
-        return min(max((miss_s - self.rounds[length].seconds) / (miss_s - hit_s), 0.0), 1.0)
+    def _fit(self, length: int, rounds: Rounds) -> tuple[float, float]:
+        """Find h, and what rounds take besides.
+
+        Where they are faster than can be with the h that follows from E, they take nothing
+        besides, and more of them were drafted for ahead.
+        """
+        share = max(rounds.committed - 1, 0.0) / length
+        hits = ahead_share(acceptance_of(min(share, 1.0), length), length)
+        if self._mean_s(length, hits, 0.0, 0.0) < rounds.seconds:
+            low, high = 0.0, rounds.seconds
+            for _ in range(_HALVINGS):
+                middle = (low + high) / 2
+                faster = self._mean_s(length, hits, middle, 0.0) < rounds.seconds
+                low, high = (middle, high) if faster else (low, middle)
+            return hits, low
+        waiting_s, ahead_s = (self._mean_s(length, share, 0.0, 0.0) for share in (0.0, 1.0))
+        if waiting_s <= ahead_s:
+            return hits, 0.0
+        return min(max((waiting_s - rounds.seconds) / (waiting_s - ahead_s), hits), 1.0), 0.0
 
 
 def predicted(texts: Sequence[tuple[int, Calibration]], round_trip_s: float) -> float:

@@ -66,6 +66,9 @@ class RoundTrips:
     hits: dict[str, float]
     """Share of rounds drafted for ahead, as the model has it, by draft length."""
 
+    besides_ms: dict[str, float]
+    """Time of a round that the model does not account for, by draft length."""
+
     rows: list[RoundTrip]
     """By delay, rising."""
 
@@ -146,6 +149,7 @@ def _measure(
         drafter_token_ms=1e3 * answering.token_s,
         drafter_way_ms=1e3 * answering.way_s,
         hits={str(length): share for length, share in together.hits.items()},
+        besides_ms={str(length): 1e3 * some for length, some in together.besides.items()},
         rows=[
             RoundTrip(
                 round_trip_ms=delay_ms,

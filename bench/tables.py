@@ -124,12 +124,13 @@ def _round_trips(delays: RoundTrips) -> Cells:
 
 def _about(delays: RoundTrips) -> str:
     hits = ", ".join(f"{share:.2f} for {length}" for length, share in delays.hits.items())
+    besides = ", ".join(f"{ms:.2f}" for ms in delays.besides_ms.values())
     return (
         f"Round trips: plain decoding {delays.plain.value:.0f} tokens/s, half a step "
         f"{delays.half_step_ms:g} ms; the drafter takes {delays.drafter_token_ms:.2f} ms a token "
         f"and {delays.drafter_way_ms:.2f} ms besides; share of rounds drafted for ahead, by draft "
-        f"length: {hits}. All of this was measured without added delay, and the prediction "
-        "(bench/rate_model.py) follows from it."
+        f"length: {hits}; what such rounds take besides: {besides} ms. All of this was measured "
+        "without added delay, and the prediction (bench/rate_model.py) follows from it."
     )
 
 

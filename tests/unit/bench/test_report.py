@@ -46,6 +46,7 @@ def report() -> Report:
             drafter_token_ms=0.8,
             drafter_way_ms=0.4,
             hits={"4": 0.5},
+            besides_ms={"4": 0.2},
             rows=trips,
         ),
         ratios=[Ratio(name="draft / plain", value=estimate(2.0), wanted=2.5)],
