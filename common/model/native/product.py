@@ -78,7 +78,8 @@ class PackedMatrix:
             weight, self._scales = round_weight(weight)
             self._sums = weight.sum(1, dtype=torch.int32)
         else:
-            weight = F.pad(weight, (0, inputs % 2))  # rows are padded likewise
+            if inputs % 2:  # rows are padded likewise
+                weight = F.pad(weight, (0, 1))
             squeezed = squeeze(weight) if squeezes else None
         self._packed = _PAGES.copy(squeezed.packed if squeezed else _packed(weight))
         self._strays = squeezed and (squeezed.starts, squeezed.strays)
