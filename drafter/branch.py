@@ -53,11 +53,6 @@ class Branch:
         """Tokens it is to have that are not chosen yet."""
         return self.wanted - len(self.ids)
 
-    @property
-    def length(self) -> int:
-        """Tokens after the bonus."""
-        return len(self.ids)
-
     def grow(self, chances: Chances) -> None:
         """Extends it by what is chosen already, by one token at least."""
         while self.lacking and self.leaf.choice is not None:

@@ -223,9 +223,9 @@ class Mirror:
         if self.unplanned or any(branch.lacking for branch in self.branches):
             return done
         for branch in self.branches:
-            self._ahead[branch.outcome.accepted, branch.outcome.ids[-1]] = branch.length
-            drawn = self._drawn(branch.nodes()[-branch.length :]) if self.wants_drawn else ()
-            done.append(Finished(branch.outcome, tuple(branch.ids), drawn))
+            self._ahead[branch.outcome.accepted, branch.outcome.ids[-1]] = len(branch.ids)
+            nodes = branch.nodes()[-len(branch.ids) :] if self.wants_drawn else ()
+            done.append(Finished(branch.outcome, tuple(branch.ids), self._drawn(nodes)))
         self.unplanned = len(self.branches) > 0
         self.branches = []
         return done

@@ -70,30 +70,39 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[
         own = [line[index] for line in slots]
         mirror.free.extend(own[known - 1 :])
         gaps = behind[index][:known] if ranks > 1 else None
-        _follow(mirror, node, Tail(own[: known - 1], ids[index][:known], gaps))
+        _follow(mirror, node, own[: known - 1], ids[index][:known], gaps)
         chosen += known
     return len(rolled.ids), chosen
 
 
-def _follow(mirror: Mirror, node: Node, made: Tail) -> None:
+def _follow(
+    mirror: Mirror,
+    node: Node,
+    slots: Ids[int],
+    ids: Ids[Ids[int]],
+    behind: Ids[Ids[float]] | None,
+) -> None:
     """Takes note of what is made of a node, and of its choices one after another.
 
     Args:
         mirror: Its mirror.
         node: It.
-        made: What is made of the node, and then of each of those; slots are of the latter.
+        slots: Of those choices.
+        ids: The likeliest tokens after the node, and after each of the choices.
+        behind: How much less their scores are; None where they are not wanted.
     """
-    slots, ids, behind = made
     node.rank(ids[0], None if behind is None else behind[0])
-    rest = Tail(slots, ids[1:], None if behind is None else behind[1:])
+    if not slots:
+        return
+    further = None if behind is None else behind[1:]
     child = node.children.get(ids[0][0])
     if child is None:
-        node.tail = rest if slots else None
-    elif slots:
-        if child.slot >= 0:
-            mirror.free.append(child.slot)
-        child.slot = slots[0]
-        _follow(mirror, child, rest._replace(slots=slots[1:]))
+        node.tail = Tail(slots, ids[1:], further)
+        return
+    if child.slot >= 0:
+        mirror.free.append(child.slot)
+    child.slot = slots[0]
+    _follow(mirror, child, slots[1:], ids[1:], further)
 
 
 def _certainty(ends: Ids[tuple[Mirror, Node]]) -> Certainty:
