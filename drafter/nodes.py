@@ -74,7 +74,9 @@ class Node:
     def lead(self) -> float | None:
         """How far the next best token is behind the choice: infinitely where there is no other;
         None where nobody knows."""
-        return None if self.behind is None else self.behind[0] if self.behind else math.inf
+        if self.behind is None:
+            return None
+        return self.behind[0] if self.behind else math.inf
 
     def choices(self) -> Iterator[tuple[int, float | None]]:
         """Its choice, and those of its tail: each with its lead."""

@@ -86,9 +86,10 @@ class Chances:
             if node.choice is not None:
                 self._all = _counted(*self._all, node.choice == token)
             lead = node.lead()
-            if lead is not None and node.behind is not None:
+            if lead is not None:
                 self._count(0, lead, node.choice == token)
-                for rank, (other, gap) in enumerate(zip(node.others, node.behind, strict=True), 1):
+                others = zip(node.others, node.behind or (), strict=True)
+                for rank, (other, gap) in enumerate(others, 1):
                     self._count(rank, gap, other == token)
             if node.choice != token:
                 break  # other methods may have gone on

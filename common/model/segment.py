@@ -97,7 +97,7 @@ class PathRows(Segment):
         *,
         wanted: Sequence[int],
     ) -> None:
-        self.ids, self.start, self.slots, self.wanted = ids, start, slots, wanted
+        super().__init__(ids, start, slots, wanted=wanted)
         self.runs = [[row] for row in range(len(ids))]
         self._paths = paths
 

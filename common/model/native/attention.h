@@ -14,7 +14,6 @@
 #include "vector.h"
 
 #define PAIR_LANES (2 * LANES) /* bfloat16 values of a vector */
-#define CACHE_LINE 64
 #define ROWS_TOGETHER 8        /* rows for which a block of keys is read once */
 #define LINES_AHEAD 32         /* of weights, fetched at a time */
 

@@ -19,9 +19,8 @@
 
 #define SLAB_GROUPS 16
 #define SLAB_INPUTS (2 * SLAB_GROUPS)
-#define LINE 64 /* of a cache */
 #define SLAB_BYTES (SLAB_GROUPS * GROUP_LINE)
-#define SLAB_PART (SLAB_GROUPS * LINE)
+#define SLAB_PART (SLAB_GROUPS * CACHE_LINE)
 #define SQUEEZED_BYTES (3 * SLAB_PART) /* of a slab */
 #define SLABS_AHEAD 4 /* by which weights are fetched before they are needed */
 
@@ -62,7 +61,7 @@ INLINE void unpack(const char *slab, int group, int count, int first, int others
 {
 #pragma GCC unroll 8
     for (; count > 0; count--, group++) {
-        const __m512i *from = (const __m512i *)(slab + group * LINE);
+        const __m512i *from = (const __m512i *)(slab + group * CACHE_LINE);
         __m512i *out = (__m512i *)(to + group * GROUP_LINE);
         __m512i lower = from[SLAB_GROUPS];
         if (first) {
@@ -95,14 +94,14 @@ INLINE void set_strays(const Product *product, long block, long slab, char *unpa
 INLINE void fetch_lines(const char *from, int lines)
 {
     for (int line = 0; line < lines; line++)
-        _mm_prefetch(from + line * LINE, _MM_HINT_T0);
+        _mm_prefetch(from + line * CACHE_LINE, _MM_HINT_T0);
 }
 
 static void unpack_block(const Product *product, long block, char *to)
 {
     for (long slab = 0; slab < slabs_of(product); slab++, to += SLAB_BYTES) {
         const char *from = squeezed_slab(product, block, slab);
-        fetch_lines(from + SLABS_AHEAD * SQUEEZED_BYTES, SQUEEZED_BYTES / LINE);
+        fetch_lines(from + SLABS_AHEAD * SQUEEZED_BYTES, SQUEEZED_BYTES / CACHE_LINE);
         unpack(from, 0, SLAB_GROUPS, 1, 1, upper_of(product), to);
         set_strays(product, block, slab, to);
     }

@@ -45,23 +45,23 @@ AMX static void shape_swept(long one, long two)
 INLINE void fetch_early(const char *from, int lines)
 {
     for (int line = 0; line < lines; line++)
-        _mm_prefetch(from + line * LINE, _MM_HINT_T1);
+        _mm_prefetch(from + line * CACHE_LINE, _MM_HINT_T1);
 }
 
 /* Fetches a quarter of the slab some slabs ahead, unpacks a quarter of the next one, and multiplies
    with a vector. */
 #define ADD_QUARTER(vector, weights) \
     fetch_lines(next + (SLABS_AHEAD - 1) * SQUEEZED_BYTES + vector * SQUEEZED_BYTES / 4, \
-                SQUEEZED_BYTES / LINE / 4); \
+                SQUEEZED_BYTES / CACHE_LINE / 4); \
     if (more) \
         unpack(next, vector * 4, 4, 1, 1, upper, to); \
-    _tile_loadd(weights, here + vector * LINE, GROUP_LINE); \
+    _tile_loadd(weights, here + vector * CACHE_LINE, GROUP_LINE); \
     _tile_dpbf16ps(vector, INPUTS_ONE, weights);
 
 /* The sums of up to sixteen rows. */
 AMX static void sweep_one(const Sweep *sweep, __m512i (*out)[VECTORS])
 {
-    char room[2][SLAB_BYTES] __attribute__((aligned(LINE)));
+    char room[2][SLAB_BYTES] __attribute__((aligned(CACHE_LINE)));
     const Product *product = sweep->product;
     long slabs = slabs_of(product);
     const char *next = squeezed_slab(product, sweep->block, 0);
@@ -89,7 +89,7 @@ AMX static void sweep_one(const Sweep *sweep, __m512i (*out)[VECTORS])
 /* The sums of up to 32 rows, of the first two vectors or the others. */
 AMX INLINE void sweep_half(const Sweep *sweep, int others, __m512i (*out)[VECTORS])
 {
-    char room[2][SLAB_BYTES] __attribute__((aligned(LINE)));
+    char room[2][SLAB_BYTES] __attribute__((aligned(CACHE_LINE)));
     const Product *product = sweep->product;
     long slabs = slabs_of(product);
     const char *next = squeezed_slab(product, sweep->block, 0);
@@ -102,12 +102,12 @@ AMX INLINE void sweep_half(const Sweep *sweep, int others, __m512i (*out)[VECTOR
     CLEAR_SUMS
     for (long slab = 0; slab < slabs; slab++) {
         int more = slab + 1 < slabs, filled = !more && sweep->filled;
-        const char *here = room[slab % 2] + 2 * others * LINE;
+        const char *here = room[slab % 2] + 2 * others * CACHE_LINE;
         const char *x = filled ? sweep->filled : sweep->x + slab * TILE_LINE;
         long step = filled ? TILE_LINE : sweep->step;
         char *to = room[(slab + 1) % 2];
         next += SQUEEZED_BYTES;
-        fetch_early(coming + SLABS_AHEAD * SQUEEZED_BYTES, SQUEEZED_BYTES / LINE / 2);
+        fetch_early(coming + SLABS_AHEAD * SQUEEZED_BYTES, SQUEEZED_BYTES / CACHE_LINE / 2);
         coming += SQUEEZED_BYTES / 2;
         _tile_loadd(INPUTS_ONE, x, step);
         _tile_loadd(INPUTS_TWO, x + sweep->one * step, step);
@@ -118,7 +118,7 @@ AMX INLINE void sweep_half(const Sweep *sweep, int others, __m512i (*out)[VECTOR
         _tile_dpbf16ps(2, INPUTS_TWO, EVEN_WEIGHTS);
         if (more)
             unpack(next, SLAB_GROUPS / 2, SLAB_GROUPS / 2, !others, others, upper, to);
-        _tile_loadd(ODD_WEIGHTS, here + LINE, GROUP_LINE);
+        _tile_loadd(ODD_WEIGHTS, here + CACHE_LINE, GROUP_LINE);
         _tile_dpbf16ps(1, INPUTS_ONE, ODD_WEIGHTS);
         _tile_dpbf16ps(3, INPUTS_TWO, ODD_WEIGHTS);
         if (more)

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #define LANES 16
+#define CACHE_LINE 64
 #define AHEAD 16384 /* bytes by which weights are fetched before they are needed */
 
 #define INLINE static inline __attribute__((always_inline))
