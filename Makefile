@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 ARGS ?=
-COMPILED := $(wildcard common/model/native/*.[ch] common/ngrams/*.[ch])
+COMPILED := setup.py $(wildcard common/model/native/*.[ch] common/ngrams/*.[ch])
 
 .PHONY: help demo bench test lint protos protos-release clean
 

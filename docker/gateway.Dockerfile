@@ -13,7 +13,7 @@ COPY docker/requirements.py docker/
 RUN python -m venv /opt/venv \
     && python docker/requirements.py gateway jwt kubernetes telemetry > /tmp/requirements.txt \
     && pip install --no-cache-dir -r /tmp/requirements.txt
-COPY LICENSE README.md ./
+COPY LICENSE README.md setup.py ./
 COPY client client
 COPY common common
 COPY gateway gateway

@@ -21,7 +21,7 @@ RUN python -m venv /opt/venv \
     && python docker/requirements.py worker telemetry > /tmp/requirements.txt \
     && pip install --no-cache-dir ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} \
         -r /tmp/requirements.txt
-COPY LICENSE README.md ./
+COPY LICENSE README.md setup.py ./
 COPY client client
 COPY common common
 COPY verifier verifier

@@ -22,7 +22,7 @@ from common.model.fused import FusedModel, can_fuse, head_counts
 from common.model.int4 import Int4Linear, Int4Product
 from common.model.kv_cache import LayerShape
 from common.model.linear import MakeLinear, linear_maker, packing_works, replace_linears, tile_rows
-from common.model.native import NativeModel, can_run, has_tiles
+from common.model.native import NativeModel, can_run, instructions
 from common.model.output import Output
 from common.model.quantized import (
     IntegerLinear,
@@ -40,7 +40,6 @@ Kernels = Literal["auto", "torch"]
 """Whether passes may run through ours, or through torch's alone."""
 
 _NATIVE = "native2"
-_NATIVE_AMX = "native2-amx"
 _FUSED = "fused2"
 _CUDA = "cuda1"
 """Names of layers; the number rises with every change of their bits."""
@@ -139,9 +138,7 @@ def _native(
     """A model of the compiled decoder, and its name."""
     rounded = quantize == "int8"
     native = NativeModel(model, context, max_len, quantize=rounded, most_threads=most_threads)
-    if rounded:
-        return native, f"{_NATIVE}-int8"
-    return native, _NATIVE_AMX if has_tiles() else _NATIVE
+    return native, f"{_NATIVE}-{instructions()}{'-int8' if rounded else ''}"
 
 
 def _fused(

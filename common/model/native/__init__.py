@@ -2,13 +2,13 @@
 
 At a handful of rows a pass through torch costs what its hundreds of calls cost. `decoder.c` makes
 one of it, reads the paged cache in place and gives every row the bits it has alone. It is built
-where there is a C compiler at installation and used where the processor has AVX-512 with bfloat16;
-elsewhere `common.model.fused` does the same through torch, with other bits. A processor that has
-tiles as well (AMX) computes sixteen rows in the time of one, and bfloat16 with other bits again;
-weights are kept in 12 bits there, without a loss.
+where there is a C compiler at installation, for vectors of two widths: AVX-512 with bfloat16, and
+AVX2, which nearly every x86 processor has. A processor that has tiles as well (AMX) computes
+sixteen rows in the time of one; weights are kept in 12 bits there, without a loss. Each of the
+three has bits of its own. Elsewhere `common.model.fused` does the same through torch.
 """
 
-from common.model.native.library import Decoder, has_tiles, top
+from common.model.native.library import Decoder, instructions, top
 from common.model.native.model import Certainty, NativeModel, Rolled, can_run
 from common.model.native.product import NativeProducts
 
@@ -19,6 +19,6 @@ __all__ = [
     "NativeProducts",
     "Rolled",
     "can_run",
-    "has_tiles",
+    "instructions",
     "top",
 ]

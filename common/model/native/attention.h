@@ -13,9 +13,8 @@
 #include "decoder.h"
 #include "vector.h"
 
-#define PAIR_LANES (2 * LANES) /* bfloat16 values of a vector */
-#define ROWS_TOGETHER 8        /* rows for which a block of keys is read once */
-#define LINES_AHEAD 32         /* of weights, fetched at a time */
+#define ROWS_TOGETHER 8 /* rows for which a block of keys is read once */
+#define LINES_AHEAD 32  /* of weights, fetched at a time */
 
 /* Rows that see much of the same, as those of one tree do. */
 typedef struct {
@@ -27,75 +26,37 @@ typedef struct {
     long count;
 } Stretch;
 
-/* Sixteen keys, 32 values of each: lane i of vector p has the pair p of key i. */
+/* As many keys as a vector has lanes, two values of each a lane: lane i of vector p has the pair p of
+   key i. */
 INLINE void load_turned(const bf16 *keys, const int64_t *slots, long count, long slot_step,
-                        __mmask32 mask, __m512i out[LANES])
+                        Halves mask, Ints out[LANES])
 {
-    __m512i a[LANES], b[LANES];
+    Ints rows[LANES];
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)
-        a[i] = _mm512_maskz_loadu_epi16(mask, keys + slots[i < count ? i : count - 1] * slot_step);
-#pragma GCC unroll 8
-    for (int i = 0; i < LANES; i += 2) {
-        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < LANES; i += 4) {
-        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
-        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
-    /* a[4 q + j]: of keys 4 q to 4 q + 3, pairs j, j + 4, j + 8 and j + 12. */
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        b[j] = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88);
-        b[4 + j] = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xdd);
-        b[8 + j] = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x88);
-        b[12 + j] = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0xdd);
-    }
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        out[j] = _mm512_shuffle_i32x4(b[j], b[8 + j], 0x88);
-        out[8 + j] = _mm512_shuffle_i32x4(b[j], b[8 + j], 0xdd);
-        out[4 + j] = _mm512_shuffle_i32x4(b[4 + j], b[12 + j], 0x88);
-        out[12 + j] = _mm512_shuffle_i32x4(b[4 + j], b[12 + j], 0xdd);
-    }
-}
-
-/* Two vectors number by number: what begins with their first halves, and with their second. */
-INLINE void interleaved(__m512i one, __m512i two, __m512i *first, __m512i *second)
-{
-    static const uint16_t FIRST[PAIR_LANES] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
-                                               37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
-                                               11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-    __m512i low = _mm512_loadu_si512(FIRST), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-    *first = _mm512_permutex2var_epi16(one, low, two);
-    *second = _mm512_permutex2var_epi16(one, high, two);
+        rows[i] = load_halves(mask, keys + slots[i < count ? i : count - 1] * slot_step);
+    transpose(rows, out);
 }
 
 /* Scores times a scale into weights, as bfloat16; returns their sum. Positions before `from` are
    not seen. */
 static float soften(const float *scores, float scale, long from, long count, bf16 *weights)
 {
-    __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
-    __m512 steps = _mm512_set1_ps(scale * 1.44269504088896341f); /* a number of powers of two */
+    Floats most = every(-INFINITY), sum = every(0.0f);
+    Floats steps = every(scale * 1.44269504088896341f); /* a number of powers of two */
     long begin = from / LANES * LANES;
     for (long at = begin; at < count; at += LANES) {
-        __mmask16 seen = first_lanes(count - at) & ~first_lanes(from - at);
-        most = _mm512_mask_max_ps(most, seen, most, _mm512_loadu_ps(scores + at));
+        Lanes seen = first_lanes(count - at) & ~first_lanes(from - at);
+        most = larger_where(seen, load_all(scores + at), most);
     }
-    most = _mm512_set1_ps(_mm512_reduce_max_ps(most));
+    most = every(largest_of(most));
     for (long at = begin; at < count; at += LANES) {
-        __mmask16 seen = first_lanes(count - at) & ~first_lanes(from - at);
-        __m512 under = _mm512_sub_ps(_mm512_loadu_ps(scores + at), most);
-        __m512 weight = exp2_of(_mm512_mul_ps(under, steps));
-        weight = _mm512_maskz_mov_ps(seen, weight);
-        store_bf16(weights + at, 0xffff, weight);
-        sum = _mm512_add_ps(sum, weight);
+        Lanes seen = first_lanes(count - at) & ~first_lanes(from - at);
+        Floats weight = only(seen, exp2_of((load_all(scores + at) - most) * steps));
+        store_bf16(weights + at, ALL_LANES, weight);
+        sum = sum + weight;
     }
-    return _mm512_reduce_add_ps(sum);
+    return sum_of(sum);
 }
 
 INLINE long first_seen(const Layer *layer, long position)
@@ -144,13 +105,24 @@ INLINE void extent(const Layer *layer, const Stretch *stretch, long *nearest, lo
     }
 }
 
+/* What attention by tiles does at a time. */
+#define SPAN 32                            /* numbers of a query, or positions */
+#define SPAN_VALUES (2 * TILE_ROWS * SPAN) /* numbers of a span's values, 32 wide */
+
+/* Numbers from a query's scores to the next one's: whole spans, but not a power of two of them, for
+   a tile's rows would then compete for the same places of the cache. */
+INLINE long tile_step(long last)
+{
+    return ((last / SPAN + 1) | 1) * SPAN;
+}
+
 /* Room for one thread's attention. */
 typedef struct {
     float *scores;   /* of queries over positions */
     bf16 *weights;   /* the same, softened */
     bf16 *queries;   /* by tiles only, as the two below */
     bf16 *values;    /* of some positions, in pairs */
-    __m512i *turned; /* keys of some positions */
+    Ints *turned;    /* keys of some positions */
 } Desk;
 
 #endif

@@ -12,8 +12,7 @@
 #include "attention_of_few.h"
 #include "by_tiles.h"
 
-#define FEW_QUERIES 8                            /* that are faster by vectors */
-#define SPAN_VALUES (2 * TILE_ROWS * PAIR_LANES) /* numbers of a span's values, 32 wide */
+#define FEW_QUERIES 8 /* that are faster by vectors */
 
 /* Which tile has what. */
 #define SUMS 0
@@ -115,7 +114,7 @@ static void pair_values(const bf16 *values, const int64_t *slots, long count, lo
         __m512i one = _mm512_maskz_loadu_epi16(mask, values + here * slot_step);
         __m512i two = _mm512_maskz_loadu_epi16(mask, values + next * slot_step);
         __m512i first, second;
-        interleaved(one, two, &first, &second);
+        interleave(one, two, &first, &second);
         _mm512_storeu_si512(out, first);
         _mm512_storeu_si512(out + TILE_ROWS * PAIR_LANES, second);
     }

@@ -5,38 +5,37 @@
 
 #include "attention.h"
 
-#define HEADS_TOGETHER 8 /* heads whose values are summed together */
+#define HEADS_TOGETHER (REGISTERS / 4) /* whose values are summed together */
 
-/* Weighted sums of values for `heads` queries, 32 values wide, two positions at a time. */
+/* Weighted sums of values for `heads` queries, two vectors wide, two positions at a time. */
 INLINE void gather(int heads, const bf16 *weights, long weights_step, const float *totals,
                    const bf16 *values, const int64_t *slots, long from, long count, long slot_step,
                    bf16 *out, long out_step, long width)
 {
-    __mmask32 mask = first_halves(width);
-    __m512 acc[HEADS_TOGETHER][2];
+    Halves mask = first_halves(width);
+    Floats acc[HEADS_TOGETHER][2];
 #pragma GCC unroll 8
     for (int head = 0; head < heads; head++)
-        acc[head][0] = acc[head][1] = _mm512_setzero_ps();
+        acc[head][0] = acc[head][1] = every(0.0f);
     for (long at = from / 2 * 2; at < count; at += 2) { /* what is not seen has no weight */
         long here = slots[at < from ? at + 1 : at], next = slots[at + 1 < count ? at + 1 : at];
-        __m512i one = _mm512_maskz_loadu_epi16(mask, values + here * slot_step);
-        __m512i two = _mm512_maskz_loadu_epi16(mask, values + next * slot_step);
-        __m512i first, second;
-        interleaved(one, two, &first, &second);
+        Ints one = load_halves(mask, values + here * slot_step);
+        Ints two = load_halves(mask, values + next * slot_step), first, second;
+        interleave(one, two, &first, &second);
+        Pairs left = pairs_of(first), right = pairs_of(second);
 #pragma GCC unroll 8
         for (int head = 0; head < heads; head++) {
-            const bf16 *weight = weights + head * weights_step + at;
-            __m512i both = _mm512_set1_epi32(*(const int32_t *)weight);
-            acc[head][0] = dot_pairs(acc[head][0], first, both);
-            acc[head][1] = dot_pairs(acc[head][1], second, both);
+            Pairs both = every_pair(weights + head * weights_step + at);
+            acc[head][0] = dot_pairs(acc[head][0], left, both);
+            acc[head][1] = dot_pairs(acc[head][1], right, both);
         }
     }
 #pragma GCC unroll 8
     for (int head = 0; head < heads; head++) {
-        __m512 total = _mm512_set1_ps(totals[head]);
-        store_bf16(out + head * out_step, first_lanes(width), _mm512_div_ps(acc[head][0], total));
+        Floats total = every(totals[head]);
+        store_bf16(out + head * out_step, first_lanes(width), acc[head][0] / total);
         store_bf16(out + head * out_step + LANES, first_lanes(width - LANES),
-                   _mm512_div_ps(acc[head][1], total));
+                   acc[head][1] / total);
     }
 }
 
@@ -60,31 +59,36 @@ static void score_block(const Model *model, const Layer *layer, long kv_head,
     long heads = model->heads / model->kv_heads;
     const bf16 *keys = layer->cache + kv_head * 2 * size;
     for (long d = 0; d < size; d += PAIR_LANES) {
-        __m512i turned[LANES];
+        Pairs turned[LANES];
         long width = size - d < PAIR_LANES ? size - d : PAIR_LANES, held = -1;
-        __mmask32 mask = first_halves(width);
+        Halves mask = first_halves(width);
         for (long i = 0; i < stretch->count; i++) {
             long position = stretch->positions[i];
             if (position < block || first_seen(layer, position) >= block + LANES)
                 continue;
-            if (held < 0 || !alike(stretch, held, i, block))
+            if (held < 0 || !alike(stretch, held, i, block)) {
+                Ints raw[LANES];
                 load_turned(keys + d, stretch->tables[i] + block, stretch->lengths[i] - block,
-                            slot_step, mask, turned);
+                            slot_step, mask, raw);
+#pragma GCC unroll 16
+                for (int pair = 0; pair < LANES; pair++)
+                    turned[pair] = pairs_of(raw[pair]);
+            }
             held = i;
             for (long head = 0; head < heads; head++) {
                 long at = stretch->rows[i] * model->heads + kv_head * heads + head;
-                const int32_t *query = (const int32_t *)(queries + at * size + d);
+                const bf16 *query = queries + at * size + d;
                 float *line = scores + (i * heads + head) * step + block;
-                __m512 sum = d ? _mm512_loadu_ps(line) : _mm512_setzero_ps();
+                Floats sum = d ? load_all(line) : every(0.0f);
                 if (width == PAIR_LANES) {
 #pragma GCC unroll 16
                     for (int pair = 0; pair < LANES; pair++)
-                        sum = dot_pairs(sum, turned[pair], _mm512_set1_epi32(query[pair]));
+                        sum = dot_pairs(sum, turned[pair], every_pair(query + 2 * pair));
                 } else {
                     for (int pair = 0; pair < width / 2; pair++)
-                        sum = dot_pairs(sum, turned[pair], _mm512_set1_epi32(query[pair]));
+                        sum = dot_pairs(sum, turned[pair], every_pair(query + 2 * pair));
                 }
-                _mm512_storeu_ps(line, sum);
+                store_all(line, sum);
             }
             fetch_ahead(ahead);
         }
@@ -128,7 +132,10 @@ static void attend_by_vectors(const Model *model, const Layer *layer, long kv_he
                to + d, size, size - d); \
         break;
                 switch (together) {
-                    GATHER(1) GATHER(2) GATHER(3) GATHER(4) GATHER(5) GATHER(6) GATHER(7) GATHER(8)
+                    GATHER(1) GATHER(2) GATHER(3) GATHER(4)
+#if HEADS_TOGETHER > 4
+                    GATHER(5) GATHER(6) GATHER(7) GATHER(8)
+#endif
                 }
 #undef GATHER
         }

@@ -10,8 +10,7 @@
 
 #include "attention.h"
 
-#define SPAN PAIR_LANES /* numbers of a query, or positions, that are summed together */
-#define FEW_HEADS 5     /* whose sums are in registers */
+#define FEW_HEADS 5 /* whose sums are in registers */
 
 /* The work at hand. */
 typedef struct {
@@ -25,13 +24,6 @@ typedef struct {
     long nearest, last; /* positions that are seen */
     long step;          /* from a query's scores to the next one's */
 } Sight;
-
-/* Numbers from a query's scores to the next one's: whole spans, but not a power of two of them, for
-   a tile's rows would then compete for the same places of the cache. */
-INLINE long tile_step(long last)
-{
-    return ((last / SPAN + 1) | 1) * SPAN;
-}
 
 /* Turns a row's keys of sixteen positions. */
 static void turn_keys(const Sight *sight, long row, long block)

@@ -17,7 +17,6 @@
 
 #define AMX __attribute__((target("amx-tile,amx-bf16,amx-int8")))
 
-#define TILE_ROWS 16
 #define TILE_GROUPS 16 /* four bytes of a row each */
 #define TILE_LINE 64   /* bytes of a row of a tile */
 #define TILE_BYTES (TILE_ROWS * TILE_LINE)

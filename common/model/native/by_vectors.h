@@ -5,13 +5,45 @@
 
 #include "rows.h"
 
-#define MOST_ROWS 12 /* whose sums are in registers; beyond 6 those of half a block */
+#define LINE_VECTORS (CACHE_LINE / (long)sizeof(Ints))
 
-INLINE __m512i dot(int narrow, __m512i acc, __m512i weights, __m512i inputs)
+/* Vectors of a block whose sums, of so many rows, are in registers. */
+#define AT_ONCE(rows) \
+    (VECTORS * (rows) <= SUMS_AT_ONCE ? VECTORS : 4 * (rows) <= SUMS_AT_ONCE ? 4 : 2)
+
+/* What a row of a tile has of a group: its bytes, or one of their sides. */
+INLINE Ints inputs_of(const char *tile, long step, int count, int row, long group, int side)
 {
-    if (narrow)
-        return _mm512_dpbusd_epi32(acc, inputs, weights);
-    return _mm512_castps_si512(dot_pairs(_mm512_castsi512_ps(acc), weights, inputs));
+    if (SIDES > 1)
+        return every_int(((const int32_t *)tile)[(group * count + row) * SIDES + side]);
+    return every_int(*(const int32_t *)(tile + row * step + 4 * group));
+}
+
+/* Adds a side of a group to sums, with what is less in registers: inputs or weights. */
+INLINE void add_group(int narrow, int count, int vectors, const Ints *weights, const char *tile,
+                      long step, long group, int side, Ints acc[MOST_ROWS][VECTORS])
+{
+    Ints few[VECTORS];
+    if (SIDES > 1 && count < vectors) {
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++)
+            few[i] = inputs_of(tile, step, count, i, group, side);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) {
+            Ints sided = weights_side(narrow, side, weights[v]);
+#pragma GCC unroll 8
+            for (int i = 0; i < count; i++)
+                acc[i][v] = add_side(narrow, acc[i][v], sided, few[i]);
+        }
+        return;
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < count; i++) {
+        Ints inputs = inputs_of(tile, step, count, i, group, side);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            acc[i][v] = add_side(narrow, acc[i][v], weights_side(narrow, side, weights[v]), inputs);
+    }
 }
 
 /* y = W x + b, or y += W x + b, of `count` rows and some vectors of a block: with a register for
@@ -21,29 +53,25 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
 {
     long groups = groups_of(narrow, product);
     long first = block * BLOCK + from * LANES;
-    const __m512i *weights = (const __m512i *)product->packed + block * groups * VECTORS + from;
-    const char *x = (const char *)rows->x + row * rows->step;
-    __m512i acc[MOST_ROWS][VECTORS];
+    const Ints *weights = (const Ints *)product->packed + block * groups * VECTORS + from;
+    const char *tile = (const char *)rows->x + row * rows->step;
+    Ints acc[MOST_ROWS][VECTORS];
 #pragma GCC unroll 12
     for (int i = 0; i < count; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int v = 0; v < vectors; v++)
-            acc[i][v] = _mm512_setzero_si512();
+            acc[i][v] = every_int(0);
     for (long group = 0; group < groups; group++, weights += VECTORS) {
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+        for (int v = 0; v < vectors; v += LINE_VECTORS)
             _mm_prefetch((const char *)(weights + v) + AHEAD, _MM_HINT_T0);
-#pragma GCC unroll 12
-        for (int i = 0; i < count; i++) {
-            __m512i inputs = _mm512_set1_epi32(*(const int32_t *)(x + i * rows->step + 4 * group));
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++)
-                acc[i][v] = dot(narrow, acc[i][v], weights[v], inputs);
-        }
+        add_group(narrow, count, vectors, weights, tile, rows->step, group, 0, acc);
+        if (SIDES > 1)
+            add_group(narrow, count, vectors, weights, tile, rows->step, group, 1, acc);
     }
 #pragma GCC unroll 12
     for (int i = 0; i < count; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int v = 0; v < vectors; v++)
             put(narrow, acc[i][v], product, first + v * LANES, rows, row + i, y, y_step, adds);
 }
@@ -53,23 +81,22 @@ INLINE void multiply_by_vectors(int narrow, const Product *product, long count, 
                                 float *y, long y_step, int adds, int part, int parts)
 {
     long blocks = (product->out + BLOCK - 1) / BLOCK;
-    long tiles = (count + MOST_ROWS - 1) / MOST_ROWS;
+    long tiles = row_tiles(count);
     for (long block = blocks * part / parts; block < blocks * (part + 1) / parts; block++)
         for (long t = 0; t < tiles; t++) {
             long row = count * t / tiles;
-#define WHOLE(n) \
-    case n: some(narrow, n, 4, 0, product, block, rows, row, y, y_step, adds); break;
-#define HALVES(n) \
+#define SOME(n) \
     case n: \
-        some(narrow, n, 2, 0, product, block, rows, row, y, y_step, adds); \
-        some(narrow, n, 2, 2, product, block, rows, row, y, y_step, adds); \
+        _Pragma("GCC unroll 4") for (int from = 0; from < VECTORS; from += AT_ONCE(n)) \
+            some(narrow, n, AT_ONCE(n), from, product, block, rows, row, y, y_step, adds); \
         break;
             switch (count * (t + 1) / tiles - row) {
-                WHOLE(1) WHOLE(2) WHOLE(3) WHOLE(4) WHOLE(5) WHOLE(6)
-                HALVES(7) HALVES(8) HALVES(9) HALVES(10) HALVES(11) HALVES(12)
+                SOME(1) SOME(2) SOME(3) SOME(4) SOME(5)
+#if MOST_ROWS > 5
+                SOME(6) SOME(7) SOME(8) SOME(9) SOME(10) SOME(11) SOME(12)
+#endif
             }
-#undef WHOLE
-#undef HALVES
+#undef SOME
         }
 }
 

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention_by_tiles.h"
 #include "attention_by_vectors.h"
 #include "pick.h"
 #include "product.h"
+#include "tiles.h"
 #include "vector.h"
 #include "workers.h"
 
@@ -31,8 +31,8 @@ typedef struct {
     float *y;                             /* what a product made, [rows, y_step] */
     bf16 *a;                              /* what a product reads, [rows, a_step] */
     bf16 *queries;                        /* [rows, heads * size] */
-    uint8_t *narrow;                      /* rows in 8 bits, [rows, narrow_step] */
-    float *narrow_scales;                 /* [rows] */
+    char *laid;                           /* rows that are laid out, [rows, laid_bytes] */
+    float *scales;                        /* theirs, [rows] */
     int64_t *positions, *slots;           /* [rows]; of the latter, where keys are written */
     int64_t *joined;                      /* tables with their tails, of runs that have one */
     Stretch *stretches;                   /* [stretch_count] */
@@ -55,22 +55,21 @@ struct Decoder {
 /* 1 / rms(x). */
 static float inverse_rms(const float *x, long size, float epsilon)
 {
-    __m512 squares = _mm512_setzero_ps();
+    Floats squares = every(0.0f);
     for (long at = 0; at < size; at += LANES) {
-        __m512 part = _mm512_maskz_loadu_ps(first_lanes(size - at), x + at);
-        squares = _mm512_fmadd_ps(part, part, squares);
+        Floats part = load(first_lanes(size - at), x + at);
+        squares = fmadd(part, part, squares);
     }
-    return 1.0f / sqrtf(_mm512_reduce_add_ps(squares) / size + epsilon);
+    return 1.0f / sqrtf(sum_of(squares) / size + epsilon);
 }
 
 /* x / rms(x) * weight, as bfloat16. */
 static void normed(const float *x, const float *weight, long size, float epsilon, bf16 *out)
 {
-    __m512 inverse = _mm512_set1_ps(inverse_rms(x, size, epsilon));
+    Floats inverse = every(inverse_rms(x, size, epsilon));
     for (long at = 0; at < size; at += LANES) {
-        __mmask16 mask = first_lanes(size - at);
-        __m512 part = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + at), inverse);
-        store_bf16(out + at, mask, _mm512_mul_ps(part, _mm512_maskz_loadu_ps(mask, weight + at)));
+        Lanes mask = first_lanes(size - at);
+        store_bf16(out + at, mask, load(mask, x + at) * inverse * load(mask, weight + at));
     }
 }
 
@@ -85,13 +84,11 @@ static void turned(const Model *model, const float *norm, long position, const f
     for (long i = 0; i < size; i++)
         scaled[i] = norm ? head[i] * inverse * norm[i] : head[i];
     for (long at = 0; at < half; at += LANES) {
-        __mmask16 mask = first_lanes(half - at);
-        __m512 first = _mm512_maskz_loadu_ps(mask, scaled + at);
-        __m512 second = _mm512_maskz_loadu_ps(mask, scaled + half + at);
-        __m512 low = _mm512_mul_ps(first, _mm512_maskz_loadu_ps(mask, cos + at));
-        __m512 high = _mm512_mul_ps(second, _mm512_maskz_loadu_ps(mask, cos + half + at));
-        low = _mm512_fnmadd_ps(second, _mm512_maskz_loadu_ps(mask, sin + at), low);
-        high = _mm512_fmadd_ps(first, _mm512_maskz_loadu_ps(mask, sin + half + at), high);
+        Lanes mask = first_lanes(half - at);
+        Floats first = load(mask, scaled + at), second = load(mask, scaled + half + at);
+        Floats low = first * load(mask, cos + at), high = second * load(mask, cos + half + at);
+        low = fnmadd(second, load(mask, sin + at), low);
+        high = fmadd(first, load(mask, sin + half + at), high);
         store_bf16(out + at, mask, low);
         store_bf16(out + half + at, mask, high);
     }
@@ -101,12 +98,10 @@ static void turned(const Model *model, const float *norm, long position, const f
 static void gated(const float *both, long size, bf16 *out)
 {
     for (long at = 0; at < size; at += LANES) {
-        __mmask16 mask = first_lanes(size - at);
-        __m512 gate = _mm512_maskz_loadu_ps(mask, both + at);
-        __m512 less = exp_of(_mm512_sub_ps(_mm512_setzero_ps(), gate));
-        __m512 silu = _mm512_div_ps(gate, _mm512_add_ps(_mm512_set1_ps(1.0f), less));
-        __m512 up = _mm512_maskz_loadu_ps(mask, both + size + at);
-        store_bf16(out + at, mask, _mm512_mul_ps(silu, up));
+        Lanes mask = first_lanes(size - at);
+        Floats gate = load(mask, both + at);
+        Floats silu = gate / (every(1.0f) + exp_of(every(0.0f) - gate));
+        store_bf16(out + at, mask, silu * load(mask, both + size + at));
     }
 }
 
@@ -120,9 +115,9 @@ static void embed(void *what, Part part)
     long hidden = pass->model->hidden;
     PART_OF(pass->batch->rows)
         for (long at = 0; at < hidden; at += LANES) {
-            __mmask16 mask = first_lanes(hidden - at);
+            Lanes mask = first_lanes(hidden - at);
             const bf16 *from = pass->model->embeddings + pass->batch->ids[i] * hidden + at;
-            _mm512_mask_storeu_ps(pass->x + i * hidden + at, mask, load_bf16(from, mask));
+            store(pass->x + i * hidden + at, mask, load_bf16(from, mask));
         }
 }
 
@@ -153,9 +148,8 @@ static void turn(void *what, Part part)
         for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
             turned(model, layer->k_norm, position, keys + head * size, slot);
             for (long at = 0; at < size; at += LANES) {
-                __mmask16 mask = first_lanes(size - at);
-                store_bf16(slot + size + at, mask,
-                           _mm512_maskz_loadu_ps(mask, values + head * size + at));
+                Lanes mask = first_lanes(size - at);
+                store_bf16(slot + size + at, mask, load(mask, values + head * size + at));
             }
         }
     }
@@ -207,23 +201,21 @@ static void choose(void *what, Part part)
         pick(pass->batch->logits + i * vocab, vocab, 1, pass->batch->likeliest + i);
 }
 
-static void narrow(void *what, Part part)
+static void lay_rows(void *what, Part part)
 {
     Pass *pass = what;
-    long inputs = pass->product->in;
-    PART_OF(pass->count)
-        pass->narrow_scales[i] = narrowed(pass->from + i * pass->from_step, inputs,
-                                          pass->narrow + i * narrow_step(inputs));
+    PART_OF(row_tiles(pass->count))
+        lay_tile(pass->product->scales != NULL, pass->product->in, pass->from, pass->from_step,
+                 pass->count, i, pass->laid, pass->scales);
 }
 
 static void multiply_rows(void *what, Part part)
 {
     Pass *pass = what;
-    Rows wide = {pass->from, NULL, pass->from_step * (long)sizeof(bf16)};
-    Rows rounded = {pass->narrow, pass->narrow_scales, narrow_step(pass->product->in)};
-    multiply(pass->tiled, pass->product, pass->count, pass->product->scales ? &rounded : &wide,
-             pass->to, pass->to_step, pass->adds, pass->rooms + part.thread * pass->room_step,
-             part.index, part.count);
+    Rows rows = rows_of(pass->product->scales != NULL, pass->product->in, pass->from,
+                        pass->from_step, pass->laid, pass->scales);
+    multiply(pass->tiled, pass->product, pass->count, &rows, pass->to, pass->to_step, pass->adds,
+             pass->rooms + part.thread * pass->room_step, part.index, part.count);
 }
 
 Batch batch_of(const Request *request)
@@ -415,8 +407,8 @@ static size_t lay_out(Pass *pass, int threads, char *room)
     pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
     pass->a = taken(room, &used, rows * pass->a_step * sizeof *pass->a);
     pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);
-    pass->narrow = taken(room, &used, rows * narrow_step(pass->a_step));
-    pass->narrow_scales = taken(room, &used, rows * sizeof *pass->narrow_scales);
+    pass->laid = taken(room, &used, rows * laid_bytes(0, pass->a_step));
+    pass->scales = taken(room, &used, rows * sizeof *pass->scales);
     pass->positions = taken(room, &used, rows * sizeof *pass->positions);
     pass->slots = taken(room, &used, rows * sizeof *pass->slots);
     pass->joined = taken(room, &used, joined * sizeof *pass->joined);
@@ -455,9 +447,7 @@ static int prepare(Decoder *decoder, Pass *pass)
 
 int decoder_supported(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+    return processor_fits();
 }
 
 int decoder_has_tiles(void)
@@ -499,8 +489,8 @@ static void product(Decoder *decoder, Pass *pass, const Product *by, long count,
     pass->to = to;
     pass->to_step = to_step;
     pass->adds = adds;
-    if (by->scales)
-        workers_run(decoder->workers, pass->threads, narrow, pass);
+    if (laid_out(by->scales != NULL))
+        workers_run(decoder->workers, pass->threads, lay_rows, pass);
     workers_run(decoder->workers, pass->threads, multiply_rows, pass);
 }
 
@@ -573,32 +563,36 @@ typedef struct {
     int tiled;
     const bf16 *x;   /* [count, rows, in] */
     float *y;        /* [count, rows, out] */
-    uint8_t *narrow; /* the rows in 8 bits, [count, rows, narrow_step] */
+    char *laid;      /* the rows laid out, [count, rows, laid_bytes] */
     float *scales;   /* [count, rows] */
     char *rooms;     /* [threads, room_step] */
     long room_step;
 } Stack;
 
-static void narrow_stack(void *what, Part part)
+static void lay_stack_rows(void *what, Part part)
 {
     Stack *stack = what;
-    long inputs = stack->products->in;
-    PART_OF(stack->count * stack->rows)
-        stack->scales[i] = narrowed(stack->x + i * inputs, inputs,
-                                    stack->narrow + i * narrow_step(inputs));
+    int narrow = stack->products->scales != NULL;
+    long inputs = stack->products->in, tiles = row_tiles(stack->rows);
+    PART_OF(stack->count * tiles) {
+        long first = i / tiles * stack->rows;
+        lay_tile(narrow, inputs, stack->x + first * inputs, inputs, stack->rows, i % tiles,
+                 stack->laid + first * laid_bytes(narrow, inputs), stack->scales + first);
+    }
 }
 
 static void multiply_stack(void *what, Part part)
 {
     Stack *stack = what;
+    int narrow = stack->products->scales != NULL;
+    long inputs = stack->products->in;
     for (long i = 0; i < stack->count; i++) {
         const Product *by = stack->products + i;
         long first = i * stack->rows;
-        Rows wide = {stack->x + first * by->in, NULL, by->in * (long)sizeof(bf16)};
-        Rows rounded = {stack->narrow + first * narrow_step(by->in), stack->scales + first,
-                        narrow_step(by->in)};
-        multiply(stack->tiled, by, stack->rows, by->scales ? &rounded : &wide,
-                 stack->y + first * by->out, by->out, 0,
+        Rows rows = rows_of(narrow, inputs, stack->x + first * inputs, inputs,
+                            stack->laid + first * laid_bytes(narrow, inputs),
+                            stack->scales + first);
+        multiply(stack->tiled, by, stack->rows, &rows, stack->y + first * by->out, by->out, 0,
                  stack->rooms + part.thread * stack->room_step, part.index, part.count);
     }
 }
@@ -607,9 +601,10 @@ static void multiply_stack(void *what, Part part)
 static size_t lay_stack(Stack *stack, int threads, char *room)
 {
     size_t used = 0;
-    long narrow = stack->products->scales ? stack->count * stack->rows : 0;
-    stack->narrow = taken(room, &used, narrow * narrow_step(stack->products->in));
-    stack->scales = taken(room, &used, narrow * sizeof *stack->scales);
+    int narrow = stack->products->scales != NULL;
+    long rows = laid_out(narrow) ? stack->count * stack->rows : 0;
+    stack->laid = taken(room, &used, rows * laid_bytes(narrow, stack->products->in));
+    stack->scales = taken(room, &used, rows * sizeof *stack->scales);
     stack->rooms = taken(room, &used, threads * stack->room_step);
     return used;
 }
@@ -625,8 +620,8 @@ int decoder_multiply(Decoder *decoder, const Product *products, long count, long
     if (!room)
         return OUT_OF_MEMORY;
     lay_stack(&stack, decoder->threads, room);
-    if (products->scales)
-        workers_run(decoder->workers, decoder->threads, narrow_stack, &stack);
+    if (laid_out(products->scales != NULL))
+        workers_run(decoder->workers, decoder->threads, lay_stack_rows, &stack);
     workers_run(decoder->workers, decoder->threads, multiply_stack, &stack);
     return 0;
 }

@@ -14,6 +14,7 @@ from torch import Tensor
 BLOCK_OUTPUTS = 64
 """Outputs of a block of a packed matrix; `BLOCK` of `product.h`."""
 
+_VECTORS = ("avx512", "avx2")
 _OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
 
 
@@ -106,11 +107,9 @@ class Decoder:
     """
 
     def __init__(self, threads: int, most_threads: int = 0, *, tiles: bool = True) -> None:
-        found = _library()
-        assert found is not None
-        self.tiles = tiles and has_tiles()
+        self._library = found = _library()
+        self.tiles = tiles and bool(found.decoder_has_tiles())
         """Whether it multiplies by tiles."""
-        self._library = found
         self._handle = found.decoder_open(threads, max(threads, most_threads), tiles)
         if not self._handle:
             raise MemoryError("no threads to be had for the decoder")
@@ -177,7 +176,6 @@ def top(logits: Tensor, best: int) -> tuple[Tensor, Tensor]:
         Ids (int64) and probabilities (float32), likeliest first. # [..., best] each
     """
     shape, found = (*logits.shape[:-1], best), _library()
-    assert found is not None
     ids, chances = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
     size = logits.shape[-1]
     rows = logits.numel() // size
@@ -185,15 +183,14 @@ def top(logits: Tensor, best: int) -> tuple[Tensor, Tensor]:
     return ids, chances
 
 
-def available() -> bool:
-    """Whether the decoder was built, and this processor can run it."""
-    return _library() is not None
-
-
-def has_tiles() -> bool:
-    """Whether products go by the processor's tiles (AMX), which sum bfloat16 in another order."""
-    found = _library()
-    return found is not None and bool(found.decoder_has_tiles())
+def instructions() -> str:
+    """What the decoder computes with: amx, avx512 or avx2, of which each sums bfloat16 in an order
+    of its own. Empty where it was not built, or this processor cannot run it."""
+    found = _found()
+    if found is None:
+        return ""
+    vectors, library = found
+    return "amx" if library.decoder_has_tiles() else vectors
 
 
 def _check(status: int) -> None:
@@ -204,13 +201,26 @@ def _check(status: int) -> None:
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
-    spec = find_spec("common.model.native._decoder")
-    if spec is None or spec.origin is None:
-        return None
-    found = ctypes.CDLL(spec.origin)
-    if not found.decoder_supported():
-        return None
+def _found() -> tuple[str, ctypes.CDLL] | None:
+    """The widest vectors that a decoder was built for and this processor has, and that decoder."""
+    for vectors in _VECTORS:
+        spec = find_spec(f"common.model.native._{vectors}")
+        if spec is None or spec.origin is None:
+            continue
+        library = ctypes.CDLL(spec.origin)
+        if library.decoder_supported():
+            return vectors, _declared(library)
+    return None
+
+
+def _library() -> ctypes.CDLL:
+    found = _found()
+    assert found is not None
+    return found[1]
+
+
+def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
+    """A decoder whose calls know what they take."""
     found.decoder_has_tiles.argtypes, found.decoder_has_tiles.restype = [], c_int
     found.decoder_open.argtypes, found.decoder_open.restype = [c_int] * 3, c_void_p
     found.decoder_close.argtypes, found.decoder_close.restype = [c_void_p], None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from common.model.attention import AttentionContext
 from common.model.fused import can_fuse, head_counts, joined, window
 from common.model.kv_cache import LayerShape
-from common.model.native.library import Decoder, Ends, Layer, Model, Product, Request, available
+from common.model.native.library import Decoder, Ends, Layer, Model, Product, Request, instructions
 from common.model.native.memory import Addresses, Rooms, Written, address
 from common.model.native.product import PackedMatrix
 from common.model.output import Output
@@ -273,7 +273,7 @@ def _ends(certainty: Certainty | None) -> tuple[Ends | None, object]:
 
 def can_run(model: Any) -> bool:
     """Whether the decoder is there and knows every layer of a model on CPU."""
-    if not available() or not can_fuse(model):
+    if not instructions() or not can_fuse(model):
         return False
     attention, mlp = model.model.layers[0].self_attn, model.model.layers[0].mlp
     inputs = (model.lm_head, attention.o_proj, mlp.down_proj)

@@ -10,9 +10,9 @@
 #define BLOCKS 64 /* of a row, at most; only those are looked at again that have lost a number */
 
 /* Lanes from a place on that are before an end and not among those taken. */
-INLINE __mmask16 open_lanes(long at, long end, const int64_t *taken, long count)
+INLINE Lanes open_lanes(long at, long end, const int64_t *taken, long count)
 {
-    __mmask16 open = first_lanes(end - at);
+    Lanes open = first_lanes(end - at);
     for (long i = 0; i < count; i++)
         if (taken[i] >= at && taken[i] < at + LANES)
             open &= ~(1u << (taken[i] - at));
@@ -22,13 +22,12 @@ INLINE __mmask16 open_lanes(long at, long end, const int64_t *taken, long count)
 /* The largest number of a block but for those taken; -INFINITY where there is none. */
 INLINE float largest(const float *row, long from, long end, const int64_t *taken, long count)
 {
-    __m512 most = _mm512_set1_ps(-INFINITY);
+    Floats most = every(-INFINITY);
     for (long at = from; at < end; at += LANES) {
-        __mmask16 open = open_lanes(at, end, taken, count);
-        __m512 values = _mm512_maskz_loadu_ps(open, row + at);
-        most = _mm512_mask_max_ps(most, open, values, most); /* the latter where one is NaN */
+        Lanes open = open_lanes(at, end, taken, count);
+        most = larger_where(open, load(open, row + at), most); /* the latter where one is NaN */
     }
-    return _mm512_reduce_max_ps(most);
+    return largest_of(most);
 }
 
 /* The ids of the largest numbers of a row, the largest first and of equal ones the lower; 0 where
@@ -47,11 +46,10 @@ static void pick(const float *row, long size, long best, int64_t *out)
         out[rank] = 0;
         if (most[block] == -INFINITY)
             continue;
-        __mmask16 equal = 0;
+        Lanes equal = 0;
         for (long at = from; !equal; at += LANES) {
-            __mmask16 open = open_lanes(at, end, out, rank);
-            __m512 values = _mm512_maskz_loadu_ps(open, row + at);
-            equal = _mm512_mask_cmp_ps_mask(open, values, _mm512_set1_ps(most[block]), _CMP_EQ_OQ);
+            Lanes open = open_lanes(at, end, out, rank);
+            equal = equal_where(open, load(open, row + at), every(most[block]));
             out[rank] = at + __builtin_ctz(equal | 1u << LANES);
         }
         most[block] = largest(row, from, end, out, rank + 1);

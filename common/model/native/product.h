@@ -7,15 +7,8 @@
 #ifndef PACELINE_PRODUCT_H
 #define PACELINE_PRODUCT_H
 
-#include "by_tiles.h"
 #include "by_vectors.h"
-#include "squeezed_by_tiles.h"
-
-/* Bytes of room that a product of so many rows takes. */
-static long room_for(const Product *product, long count)
-{
-    return count > MOST_SWEPT ? unpacked_bytes(product) : 0;
-}
+#include "tiles.h"
 
 /* y = W x + b, or y += W x + b, of any number of rows; one part of the outputs out of so many.
 
@@ -23,15 +16,9 @@ static long room_for(const Product *product, long count)
 static void multiply(int tiled, const Product *product, long count, const Rows *rows, float *y,
                      long y_step, int adds, char *room, int part, int parts)
 {
-    int narrow = product->scales != NULL, squeezed = product->stray_starts != NULL;
-    if (!count) /* tiles have a row at least */
-        return;
-    if (squeezed && count <= MOST_SWEPT)
-        multiply_squeezed(product, count, rows, y, y_step, adds, part, parts);
-    else if (squeezed || (tiled && count > (narrow ? FEW_NARROW_ROWS : FEW_ROWS)))
-        multiply_by_tiles(narrow, product, count, rows, y, y_step, adds, room, part, parts);
-    else if (tiled && !narrow)
-        multiply_few(product, count, rows, y, y_step, adds, part, parts);
+    int narrow = product->scales != NULL;
+    if (tiled && !(narrow && count <= FEW_NARROW_ROWS))
+        multiply_tiled(narrow, product, count, rows, y, y_step, adds, room, part, parts);
     else if (narrow)
         multiply_by_vectors(1, product, count, rows, y, y_step, adds, part, parts);
     else

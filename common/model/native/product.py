@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.native.library import BLOCK_OUTPUTS, Decoder, Product, available
+from common.model.native.library import BLOCK_OUTPUTS, Decoder, Product, instructions
 from common.model.native.pages import LargePages
 from common.model.native.squeezed import Squeezed, squeeze
 from common.model.quantized import round_weight
@@ -45,7 +45,7 @@ class NativeProducts:
     @staticmethod
     def work(dtype: torch.dtype) -> bool:
         """Whether there are such products on this machine."""
-        return dtype == torch.bfloat16 and available()
+        return dtype == torch.bfloat16 and bool(instructions())
 
     def __call__(self, x: Tensor) -> Tensor:
         """`W x + b`, each matrix with rows of its own: bfloat16 `[K, N, in]` to float32."""

@@ -161,15 +161,14 @@ int decoder_roll(Decoder *decoder, const Model *model, const Request *request, c
 void decoder_top(const float *logits, long rows, long size, long best, int64_t *ids, float *chances)
 {
     for (long row = 0; row < rows; row++, logits += size, ids += best, chances += best) {
-        __m512 sum = _mm512_setzero_ps();
+        Floats sum = every(0.0f);
         pick(logits, size, best, ids);
-        __m512 most = _mm512_set1_ps(logits[ids[0]]);
+        Floats most = every(logits[ids[0]]);
         for (long at = 0; at < size; at += LANES) {
-            __mmask16 mask = first_lanes(size - at);
-            __m512 under = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, logits + at), most);
-            sum = _mm512_mask_add_ps(sum, mask, sum, exp_of(under));
+            Lanes mask = first_lanes(size - at);
+            sum = sum + only(mask, exp_of(load(mask, logits + at) - most));
         }
-        float total = _mm512_reduce_add_ps(sum);
+        float total = sum_of(sum);
         for (long rank = 0; rank < best; rank++)
             chances[rank] = expf(logits[ids[rank]] - logits[ids[0]]) / total;
     }

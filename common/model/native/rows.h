@@ -10,42 +10,55 @@
 #define VECTORS (BLOCK / LANES) /* of outputs in a block */
 #define GROUP_LINE (BLOCK * 4)  /* bytes of a group's weights */
 
+#define MOST_ROWS (SUMS_AT_ONCE / 2) /* of which so many have sums of two vectors in registers */
+
 #define STEPS 127    /* of an 8-bit number, to each side */
 #define ZERO 128     /* what stands for 0 in a row of 8-bit numbers, which have no sign */
 #define LEAST 1e-30f /* scale of what is zero all over */
 
-/* Rows to multiply: bfloat16, or 8 bits with a scale for each row. */
+/* Rows to multiply: bfloat16, or 8 bits with a scale for each row.
+
+   Where sides are multiplied by themselves, they are laid out as a tile of rows reads them: of each
+   group the sides of every row, in four bytes each. */
 typedef struct {
     const void *x;
     const float *scales; /* [rows]; of 8 bits */
-    long step;           /* bytes from row to row */
+    long step;           /* bytes of a row */
 } Rows;
 
 /* Groups of inputs: four bytes of a row each. */
+INLINE long groups_in(int narrow, long inputs)
+{
+    return narrow ? (inputs + 3) / 4 : inputs / 2;
+}
+
 INLINE long groups_of(int narrow, const Product *product)
 {
-    return narrow ? (product->in + 3) / 4 : product->in / 2;
+    return groups_in(narrow, product->in);
+}
+
+/* Rows are multiplied in tiles of up to so many. */
+INLINE long row_tiles(long count)
+{
+    return (count + MOST_ROWS - 1) / MOST_ROWS;
 }
 
 /* Makes outputs from a vector of sums, and stores or adds them. */
-INLINE void put(int narrow, __m512i sums, const Product *product, long at, const Rows *rows,
+INLINE void put(int narrow, Ints sums, const Product *product, long at, const Rows *rows,
                 long row, float *y, long y_step, int adds)
 {
     float *to = y + row * y_step + at;
-    __mmask16 mask = first_lanes(product->out - at);
-    __m512 sum = _mm512_castsi512_ps(sums);
+    Lanes mask = first_lanes(product->out - at);
+    Floats sum = as_floats(sums);
     if (narrow) {
-        __m512i zeros = _mm512_maskz_loadu_epi32(mask, product->sums + at);
-        zeros = _mm512_mullo_epi32(zeros, _mm512_set1_epi32(ZERO));
-        sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, zeros));
-        sum = _mm512_mul_ps(sum, _mm512_maskz_loadu_ps(mask, product->scales + at));
-        sum = _mm512_mul_ps(sum, _mm512_set1_ps(rows->scales[row]));
+        sum = reduced(sums, ZERO, load_ints(mask, product->sums + at));
+        sum = sum * load(mask, product->scales + at) * every(rows->scales[row]);
     }
     if (product->bias)
-        sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, product->bias + at));
+        sum = sum + load(mask, product->bias + at);
     if (adds)
-        sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, to));
-    _mm512_mask_storeu_ps(to, mask, sum);
+        sum = sum + load(mask, to);
+    store(to, mask, sum);
 }
 
 /* Bytes of a row of 8-bit numbers. */
@@ -54,21 +67,68 @@ INLINE long narrow_step(long inputs)
     return (inputs + LANES - 1) / LANES * LANES;
 }
 
+/* Whether rows are laid out for products, which else read them as they are. */
+INLINE int laid_out(int narrow)
+{
+    return narrow || SIDES > 1;
+}
+
+/* Bytes of a row that is laid out. */
+INLINE long laid_bytes(int narrow, long inputs)
+{
+    return SIDES > 1 ? groups_in(narrow, inputs) * SIDES * 4 : narrow_step(inputs);
+}
+
 /* Rounds a row to 8 bits; returns its scale. */
 static float narrowed(const bf16 *x, long inputs, uint8_t *out)
 {
-    __m512 top = _mm512_setzero_ps();
+    Floats top = every(0.0f);
     for (long at = 0; at < inputs; at += LANES)
-        top = _mm512_max_ps(top, _mm512_abs_ps(load_bf16(x + at, first_lanes(inputs - at))));
-    float scale = _mm512_reduce_max_ps(top);
+        top = larger_of(top, without_sign(load_bf16(x + at, first_lanes(inputs - at))));
+    float scale = largest_of(top);
     scale = (scale > LEAST ? scale : LEAST) * (1.0f / STEPS);
     for (long at = 0; at < inputs; at += LANES) {
-        __m512 steps = load_bf16(x + at, first_lanes(inputs - at));
-        steps = _mm512_div_ps(steps, _mm512_set1_ps(scale));
-        steps = _mm512_add_ps(steps, _mm512_set1_ps(ZERO + 0.5f)); /* conversion cuts off */
-        _mm_storeu_si128((__m128i *)(out + at), _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(steps)));
+        Floats steps = load_bf16(x + at, first_lanes(inputs - at)) / every(scale);
+        store_bytes(out + at, steps + every(ZERO + 0.5f)); /* conversion cuts off */
     }
     return scale;
+}
+
+/* Lays a row out, at a place of a tile of so many; returns its scale. */
+static float lay_row(int narrow, long inputs, const bf16 *from, long place, long count, char *tile)
+{
+#if SIDES == 1
+    return narrowed(from, inputs, (uint8_t *)tile + place * narrow_step(inputs));
+#else
+    uint8_t rounded[narrow_step(inputs)];
+    float scale = narrow ? narrowed(from, inputs, rounded) : 1.0f;
+    const uint32_t *fours = (const uint32_t *)(narrow ? (const void *)rounded : from);
+    uint32_t *to = (uint32_t *)tile + place * SIDES;
+    for (long group = 0; group < groups_in(narrow, inputs); group++, to += count * SIDES) {
+        to[0] = narrow ? fours[group] & 0xff00ff : fours[group] << 16;
+        to[1] = narrow ? fours[group] >> 8 & 0xff00ff : fours[group] & 0xffff0000;
+    }
+    return scale;
+#endif
+}
+
+/* Lays a tile of rows out: see `Rows`. */
+static void lay_tile(int narrow, long inputs, const bf16 *from, long from_step, long count, long t,
+                     char *to, float *scales)
+{
+    long row = count * t / row_tiles(count), end = count * (t + 1) / row_tiles(count);
+    char *tile = to + row * laid_bytes(narrow, inputs);
+    for (long i = row; i < end; i++)
+        scales[i] = lay_row(narrow, inputs, from + i * from_step, i - row, end - row, tile);
+}
+
+/* Rows as products read them: laid out, where that was needed. */
+INLINE Rows rows_of(int narrow, long inputs, const bf16 *from, long from_step, const char *laid,
+                    const float *scales)
+{
+    if (laid_out(narrow))
+        return (Rows){laid, scales, laid_bytes(narrow, inputs)};
+    return (Rows){from, NULL, from_step * (long)sizeof(bf16)};
 }
 
 #endif

@@ -1,7 +1,8 @@
-/* What AVX-512 lacks: bfloat16 in and out, and exp().
+/* Vectors of the processor's width, and functions of them.
 
    Every function rounds one way whatever stands in the other lanes, and nothing here is left to
-   the compiler's choice of contraction (-ffp-contract=off): the bits are those of this source. */
+   the compiler's choice of contraction (-ffp-contract=off): the bits are those of this source, and
+   of the width it is compiled for. */
 
 #ifndef PACELINE_VECTOR_H
 #define PACELINE_VECTOR_H
@@ -9,76 +10,63 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define LANES 16
 #define CACHE_LINE 64
-#define AHEAD 16384 /* bytes by which weights are fetched before they are needed */
+#define TILE_ROWS 16 /* of a tile register, where there are such */
+#define AHEAD 16384  /* bytes by which weights are fetched before they are needed */
 
 #define INLINE static inline __attribute__((always_inline))
 
 typedef uint16_t bf16;
 
+#ifdef __AVX512BF16__
+#include "avx512.h"
+#else
+#include "avx2.h"
+#endif
+
+#define PAIR_LANES (2 * LANES) /* bfloat16 values of a vector */
+
 /* Lanes below a count. */
-INLINE __mmask16 first_lanes(long count)
+INLINE Lanes first_lanes(long count)
 {
-    return count >= LANES ? 0xffff : (__mmask16)((1u << (count > 0 ? count : 0)) - 1);
+    return count >= LANES ? ALL_LANES : (Lanes)((1u << (count > 0 ? count : 0)) - 1);
 }
 
 /* Numbers below a count, of a vector of bfloat16. */
-INLINE __mmask32 first_halves(long count)
+INLINE Halves first_halves(long count)
 {
-    return count >= 2 * LANES ? ~0u : (1u << count) - 1;
-}
-
-INLINE __m512 widened(__m256i x)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-}
-
-INLINE __m512 load_bf16(const bf16 *from, __mmask16 mask)
-{
-    return widened(_mm256_maskz_loadu_epi16(mask, from));
-}
-
-INLINE void store_bf16(bf16 *to, __mmask16 mask, __m512 x)
-{
-    _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(x));
-}
-
-/* acc + a . b, lane by lane over pairs of bfloat16. */
-INLINE __m512 dot_pairs(__m512 acc, __m512i a, __m512i b)
-{
-    return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
+    return count >= PAIR_LANES ? ALL_HALVES : (Halves)((1u << count) - 1);
 }
 
 /* 2^x to about one unit in the last place, for x of 0 or less; 0 far below, so that masked lanes
    vanish. */
-INLINE __m512 exp2_of(__m512 x)
+INLINE Floats exp2_of(Floats x)
 {
-    __m512 n = _mm512_roundscale_ps(x, 0), r = _mm512_sub_ps(x, n);
-    __m512 p = _mm512_set1_ps(1.32647e-3f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.67151e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.550734e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022242e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314698e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
+    Floats n = nearest_whole(x), r = x - n;
+    Floats p = every(1.32647e-3f);
+    p = fmadd(p, r, every(9.67151e-3f));
+    p = fmadd(p, r, every(5.550734e-2f));
+    p = fmadd(p, r, every(2.4022242e-1f));
+    p = fmadd(p, r, every(6.9314698e-1f));
+    p = fmadd(p, r, every(1.0f));
+    return times_power(p, n);
 }
 
 /* exp(x) to about one unit in the last place; 0 far below, so that masked lanes vanish. */
-INLINE __m512 exp_of(__m512 x)
+INLINE Floats exp_of(Floats x)
 {
-    x = _mm512_max_ps(_mm512_min_ps(x, _mm512_set1_ps(88.0f)), _mm512_set1_ps(-104.0f));
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)), 0);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-    p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
-    return _mm512_scalef_ps(p, n);
+    x = larger_of(smaller_of(x, every(88.0f)), every(-104.0f));
+    Floats n = nearest_whole(x * every(1.44269504088896341f));
+    Floats r = fnmadd(n, every(0.693359375f), x);
+    r = fnmadd(n, every(-2.12194440e-4f), r);
+    Floats p = every(1.9875691500e-4f);
+    p = fmadd(p, r, every(1.3981999507e-3f));
+    p = fmadd(p, r, every(8.3334519073e-3f));
+    p = fmadd(p, r, every(4.1665795894e-2f));
+    p = fmadd(p, r, every(1.6666665459e-1f));
+    p = fmadd(p, r, every(5.0000001201e-1f));
+    p = fmadd(p * r, r, r + every(1.0f));
+    return times_power(p, n);
 }
 
 #endif

@@ -17,15 +17,14 @@ from torch import Tensor
 from common.model import kernels
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
-from common.model.native import Certainty, Decoder, NativeModel, NativeProducts, has_tiles, top
-from common.model.native.library import available
-from common.model.quantized import round_weight
+from common.model.native import Certainty, Decoder, NativeModel, NativeProducts, instructions, top
+from common.model.quantized import integer_products, round_weight
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
 
-pytestmark = pytest.mark.skipif(not available(), reason="no compiler or no AVX-512 BF16 here")
+pytestmark = pytest.mark.skipif(not instructions(), reason="no compiler or no AVX2 here")
 
 LENGTH = 300
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -47,7 +46,10 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("quantize", ["none", "int8"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_the_model(name: str, quantize: Quantize, tmp_path: Path) -> None:
-    """As near to float32 as torch's own bfloat16; with int8 weights about as near as torch's."""
+    """As near to float32 as torch's own bfloat16; with int8 weights about as near as torch's.
+
+    Where torch has no exact integer products, it leaves inputs as they are.
+    """
     kind, sizes = SHAPES[name]
     directory = tiny_models.save(kind, tmp_path, **sizes, initializer_range=0.1)
     native = runner(directory, "bfloat16", quantize=quantize)
@@ -55,7 +57,7 @@ def test_it_is_the_model(name: str, quantize: Quantize, tmp_path: Path) -> None:
     exact = _logits(runner(directory, "float32"))
     error = (_logits(native) - exact).abs().mean()
     torchs = (_logits(_through_torch(directory, quantize)) - exact).abs().mean()
-    assert error < torchs * (1.0 if quantize == "none" else 1.1)
+    assert error < torchs * (1.0 if quantize == "none" else 1.1 if integer_products() else 1.6)
 
 
 @pytest.mark.parametrize("tiles", [False, True])
@@ -106,7 +108,7 @@ def test_the_bits_of_a_row_are_its_own(
             assert torch.equal(products(x[:, some]), together[:, some]), rows
 
 
-@pytest.mark.skipif(not has_tiles(), reason="no AMX here")
+@pytest.mark.skipif(instructions() != "amx", reason="no AMX here")
 def test_tiles_change_no_exact_sum() -> None:
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(1, 100, 90, generator=generator).bfloat16()

@@ -13,15 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.model.native import Decoder, NativeModel, model
-from common.model.native.library import available
+from common.model.native import Decoder, NativeModel, instructions, model
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
 from tests.unit.common.model.batches import segments
 
-pytestmark = pytest.mark.skipif(not available(), reason="no compiler or no AVX-512 BF16 here")
+pytestmark = pytest.mark.skipif(not instructions(), reason="no compiler or no AVX2 here")
 
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "two heads a key": ("llama", {}),

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.model.native import Decoder, NativeProducts, has_tiles
+from common.model.native import Decoder, NativeProducts, instructions
 from common.model.native.squeezed import squeeze
 
 _STRAYS = (0.0, -0.0, 1e-30, -1e-40, 3.0, -7e5, 2.0**-16)
 
-pytestmark = pytest.mark.skipif(not has_tiles(), reason="no AMX here")
+pytestmark = pytest.mark.skipif(instructions() != "amx", reason="no AMX here")
 
 
 def _drawn(outputs: int, inputs: int, seed: int) -> Tensor:

@@ -1,0 +1,293 @@
+/* Vectors of AVX2 with FMA, eight lanes wide: of processors that lack AVX-512 or its bfloat16.
+
+   There are no products of pairs, so bfloat16 is widened. A row's bits do not depend on other rows
+   here either, and are not those of other widths. */
+
+#ifndef PACELINE_AVX2_H
+#define PACELINE_AVX2_H
+
+#define LANES 8
+#define REGISTERS 16
+#define SUMS_AT_ONCE 10 /* vectors of them, for which a product has registers */
+#define SIDES 2 /* in which pairs, and groups of four bytes, are multiplied: what is even, and odd */
+
+typedef __m256 Floats;
+typedef __m256i Ints;
+typedef uint8_t Lanes;
+typedef uint16_t Halves;
+typedef struct {
+    Floats even, odd;
+} Pairs;
+
+#define ALL_LANES 0xff
+#define ALL_HALVES 0xffff
+
+INLINE int processor_fits(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+INLINE Floats every(float x)
+{
+    return _mm256_set1_ps(x);
+}
+
+INLINE Ints every_int(int32_t x)
+{
+    return _mm256_set1_epi32(x);
+}
+
+INLINE Floats as_floats(Ints x)
+{
+    return _mm256_castsi256_ps(x);
+}
+
+INLINE Ints as_ints(Floats x)
+{
+    return _mm256_castps_si256(x);
+}
+
+/* All bits of some lanes. */
+INLINE Ints bits_of(Lanes mask)
+{
+    const Ints bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    return _mm256_cmpeq_epi32(_mm256_and_si256(every_int(mask), bits), bits);
+}
+
+/* 0 in all other lanes. */
+INLINE Floats only(Lanes mask, Floats x)
+{
+    return _mm256_and_ps(x, as_floats(bits_of(mask)));
+}
+
+INLINE Floats load_all(const float *from)
+{
+    return _mm256_loadu_ps(from);
+}
+
+/* Of lanes that are not asked for: 0. */
+INLINE Floats load(Lanes mask, const float *from)
+{
+    return mask == ALL_LANES ? load_all(from) : _mm256_maskload_ps(from, bits_of(mask));
+}
+
+INLINE Ints load_ints(Lanes mask, const int32_t *from)
+{
+    return _mm256_maskload_epi32(from, bits_of(mask));
+}
+
+INLINE void store_all(float *to, Floats x)
+{
+    _mm256_storeu_ps(to, x);
+}
+
+INLINE void store(float *to, Lanes mask, Floats x)
+{
+    if (mask == ALL_LANES)
+        store_all(to, x);
+    else
+        _mm256_maskstore_ps(to, bits_of(mask), x);
+}
+
+static __attribute__((noinline)) void copy_some(bf16 *to, Halves mask, const bf16 *from)
+{
+    for (; mask; mask >>= 1, to++, from++)
+        if (mask & 1)
+            *to = *from;
+}
+
+INLINE Ints load_halves(Halves mask, const bf16 *from)
+{
+    bf16 some[2 * LANES] = {0};
+    if (mask != ALL_HALVES)
+        copy_some(some, mask, from);
+    return _mm256_loadu_si256((const Ints *)(mask == ALL_HALVES ? from : some));
+}
+
+INLINE Floats load_bf16(const bf16 *from, Lanes mask)
+{
+    bf16 some[LANES] = {0};
+    if (mask != ALL_LANES)
+        copy_some(some, mask, from);
+    __m128i numbers = _mm_loadu_si128((const __m128i *)(mask == ALL_LANES ? from : some));
+    return as_floats(_mm256_slli_epi32(_mm256_cvtepu16_epi32(numbers), 16));
+}
+
+/* Rounds to the nearest, of two the even. */
+INLINE void store_bf16(bf16 *to, Lanes mask, Floats x)
+{
+    Ints bits = as_ints(x), upper = _mm256_srli_epi32(bits, 16);
+    Ints last = _mm256_and_si256(upper, every_int(1));
+    Ints rounded = _mm256_add_epi32(_mm256_add_epi32(bits, every_int(0x7fff)), last);
+    Ints quiet = _mm256_or_si256(upper, every_int(0x40));
+    Ints nan = as_ints(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    rounded = _mm256_blendv_epi8(_mm256_srli_epi32(rounded, 16), quiet, nan);
+    Ints packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
+    bf16 some[LANES];
+    _mm_storeu_si128((__m128i *)(mask == ALL_LANES ? to : some), _mm256_castsi256_si128(packed));
+    if (mask != ALL_LANES)
+        copy_some(to, mask, some);
+}
+
+/* Stores whole parts, of 0 to 255. */
+INLINE void store_bytes(uint8_t *to, Floats x)
+{
+    Ints words = _mm256_cvttps_epi32(x);
+    words = _mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0x08);
+    __m128i bytes = _mm256_castsi256_si128(words);
+    _mm_storel_epi64((__m128i *)to, _mm_packus_epi16(bytes, bytes));
+}
+
+/* a b + c, rounded once. */
+INLINE Floats fmadd(Floats a, Floats b, Floats c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+/* c - a b, rounded once. */
+INLINE Floats fnmadd(Floats a, Floats b, Floats c)
+{
+    return _mm256_fnmadd_ps(a, b, c);
+}
+
+/* The second where one is NaN, as the next. */
+INLINE Floats larger_of(Floats a, Floats b)
+{
+    return _mm256_max_ps(a, b);
+}
+
+INLINE Floats smaller_of(Floats a, Floats b)
+{
+    return _mm256_min_ps(a, b);
+}
+
+/* What is larger in some lanes; in others the second. */
+INLINE Floats larger_where(Lanes mask, Floats a, Floats b)
+{
+    return _mm256_blendv_ps(b, larger_of(a, b), as_floats(bits_of(mask)));
+}
+
+INLINE Lanes equal_where(Lanes mask, Floats a, Floats b)
+{
+    return mask & _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ));
+}
+
+INLINE Floats without_sign(Floats x)
+{
+    return _mm256_andnot_ps(every(-0.0f), x);
+}
+
+INLINE Floats nearest_whole(Floats x)
+{
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* 2^n of whole n from -126 to 127. */
+INLINE Floats power(Ints n)
+{
+    return as_floats(_mm256_slli_epi32(_mm256_add_epi32(n, every_int(127)), 23));
+}
+
+/* x 2^n of whole n up to 254: in two steps, of which the first is exact. */
+INLINE Floats times_power(Floats x, Floats n)
+{
+    Ints whole = _mm256_cvtps_epi32(larger_of(n, every(-252.0f)));
+    Ints half = _mm256_srai_epi32(whole, 1);
+    return x * power(half) * power(_mm256_sub_epi32(whole, half));
+}
+
+INLINE float sum_of(Floats x)
+{
+    __m128 four = _mm256_castps256_ps128(x) + _mm256_extractf128_ps(x, 1);
+    four += _mm_movehl_ps(four, four);
+    return four[0] + four[1];
+}
+
+INLINE float largest_of(Floats x)
+{
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return four[0] > four[1] ? four[0] : four[1];
+}
+
+/* sums - factor * numbers, as floats. */
+INLINE Floats reduced(Ints sums, int factor, Ints numbers)
+{
+    numbers = _mm256_mullo_epi32(numbers, every_int(factor));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(sums, numbers));
+}
+
+INLINE Ints upper_halves(Ints x)
+{
+    return _mm256_and_si256(x, every_int((int)0xffff0000));
+}
+
+INLINE Pairs pairs_of(Ints x)
+{
+    return (Pairs){as_floats(_mm256_slli_epi32(x, 16)), as_floats(upper_halves(x))};
+}
+
+/* The pair at an address, in every lane. */
+INLINE Pairs every_pair(const bf16 *from)
+{
+    return pairs_of(every_int(*(const int32_t *)from));
+}
+
+/* acc + a . b, lane by lane over pairs of bfloat16. */
+INLINE Floats dot_pairs(Floats acc, Pairs a, Pairs b)
+{
+    return fmadd(a.odd, b.odd, fmadd(a.even, b.even, acc));
+}
+
+/* One side of weights: float32, or whole numbers of 16 bits. */
+INLINE Ints weights_side(int narrow, int side, Ints x)
+{
+    if (narrow)
+        return _mm256_srai_epi16(side ? x : _mm256_slli_epi16(x, 8), 8);
+    return side ? upper_halves(x) : _mm256_slli_epi32(x, 16);
+}
+
+/* Adds products of what is even, or odd. Sums are not left to the compiler, which else copies them
+   around until registers run out. */
+INLINE Ints add_side(int narrow, Ints acc, Ints weights, Ints inputs)
+{
+    if (narrow)
+        __asm__("vpaddd %1, %0, %0" : "+x"(acc) : "x"(_mm256_madd_epi16(weights, inputs)));
+    else
+        __asm__("vfmadd231ps %1, %2, %0" : "+x"(acc) : "x"(weights), "x"(inputs));
+    return acc;
+}
+
+/* Rows and columns of 32-bit numbers, exchanged. */
+INLINE void transpose(Ints a[LANES], Ints out[LANES])
+{
+    Ints b[LANES];
+#pragma GCC unroll 4
+    for (int i = 0; i < LANES; i += 2) {
+        b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < LANES; i += 4) {
+        a[i] = _mm256_unpacklo_epi64(b[i], b[i + 2]);
+        a[i + 1] = _mm256_unpackhi_epi64(b[i], b[i + 2]);
+        a[i + 2] = _mm256_unpacklo_epi64(b[i + 1], b[i + 3]);
+        a[i + 3] = _mm256_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    /* a[4 q + j]: of rows 4 q to 4 q + 3, columns j and j + 4. */
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        out[j] = _mm256_permute2x128_si256(a[j], a[4 + j], 0x20);
+        out[4 + j] = _mm256_permute2x128_si256(a[j], a[4 + j], 0x31);
+    }
+}
+
+/* Two vectors number by number: what begins with their first halves, and with their second. */
+INLINE void interleave(Ints one, Ints two, Ints *first, Ints *second)
+{
+    Ints low = _mm256_unpacklo_epi16(one, two), high = _mm256_unpackhi_epi16(one, two);
+    *first = _mm256_permute2x128_si256(low, high, 0x20);
+    *second = _mm256_permute2x128_si256(low, high, 0x31);
+}
+
+#endif
