@@ -20,9 +20,8 @@
 #define TILE_GROUPS 16 /* four bytes of a row each */
 #define TILE_LINE 64   /* bytes of a row of a tile */
 #define TILE_BYTES (TILE_ROWS * TILE_LINE)
-#define MEANWHILE 2048         /* bytes of weights to fetch while sums are stored */
-#define FEW_ROWS 3             /* that are faster by vectors, though with the same sums */
-#define FEW_NARROW_ROWS 2      /* of 8-bit numbers, whose sums are exact */
+#define MEANWHILE 2048 /* bytes of weights to fetch while sums are stored */
+#define FEW_ROWS 3     /* that are faster by vectors, though with the same sums */
 
 #define ASK_PERMISSION 0x1023 /* of arch_prctl */
 #define TILE_DATA 18          /* what is asked for */

@@ -14,7 +14,9 @@ from torch import Tensor
 BLOCK_OUTPUTS = 64
 """Outputs of a block of a packed matrix; `BLOCK` of `product.h`."""
 
-_VECTORS = ("avx512", "avx2")
+VECTORS = ("avx512", "avx2")
+"""What a decoder may have been built for, the widest first."""
+
 _OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
 
 
@@ -186,10 +188,10 @@ def top(logits: Tensor, best: int) -> tuple[Tensor, Tensor]:
 def instructions() -> str:
     """What the decoder computes with: amx, avx512 or avx2, of which each sums bfloat16 in an order
     of its own. Empty where it was not built, or this processor cannot run it."""
-    found = _found()
-    if found is None:
+    used = build()
+    if used is None:
         return ""
-    vectors, library = found
+    vectors, library = used
     return "amx" if library.decoder_has_tiles() else vectors
 
 
@@ -201,22 +203,25 @@ def _check(status: int) -> None:
 
 
 @cache
-def _found() -> tuple[str, ctypes.CDLL] | None:
+def build() -> tuple[str, ctypes.CDLL] | None:
     """The widest vectors that a decoder was built for and this processor has, and that decoder."""
-    for vectors in _VECTORS:
-        spec = find_spec(f"common.model.native._{vectors}")
-        if spec is None or spec.origin is None:
-            continue
-        library = ctypes.CDLL(spec.origin)
-        if library.decoder_supported():
-            return vectors, _declared(library)
-    return None
+    built = ((vectors, opened(vectors)) for vectors in VECTORS)
+    return next(((vectors, library) for vectors, library in built if library), None)
+
+
+def opened(vectors: str) -> ctypes.CDLL | None:
+    """The decoder for such vectors, where it was built and this processor can run it."""
+    spec = find_spec(f"common.model.native._{vectors}")
+    if spec is None or spec.origin is None:
+        return None
+    library = ctypes.CDLL(spec.origin)
+    return _declared(library) if library.decoder_supported() else None
 
 
 def _library() -> ctypes.CDLL:
-    found = _found()
-    assert found is not None
-    return found[1]
+    used = build()
+    assert used is not None
+    return used[1]
 
 
 def _declared(found: ctypes.CDLL) -> ctypes.CDLL:

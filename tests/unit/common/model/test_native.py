@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ from torch import Tensor
 from common.model import kernels
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
-from common.model.native import Certainty, Decoder, NativeModel, NativeProducts, instructions, top
+from common.model.native import (
+    Certainty,
+    Decoder,
+    NativeModel,
+    NativeProducts,
+    instructions,
+    library,
+    top,
+)
 from common.model.quantized import integer_products, round_weight
 from common.model.runner import Runner
 from common.model.segment import Segment
@@ -25,6 +34,17 @@ from tests import tiny_models
 from tests.inprocess import runner
 
 pytestmark = pytest.mark.skipif(not instructions(), reason="no compiler or no AVX2 here")
+
+
+@pytest.fixture(autouse=True, scope="module", params=filter(library.opened, library.VECTORS))
+def _vectors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every build that this processor can run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "VECTORS", (request.param,))
+        library.build.cache_clear()
+        yield
+    library.build.cache_clear()
+
 
 LENGTH = 300
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
