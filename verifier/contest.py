@@ -1,7 +1,8 @@
 """Whether something makes decoding faster: found by doing with and without it in turns.
 
 What a measure costs shows in no account of rows and tokens alone, so tokens a second decide. The
-loser is tried again now and then, the seldomer the more it loses by.
+loser is tried again now and then, the seldomer the more it loses by, and the oftener it has lost:
+a single window may have been of a start, of an odd text or of a busy machine.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ _NEWS, _TRIAL_NEWS = 0.2, 0.5
 
 _TRY_AFTER, _TRY_AFTER_MOST = 16, 128
 """Windows before the mode that lost is tried again: at least, and at most."""
+
+_SOON = 8
+"""And after its first trial at most so many; each further one that it loses doubles them."""
 
 _TRIALS_COST = 0.005
 """Share of all tokens that trials may cost in between."""
@@ -27,6 +31,7 @@ class Contest:
         self.rates: dict[bool, float] = {}
         """Tokens a second in each."""
         self._left = _TRY_AFTER  # windows before the next trial
+        self._patience = _SOON  # of these, the most
 
     @property
     def verdict(self) -> bool | None:
@@ -60,4 +65,6 @@ class Contest:
         if self.verdict is not None and mode != best:  # a trial is over
             worse, better = sorted(self.rates.values())
             loss = _AFTERMATH * (1 - worse / better) if better else 0.0
-            self._left = min(max(int(loss / _TRIALS_COST), _TRY_AFTER), _TRY_AFTER_MOST)
+            self._left = min(max(int(loss / _TRIALS_COST), _TRY_AFTER), self._patience)
+            lost = self.verdict != mode
+            self._patience = min(2 * self._patience, _TRY_AFTER_MOST) if lost else _SOON

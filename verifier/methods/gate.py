@@ -18,6 +18,12 @@ _WINDOW_S = 0.3
 _SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.1, 256
 """A window ends sooner where so much has come in it already."""
 
+_LONG_WINDOW_S, _LEAST_TOKENS = 1.5, 64
+"""And later where less has: a few steps of a large model tell little."""
+
+_ABSENT_S = 0.6
+"""After so long without a look nobody was there for part of the window."""
+
 _LOAD_S = 0.2
 """Over which the number of sequences is averaged."""
 
@@ -45,15 +51,15 @@ class Gate:
         """
         if self._level and self._counted <= now < self._counted + _LOOKED_AT_S:
             return self._mode
+        absent = now >= self._counted + _ABSENT_S
         level = self._load(sequences, now)
         if not level:
             self._level = 0
             return True
-        if level != self._level:  # what was counted so far belongs to no load
+        if level != self._level or absent:  # what was counted so far belongs to no load
             self._start(level, now)
         elif self._over(now - self._since):
-            if now - self._since < 2 * _WINDOW_S:  # else nobody was there for part of it
-                self._levels[level].learn(self._mode, self._tokens / (now - self._since))
+            self._levels[level].learn(self._mode, self._tokens / (now - self._since))
             self._start(level, now)
         return self._mode
 
@@ -74,7 +80,7 @@ class Gate:
         """Whether a window that has lasted so long tells enough."""
         if self._tokens >= _ENOUGH_TOKENS:
             return seconds >= _SHORT_WINDOW_S
-        return seconds >= _WINDOW_S
+        return seconds >= (_WINDOW_S if self._tokens >= _LEAST_TOKENS else _LONG_WINDOW_S)
 
     def _start(self, level: int, now: float) -> None:
         self._mode = self._levels.setdefault(level, Contest()).next_mode(self._guess(level))

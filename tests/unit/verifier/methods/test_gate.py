@@ -55,15 +55,46 @@ def test_what_pays_beside_few_may_not_beside_many() -> None:
     assert len(gate._levels[3].rates) == 2, "both are tried at once"
 
 
-@pytest.mark.parametrize(("tokens", "windows"), [(8, 8), (16, 10)])
-def test_a_window_in_which_much_came_is_short(tokens: int, windows: int) -> None:
-    """A second of 4 ms steps: 256 tokens take 0.13 or 0.1 s, but for a step."""
+@pytest.mark.parametrize(
+    ("step_s", "tokens", "window_s"),
+    [
+        pytest.param(STEP_S, 16, 0.1, id="at least"),
+        pytest.param(STEP_S, 8, 0.13, id="until 256 tokens have come"),
+        pytest.param(0.05, 20, 0.3, id="for fewer"),
+        pytest.param(0.05, 4, 0.8, id="until 64 tokens have come"),
+        pytest.param(0.05, 2, 1.5, id="at most"),
+    ],
+)
+def test_a_window_is_as_long_as_it_takes_to_tell(
+    step_s: float, tokens: int, window_s: float
+) -> None:
     gate, began = Gate(), set()
-    for step in range(250):
-        gate.drafting(8, step * STEP_S)
+    for step in range(round(30 / step_s)):
+        gate.drafting(8, step * step_s)
         gate.count(tokens)
         began.add(gate._since)
-    assert len(began) == windows
+    assert 30 / len(began) == pytest.approx(window_s, rel=0.1), "to the end of a step"
+
+
+def test_a_bad_start_is_made_up_for() -> None:
+    """The first window was of drafters that had not joined yet; drafts would pay."""
+    gate, drafted = Gate(), 0
+    for step in range(2500):
+        on = gate.drafting(8, step * STEP_S)
+        joining = step < 75
+        gate.count((1 if joining else 12) if on else 8)
+        drafted += on and step >= 1250
+    assert drafted > 0.9 * 1250
+
+
+def test_a_pause_is_part_of_no_window() -> None:
+    gate = Gate()
+    for step in range(60):
+        gate.drafting(8, step * STEP_S)
+        gate.count(8)
+    rates = dict(gate._levels[3].rates)
+    gate.drafting(8, 60 * STEP_S + 5.0)
+    assert gate._levels[3].rates == rates
 
 
 def test_a_load_that_changes_within_a_window_teaches_nothing() -> None:
