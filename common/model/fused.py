@@ -8,15 +8,14 @@ classes known to compute just this; a row still depends on nothing but itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.model.attention import AttentionContext, attend
-from common.model.linear import PARALLEL_ELEMENTS, PackedProduct
+from common.model.linear import PARALLEL_ELEMENTS, MakeProduct, Product
 
 FUSED_CLASSES = {
     "LlamaDecoderLayer",
@@ -25,20 +24,6 @@ FUSED_CLASSES = {
     "Qwen3DecoderLayer",
 }
 """Layer classes of `transformers` whose arithmetic is the one below."""
-
-
-class Product(Protocol):
-    """A matrix ready to be multiplied by."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """`W x + b`."""
-
-    def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        """`W x + b + other`."""
-
-
-MakeProduct = Callable[[Tensor, Tensor | None], Product]
-"""Makes one of a weight `[out, in]` and a bias `[out]`."""
 
 
 def _product(make: MakeProduct, *layers: nn.Linear) -> Product:
@@ -148,8 +133,8 @@ class FusedModel:
         original: Any,
         context: AttentionContext,
         max_len: int,
-        make: MakeProduct = PackedProduct,
-        head: MakeProduct = PackedProduct,
+        make: MakeProduct,
+        head: MakeProduct,
     ) -> None:
         inner = original.model
         self._embeddings = inner.embed_tokens.weight.data  # [V, hidden]

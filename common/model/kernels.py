@@ -21,7 +21,13 @@ from common.model.cuda import keys
 from common.model.fused import FusedModel, can_fuse, head_counts
 from common.model.int4 import Int4Linear, Int4Product
 from common.model.kv_cache import LayerShape
-from common.model.linear import MakeLinear, linear_maker, packing_works, replace_linears, tile_rows
+from common.model.linear import (
+    MakeLinear,
+    linear_maker,
+    packed_products,
+    replace_linears,
+    tile_rows,
+)
 from common.model.native import NativeModel, can_run, instructions
 from common.model.output import Output
 from common.model.quantized import (
@@ -154,11 +160,14 @@ def _fused(
             return None
         fused = FusedModel(model, context, max_len, IntegerProduct, IntegerProduct)
         return fused, f"{_FUSED}-int8"
-    if not packing_works(dtype):
+    packed = packed_products(dtype)
+    if packed is None:
         return None
+    how, product = packed
+    name = f"{_FUSED}-{how}"
     if quantize == "int4":
-        return FusedModel(model, context, max_len, Int4Product), f"{_FUSED}-int4"
-    return FusedModel(model, context, max_len), _FUSED
+        return FusedModel(model, context, max_len, Int4Product, product), f"{name}-int4"
+    return FusedModel(model, context, max_len, product, product), name
 
 
 def _cuda_runs(model: Any, device: torch.device) -> bool:

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.model import medusa_checkpoint
-from common.model.linear import PackedLinear, packing_works
+from common.model.linear import MakeProduct, packed_products
 from common.model.medusa_checkpoint import HeadWeights, Tree
 from common.model.native import Decoder, NativeProducts, top
 
@@ -167,17 +167,17 @@ def _maker(
         return lambda weights, biases: NativeProducts(
             decoder, weights.detach(), biases, quantize=True
         )
-    if device.type == "cpu" and packing_works(dtype):
-        return _packed
+    if device.type == "cpu" and (packed := packed_products(dtype)) is not None:
+        return partial(_packed, packed[1])
     return lambda weights, biases: partial(_multiply, weights=weights, biases=biases)
 
 
-def _packed(weights: Tensor, biases: Tensor | None) -> Product:
+def _packed(make: MakeProduct, weights: Tensor, biases: Tensor | None) -> Product:
     """Products packed for oneDNN."""
     each = itertools.repeat(None) if biases is None else biases.unbind()
     pairs = zip(weights.detach(), each, strict=False)
-    layers = [PackedLinear(weight, bias) for weight, bias in pairs]
-    return lambda x: torch.stack([run(rows) for run, rows in zip(layers, x, strict=True)])
+    products = [make(weight, bias) for weight, bias in pairs]
+    return lambda x: torch.stack([run(rows) for run, rows in zip(products, x, strict=True)])
 
 
 def _multiply(x: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:

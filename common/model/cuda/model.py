@@ -16,8 +16,9 @@ from common.model.cuda.graphs import Graphs
 from common.model.cuda.keys import Size, lay_out, section, tile_rows
 from common.model.cuda.products import Products
 from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
-from common.model.fused import MakeProduct, head_counts, joined, window
+from common.model.fused import head_counts, joined, window
 from common.model.kv_cache import KvPool, LayerShape
+from common.model.linear import MakeProduct
 from common.model.output import Computed, Output
 from common.model.segment import Segment
 

@@ -10,9 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from common.model.fused import MakeProduct
 from common.model.int4 import Int4Product
-from common.model.linear import CUDA_TILE_ROWS, tiled_linear
+from common.model.linear import CUDA_TILE_ROWS, MakeProduct, tiled_linear
 from common.model.quantized import round_weight
 
 _TILE_ROWS = tl.constexpr(16)

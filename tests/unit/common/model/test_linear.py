@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from common.model.fused import _swiglu
-from common.model.linear import PARALLEL_ELEMENTS, PackedLinear, PackedProduct, packing_works
+from common.model.linear import (
+    PARALLEL_ELEMENTS,
+    MakeProduct,
+    PackedProduct,
+    ProductLinear,
+    WidenedProduct,
+    packing_works,
+)
 from tests import tiny_models
 from tests.inprocess import runner
 
@@ -25,12 +32,21 @@ def _cancelling(rows: int, inputs: int) -> Tensor:
     return torch.cat((half, -half), dim=1)[:, torch.randperm(inputs, generator=generator)]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [
+        (PackedProduct, torch.bfloat16),
+        (PackedProduct, torch.float32),
+        (WidenedProduct, torch.bfloat16),
+    ],
+)
 @pytest.mark.parametrize("inputs", [320, 864, 1100, 2048, 5632])
-def test_a_row_alone_has_the_bits_it_has_among_others(inputs: int, dtype: torch.dtype) -> None:
-    if not packing_works(dtype):
+def test_a_row_alone_has_the_bits_it_has_among_others(
+    inputs: int, make: MakeProduct, dtype: torch.dtype
+) -> None:
+    if not packing_works(dtype if make is PackedProduct else torch.float32):
         pytest.skip("not packed on this machine")
-    product = PackedProduct(torch.ones(96, inputs, dtype=dtype), None)
+    product = make(torch.ones(96, inputs, dtype=dtype), None)
     x = _cancelling(40, inputs).to(dtype)
     other = torch.randn(40, 96).to(dtype)
     whole, added = product(x), product.plus(x, other)
@@ -39,12 +55,25 @@ def test_a_row_alone_has_the_bits_it_has_among_others(inputs: int, dtype: torch.
         assert torch.equal(product.plus(x[:rows], other[:rows]), added[:rows])
 
 
-def test_a_packed_layer_is_the_layer() -> None:
+@pytest.mark.parametrize("make", [PackedProduct, WidenedProduct])
+def test_a_packed_layer_is_the_layer(make: MakeProduct) -> None:
     generator = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(24, 40, generator=generator), torch.randn(24, generator=generator)
     x = torch.randn(2, 5, 40, generator=generator)
     expected = torch.nn.functional.linear(x, weight, bias)
-    assert torch.allclose(PackedLinear(weight, bias)(x), expected, atol=1e-5)
+    assert torch.allclose(ProductLinear(make(weight, bias))(x), expected, atol=1e-5)
+
+
+def test_widened_products_are_rounded_once() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(24, 40, generator=generator).bfloat16()
+    x, other = (torch.randn(5, size, generator=generator).bfloat16() for size in (40, 24))
+    exact = x.double() @ weight.double().T
+    product = WidenedProduct(weight, None)
+    for found, expected in ((product(x), exact), (product.plus(x, other), exact + other)):
+        assert found.dtype == torch.bfloat16
+        step = torch.finfo(torch.bfloat16).eps * expected.abs()
+        assert ((found - expected).abs() <= step / 2 + 1e-5).all()
 
 
 def test_models_wider_than_a_sum_in_one_piece_are_served(tmp_path: Path) -> None:
