@@ -153,24 +153,6 @@ def test_the_gateway_stays_small(cluster: Cluster, client: Client) -> None:
     assert psutil.Process(gateway.process.pid).memory_info().rss < 300 << 20
 
 
-def test_a_drafter_killed_half_way_changes_nothing(
-    demo_target: Path, demo_draft: Path, plain: list[tuple[int, ...]]
-) -> None:
-    with (
-        Cluster(models=Models(target=demo_target, draft=demo_draft), with_store=False) as cluster,
-        Client(cluster.address) as client,
-    ):
-        (drafter,) = (service for service in cluster.services if service.name == "drafter")
-        assert drafter.process is not None
-        running = [_started(client, index, method="draft", draft_tokens=2) for index in range(8)]
-        streams = [iter(generation) for generation in running]
-        heads = [next(stream).token_ids for stream in streams]
-        os.kill(drafter.process.pid, signal.SIGKILL)
-        tails = [[token for chunk in stream for token in chunk.token_ids] for stream in streams]
-        assert [(*head, *tail) for head, tail in zip(heads, tails, strict=True)] == plain
-        assert _text(client, 0, method="auto").token_ids == plain[0]
-
-
 def test_another_tokenizer_of_the_same_size_is_never_paired(
     demo_target: Path, demo_draft: Path, tmp_path: Path
 ) -> None:
@@ -188,3 +170,18 @@ def test_another_tokenizer_of_the_same_size_is_never_paired(
         with pytest.raises(FailedPreconditionError, match="draft"):
             client.generate("a", max_tokens=4, method="draft").result()
         assert client.generate("a", max_tokens=4).result().speculation.method != "draft"
+
+
+def test_a_drafter_killed_half_way_changes_nothing(
+    cluster: Cluster, client: Client, plain: list[tuple[int, ...]]
+) -> None:
+    """The last one: nobody drafts in this cluster after it."""
+    (drafter,) = (service for service in cluster.services if service.name == "drafter")
+    assert drafter.process is not None
+    running = [_started(client, index, method="draft", draft_tokens=2) for index in range(8)]
+    streams = [iter(generation) for generation in running]
+    heads = [next(stream).token_ids for stream in streams]
+    os.kill(drafter.process.pid, signal.SIGKILL)
+    tails = [[token for chunk in stream for token in chunk.token_ids] for stream in streams]
+    assert [(*head, *tail) for head, tail in zip(heads, tails, strict=True)] == plain
+    assert _text(client, 0, method="auto").token_ids == plain[0]

@@ -96,31 +96,38 @@ def test_it_serves_and_leaves_nothing_behind() -> None:
     assert stopped == ["gateway", "verifier", "drafter", "store"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has parent-death signals")
-def test_killed_it_leaves_nothing_behind_either() -> None:
-    with up() as (process, _):
-        children = psutil.Process(process.pid).children(recursive=True)
-        assert len(children) == 4
-        process.kill()
-        process.wait(STOP_S)
-        assert_gone(children)
-
-
-def test_models_without_a_tokenizer_serve_ids(
-    tmp_path: Path, demo_target: Path, demo_draft: Path
-) -> None:
-    flags = []
+@pytest.fixture(scope="module")
+def bare(
+    tmp_path_factory: pytest.TempPathFactory, demo_target: Path, demo_draft: Path
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`paceline up` with models without a tokenizer."""
+    directory, flags = tmp_path_factory.mktemp("bare"), []
     for role, source in (("target", demo_target), ("draft", demo_draft)):
         for name in ("config.json", "generation_config.json", "model.safetensors"):
-            (tmp_path / role).mkdir(exist_ok=True)
-            shutil.copy(source / name, tmp_path / role / name)
-        flags += [f"--{role}", str(tmp_path / role)]
-    with up(*flags) as (_, address), Client(address) as client:
+            (directory / role).mkdir(exist_ok=True)
+            shutil.copy(source / name, directory / role / name)
+        flags += [f"--{role}", str(directory / role)]
+    with up(*flags) as running:
+        yield running
+
+
+def test_models_without_a_tokenizer_serve_ids(bare: tuple[subprocess.Popen[str], str]) -> None:
+    with Client(bare[1]) as client:
         (model,) = client.models()
         assert not model.has_tokenizer
         result = client.generate(token_ids=[1, 5, 300], max_tokens=8, ignore_eos=True).result()
         assert len(result.token_ids) == 8
         assert result.text == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has parent-death signals")
+def test_killed_it_leaves_nothing_behind_either(bare: tuple[subprocess.Popen[str], str]) -> None:
+    process, _ = bare
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) == 4
+    process.kill()
+    process.wait(STOP_S)
+    assert_gone(children)
 
 
 def test_a_port_in_use_is_one_line() -> None:

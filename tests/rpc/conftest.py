@@ -30,16 +30,17 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def target(tiny_directory: Path) -> Runner:
     """The verifier's model."""
-    return runner(tiny_directory)
+    return runner(tiny_directory, "bfloat16")
 
 
 @pytest.fixture(scope="session")
 def twin(tiny_directory: Path) -> Runner:
     """The same weights again: a drafter that is always right."""
-    return runner(tiny_directory)
+    return runner(tiny_directory, "bfloat16")
 
 
 @pytest.fixture(scope="session")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     """Other weights: a drafter that is hardly ever right."""
-    return runner(tiny_models.save("llama", tmp_path_factory.mktemp("stranger"), seed=4))
+    directory = tiny_models.save("llama", tmp_path_factory.mktemp("stranger"), seed=4)
+    return runner(directory, "bfloat16")

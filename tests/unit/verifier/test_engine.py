@@ -37,18 +37,18 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def roomy(directory: Path) -> Runner:
-    return runner(directory)
+    return runner(directory, "bfloat16")
 
 
 @pytest.fixture(scope="module")
 def tight(directory: Path) -> Runner:
     """A cache of 20 blocks, 320 positions: a few sequences fill it."""
-    return runner(directory, kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 4)
+    return runner(directory, "bfloat16", kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 2)
 
 
 @pytest.fixture(scope="module")
 def twin(directory: Path) -> Runner:
-    return runner(directory)
+    return runner(directory, "bfloat16")
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from verifier.config import EngineConfig
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    return runner(tiny_models.save("llama", tmp_path_factory.mktemp("llama")))
+    return runner(tiny_models.save("llama", tmp_path_factory.mktemp("llama")), "bfloat16")
 
 
 @pytest.fixture(autouse=True)

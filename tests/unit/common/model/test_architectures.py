@@ -16,7 +16,7 @@ from tests.inprocess import Pair, runner
 from tests.tiny_models import ARCHITECTURES, VOCAB
 
 PROMPT_LENGTHS = (1, 15, 63, 150, 300)
-NEW_TOKENS = 20
+NEW_TOKENS = 12
 
 
 def _prompt(length: int) -> list[int]:
@@ -39,7 +39,8 @@ def _reference(model: PreTrainedModel, prompt: list[int]) -> list[int]:
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     """A drafter that knows nothing about the targets."""
-    return runner(tiny_models.save("llama", tmp_path_factory.mktemp("stranger"), seed=9))
+    directory = tiny_models.save("llama", tmp_path_factory.mktemp("stranger"), seed=9)
+    return runner(directory, "bfloat16")
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)

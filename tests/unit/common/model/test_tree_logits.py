@@ -31,13 +31,18 @@ def _lease(target: Runner, positions: int) -> KvLease:
     return lease
 
 
-def _alone(target: Runner, ids: list[int]) -> torch.Tensor:
-    """Logits after a text that is computed one token at a time."""
-    lease = _lease(target, len(ids))
-    for at, token in enumerate(ids):
-        output = target.forward([Segment([token], at, lease.slots, wanted=[0])])
+def _alone(target: Runner, prefix: list[int], paths: list[list[int]]) -> list[torch.Tensor]:
+    """Logits after each path behind a prefix, computed one token at a time."""
+    lease = _lease(target, len(prefix) + max(map(len, paths)))
+    for at, token in enumerate(prefix):
+        target.forward([Segment([token], at, lease.slots, wanted=[0])])
+    rows = []
+    for path in paths:  # each overwrites the one before
+        for at, token in enumerate(path, len(prefix)):
+            output = target.forward([Segment([token], at, lease.slots, wanted=[0])])
+        rows.append(output.logits[0].clone())
     lease.release()
-    return output.logits[0]
+    return rows
 
 
 def test_tree_rows_equal_sequential_decoding(target: Runner) -> None:
@@ -54,9 +59,9 @@ def test_tree_rows_equal_sequential_decoding(target: Runner) -> None:
     ).logits
     lease.release()
     leaves = [node for node in range(len(tree)) if not tree.children(node)]
-    for leaf in leaves:
-        path = [*prefix, *(tree.ids[node] for node in tree.path(leaf))]
-        assert torch.equal(rows[leaf], _alone(target, path))
+    paths = [[tree.ids[node] for node in tree.path(leaf)] for leaf in leaves]
+    for leaf, expected in zip(leaves, _alone(target, prefix, paths), strict=True):
+        assert torch.equal(rows[leaf], expected)
 
 
 def test_rows_behind_paths_of_their_own_equal_sequential_decoding(target: Runner) -> None:
@@ -72,5 +77,5 @@ def test_rows_behind_paths_of_their_own_equal_sequential_decoding(target: Runner
         rows = target.forward([PathRows(ids, PREFIX, lease.slots, places, wanted=range(2))]).logits
     lease.release()
     scratch.release()
-    for row, path in zip(rows, paths, strict=True):
-        assert torch.equal(row, _alone(target, [*prefix, *path]))
+    for row, expected in zip(rows, _alone(target, prefix, paths), strict=True):
+        assert torch.equal(row, expected)

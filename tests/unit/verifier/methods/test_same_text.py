@@ -32,8 +32,9 @@ def target(dtype: Dtype, demo_target: Path) -> Runner:
 
 
 @pytest.fixture(scope="module")
-def draft(dtype: Dtype, demo_draft: Path) -> Runner:
-    return runner(demo_draft, dtype)
+def draft(demo_draft: Path) -> Runner:
+    """In one type whatever the target's is: drafts are only guesses."""
+    return runner(demo_draft, "bfloat16")
 
 
 @pytest.fixture(scope="module")

@@ -154,15 +154,16 @@ def _far(found: Tensor, expected: Tensor) -> float:
 
 def test_drafts_do_not_change_the_text(tmp_path: Path, cuda: pytest.MonkeyPatch) -> None:
     """Through the engine; and a runner whose rows depended on each other would not start."""
-    directory = tiny_models.save("llama", tmp_path / "target", num_hidden_layers=1)
-    other = tiny_models.save("llama", tmp_path / "draft", seed=1, num_hidden_layers=1)
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    directory = tiny_models.save("llama", tmp_path / "target", **sizes)
+    other = tiny_models.save("llama", tmp_path / "draft", seed=1, **sizes)
     target = runner(directory, device=DEVICE)
     assert isinstance(target.loaded.forward, CudaModel)
     cuda.undo()
     sampling = SamplingParams(temperature=0.8, seed=5)
     prompt = _ids(20)
-    plain = Pair.make(target).generate(prompt, 16, sampling=sampling)
+    plain = Pair.make(target).generate(prompt, 8, sampling=sampling)
     drafted = Pair.make(target, runner(other))
-    assert drafted.generate(prompt, 16, sampling=sampling, draft_tokens=3) == plain
-    assert Pair.make(target).generate(prompt, 16, sampling=sampling, method="lookahead") == plain
+    assert drafted.generate(prompt, 8, sampling=sampling, draft_tokens=3) == plain
+    assert Pair.make(target).generate(prompt, 8, sampling=sampling, method="lookahead") == plain
     target.pool.blocks.check()
