@@ -7,13 +7,16 @@ a single window may have been of a start, of an odd text or of a busy machine.
 
 from __future__ import annotations
 
+_WORTH = 1.02
+"""What it has to gain: less is as likely luck, and costs whoever is not measured here."""
+
 _NEWS, _TRIAL_NEWS = 0.2, 0.5
 """Weight of a window in what its mode is worth: of the mode that goes on, of one on trial."""
 
 _TRY_AFTER, _TRY_AFTER_MOST = 16, 128
 """Windows before the mode that lost is tried again: at least, and at most."""
 
-_SOON = 8
+_SOON = 32
 """And after its first trial at most so many; each further one that it loses doubles them."""
 
 _TRIALS_COST = 0.005
@@ -35,10 +38,10 @@ class Contest:
 
     @property
     def verdict(self) -> bool | None:
-        """The mode with the higher rate; None before both were tried."""
+        """The mode to be in; None before both were tried."""
         if len(self.rates) < 2:
             return None
-        return self.rates[True] >= self.rates[False]
+        return self.rates[True] > _WORTH * self.rates[False]
 
     def next_mode(self, guess: bool | None = None) -> bool:
         """Whether to go on with it in the next window.

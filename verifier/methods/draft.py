@@ -100,6 +100,8 @@ class DraftProposer:
         branch = session.branch or Branch()
         session.key, session.branch = None, None
         session.tree, session.proposed = tree, _add(branch.cut(budget), tree)
+        if session.proposed:
+            self._gate.drafted()
         if len(session.proposed) < len(branch):  # cut: nobody drafts for its outcomes
             session.flight, session.ahead = None, []
 

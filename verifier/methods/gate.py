@@ -3,9 +3,10 @@
 What a draft costs beside others is more than its rows: what makes it takes the engine's thread, or
 shares processors and memory with the target, and sequences that wait for a drafter fall out of
 step. None of that shows in the time of a step. So with two or more sequences drafting is switched
-on and off for short windows, and tokens a second decide. Loads are judged apart, each about twice
-the one before; sequences that end as others begin do not make another load. One sequence alone is
-left to the method.
+on and off for short windows, and tokens a second decide. A window with drafts begins once there are
+some: drafters that are only just told of the texts say nothing of drafting. Loads are judged apart,
+each about twice the one before; sequences that end as others begin do not make another load. One
+sequence alone is left to the method.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ _SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.1, 256
 
 _LONG_WINDOW_S, _LEAST_TOKENS = 1.5, 64
 """And later where less has: a few steps of a large model tell little."""
+
+_JOINING_S = 1.0
+"""Drafts are not waited for any longer before the window begins."""
 
 _ABSENT_S = 0.6
 """After so long without a look nobody was there for part of the window."""
@@ -41,6 +45,8 @@ class Gate:
         self._mode = True
         self._since = 0.0
         self._tokens = 0
+        self._drafts = 0
+        self._joining = False  # until there are enough of them
 
     def drafting(self, sequences: int, now: float) -> bool:
         """Whether to draft.
@@ -58,6 +64,9 @@ class Gate:
             return True
         if level != self._level or absent:  # what was counted so far belongs to no load
             self._start(level, now)
+        elif self._joining:
+            if self._drafts >= sequences or now - self._since >= _JOINING_S:
+                self._joining, self._since, self._tokens = False, now, 0
         elif self._over(now - self._since):
             self._levels[level].learn(self._mode, self._tokens / (now - self._since))
             self._start(level, now)
@@ -66,6 +75,10 @@ class Gate:
     def count(self, tokens: int) -> None:
         """Takes note of tokens committed."""
         self._tokens += tokens
+
+    def drafted(self) -> None:
+        """Takes note of a draft."""
+        self._drafts += 1
 
     def _load(self, sequences: int, now: float) -> int:
         """The kind of load: the power of two nearest to the sequences of late; 0 is one alone."""
@@ -83,8 +96,10 @@ class Gate:
         return seconds >= (_WINDOW_S if self._tokens >= _LEAST_TOKENS else _LONG_WINDOW_S)
 
     def _start(self, level: int, now: float) -> None:
+        before = self._mode and level == self._level
         self._mode = self._levels.setdefault(level, Contest()).next_mode(self._guess(level))
         self._level, self._since, self._tokens = level, now, 0
+        self._drafts, self._joining = 0, self._mode and not before
 
     def _guess(self, level: int) -> bool | None:
         """What other loads say: what pays beside many pays beside few, and the other way round."""

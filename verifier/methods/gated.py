@@ -35,7 +35,10 @@ class GatedProposer:
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds what the other does, where it is asked."""
         if self._drafting(sequence):
+            nodes = len(tree)
             self._inner.propose(sequence, tree, budget)
+            if len(tree) > nodes:
+                self._gate.drafted()
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Counts the tokens, and tells the other whether it will be asked."""

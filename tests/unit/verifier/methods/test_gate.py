@@ -9,6 +9,13 @@ from verifier.methods.gate import Gate
 STEP_S = 0.004
 
 
+def _round(gate: Gate, sequences: int, tokens: int, *, drafts: bool) -> None:
+    """What all sequences of a step tell the gate."""
+    gate.count(tokens)
+    for _ in range(sequences if drafts else 0):
+        gate.drafted()
+
+
 def _run(
     gate: Gate, sequences: int, with_drafts: int, without: int, steps: int = 12_000, first: int = 0
 ) -> float:
@@ -16,7 +23,7 @@ def _run(
     drafted = 0
     for step in range(steps):
         on = gate.drafting(sequences, (first + step) * STEP_S)
-        gate.count(with_drafts if on else without)
+        _round(gate, sequences, with_drafts if on else without, drafts=on)
         drafted += on and step >= steps // 2
     return drafted / (steps // 2)
 
@@ -70,21 +77,36 @@ def test_a_window_is_as_long_as_it_takes_to_tell(
 ) -> None:
     gate, began = Gate(), set()
     for step in range(round(30 / step_s)):
-        gate.drafting(8, step * step_s)
-        gate.count(tokens)
+        _round(gate, 8, tokens, drafts=gate.drafting(8, step * step_s))
         began.add(gate._since)
     assert 30 / len(began) == pytest.approx(window_s, rel=0.1), "to the end of a step"
 
 
-def test_a_bad_start_is_made_up_for() -> None:
-    """The first window was of drafters that had not joined yet; drafts would pay."""
-    gate, drafted = Gate(), 0
-    for step in range(2500):
+def test_a_window_with_drafts_begins_with_them() -> None:
+    """Drafters take a second to join, and texts hardly get on meanwhile."""
+    gate = Gate()
+    for step in range(750):
+        on, joined = gate.drafting(8, step * STEP_S), step >= 225
+        _round(gate, 8, (12 if joined else 1) if on else 8, drafts=on and joined)
+    assert gate._levels[3].rates == pytest.approx({True: 3000, False: 2000}, rel=0.05)
+
+
+def test_drafts_that_never_come_are_not_waited_for() -> None:
+    gate = Gate()
+    for step in range(750):
         on = gate.drafting(8, step * STEP_S)
-        joining = step < 75
-        gate.count((1 if joining else 12) if on else 8)
-        drafted += on and step >= 1250
-    assert drafted > 0.9 * 1250
+        _round(gate, 8, 4 if on else 8, drafts=False)
+    assert gate._levels[3].rates == pytest.approx({True: 1000, False: 2000}, rel=0.05)
+
+
+def test_a_bad_start_is_made_up_for() -> None:
+    """The machine was busy with something else in the first window; drafts would pay."""
+    gate, drafted = Gate(), 0
+    for step in range(6000):
+        on = gate.drafting(8, step * STEP_S)
+        _round(gate, 8, (1 if step < 75 else 12) if on else 8, drafts=on)
+        drafted += on and step >= 3000
+    assert drafted > 0.9 * 3000
 
 
 def test_a_pause_is_part_of_no_window() -> None:
@@ -111,7 +133,7 @@ def test_texts_that_end_as_others_begin_are_one_load(most: int) -> None:
     gate, drafted = Gate(), 0
     for step in range(6000):
         on = gate.drafting(most - (step % 7 < 2), step * STEP_S)
-        gate.count(7 if on else 8)
+        _round(gate, most, 7 if on else 8, drafts=on)
         drafted += on and step >= 3000
     assert len(gate._levels) == 1
     assert drafted < 0.1 * 3000
