@@ -9,6 +9,7 @@
 #define LANES 8
 #define REGISTERS 16
 #define SUMS_AT_ONCE 10 /* vectors of them, for which a product has registers */
+#define SUMS_A_ROW 2    /* at the least: fewer would have inputs fetched more often */
 #define SIDES 2 /* in which pairs, and groups of four bytes, are multiplied: what is even, and odd */
 
 typedef __m256 Floats;

@@ -6,6 +6,7 @@
 #define LANES 16
 #define REGISTERS 32
 #define SUMS_AT_ONCE 24 /* vectors of them, for which a product has registers */
+#define SUMS_A_ROW 4    /* at the least: fewer would have inputs fetched more often */
 #define SIDES 1 /* in which pairs, and groups of four bytes, are multiplied: at once */
 
 typedef __m512 Floats;
@@ -188,12 +189,15 @@ INLINE Ints weights_side(int narrow, int side, Ints x)
     return x;
 }
 
-/* Adds products of pairs of bfloat16, or of four bytes each. */
+/* Adds products of pairs of bfloat16, or of four bytes each. Sums are not left to the compiler,
+   which else runs out of registers, or not, as other code of the same function changes. */
 INLINE Ints add_side(int narrow, Ints acc, Ints weights, Ints inputs)
 {
     if (narrow)
-        return _mm512_dpbusd_epi32(acc, inputs, weights);
-    return as_ints(dot_pairs(as_floats(acc), weights, inputs));
+        __asm__("vpdpbusd %1, %2, %0" : "+v"(acc) : "v"(weights), "v"(inputs));
+    else
+        __asm__("vdpbf16ps %1, %2, %0" : "+v"(acc) : "v"(weights), "v"(inputs));
+    return acc;
 }
 
 /* Rows and columns of 32-bit numbers, exchanged. */

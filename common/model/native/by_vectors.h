@@ -93,7 +93,7 @@ INLINE void multiply_by_vectors(int narrow, const Product *product, long count, 
             switch (count * (t + 1) / tiles - row) {
                 SOME(1) SOME(2) SOME(3) SOME(4) SOME(5)
 #if MOST_ROWS > 5
-                SOME(6) SOME(7) SOME(8) SOME(9) SOME(10) SOME(11) SOME(12)
+                SOME(6)
 #endif
             }
 #undef SOME

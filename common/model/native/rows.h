@@ -10,7 +10,7 @@
 #define VECTORS (BLOCK / LANES) /* of outputs in a block */
 #define GROUP_LINE (BLOCK * 4)  /* bytes of a group's weights */
 
-#define MOST_ROWS (SUMS_AT_ONCE / 2) /* of which so many have sums of two vectors in registers */
+#define MOST_ROWS (SUMS_AT_ONCE / SUMS_A_ROW) /* of which so many have their sums in registers */
 
 #define STEPS 127    /* of an 8-bit number, to each side */
 #define ZERO 128     /* what stands for 0 in a row of 8-bit numbers, which have no sign */
