@@ -5,7 +5,7 @@
 
 #define LANES 16
 #define REGISTERS 32
-#define SUMS_AT_ONCE 24 /* vectors of them, for which a product has registers */
+#define SUMS_AT_ONCE 28 /* vectors of them, for which a product has registers */
 #define SUMS_A_ROW 4    /* at the least: fewer would have inputs fetched more often */
 #define SIDES 1 /* in which pairs, and groups of four bytes, are multiplied: at once */
 

@@ -20,16 +20,17 @@ INLINE Ints inputs_of(const char *tile, long step, int count, int row, long grou
 }
 
 /* Adds a side of a group to sums, with what is less in registers: inputs or weights. */
-INLINE void add_group(int narrow, int count, int vectors, const Ints *weights, const char *tile,
-                      long step, long group, int side, Ints acc[MOST_ROWS][VECTORS])
+INLINE void add_group(int narrow, int count, int begin, int end, const Ints *weights,
+                      const char *tile, long step, long group, int side,
+                      Ints acc[MOST_ROWS][VECTORS])
 {
     Ints few[VECTORS];
-    if (SIDES > 1 && count < vectors) {
+    if (SIDES > 1 && count < end - begin) {
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++)
             few[i] = inputs_of(tile, step, count, i, group, side);
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++) {
+        for (int v = begin; v < end; v++) {
             Ints sided = weights_side(narrow, side, weights[v]);
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++)
@@ -41,7 +42,7 @@ INLINE void add_group(int narrow, int count, int vectors, const Ints *weights, c
     for (int i = 0; i < count; i++) {
         Ints inputs = inputs_of(tile, step, count, i, group, side);
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++)
+        for (int v = begin; v < end; v++)
             acc[i][v] = add_side(narrow, acc[i][v], weights_side(narrow, side, weights[v]), inputs);
     }
 }
@@ -55,6 +56,9 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
     long first = block * BLOCK + from * LANES;
     const Ints *weights = (const Ints *)product->packed + block * groups * VECTORS + from;
     const char *tile = (const char *)rows->x + row * rows->step;
+    /* Whether sums leave no register for inputs beside all weights. */
+    int full = SIDES == 1 && count * vectors + vectors >= REGISTERS;
+    int at_a_time = full ? vectors / 2 : vectors;
     Ints acc[MOST_ROWS][VECTORS];
 #pragma GCC unroll 12
     for (int i = 0; i < count; i++)
@@ -65,9 +69,15 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v += LINE_VECTORS)
             _mm_prefetch((const char *)(weights + v) + AHEAD, _MM_HINT_T0);
-        add_group(narrow, count, vectors, weights, tile, rows->step, group, 0, acc);
-        if (SIDES > 1)
-            add_group(narrow, count, vectors, weights, tile, rows->step, group, 1, acc);
+#pragma GCC unroll 2
+        for (int side = 0; side < SIDES; side++)
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v += at_a_time) {
+                if (v) /* else inputs would stay in registers for this, and sums would not */
+                    __asm__("" ::: "memory");
+                add_group(narrow, count, v, v + at_a_time, weights, tile, rows->step, group, side,
+                          acc);
+            }
     }
 #pragma GCC unroll 12
     for (int i = 0; i < count; i++)
@@ -93,7 +103,7 @@ INLINE void multiply_by_vectors(int narrow, const Product *product, long count, 
             switch (count * (t + 1) / tiles - row) {
                 SOME(1) SOME(2) SOME(3) SOME(4) SOME(5)
 #if MOST_ROWS > 5
-                SOME(6)
+                SOME(6) SOME(7)
 #endif
             }
 #undef SOME
