@@ -50,10 +50,34 @@ INLINE int alike(const Stretch *stretch, long one, long other, long block)
     return a == b || !memcmp(a, b, count * sizeof *a);
 }
 
+/* Scores of a block's keys with `heads` queries, or what another part of their size adds to them. */
+INLINE void score(int heads, const Pairs turned[LANES], const bf16 *query, long query_step,
+                  long width, float *scores, long step, int adds)
+{
+    Floats sums[HEADS_TOGETHER];
+#pragma GCC unroll 8
+    for (int head = 0; head < heads; head++)
+        sums[head] = adds ? load_all(scores + head * step) : every(0.0f);
+#define ADD_PAIRS(count) \
+    for (int pair = 0; pair < (count); pair++) \
+        _Pragma("GCC unroll 8") for (int head = 0; head < heads; head++) \
+            sums[head] = dot_pairs(sums[head], turned[pair], \
+                                   every_pair(query + head * query_step + 2 * pair));
+    if (width == PAIR_LANES)
+#pragma GCC unroll 16
+        ADD_PAIRS(LANES)
+    else
+        ADD_PAIRS(width / 2)
+#undef ADD_PAIRS
+#pragma GCC unroll 8
+    for (int head = 0; head < heads; head++)
+        store_all(scores + head * step, sums[head]);
+}
+
 /* Scores of one block of positions, for every row that sees some of it. */
 static void score_block(const Model *model, const Layer *layer, long kv_head,
                         const Stretch *stretch, long block, const bf16 *queries, float *scores,
-                        long step, Ahead *ahead)
+                        long step)
 {
     long size = model->size, slot_step = model->kv_heads * 2 * size;
     long heads = model->heads / model->kv_heads;
@@ -75,22 +99,20 @@ static void score_block(const Model *model, const Layer *layer, long kv_head,
                     turned[pair] = pairs_of(raw[pair]);
             }
             held = i;
-            for (long head = 0; head < heads; head++) {
-                long at = stretch->rows[i] * model->heads + kv_head * heads + head;
-                const bf16 *query = queries + at * size + d;
-                float *line = scores + (i * heads + head) * step + block;
-                Floats sum = d ? load_all(line) : every(0.0f);
-                if (width == PAIR_LANES) {
-#pragma GCC unroll 16
-                    for (int pair = 0; pair < LANES; pair++)
-                        sum = dot_pairs(sum, turned[pair], every_pair(query + 2 * pair));
-                } else {
-                    for (int pair = 0; pair < width / 2; pair++)
-                        sum = dot_pairs(sum, turned[pair], every_pair(query + 2 * pair));
+            const bf16 *query = queries + (stretch->rows[i] * model->heads + kv_head * heads) * size;
+            float *line = scores + i * heads * step + block;
+            for (long head = 0; head < heads; head += HEADS_TOGETHER)
+#define SCORE(n) \
+    case n: \
+        score(n, turned, query + head * size + d, size, width, line + head * step, step, d > 0); \
+        break;
+                switch (heads - head < HEADS_TOGETHER ? heads - head : HEADS_TOGETHER) {
+                    SCORE(1) SCORE(2) SCORE(3) SCORE(4)
+#if HEADS_TOGETHER > 4
+                    SCORE(5) SCORE(6) SCORE(7) SCORE(8)
+#endif
                 }
-                store_all(line, sum);
-            }
-            fetch_ahead(ahead);
+#undef SCORE
         }
     }
 }
@@ -100,7 +122,7 @@ static void score_block(const Model *model, const Layer *layer, long kv_head,
    queries: [rows, heads, size]; out: [rows, out_step]; the row's heads stand side by side. */
 static void attend_by_vectors(const Model *model, const Layer *layer, long kv_head,
                               const Stretch *stretch, const bf16 *queries, bf16 *out,
-                              long out_step, const Desk *desk, Ahead *ahead)
+                              long out_step, const Desk *desk)
 {
     long size = model->size, slot_step = model->kv_heads * 2 * size;
     long heads = model->heads / model->kv_heads, first_head = kv_head * heads;
@@ -113,17 +135,15 @@ static void attend_by_vectors(const Model *model, const Layer *layer, long kv_he
     if (kv_head == 0)
         fetch(model, layer, stretch);
     for (long block = nearest / LANES * LANES; block <= last; block += LANES)
-        score_block(model, layer, kv_head, stretch, block, queries, scores, step, ahead);
+        score_block(model, layer, kv_head, stretch, block, queries, scores, step);
     for (long i = 0; i < stretch->count; i++) {
         long seen = stretch->positions[i] + 1, from = first_seen(layer, stretch->positions[i]);
         for (long first = 0; first < heads; first += HEADS_TOGETHER) {
             int together = heads - first < HEADS_TOGETHER ? heads - first : HEADS_TOGETHER;
             float totals[HEADS_TOGETHER];
-            for (int head = 0; head < together; head++) {
+            for (int head = 0; head < together; head++)
                 totals[head] = soften(scores + (i * heads + first + head) * step, model->scale,
                                       from, seen, weights + head * step);
-                fetch_ahead(ahead);
-            }
             bf16 *to = out + stretch->rows[i] * out_step + (first_head + first) * size;
             for (long d = 0; d < size; d += PAIR_LANES)
 #define GATHER(n) \

@@ -159,13 +159,20 @@ static void look(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
+    const Desk *desk = pass->desks + part.thread;
     Ahead ahead = {pass->layer->out.packed, pass->layer->out.packed};
     if (part.count == 1) /* else another thread may read it */
         ahead.end += FETCHED_MEANWHILE;
-    PART_OF(pass->stretch_count * model->kv_heads)
-        (pass->tiled ? attend_by_tiles : attend_by_vectors)(
-            model, pass->layer, i % model->kv_heads, pass->stretches + i / model->kv_heads,
-            pass->queries, pass->a, pass->a_step, pass->desks + part.thread, &ahead);
+    PART_OF(pass->stretch_count * model->kv_heads) {
+        long head = i % model->kv_heads;
+        const Stretch *stretch = pass->stretches + i / model->kv_heads;
+        if (pass->tiled)
+            attend_by_tiles(model, pass->layer, head, stretch, pass->queries, pass->a, pass->a_step,
+                            desk, &ahead);
+        else
+            attend_by_vectors(model, pass->layer, head, stretch, pass->queries, pass->a,
+                              pass->a_step, desk);
+    }
 }
 
 static void norm_mlp(void *what, Part part)
