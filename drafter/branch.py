@@ -27,8 +27,13 @@ class Round(NamedTuple):
     """Tokens of this outcome's branch that the verifier has already; it wants none for it then."""
     fanout: int = 0
     """Bonus guesses to draft for ahead of the next outcome, for each accepted length."""
-    least: float = 0.0
-    """A branch ends where the chance that all of it is right would fall below this."""
+    least: tuple[float, ...] = ()
+    """Of a branch's first token, the second and so on, and of all further ones the last: it ends
+    where the chance that all of it is right would fall below this. None has it go on."""
+
+    def least_of(self, token: int) -> float:
+        """Of the token after so many."""
+        return self.least[min(token, len(self.least) - 1)] if self.least else 0.0
 
 
 @dataclass(eq=False)
@@ -70,7 +75,7 @@ class Branch:
         before = len(self.ids)
         for token, lead in self.leaf.choices():
             right = self.right * chances.of_lead(lead)
-            enough = right < self.outcome.least
+            enough = right < self.outcome.least_of(len(self.ids))
             if not enough or not self.ids:
                 self.ids.append(token)
                 self.right = right
@@ -84,6 +89,17 @@ class Branch:
         for token in self.ids[len(self.ids) - self._in_tail :]:
             self.leaf = self.leaf.child(token)
         self._in_tail = 0
+
+
+class Limit(NamedTuple):
+    """How far to go on with a branch."""
+
+    least: tuple[float, ...]
+    """See `Round`."""
+    tokens: int = 0
+    """It has so many; -1 where the token before its first is still to be chosen."""
+    right: float = 1.0
+    """Chance that all of them are right."""
 
 
 class Finished(NamedTuple):

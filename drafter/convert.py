@@ -31,7 +31,7 @@ def notes(
             item.cache_salt,
             item.draft_tokens,
             item.fanout,
-            item.least_chance,
+            tuple(item.least_chances),
         )
         for item in message.opens
     ]
@@ -77,5 +77,5 @@ def _round(commit: drafter_pb2.Commit) -> Round:
         draft_tokens=commit.draft_tokens,
         verifying=commit.verifying,
         fanout=commit.fanout,
-        least=commit.least_chance,
+        least=tuple(commit.least_chances),
     )

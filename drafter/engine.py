@@ -136,7 +136,7 @@ class DraftEngine:
         salt: bytes = b"",
         draft_tokens: int = 0,
         fanout: int = 0,
-        least: float = 0.0,
+        least: tuple[float, ...] = (),
     ) -> None:
         """Starts a mirror, or restarts it.
 
@@ -150,7 +150,7 @@ class DraftEngine:
             salt: Only sessions with the same share cached prefixes; up to 64 bytes.
             draft_tokens: Tokens wanted in branches ahead of the next id; 0 wants none.
             fanout: How many guesses of that id to draft for.
-            least: Chance that all of a branch is right below which it is not worth to go on.
+            least: See `Round`.
         """
         key = (outbox, session)
         self._mirrors.end(key)
@@ -380,7 +380,9 @@ class DraftEngine:
         """A round with no more wanted after it than there may be."""
         fanout = min(ended.fanout, self._config.fanout)
         wanted = min(ended.draft_tokens, room, self._config.max_draft_tokens)
-        least = ended.least if 0 <= ended.least <= 1 else 0.0  # nor is it a number always
+        least = ended.least[: self._config.max_draft_tokens]
+        if not all(0 <= chance <= 1 for chance in least):  # nor are they numbers always
+            least = ()
         return ended._replace(draft_tokens=wanted, fanout=fanout, least=least)
 
     def _unfit(self, ids: Ids[int], sampling: SamplingParams, salt: bytes) -> str | None:

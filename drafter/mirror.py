@@ -12,15 +12,13 @@ from common import fence
 from common.model.kv_cache import KvLease
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
-from drafter.branch import Branch, Finished, Round
+from drafter.branch import Branch, Finished, Limit, Round
 from drafter.nodes import Node
 from drafter.outlook import Chances, Outcome, outcomes
 
 _WAVE = 3
 """Branches that are drafted together ahead of an outcome. The likeliest are there early so, however
 short a pass of the target is; what a wave costs beside its rows is less than what waits for it."""
-
-_TINY = 1e-9
 
 _MOST_RESTING = 32
 """Committed tokens that gather while no draft is wanted; they take one pass together."""
@@ -105,7 +103,7 @@ class Mirror:
         """How many of the best tokens after each node to know, the choice among them."""
         if self.round is None or self.wants_drawn:  # what follows a rejected one is drawn anew
             return 1
-        return 1 + max(self.round.fanout, self.round.least > 0)
+        return 1 + max(self.round.fanout, bool(self.round.least))
 
     @property
     def lacking(self) -> int:
@@ -192,19 +190,15 @@ class Mirror:
             if branch.leaf is node:
                 branch.grow(self.chances)
 
-    def limit(self, node: Node) -> tuple[float, int]:
-        """How far to go on after a node without a look at what comes of it.
-
-        Returns:
-            The least chance of all that follows, and which token is the first that counts.
-        """
+    def limit(self, node: Node) -> Limit:
+        """How far to go on after a node without a look at what comes of it."""
         if self.round is None:
-            return 0.0, 0
+            return Limit(())
         ends = self.branches if self.answered else [self._due_branch]
         for branch in ends:
             if branch.leaf is node:
-                return branch.outcome.least / max(branch.right, _TINY), 0
-        return self.round.least, 1  # a bonus comes first
+                return Limit(branch.outcome.least, len(branch.ids), branch.right)
+        return Limit(self.round.least, -1)  # a bonus comes first
 
     def finished(self) -> list[Finished]:
         """Branches to be sent: the one that is due, or a wave of those that go ahead.
@@ -257,7 +251,7 @@ class Mirror:
         self.round = ended if ended.draft_tokens or ended.verifying else None
         self.answered = self.unplanned = checked > 0
         self.branches, self._ahead, self._ends_known = [], {}, False
-        wanted, least = (checked, 0.0) if checked else (ended.draft_tokens, ended.least)
+        wanted, least = (checked, ()) if checked else (ended.draft_tokens, ended.least)
         outcome = ended._replace(least=least)
         self._due_branch = Branch(outcome, self.root, min(wanted, self.room))
         self._grow_chain()

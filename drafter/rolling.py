@@ -109,8 +109,8 @@ def _certainty(ends: Ids[tuple[Mirror, Node]]) -> Certainty:
     """How far to go on after these nodes; all of them are of texts with the same chances."""
     chances = ends[0][0].chances
     limits = [mirror.limit(node) for mirror, node in ends]
-    least, from_level = zip(*limits, strict=True)
-    return Certainty(chances.bounds, chances.by_range, least, from_level)
+    least, tokens, right = zip(*limits, strict=True)
+    return Certainty(chances.bounds, chances.by_range, least, tokens, right)
 
 
 def _likeliest(mirror: Mirror) -> bool:

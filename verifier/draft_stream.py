@@ -128,7 +128,7 @@ class GrpcDraftLink:
             cache_salt=salt,
             draft_tokens=wish.draft_tokens,
             fanout=wish.fanout,
-            least_chance=wish.least,
+            least_chances=wish.least,
         )
 
     def commit(
@@ -154,7 +154,7 @@ class GrpcDraftLink:
             draft_tokens=wish.draft_tokens,
             verifying=verifying,
             fanout=wish.fanout,
-            least_chance=wish.least,
+            least_chances=wish.least,
         )
 
     def close(self, session: int, incarnation: int) -> None:

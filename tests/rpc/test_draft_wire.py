@@ -34,7 +34,7 @@ class Recorder:
         salt: bytes,
         draft_tokens: int,
         fanout: int,
-        least: float,
+        least: tuple[float, ...],
     ) -> None:
         self.opened = {"ids": ids, "salt": salt, "drawn": drawn}
         self.opened |= {"wish": Wish(draft_tokens, fanout, least)}
@@ -49,7 +49,7 @@ async def test_wishes_arrive() -> None:
     hello = drafter_pb2.Hello()
     loop = asyncio.get_running_loop()
     link = GrpcDraftLink("nowhere:1", hello, Mock(), Mock(), loop, TlsConfig())
-    opening, going_on = Wish(7, 2, 0.25), Wish(5, 3, 0.125)
+    opening, going_on = Wish(7, 2, (0.25,)), Wish(5, 3, (0.0, 0.125))
     link.open(1, 2, [4, 5], SamplingParams(), drawn=True, salt=b"s", wish=opening)
     key = RoundKey(base=2, path_hash=2**63 + 1, accepted=1, bonus=9)
     link.commit(1, 2, key, [8, 9], wish=going_on, verifying=4)
@@ -68,6 +68,6 @@ async def test_wishes_arrive() -> None:
             draft_tokens=5,
             verifying=4,
             fanout=3,
-            least=0.125,
+            least=(0.0, 0.125),
         )
     ]

@@ -513,7 +513,7 @@ opens = st.builds(
     drawn=st.booleans(),
     draft_tokens=st.sampled_from([0, 1, 5, 70, 2**32 - 1]),
     fanout=st.sampled_from([0, 1, 3, 2**32 - 1]),
-    least_chance=st.floats(width=32),
+    least_chances=st.lists(st.floats(width=32), max_size=3),
 )
 commits = st.builds(
     drafter_pb2.Commit,
@@ -525,7 +525,7 @@ commits = st.builds(
     draft_tokens=st.sampled_from([0, 1, 5, 70, 2**32 - 1]),
     verifying=st.integers(0, 3),
     fanout=st.integers(0, 3),
-    least_chance=st.floats(width=32),
+    least_chances=st.lists(st.floats(width=32), max_size=3),
 )
 messages = st.builds(
     drafter_pb2.DraftRequest,

@@ -15,7 +15,8 @@ machine.
 
 What one more token costs is also what says where a draft had better end: the drafter knows how
 sure it is of every token, and stops where the chance that all of them are right, times the tokens
-that come in a second, is not worth the time.
+that come in a second, is not worth the time. The first few rows of a pass cost next to nothing
+where reading weights is what takes it, and those after them much more; so each token has its price.
 
 What rounds with drafts really took, over what was expected, is a factor on all of them: a step that
 follows a wait meets cold caches, and answers wait for the engine. It decides between drafts and
@@ -24,7 +25,8 @@ none, hardly between lengths.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from verifier.cost import StepCost
 
@@ -116,9 +118,9 @@ class DraftLength:
     def __init__(self, acceptance: Acceptance, trial: int = _TRIAL_ROUNDS) -> None:
         self.acceptance = acceptance
         self._seconds: list[float] = []  # of rounds, by length; none where nothing was chosen
-        self.least = 0.0
-        """Chance that all of a draft is right below which one more token costs more than it brings;
-        0 where none was ever chosen."""
+        self.least: tuple[float, ...] = ()
+        """For the first token of a draft, the second and so on: the chance that all of it is right
+        below which the token costs more than it brings. None where no length was ever chosen."""
         self.ahead = True
         """Whether it is worth drafting ahead: others do not fill the time that a draft takes."""
         self._trial = trial
@@ -188,11 +190,10 @@ class DraftLength:
         best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
         self._seconds = seconds if best else []
         if most:
+            rate = max(rates)
+            drafts = _drafts_s(most, cost, draft_s, foresight, texts)
+            self.least = tuple(min(rate * token_s, _MOST_LEAST) for token_s in _slopes(drafts))
             length = best or 1
-            token_s = _row_s(cost, length, texts)
-            if texts == 1:
-                token_s += (1 - foresight) * (draft_s(length) - draft_s(1)) / max(length - 1, 1)
-            self.least = min(max(rates) * token_s, _MOST_LEAST)
             rows = 1 + length
             filled_s = cost.step_s(texts * rows) - cost.step_s(rows)
             self.ahead = texts == 1 or draft_s(length) > _BUSY * filled_s
@@ -204,11 +205,32 @@ class DraftLength:
         return best
 
 
-def _row_s(cost: StepCost, length: int, texts: int) -> float:
-    """Seconds that one more token of a draft costs everybody, up to such a length."""
-    if texts == 1:
-        return (cost.round_s(length) - cost.round_s(0)) / length
-    return (cost.step_s(texts * (1 + length)) - cost.step_s(texts)) / (texts * length)
+def _drafts_s(
+    most: int, cost: StepCost, draft_s: Callable[[int], float], foresight: float, texts: int
+) -> list[float]:
+    """Seconds that a draft of each length takes of everybody, from none to `most` tokens."""
+    if texts > 1:
+        return [cost.step_s(texts * (1 + length)) / texts for length in range(most + 1)]
+    waited, first = 1 - foresight, draft_s(1)
+    return [cost.round_s(0)] + [
+        cost.round_s(length) + waited * (draft_s(length) - first) for length in range(1, most + 1)
+    ]
+
+
+def _slopes(seconds: Sequence[float]) -> list[float]:
+    """What each step on costs, at the least of those on average that follow at once.
+
+    A row may cost little because those before it have paid, as where a kernel takes several.
+    """
+    slopes: list[tuple[float, int]] = []  # of stretches, rising, and how long they are
+    for before, after in pairwise(seconds):
+        slope, steps = after - before, 1
+        while slopes and slopes[-1][0] >= slope:
+            other, further = slopes.pop()
+            slope = (slope * steps + other * further) / (steps + further)
+            steps += further
+        slopes.append((slope, steps))
+    return [slope for slope, steps in slopes for _ in range(steps)]
 
 
 def _rate(cost: StepCost, length: int, expected: float, wait_s: float, texts: int) -> float:

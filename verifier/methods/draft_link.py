@@ -119,8 +119,9 @@ class Wish(NamedTuple):
     """Most tokens of each; 0 wants none."""
     fanout: int = 0
     """Bonus tokens to guess, for each accepted length, ahead of the next outcome."""
-    least: float = 0.0
-    """A branch ends where the chance that all of it is right would fall below this; 0 has each as
+    least: tuple[float, ...] = ()
+    """Of the first token of a branch, the second and so on, and of all further ones the last: the
+    branch ends where the chance that all of it is right would fall below this. None has each as
     long as it may be."""
 
 

@@ -177,7 +177,7 @@ class Pairing:
         if not best:
             return Wish()
         fanout = self.fanout if length.ahead else 0
-        return Wish(most if length.least else best, fanout, length.least)
+        return Wish(most if any(length.least) else best, fanout, length.least)
 
     def _choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
         """The draft length that pays best."""

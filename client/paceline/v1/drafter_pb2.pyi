@@ -38,7 +38,7 @@ class Hello(_message.Message):
     def __init__(self, tokenizer_fingerprint: _Optional[str] = ..., vocab_size: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "incarnation", "ids", "sampling", "drawn", "cache_salt", "draft_tokens", "fanout", "least_chance")
+    __slots__ = ("session", "incarnation", "ids", "sampling", "drawn", "cache_salt", "draft_tokens", "fanout", "least_chances")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
@@ -47,7 +47,7 @@ class Open(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FANOUT_FIELD_NUMBER: _ClassVar[int]
-    LEAST_CHANCE_FIELD_NUMBER: _ClassVar[int]
+    LEAST_CHANCES_FIELD_NUMBER: _ClassVar[int]
     session: int
     incarnation: int
     ids: _containers.RepeatedScalarFieldContainer[int]
@@ -56,11 +56,11 @@ class Open(_message.Message):
     cache_salt: bytes
     draft_tokens: int
     fanout: int
-    least_chance: float
-    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., drawn: bool = ..., cache_salt: _Optional[bytes] = ..., draft_tokens: _Optional[int] = ..., fanout: _Optional[int] = ..., least_chance: _Optional[float] = ...) -> None: ...
+    least_chances: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., drawn: bool = ..., cache_salt: _Optional[bytes] = ..., draft_tokens: _Optional[int] = ..., fanout: _Optional[int] = ..., least_chances: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("session", "incarnation", "base", "path_hash", "accepted", "ids", "draft_tokens", "verifying", "fanout", "least_chance")
+    __slots__ = ("session", "incarnation", "base", "path_hash", "accepted", "ids", "draft_tokens", "verifying", "fanout", "least_chances")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
@@ -70,7 +70,7 @@ class Commit(_message.Message):
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     VERIFYING_FIELD_NUMBER: _ClassVar[int]
     FANOUT_FIELD_NUMBER: _ClassVar[int]
-    LEAST_CHANCE_FIELD_NUMBER: _ClassVar[int]
+    LEAST_CHANCES_FIELD_NUMBER: _ClassVar[int]
     session: int
     incarnation: int
     base: int
@@ -80,8 +80,8 @@ class Commit(_message.Message):
     draft_tokens: int
     verifying: int
     fanout: int
-    least_chance: float
-    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., base: _Optional[int] = ..., path_hash: _Optional[int] = ..., accepted: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., draft_tokens: _Optional[int] = ..., verifying: _Optional[int] = ..., fanout: _Optional[int] = ..., least_chance: _Optional[float] = ...) -> None: ...
+    least_chances: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., base: _Optional[int] = ..., path_hash: _Optional[int] = ..., accepted: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., draft_tokens: _Optional[int] = ..., verifying: _Optional[int] = ..., fanout: _Optional[int] = ..., least_chances: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Close(_message.Message):
     __slots__ = ("session", "incarnation")

@@ -105,11 +105,13 @@ int decoder_run(Decoder *decoder, const Model *model, const Request *request);
 
    How likely a token is right is told by how far the second largest logit is behind its own. */
 typedef struct {
-    int64_t ranges;
-    const float *bounds;  /* [ranges - 1], rising: of how far behind */
-    const float *chances; /* [ranges] */
-    const float *least;   /* [W]: a row whose tokens' chances multiply to less ends */
-    const int64_t *from;  /* [W]: the level whose token is the first that counts */
+    int64_t ranges, longest;
+    const float *bounds;   /* [ranges - 1], rising: of how far behind */
+    const float *chances;  /* [ranges] */
+    const float *least;    /* [W, longest], the last also of further tokens: a row ends before the
+                              one with which all chances multiply to less */
+    const int64_t *tokens; /* [W]: so many that count are there already; -1: the next does not */
+    const float *right;    /* [W]: what their chances multiply to */
 } Ends;
 
 /* Runs a request, and then up to `levels` more batches: every wanted row is followed by its

@@ -92,10 +92,12 @@ class Ends(Structure):
 
     _fields_ = (
         ("ranges", c_int64),
+        ("longest", c_int64),
         ("bounds", c_void_p),
         ("chances", c_void_p),
         ("least", c_void_p),
-        ("from_level", c_void_p),
+        ("tokens", c_void_p),
+        ("right", c_void_p),
     )
 
 

@@ -33,10 +33,14 @@ class Certainty(NamedTuple):
     """Rising, float32 `[ranges - 1]`: of how far the second largest logit is behind the largest."""
     chances: np.ndarray
     """That the likeliest token is right, float32 `[ranges]`."""
-    least: Sequence[float]
-    """A row whose chances multiply to less goes no further, `[M]`; 0 has it go on."""
-    from_level: Sequence[int]
-    """The level whose token is the first that counts, `[M]`; 0 is what follows the row."""
+    least: Sequence[Sequence[float]]
+    """Of each row, `[M]`: it ends before the first token with which all chances multiply to less
+    than that token's number here. The last holds for all further ones; without any it goes on."""
+    tokens: Sequence[int]
+    """So many of the tokens that count a row has already, `[M]`; -1 where what follows it does not
+    count."""
+    right: Sequence[float]
+    """Chance that those are right, `[M]`."""
 
 
 class Rolled(NamedTuple):
@@ -265,10 +269,15 @@ def _ends(certainty: Certainty | None) -> tuple[Ends | None, object]:
     """A certainty as the decoder reads it, and what has to be kept as long as it does."""
     if certainty is None:
         return None, None
-    least = np.array(certainty.least, dtype=np.float32)
-    from_level = np.array(certainty.from_level, dtype=np.int64)
-    arrays = (certainty.bounds, certainty.chances, least, from_level)
-    return Ends(len(certainty.chances), *map(address, arrays)), arrays
+    longest = max(map(len, certainty.least)) or 1
+    lines = [
+        [*line] + [line[-1] if line else 0.0] * (longest - len(line)) for line in certainty.least
+    ]
+    least = np.array(lines, dtype=np.float32)  # [M, longest]
+    tokens = np.array(certainty.tokens, dtype=np.int64)
+    right = np.array(certainty.right, dtype=np.float32)
+    arrays = (certainty.bounds, certainty.chances, least, tokens, right)
+    return Ends(len(certainty.chances), longest, *map(address, arrays)), arrays
 
 
 def can_run(model: Any) -> bool:

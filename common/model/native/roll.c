@@ -13,7 +13,7 @@
 typedef struct {
     long alive;
     int64_t *rows;       /* [alive]: of those there were */
-    float *left;         /* [W]: least chance of what is still to come */
+    float *right;        /* [W]: what the chances of all tokens that count multiply to */
     int64_t *seen;       /* [W]: positions a row sees, itself included */
     int64_t *ids, *order, *starts, *positions, *lengths, *tails; /* of the batch, [alive] and one */
     const int64_t **tables;
@@ -48,7 +48,7 @@ static Course started(const Batch *batch, long levels, const int64_t *slots, con
     course.lengths = course.positions + rows;
     course.tails = course.lengths + rows;
     course.tables = (const int64_t **)(course.tails + rows + 1);
-    course.left = (float *)(course.tables + rows);
+    course.right = (float *)(course.tables + rows);
     course.places = words + rows * WORDS_OF_ROW + 2;
     for (long i = 0; i < rows; i++) {
         long run = run_of(batch, batch->wanted[i], course.seen + i);
@@ -59,7 +59,7 @@ static Course started(const Batch *batch, long levels, const int64_t *slots, con
             places[course.seen[i] + level] = slots[level * rows + i];
         course.rows[i] = course.order[i] = course.starts[i] = i;
         course.tails[i] = 0;
-        course.left[i] = ends ? ends->least[i] : 0.0f;
+        course.right[i] = ends ? ends->right[i] : 1.0f;
     }
     course.starts[rows] = rows;
     course.tails[rows] = 0;
@@ -84,13 +84,14 @@ static void end(Course *course, const Ends *ends, long level, long best, const f
 {
     long alive = 0;
     for (long i = 0; i < course->alive; i++) {
-        long row = course->rows[i], range = 0;
-        if (level >= ends->from[row]) {
+        long row = course->rows[i], range = 0, token = ends->tokens[row] + level;
+        if (token >= 0) {
             while (range + 1 < ends->ranges && ends->bounds[range] <= behind[row * best + 1])
                 range++;
-            if (ends->chances[range] < course->left[row])
+            course->right[row] *= ends->chances[range];
+            const float *least = ends->least + row * ends->longest;
+            if (course->right[row] < least[token < ends->longest ? token : ends->longest - 1])
                 continue;
-            course->left[row] /= ends->chances[range];
         }
         course->rows[alive++] = row;
     }

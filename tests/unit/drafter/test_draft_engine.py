@@ -83,7 +83,7 @@ class Verifier:
         path_hash: int = 7,
         verifying: int = 0,
         fanout: int = 1,
-        least: float = 0.0,
+        least: tuple[float, ...] = (),
     ) -> None:
         ended = Round(
             base=base,
@@ -171,7 +171,7 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
                 assert list(reply.ids) == judge.generate(text, len(reply.ids), sampling=sampling)
     for _ in range(4):
         wanted, fanout = draw.randint(1, 5), draw.randint(0, 2)
-        least = draw.choice([0.0, 0.3, 0.7])
+        least = draw.choice([(), (0.3,), (0.1, 0.7), (0.0, 0.2, 0.4, 0.9)])
         for session, ids in texts.items():
             right = drafts[session][: draw.randint(0, 4)]
             foreseen = {(o.accepted, o.ids[-1]) for o in sent[session]}
@@ -285,7 +285,7 @@ def test_a_chain_cut_short_is_answered_though_its_end_was_drafted(verifier: Veri
 
 def test_branches_end_where_it_is_too_unlikely_that_they_are_right(verifier: Verifier) -> None:
     lengths = []
-    for session, least in enumerate((0.0, 0.2, 0.5, 1.0)):
+    for session, least in enumerate(((), (0.2,), (0.5,), (1.0,))):
         verifier.open(session, _ids(10))
         verifier.commit(session, 10, [5], wanted=8, least=least)
         answer, *ahead = [reply.ids for reply in verifier.settle() if reply.round]
@@ -304,13 +304,28 @@ def test_a_draft_of_which_nothing_is_sure_takes_one_step(
     sampling = SamplingParams(temperature=temperature)
     verifier.open(1, _ids(10), sampling=sampling)
     verifier.settle()
-    verifier.commit(1, 10, [5], wanted=8, fanout=0, least=1.0)
+    verifier.commit(1, 10, [5], wanted=8, fanout=0, least=(1.0,))
     verifier.engine.step()
     assert [len(reply.ids) for reply in verifier.replies] == [1]
 
 
-@pytest.mark.parametrize("least", [float("nan"), float("inf"), -1.0])
-def test_a_chance_that_is_none_ends_no_branch(least: float, verifier: Verifier) -> None:
+def test_each_token_has_a_chance_of_its_own_to_fall_below(verifier: Verifier) -> None:
+    for session in range(1, 7):
+        verifier.open(session, _ids(10, session))
+        verifier.settle()
+        sure = (0.0,) * session
+        verifier.commit(session, 10, [5], wanted=8, fanout=2, least=(*sure, 1.0))
+        lengths = [len(reply.ids) for reply in verifier.settle() if reply.round]
+        assert lengths == [session] * len(lengths)
+        assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("right", [(), (1.0,)])
+def test_a_chance_that_is_none_ends_no_branch(
+    wrong: float, right: tuple[float, ...], verifier: Verifier
+) -> None:
+    least = (*right, wrong)
     verifier.open(1, _ids(10))
     verifier.commit(1, 10, [5], wanted=6, fanout=0, least=least)
     assert [len(reply.ids) for reply in verifier.settle() if reply.round] == [6]
@@ -359,7 +374,7 @@ def test_whatever_a_verifier_makes_of_drafts_all_is_finished_and_no_slot_is_lost
             path_hash=path_hash,
             verifying=verifying,
             fanout=draw.randint(0, 3),
-            least=draw.choice([0.0, 0.2, 0.5, 0.95]),
+            least=draw.choice([(), (0.2,), (0.5,), (0.95,), (0.0, 0.1, 0.6)]),
         )
         ids += new
         check_slots(engine, config.scratch_tokens)
@@ -392,7 +407,7 @@ def test_no_token_is_chosen_where_a_branch_has_ended_and_all_that_are_count(
     verifier.settle()
     before = verifier.engine.load().tokens
     for session in (1, 2):
-        verifier.commit(session, 10, [5], wanted=8, fanout=fanout, least=0.5)
+        verifier.commit(session, 10, [5], wanted=8, fanout=fanout, least=(0.5,))
     branches = verifier.settle()
     chosen = sum(
         len(list(node.choices()))

@@ -60,9 +60,14 @@ def test_they_are_followed(
     assert _tree(folded) == _tree(unfolded)
 
 
-@given(known=_KNOWN, wanted=st.integers(1, 9), least=st.floats(0, 1), told=st.booleans())
+@given(
+    known=_KNOWN,
+    wanted=st.integers(1, 9),
+    least=st.lists(st.floats(0, 1), max_size=9).map(tuple),
+    told=st.booleans(),
+)
 def test_a_branch_grows_by_them(
-    known: list[tuple[list[int], float]], wanted: int, least: float, told: bool
+    known: list[tuple[list[int], float]], wanted: int, least: tuple[float, ...], told: bool
 ) -> None:
     folded, unfolded = (
         Branch(_ENDED._replace(least=least), node, wanted) for node in _both(known, told=told)

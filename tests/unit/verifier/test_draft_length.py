@@ -75,17 +75,32 @@ def test_a_token_is_worth_what_its_row_costs(row_s: float, texts: int) -> None:
     chosen = length.choose(8, cost, lambda tokens: 1e-3, foresight=1.0, texts=texts)
     expected = sum(0.9**k for k in range(chosen + 1))
     seconds = 1e-3 + (texts * (1 + chosen) - 1) * row_s
-    assert length.least == pytest.approx(texts * expected / seconds * row_s, rel=0.01)
+    worth = texts * expected / seconds * row_s
+    assert length.least == pytest.approx((worth,) * 8, rel=0.01)
+
+
+def test_a_row_is_worth_what_it_costs_beside_those_before_it() -> None:
+    """Up to four rows cost nothing, the next three half a plain step, for they are made together;
+    then each costs as much."""
+    table = [(1, 1e-3), (4, 1e-3), (5, 1.5e-3), (7, 1.5e-3), (9, 2.5e-3)]
+    length = DraftLength(Acceptance(prior=0.9, weight=1e6), trial=0)
+    length.choose(8, StepCost(table), lambda tokens: 1e-4, foresight=1.0)
+    rate = max(
+        sum(0.9**k for k in range(rows)) / StepCost(table).step_s(rows) for rows in (4, 7, 9)
+    )
+    rows = [0.0, 0.0, 0.0, *[0.5e-3 / 3] * 3, 0.5e-3, 0.5e-3]
+    assert length.least == pytest.approx([min(rate * row_s, 0.9) for row_s in rows])
 
 
 def test_a_token_that_is_waited_for_costs_its_time_too() -> None:
-    def least(foresight: float) -> float:
+    def least(foresight: float) -> tuple[float, ...]:
         length = DraftLength(Acceptance(prior=0.8, weight=1e6))
         length.choose(8, _steps(0.002), lambda tokens: 1e-4 * tokens, foresight=foresight)
         return length.least
 
-    assert least(1.0) == 0.0, "rows cost nothing here"
-    assert least(0.0) > least(0.5) > 0.0
+    assert least(1.0) == (0.0,) * 8, "rows cost nothing here"
+    assert least(0.0)[0] == 0.0, "for the first one it has to wait in any case"
+    assert min(least(0.0)[1:]) > max(least(0.5)) > 0.0
 
 
 def test_where_drafts_do_not_pay_probes_go_as_far_as_they_would() -> None:
@@ -94,13 +109,13 @@ def test_where_drafts_do_not_pay_probes_go_as_far_as_they_would() -> None:
     cost = StepCost([(1, 1e-3), (1001, 1e-3 + 1000 * 1e-4)])
     asked = [length.choose(8, cost, lambda tokens: 1e-3, foresight=1.0) for _ in range(20)]
     assert max(asked) == 2
-    assert length.least == pytest.approx(1e-4 / 1e-3)
+    assert length.least == pytest.approx((1e-4 / 1e-3,) * 8)
 
 
 def test_drafts_are_never_wanted_so_sure_that_there_are_none() -> None:
     length = DraftLength(Acceptance(prior=0.9, weight=1e6))
     length.choose(8, StepCost([(1, 1e-3), (1001, 10.0)]), lambda tokens: 1e-3)
-    assert length.least == 0.9
+    assert length.least == (0.9,) * 8
 
 
 def test_what_one_token_more_is_waited_for_others_do_not_wait_for() -> None:
@@ -108,7 +123,7 @@ def test_what_one_token_more_is_waited_for_others_do_not_wait_for() -> None:
         length = DraftLength(Acceptance(prior=0.8, weight=1e6))
         cost = StepCost([(1, 1e-3), (64, 1e-3 + 63e-5)])
         length.choose(4, cost, lambda tokens: token_s * tokens, texts=texts)
-        return length.least
+        return length.least[-1]
 
     assert least(1e-4, 8) <= least(0.0, 8)
     assert least(1e-4, 1) > least(0.0, 1)

@@ -251,7 +251,7 @@ def test_a_draft_ends_where_it_costs_more_than_it_brings_unless_a_length_was_ask
     table.round(8)
     for wish in (*link.ahead, *link.wishes):
         assert wish.draft_tokens == (draft_tokens or table.proposer.draft_tokens)
-        assert (wish.least > 0.0) == (draft_tokens == 0)
+        assert any(wish.least) == (draft_tokens == 0)
         assert wish.fanout == table.proposer.fanout
 
 

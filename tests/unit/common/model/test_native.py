@@ -234,17 +234,18 @@ def test_rows_of_a_roll_end_where_they_are_too_unlikely(seed: int, tmp_path: Pat
     certainty = Certainty(
         bounds=gaps[[len(gaps) // 3, 2 * len(gaps) // 3]],
         chances=np.array([0.5, 0.7, 0.9], dtype=np.float32),
-        least=[draw.choice([0.0, 0.3, 0.6, 1.1]) for _ in range(rows)],
-        from_level=[draw.randrange(3) for _ in range(rows)],
+        least=[draw.choices([0.0, 0.3, 0.6, 1.1], k=draw.randrange(4)) for _ in range(rows)],
+        tokens=[draw.randint(-2, 2) for _ in range(rows)],
+        right=[draw.choice([1.0, 0.8]) for _ in range(rows)],
     )
     rolled = target.roll([segment], slots, 2, certainty)
     deepest = 0
-    for row, (least, first) in enumerate(zip(certainty.least, certainty.from_level, strict=True)):
-        chance, end = 1.0, levels
-        for level in range(first, levels + 1):
+    for row, (least, tokens, chance) in enumerate(zip(*certainty[2:], strict=True)):
+        end = levels
+        for level in range(max(-tokens, 0), levels + 1):
             behind = whole.behind[level, row, 1]
             chance *= float(certainty.chances[np.searchsorted(certainty.bounds, behind, "right")])
-            if chance < least:
+            if least and chance < least[min(tokens + level, len(least) - 1)]:
                 end = level
                 break
         assert np.array_equal(rolled.ids[: end + 1, row], whole.ids[: end + 1, row])
