@@ -7,9 +7,24 @@
 
 #define LINE_VECTORS (CACHE_LINE / (long)sizeof(Ints))
 
+#define FAR_AHEAD 131072 /* bytes by which weights come into the second cache, */
+#define NEAR_AHEAD 4096  /* and from there into the first */
+
 /* Vectors of a block whose sums, of so many rows, are in registers. */
 #define AT_ONCE(rows) \
     (VECTORS * (rows) <= SUMS_AT_ONCE ? VECTORS : 4 * (rows) <= SUMS_AT_ONCE ? 4 : 2)
+
+/* Fetches a line of weights for later. Where arithmetic takes the time, memory has to be asked long
+   before: the first cache can wait for few lines at a time, the second for many. */
+INLINE void fetch_weights(int count, const void *line)
+{
+    if (count == 1) { /* memory takes the time anyway, and wants to be asked once */
+        _mm_prefetch((const char *)line + AHEAD, _MM_HINT_T0);
+        return;
+    }
+    _mm_prefetch((const char *)line + FAR_AHEAD, _MM_HINT_T1);
+    _mm_prefetch((const char *)line + NEAR_AHEAD, _MM_HINT_T0);
+}
 
 /* What a row of a tile has of a group: its bytes, or one of their sides. */
 INLINE Ints inputs_of(const char *tile, long step, int count, int row, long group, int side)
@@ -68,7 +83,7 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
     for (long group = 0; group < groups; group++, weights += VECTORS) {
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v += LINE_VECTORS)
-            _mm_prefetch((const char *)(weights + v) + AHEAD, _MM_HINT_T0);
+            fetch_weights(count, weights + v);
 #pragma GCC unroll 2
         for (int side = 0; side < SIDES; side++)
 #pragma GCC unroll 2
