@@ -18,7 +18,7 @@
    before: the first cache can wait for few lines at a time, the second for many. */
 INLINE void fetch_weights(int count, const void *line)
 {
-    if (count == 1) { /* memory takes the time anyway, and wants to be asked once */
+    if (count <= 2) { /* memory takes the time anyway, and wants to be asked once */
         _mm_prefetch((const char *)line + AHEAD, _MM_HINT_T0);
         return;
     }
@@ -101,27 +101,52 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
             put(narrow, acc[i][v], product, first + v * LANES, rows, row + i, y, y_step, adds);
 }
 
+/* The same for all vectors of a block. */
+typedef void Tile(const Product *product, long block, const Rows *rows, long row, float *y,
+                  long y_step, int adds);
+
+/* By numbers of rows, each with registers of its own: what is inlined into one function has rows'
+   addresses in vectors, and they come from there by the ports that multiply. */
+#define TILE(narrow, n) \
+    static __attribute__((noinline)) void tile_##narrow##_##n( \
+        const Product *product, long block, const Rows *rows, long row, float *y, long y_step, \
+        int adds) \
+    { \
+        _Pragma("GCC unroll 4") for (int from = 0; from < VECTORS; from += AT_ONCE(n)) \
+            some(narrow, n, AT_ONCE(n), from, product, block, rows, row, y, y_step, adds); \
+    }
+#define TILES(n) TILE(0, n) TILE(1, n)
+TILES(1) TILES(2) TILES(3) TILES(4) TILES(5)
+#if MOST_ROWS > 5
+TILES(6) TILES(7)
+#endif
+#undef TILES
+#undef TILE
+
+static Tile *const TILES_OF[2][MOST_ROWS] = {
+#if MOST_ROWS > 5
+#define EACH(narrow) \
+    {tile_##narrow##_1, tile_##narrow##_2, tile_##narrow##_3, tile_##narrow##_4, \
+     tile_##narrow##_5, tile_##narrow##_6, tile_##narrow##_7}
+#else
+#define EACH(narrow) \
+    {tile_##narrow##_1, tile_##narrow##_2, tile_##narrow##_3, tile_##narrow##_4, \
+     tile_##narrow##_5}
+#endif
+    EACH(0), EACH(1)
+#undef EACH
+};
+
 /* The same of any number of rows, and one part of the outputs out of so many. */
-INLINE void multiply_by_vectors(int narrow, const Product *product, long count, const Rows *rows,
+static void multiply_by_vectors(int narrow, const Product *product, long count, const Rows *rows,
                                 float *y, long y_step, int adds, int part, int parts)
 {
     long blocks = (product->out + BLOCK - 1) / BLOCK;
     long tiles = row_tiles(count);
     for (long block = blocks * part / parts; block < blocks * (part + 1) / parts; block++)
         for (long t = 0; t < tiles; t++) {
-            long row = count * t / tiles;
-#define SOME(n) \
-    case n: \
-        _Pragma("GCC unroll 4") for (int from = 0; from < VECTORS; from += AT_ONCE(n)) \
-            some(narrow, n, AT_ONCE(n), from, product, block, rows, row, y, y_step, adds); \
-        break;
-            switch (count * (t + 1) / tiles - row) {
-                SOME(1) SOME(2) SOME(3) SOME(4) SOME(5)
-#if MOST_ROWS > 5
-                SOME(6) SOME(7)
-#endif
-            }
-#undef SOME
+            long row = count * t / tiles, end = count * (t + 1) / tiles;
+            TILES_OF[narrow][end - row - 1](product, block, rows, row, y, y_step, adds);
         }
 }
 

@@ -19,10 +19,8 @@ static void multiply(int tiled, const Product *product, long count, const Rows *
     int narrow = product->scales != NULL;
     if (tiled && !(narrow && count <= FEW_NARROW_ROWS))
         multiply_tiled(narrow, product, count, rows, y, y_step, adds, room, part, parts);
-    else if (narrow)
-        multiply_by_vectors(1, product, count, rows, y, y_step, adds, part, parts);
     else
-        multiply_by_vectors(0, product, count, rows, y, y_step, adds, part, parts);
+        multiply_by_vectors(narrow, product, count, rows, y, y_step, adds, part, parts);
 }
 
 #endif
