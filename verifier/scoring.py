@@ -52,9 +52,14 @@ def score(runner: Runner, batch: Works[Work]) -> Scored:
 
 def _choices(output: Output, rows: list[Row]) -> list[int]:
     """The target's choice at every node."""
-    if output.likeliest is not None and all(row.bare for row in rows):
+    if output.likeliest is not None and all(row.bare for row in _different(rows)):
         return output.likeliest
     return sample(output.logits[: len(rows)], rows).tolist() if rows else []
+
+
+def _different(rows: list[Row]) -> list[Row]:
+    """Rows without those that are the one before once more, as those of a greedy text are."""
+    return [row for before, row in zip([None, *rows], rows, strict=False) if row is not before]
 
 
 def _segment(work: Work) -> Segment:

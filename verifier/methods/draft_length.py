@@ -39,6 +39,10 @@ _BUSY = 2.0
 """About how many times as long answers take of a drafter that several texts have drafting ahead:
 else it would seem worth it because it is done."""
 
+_ALIKE = 0.05
+"""What a choice rests on may change by so much of itself before it is made again: it is flat at its
+best, and to make it takes a third of what a row does."""
+
 _TRIAL_ROUNDS = 8
 """Rounds that a session drafts in any case where its drafter is not known yet."""
 
@@ -123,6 +127,8 @@ class DraftLength:
         below which the token costs more than it brings. None where no length was ever chosen."""
         self.ahead = True
         """Whether it is worth drafting ahead: others do not fill the time that a draft takes."""
+        self._best = 0  # as last chosen
+        self._rests_on: tuple[float, ...] = ()
         self._trial = trial
         self._rest = _FIRST_REST
         self._resting = 0
@@ -177,6 +183,26 @@ class DraftLength:
         if self._resting:
             self._resting -= 1
             return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
+        trial = self._trial > 0 and most > 0  # too early to give up
+        costs = cost.round_s(most), draft_s(most), slowness
+        rests_on = (most, texts, trial, *costs, foresight, self.acceptance.rate)
+        if not self._best or not all(map(_alike, rests_on, self._rests_on)):
+            self._rests_on = rests_on
+            self._choose(most, cost, draft_s, foresight, slowness, texts, trial=trial)
+        return self._best
+
+    def _choose(
+        self,
+        most: int,
+        cost: StepCost,
+        draft_s: Callable[[int], float],
+        foresight: float,
+        slowness: float,
+        texts: int,
+        *,
+        trial: bool,
+    ) -> None:
+        """Sets the best length, and what follows from it; see `choose`."""
         rates, seconds = [_rate(cost, 0, 1.0, 0.0, texts)], [0.0]
         expected = right = 1.0
         for length in range(1, most + 1):
@@ -186,8 +212,7 @@ class DraftLength:
             wait = foresight * max(draft - verify, 0.0) + (1 - foresight) * draft
             seconds.append(verify + wait)
             rates.append(_rate(cost, length, expected, wait, texts) / slowness)
-        trial = self._trial > 0 and most > 0  # too early to give up
-        best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
+        best = self._best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
         self._seconds = seconds if best else []
         if most:
             rate = max(rates)
@@ -202,7 +227,10 @@ class DraftLength:
             self._rest = min(2 * self._rest, _MOST_REST)
         elif best:
             self._rest = _FIRST_REST
-        return best
+
+
+def _alike(one: float, other: float) -> bool:
+    return abs(one - other) <= _ALIKE * abs(other)
 
 
 def _drafts_s(
