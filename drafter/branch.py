@@ -72,18 +72,18 @@ class Branch:
 
     def _take(self, chances: Chances) -> int:
         """Takes what is chosen after the leaf as long as it is worth it; returns how much."""
-        before = len(self.ids)
+        ids, before = self.ids, len(self.ids)
         for token, lead in self.leaf.choices():
             right = self.right * chances.of_lead(lead)
-            enough = right < self.outcome.least_of(len(self.ids))
-            if not enough or not self.ids:
-                self.ids.append(token)
+            enough = right < self.outcome.least_of(len(ids))
+            if not enough or not ids:
+                ids.append(token)
                 self.right = right
             if enough:
-                self.wanted = len(self.ids)
-            if not self.lacking:
+                self.wanted = len(ids)
+            if len(ids) >= self.wanted:
                 break
-        return len(self.ids) - before
+        return len(ids) - before
 
     def _descend(self) -> None:
         for token in self.ids[len(self.ids) - self._in_tail :]:

@@ -56,6 +56,7 @@ class Chances:
         self._tested = [[_PRIOR] * len(gaps) for _ in range(1 + _RANKS)]
         self._right = [[_PRIOR * chance for chance in line] for line in (choice, *[other] * _RANKS)]
         self._all = (_PRIOR * _ACCEPTED, _PRIOR)  # choices that were right, and all
+        self._choice = choice
         self.by_range = np.array(choice, dtype=np.float32)
         """That a choice is right, for each range."""
 
@@ -68,7 +69,7 @@ class Chances:
         if lead is None:
             right, tested = self._all
             return right / tested
-        return self._at(0, lead)
+        return self._choice[bisect(_BOUNDS, lead)]
 
     def of_others(self, node: Node) -> list[float]:
         """Chance of each of the next best tokens there."""
@@ -103,7 +104,7 @@ class Chances:
         rights, tested = self._right[line], self._tested[line]
         rights[at], tested[at] = _counted(rights[at], tested[at], right)
         if rank == 0:
-            self.by_range[at] = rights[at] / tested[at]
+            self.by_range[at] = self._choice[at] = rights[at] / tested[at]
 
 
 def outcomes(

@@ -64,15 +64,13 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[
         news,
     )
     ids, behind = (found.transpose(1, 0, 2).tolist() for found in (rolled.ids, rolled.behind))
-    chosen = 0
-    for index, (mirror, node) in enumerate(ends):
-        known = sum(tokens[0] >= 0 for tokens in ids[index])
+    counts = (rolled.ids[:, :, 0] >= 0).sum(0).tolist()
+    for index, ((mirror, node), known) in enumerate(zip(ends, counts, strict=True)):
         own = [line[index] for line in slots]
         mirror.free.extend(own[known - 1 :])
         gaps = behind[index][:known] if ranks > 1 else None
         _follow(mirror, node, own[: known - 1], ids[index][:known], gaps)
-        chosen += known
-    return len(rolled.ids), chosen
+    return len(rolled.ids), sum(counts)
 
 
 def _follow(
