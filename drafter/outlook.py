@@ -53,10 +53,10 @@ class Chances:
         gaps = [0.05, *(0.5 * (low + high) for low, high in pairwise(_BOUNDS)), 6.0]
         choice = [1 - 0.5 * math.exp(-1.2 * gap) for gap in gaps]
         other = [0.35 * math.exp(-2 * gap) for gap in gaps]
-        self._tested = [[_PRIOR] * len(gaps) for _ in range(1 + _RANKS)]
-        self._right = [[_PRIOR * chance for chance in line] for line in (choice, *[other] * _RANKS)]
+        self._chances = [choice, *(list(other) for _ in range(_RANKS))]  # by rank and range
+        self._tested = [[_PRIOR] * len(gaps) for _ in self._chances]
+        self._right = [[_PRIOR * chance for chance in line] for line in self._chances]
         self._all = (_PRIOR * _ACCEPTED, _PRIOR)  # choices that were right, and all
-        self._choice = choice
         self.by_range = np.array(choice, dtype=np.float32)
         """That a choice is right, for each range."""
 
@@ -69,7 +69,7 @@ class Chances:
         if lead is None:
             right, tested = self._all
             return right / tested
-        return self._choice[bisect(_BOUNDS, lead)]
+        return self._at(0, lead)
 
     def of_others(self, node: Node) -> list[float]:
         """Chance of each of the next best tokens there."""
@@ -96,15 +96,15 @@ class Chances:
                 break  # other methods may have gone on
 
     def _at(self, rank: int, gap: float) -> float:
-        line, at = min(rank, _RANKS), bisect(_BOUNDS, gap)
-        return self._right[line][at] / self._tested[line][at]
+        return self._chances[min(rank, _RANKS)][bisect(_BOUNDS, gap)]
 
     def _count(self, rank: int, gap: float, right: bool) -> None:
         line, at = min(rank, _RANKS), bisect(_BOUNDS, gap)
         rights, tested = self._right[line], self._tested[line]
         rights[at], tested[at] = _counted(rights[at], tested[at], right)
+        self._chances[line][at] = rights[at] / tested[at]
         if rank == 0:
-            self.by_range[at] = self._choice[at] = rights[at] / tested[at]
+            self.by_range[at] = self._chances[0][at]
 
 
 def outcomes(

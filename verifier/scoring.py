@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Works
 from typing import NamedTuple
 
@@ -57,9 +58,13 @@ def _choices(output: Output, rows: list[Row]) -> list[int]:
     return sample(output.logits[: len(rows)], rows).tolist() if rows else []
 
 
-def _different(rows: list[Row]) -> list[Row]:
+def _different(rows: list[Row]) -> Iterator[Row]:
     """Rows without those that are the one before once more, as those of a greedy text are."""
-    return [row for before, row in zip([None, *rows], rows, strict=False) if row is not before]
+    before = None
+    for row in rows:
+        if row is not before:
+            yield row
+        before = row
 
 
 def _segment(work: Work) -> Segment:

@@ -40,8 +40,9 @@ _BUSY = 2.0
 else it would seem worth it because it is done."""
 
 _ALIKE = 0.05
-"""What a choice rests on may change by so much of itself before it is made again: it is flat at its
-best, and to make it takes a third of what a row does."""
+"""Costs, and chances that a token is wrong or a branch missing, may change by so much of themselves
+before a choice is made again: it is flat at its best, and to make it takes a third of what a row
+does."""
 
 _TRIAL_ROUNDS = 8
 """Rounds that a session drafts in any case where its drafter is not known yet."""
@@ -127,8 +128,9 @@ class DraftLength:
         below which the token costs more than it brings. None where no length was ever chosen."""
         self.ahead = True
         """Whether it is worth drafting ahead: others do not fill the time that a draft takes."""
-        self._best = 0  # as last chosen
-        self._rests_on: tuple[float, ...] = ()
+        self._best = 0  # as last chosen, and what that rests on
+        self._case: tuple[int, int, bool] = (0, 0, False)
+        self._costs: tuple[float, ...] = ()
         self._trial = trial
         self._rest = _FIRST_REST
         self._resting = 0
@@ -184,10 +186,10 @@ class DraftLength:
             self._resting -= 1
             return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
         trial = self._trial > 0 and most > 0  # too early to give up
-        costs = cost.round_s(most), draft_s(most), slowness
-        rests_on = (most, texts, trial, *costs, foresight, self.acceptance.rate)
-        if not self._best or not all(map(_alike, rests_on, self._rests_on)):
-            self._rests_on = rests_on
+        case, wrong = (most, texts, trial), (1 - self.acceptance.rate, 1 - foresight)
+        costs = (cost.round_s(most), draft_s(1), draft_s(most), slowness, *cost.others, *wrong)
+        if not self._best or case != self._case or not all(map(_alike, costs, self._costs)):
+            self._case, self._costs = case, costs
             self._choose(most, cost, draft_s, foresight, slowness, texts, trial=trial)
         return self._best
 
@@ -217,7 +219,8 @@ class DraftLength:
         if most:
             rate = max(rates)
             drafts = _drafts_s(most, cost, draft_s, foresight, texts)
-            self.least = tuple(min(rate * token_s, _MOST_LEAST) for token_s in _slopes(drafts))
+            worth = (max(rate * token_s, 0.0) for token_s in _slopes(drafts))  # rounded, else
+            self.least = tuple(min(chance, _MOST_LEAST) for chance in worth)
             length = best or 1
             rows = 1 + length
             filled_s = cost.step_s(texts * rows) - cost.step_s(rows)

@@ -177,7 +177,9 @@ class Pairing:
         if not best:
             return Wish()
         fanout = self.fanout if length.ahead else 0
-        return Wish(most if any(length.least) else best, fanout, length.least)
+        if not any(length.least):  # rows cost nothing
+            return Wish(best, fanout)
+        return Wish(most, fanout, length.least)
 
     def _choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
         """The draft length that pays best."""

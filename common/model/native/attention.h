@@ -86,7 +86,7 @@ typedef struct {
     const char *next, *end;
 } Ahead;
 
-/* Fetches a little of it, for scores and weights leave memory idle. */
+/* Fetches a little of it, where attention goes by tiles: scores and weights leave memory idle. */
 INLINE void fetch_ahead(Ahead *ahead)
 {
     for (int i = 0; i < LINES_AHEAD && ahead->next < ahead->end; i++, ahead->next += CACHE_LINE)

@@ -5,7 +5,7 @@
 
 #include "attention.h"
 
-#define HEADS_TOGETHER (REGISTERS / 4) /* whose values are summed together */
+#define HEADS_TOGETHER (REGISTERS / 4) /* whose scores, and values, are summed together */
 
 /* Weighted sums of values for `heads` queries, two vectors wide, two positions at a time. */
 INLINE void gather(int heads, const bf16 *weights, long weights_step, const float *totals,

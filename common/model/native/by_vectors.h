@@ -53,7 +53,7 @@ INLINE void add_group(int narrow, int count, int begin, int end, const Ints *wei
         }
         return;
     }
-#pragma GCC unroll 12
+#pragma GCC unroll 8
     for (int i = 0; i < count; i++) {
         Ints inputs = inputs_of(tile, step, count, i, group, side);
 #pragma GCC unroll 8
@@ -75,7 +75,7 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
     int full = SIDES == 1 && count * vectors + vectors >= REGISTERS;
     int at_a_time = full ? vectors / 2 : vectors;
     Ints acc[MOST_ROWS][VECTORS];
-#pragma GCC unroll 12
+#pragma GCC unroll 8
     for (int i = 0; i < count; i++)
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; v++)
@@ -94,7 +94,7 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
                           acc);
             }
     }
-#pragma GCC unroll 12
+#pragma GCC unroll 8
     for (int i = 0; i < count; i++)
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; v++)
@@ -117,25 +117,22 @@ typedef void Tile(const Product *product, long block, const Rows *rows, long row
     }
 #define TILES(n) TILE(0, n) TILE(1, n)
 TILES(1) TILES(2) TILES(3) TILES(4) TILES(5)
-#if MOST_ROWS > 5
+#if MOST_ROWS == 7
 TILES(6) TILES(7)
-#endif
-#undef TILES
-#undef TILE
-
-static Tile *const TILES_OF[2][MOST_ROWS] = {
-#if MOST_ROWS > 5
-#define EACH(narrow) \
-    {tile_##narrow##_1, tile_##narrow##_2, tile_##narrow##_3, tile_##narrow##_4, \
-     tile_##narrow##_5, tile_##narrow##_6, tile_##narrow##_7}
+#define MANY(narrow) , tile_##narrow##_6, tile_##narrow##_7
+#elif MOST_ROWS == 5
+#define MANY(narrow)
 #else
-#define EACH(narrow) \
-    {tile_##narrow##_1, tile_##narrow##_2, tile_##narrow##_3, tile_##narrow##_4, \
-     tile_##narrow##_5}
+#error "there are tiles of up to five rows, and of up to seven"
 #endif
-    EACH(0), EACH(1)
-#undef EACH
-};
+#define ALL(narrow) \
+    {tile_##narrow##_1, tile_##narrow##_2, tile_##narrow##_3, tile_##narrow##_4, \
+     tile_##narrow##_5 MANY(narrow)}
+static Tile *const TILES_OF[2][MOST_ROWS] = {ALL(0), ALL(1)};
+#undef TILE
+#undef TILES
+#undef MANY
+#undef ALL
 
 /* The same of any number of rows, and one part of the outputs out of so many. */
 static void multiply_by_vectors(int narrow, const Product *product, long count, const Rows *rows,

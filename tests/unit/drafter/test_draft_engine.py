@@ -320,6 +320,20 @@ def test_each_token_has_a_chance_of_its_own_to_fall_below(verifier: Verifier) ->
         assert len(lengths) > 1
 
 
+def test_texts_drafted_for_in_one_call_end_each_where_it_is_said(verifier: Verifier) -> None:
+    leasts: dict[int, tuple[float, ...]] = {1: (), 2: (1.0,), 3: (0.0, 0.0, 1.0), 4: (0.0,) * 99}
+    for session in leasts:
+        verifier.open(session, _ids(10, session))
+    verifier.settle()
+    for session, least in leasts.items():
+        verifier.commit(session, 10, [5], wanted=8, fanout=0, least=least)
+    verifier.engine.step()
+    answers = {reply.session: len(reply.ids) for reply in verifier.settle() if reply.round}
+    assert answers == {1: 8, 2: 1, 3: 2, 4: 8}
+    kept = [mirror.round.least for _, mirror in verifier.engine._mirrors.items() if mirror.round]
+    assert max(map(len, kept)) == EngineConfig().max_draft_tokens, "no more than can matter"
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
 @pytest.mark.parametrize("right", [(), (1.0,)])
 def test_a_chance_that_is_none_ends_no_branch(

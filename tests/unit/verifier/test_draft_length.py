@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -55,6 +56,86 @@ def test_the_choice_has_the_best_expected_rate(
 
     chosen = length.choose(8, _steps(verify_ms / 1e3), draft_s)
     assert rate(chosen) == pytest.approx(max(map(rate, range(9))))
+
+
+class Costs(StepCost):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def round_s(self, nodes: int) -> float:
+        self.asked += 1
+        return super().round_s(nodes)
+
+
+TABLE = [(1, 1e-3), (4, 1.1e-3), (8, 1.6e-3), (64, 9e-3)]
+
+
+def test_a_choice_stands_while_what_it_rests_on_is_about_the_same() -> None:
+    length = DraftLength(Acceptance(prior=0.8, weight=1e6), trial=0)
+    cost = Costs(TABLE)
+    chosen = length.choose(8, cost, lambda tokens: 1e-3, foresight=0.7)
+    once = cost.asked
+    for factor in (1.03, 0.97, 1.04):
+        draft_s = dict.fromkeys(range(9), 0.001 * factor)
+        assert length.choose(8, cost, draft_s.__getitem__, foresight=0.7) == chosen
+    assert cost.asked - once == 3, "just to see that it has not changed"
+
+
+@dataclass
+class Case:
+    """All that a choice rests on."""
+
+    cost: StepCost
+    acceptance: Acceptance
+    most: int = 8
+    texts: int = 1
+    way_s: float = 5e-4
+    token_s: float = 1e-4
+    foresight: float = 0.7
+    slowness: float = 1.0
+
+    def draft_s(self, tokens: int) -> float:
+        return self.way_s + self.token_s * tokens
+
+    def choose(self, length: DraftLength) -> int:
+        length._resting = 0  # not what is looked at here
+        return length.choose(
+            self.most, self.cost, self.draft_s, self.foresight, self.slowness, self.texts
+        )
+
+
+def _others(case: Case) -> None:
+    case.cost.observe(rows=20, sequences=10, tokens=10, seconds=3e-3)
+
+
+CHANGES = {
+    "most": lambda case: replace(case, most=39),
+    "texts": lambda case: replace(case, texts=8),
+    "way": lambda case: replace(case, way_s=4e-3, token_s=0.0),
+    "token": lambda case: replace(case, way_s=0.0, token_s=case.draft_s(case.most) / case.most),
+    "slope": lambda case: replace(case, way_s=case.draft_s(1) - 5e-4, token_s=5e-4),
+    "foresight": lambda case: replace(case, foresight=0.99),
+    "slowness": lambda case: replace(case, slowness=4.0),
+    "acceptance": lambda case: case.acceptance.observe(2000, 1960) or case,
+    "others": lambda case: _others(case) or case,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_choice_stands_only_while_what_it_rests_on_is_about_the_same(
+    name: str, flat: bool
+) -> None:
+    """After any one change the same is chosen as without a choice before."""
+    cost = _steps(1e-3) if flat else StepCost(TABLE)
+    case = Case(cost, Acceptance(prior=0.95, weight=1e3), most=40 if name == "most" else 8)
+    length = DraftLength(case.acceptance, trial=0)
+    assert case.choose(length) > 0
+    case = CHANGES[name](case)
+    new = DraftLength(case.acceptance, trial=0)
+    assert case.choose(length) == case.choose(new)
+    assert length.least == new.least
 
 
 def test_drafts_that_are_there_at_once_may_be_long() -> None:

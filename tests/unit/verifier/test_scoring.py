@@ -1,0 +1,31 @@
+"""Which choices are the likeliest tokens as they are, and which are not."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from common.model.output import Computed
+from common.model.sampling import Row, sample
+from common.sampling_params import SamplingParams
+from verifier import scoring
+
+GREEDY = Row(params=SamplingParams(), position=7)
+DRAWN = Row(params=SamplingParams(temperature=1.0, seed=3), position=7)
+BIASED = Row(params=SamplingParams(logit_bias={5: 40.0}), position=7)
+
+
+@pytest.mark.parametrize("texts", list(itertools.product([GREEDY, DRAWN, BIASED], repeat=3)))
+def test_every_row_has_its_own_choice(texts: tuple[Row, ...]) -> None:
+    """Where texts of several kinds share a pass, each with the same row a few times."""
+    rows = [row for row in texts for _ in range(4)]
+    logits = torch.randn(len(rows), 30, generator=torch.Generator().manual_seed(1))
+    output = Computed(logits, logits, logits.argmax(-1).tolist())
+    assert scoring._choices(output, rows) == sample(logits, rows).tolist()
+
+
+def test_choices_of_greedy_texts_are_those_the_pass_tells() -> None:
+    output = Computed(torch.zeros(3, 9), torch.zeros(3, 1), [4, 5, 6])
+    assert scoring._choices(output, [GREEDY] * 3) is output.likeliest
