@@ -268,13 +268,14 @@ class Engine:
             self._keep_path(sequence, tree, root, kept)
         self._computed(sequence, work.rows + len(kept))
         owners = [tree.owners[node] for node in kept]
-        drafted = tree.draft_tokens + tree.probes(kept)
+        nodes = tree.draft_tokens
+        drafted = nodes + tree.probes(kept)
         if not sequence.counts.rounds:
             self.totals.prompt(sequence.prompt_len, sequence.counts.cached_tokens)
         sequence.counts.add_round(drafted, len(kept), owners)
         self.totals.round(sequence.method, drafted, len(kept))
         self._tokens += taken
-        whole = tree.draft_tokens > 0 and not tree.children(accepted[-1] if accepted else 0)
+        whole = nodes > 0 and not tree.children(accepted[-1] if accepted else 0)
         sources = [Source.ACCEPTED] * len(kept)
         if taken > len(kept):
             sources.append(Source.BONUS if whole else Source.RECOVERED)
