@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from common.model.blocks import BlockManager, chain_hash
+from common.model.pages import LargePages
 
 ZERO_SLOT = 0
 """Read for columns past the end of a sequence; never written."""
@@ -62,10 +63,12 @@ class KvPool:
         device: torch.device,
     ) -> None:
         slots = (blocks + 1) * block_tokens  # the first block is padding
-        self.layers = [
-            torch.zeros(slots, s.kv_heads, s.key_size + s.value_size, dtype=dtype, device=device)
-            for s in layers
-        ]
+        shapes = [(slots, layer.kv_heads, layer.key_size + layer.value_size) for layer in layers]
+        if device.type == "cpu":
+            pages = LargePages()
+            self.layers = [pages.zeros(shape, dtype) for shape in shapes]
+        else:
+            self.layers = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self.blocks = BlockManager(blocks, block_tokens)
 
     @staticmethod

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.model.native.library import BLOCK_OUTPUTS, Decoder, Product, instructions
-from common.model.native.pages import LargePages
 from common.model.native.squeezed import Squeezed, squeeze
+from common.model.pages import LargePages
 from common.model.quantized import round_weight
 
 _PAGES = LargePages()

@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from common.model.native.pages import LargePages
+from common.model.pages import LargePages
 
 
 def test_a_copy_stays_what_it_is_however_many_follow() -> None:
@@ -30,3 +30,12 @@ def test_what_is_larger_than_a_chunk_gets_one_of_its_own() -> None:
     assert torch.equal(copies[0], small)
     assert torch.equal(copies[1], large)
     assert torch.equal(copies[2], small)
+
+
+def test_zeros_are_zero_and_apart() -> None:
+    pages = LargePages()
+    first, second = pages.zeros((3, 5), torch.bfloat16), pages.zeros((2, 2, 2), torch.float32)
+    first.fill_(1)
+    assert second.shape == (2, 2, 2)
+    assert not second.any()
+    assert pages.zeros((0, 4), torch.int64).shape == (0, 4)

@@ -1,4 +1,4 @@
-"""Memory on large pages, for what every pass reads from one end to the other.
+"""Memory on large pages, for what passes read: weights from one end to the other, and the cache.
 
 On pages of 4 KiB a pass over a model looks thousands of them up, and what fetches ahead stops at
 the end of each.
@@ -6,7 +6,9 @@ the end of each.
 
 from __future__ import annotations
 
+import math
 import mmap
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -25,12 +27,16 @@ class LargePages:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """A contiguous copy that begins with a cache line."""
-        size = tensor.numel() * tensor.itemsize
+        return self.zeros(tensor.shape, tensor.dtype).copy_(tensor)
+
+    def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Zeros that begin with a cache line."""
+        size = math.prod(shape) * dtype.itemsize
         if len(self._left) < size:
             self._left = _chunk(max(size, _CHUNK))
-        piece = self._left[:size].view(tensor.dtype).view(tensor.shape)
+        piece = self._left[:size].view(dtype).view(*shape)
         self._left = self._left[-(-size // _LINE) * _LINE :]
-        return piece.copy_(tensor)
+        return piece
 
 
 def _chunk(size: int) -> Tensor:
