@@ -30,6 +30,8 @@ typedef struct {
     float *x;                             /* residuals, [rows, hidden] */
     float *y;                             /* what a product made, [rows, y_step] */
     bf16 *a;                              /* what a product reads, [rows, a_step] */
+    float *wanted_x;                      /* both of wanted rows alone */
+    bf16 *wanted_a;
     bf16 *queries;                        /* [rows, heads * size] */
     char *laid;                           /* rows that are laid out, [rows, laid_bytes] */
     float *scales;                        /* theirs, [rows] */
@@ -40,6 +42,7 @@ typedef struct {
     int64_t *row_positions, *row_lengths;
     Desk *desks;                          /* [threads] */
     char *rooms;                          /* for products, [threads, room_step] */
+    long rows;                            /* that go on */
     long y_step, a_step, room_step, stretch_count;
     int threads, tiled;
 } Pass;
@@ -125,7 +128,7 @@ static void norm_attention(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
-    PART_OF(pass->batch->rows)
+    PART_OF(pass->rows)
         normed(pass->x + i * model->hidden, pass->layer->attention_norm, model->hidden,
                model->epsilon, pass->a + i * pass->a_step);
 }
@@ -179,7 +182,7 @@ static void norm_mlp(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
-    PART_OF(pass->batch->rows)
+    PART_OF(pass->rows)
         normed(pass->x + i * model->hidden, pass->layer->mlp_norm, model->hidden, model->epsilon,
                pass->a + i * pass->a_step);
 }
@@ -187,7 +190,7 @@ static void norm_mlp(void *what, Part part)
 static void gate(void *what, Part part)
 {
     Pass *pass = what;
-    PART_OF(pass->batch->rows)
+    PART_OF(pass->rows)
         gated(pass->y + i * pass->y_step, pass->model->inner, pass->a + i * pass->a_step);
 }
 
@@ -195,9 +198,21 @@ static void norm_states(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
-    PART_OF(pass->batch->wanted_rows)
-        normed(pass->x + pass->batch->wanted[i] * model->hidden, model->norm, model->hidden,
-               model->epsilon, pass->batch->states + i * model->hidden);
+    PART_OF(pass->rows)
+        normed(pass->x + i * model->hidden, model->norm, model->hidden, model->epsilon,
+               pass->batch->states + i * model->hidden);
+}
+
+static void keep_wanted(void *what, Part part)
+{
+    Pass *pass = what;
+    long hidden = pass->model->hidden, seen = pass->model->heads * pass->model->size;
+    PART_OF(pass->batch->wanted_rows) {
+        long row = pass->batch->wanted[i];
+        memcpy(pass->wanted_x + i * hidden, pass->x + row * hidden, hidden * sizeof *pass->x);
+        memcpy(pass->wanted_a + i * pass->a_step, pass->a + row * pass->a_step,
+               seen * sizeof *pass->a);
+    }
 }
 
 static void choose(void *what, Part part)
@@ -413,6 +428,8 @@ static size_t lay_out(Pass *pass, int threads, char *room)
     pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);
     pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
     pass->a = taken(room, &used, rows * pass->a_step * sizeof *pass->a);
+    pass->wanted_x = taken(room, &used, batch->wanted_rows * model->hidden * sizeof *pass->x);
+    pass->wanted_a = taken(room, &used, batch->wanted_rows * pass->a_step * sizeof *pass->a);
     pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);
     pass->laid = taken(room, &used, rows * laid_bytes(0, pass->a_step));
     pass->scales = taken(room, &used, rows * sizeof *pass->scales);
@@ -501,25 +518,43 @@ static void product(Decoder *decoder, Pass *pass, const Product *by, long count,
     workers_run(decoder->workers, pass->threads, multiply_rows, pass);
 }
 
-static void run_layer(Decoder *decoder, Pass *pass)
+/* What rows see: fills the layer's cache and `a`. */
+static void run_attention(Decoder *decoder, Pass *pass)
+{
+    Workers *workers = decoder->workers;
+    workers_run(workers, pass->threads, norm_attention, pass);
+    product(decoder, pass, &pass->layer->qkv, pass->rows, pass->a, pass->a_step, pass->y,
+            pass->y_step, 0);
+    workers_run(workers, pass->threads, turn, pass);
+    workers_run(workers, pass->threads, look, pass);
+}
+
+/* Goes on with wanted rows alone. */
+static void leave_others(Decoder *decoder, Pass *pass)
+{
+    workers_run(decoder->workers, pass->threads, keep_wanted, pass);
+    pass->x = pass->wanted_x;
+    pass->a = pass->wanted_a;
+    pass->rows = pass->batch->wanted_rows;
+}
+
+/* What rows make of it: adds to `x`. */
+static void run_mlp(Decoder *decoder, Pass *pass)
 {
     Workers *workers = decoder->workers;
     const Layer *layer = pass->layer;
-    long rows = pass->batch->rows, hidden = pass->model->hidden;
-    workers_run(workers, pass->threads, norm_attention, pass);
-    product(decoder, pass, &layer->qkv, rows, pass->a, pass->a_step, pass->y, pass->y_step, 0);
-    workers_run(workers, pass->threads, turn, pass);
-    workers_run(workers, pass->threads, look, pass);
-    product(decoder, pass, &layer->out, rows, pass->a, pass->a_step, pass->x, hidden, 1);
+    long hidden = pass->model->hidden;
+    product(decoder, pass, &layer->out, pass->rows, pass->a, pass->a_step, pass->x, hidden, 1);
     workers_run(workers, pass->threads, norm_mlp, pass);
-    product(decoder, pass, &layer->gate_up, rows, pass->a, pass->a_step, pass->y, pass->y_step, 0);
+    product(decoder, pass, &layer->gate_up, pass->rows, pass->a, pass->a_step, pass->y,
+            pass->y_step, 0);
     workers_run(workers, pass->threads, gate, pass);
-    product(decoder, pass, &layer->down, rows, pass->a, pass->a_step, pass->x, hidden, 1);
+    product(decoder, pass, &layer->down, pass->rows, pass->a, pass->a_step, pass->x, hidden, 1);
 }
 
 int run_batch(Decoder *decoder, const Model *model, const Batch *batch)
 {
-    Pass pass = {.model = model, .batch = batch, .tiled = decoder->tiled};
+    Pass pass = {.model = model, .batch = batch, .rows = batch->rows, .tiled = decoder->tiled};
     pass.threads = batch->large ? decoder->most_threads : decoder->threads;
     if (!in_range(model, batch))
         return OUT_OF_RANGE;
@@ -528,7 +563,10 @@ int run_batch(Decoder *decoder, const Model *model, const Batch *batch)
     workers_run(decoder->workers, pass.threads, embed, &pass);
     for (long layer = 0; layer < model->layers; layer++) {
         pass.layer = model->layer + layer;
-        run_layer(decoder, &pass);
+        run_attention(decoder, &pass);
+        if (layer == model->layers - 1) /* others are only seen, and nobody looks at them again */
+            leave_others(decoder, &pass);
+        run_mlp(decoder, &pass);
     }
     workers_run(decoder->workers, pass.threads, norm_states, &pass);
     product(decoder, &pass, &model->head, batch->wanted_rows, batch->states, model->hidden,

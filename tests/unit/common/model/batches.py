@@ -27,13 +27,13 @@ def segments(draw: st.DrawFn) -> list[Segment]:
             rows = draw(st.integers(1, 12))
             table, free = _lease(free, start + rows)
             ids = draw(st.lists(st.integers(0, 98), min_size=rows, max_size=rows))
-            batch.append(Segment(ids, start, table, wanted=range(rows)))
+            batch.append(Segment(ids, start, table, wanted=draw(_some(rows))))
         elif kind == "tree":
             tree = TokenTree(draw(st.integers(0, 98)))
             for _ in range(draw(st.integers(0, 8))):
                 tree.add(draw(st.integers(0, len(tree) - 1)), draw(st.integers(0, 98)))
             table, free = _lease(free, start + tree_positions(tree))
-            batch.append(Segment(tree.ids, start, table, tree=tree, wanted=range(len(tree))))
+            batch.append(Segment(tree.ids, start, table, tree=tree, wanted=draw(_some(len(tree)))))
         else:
             rows = draw(st.integers(1, 4))
             table, free = _lease(free, start)
@@ -41,13 +41,18 @@ def segments(draw: st.DrawFn) -> list[Segment]:
             lengths = [draw(st.integers(1, 6)) for _ in range(rows)]
             paths = [spare[6 * row : 6 * row + n].tolist() for row, n in enumerate(lengths)]
             ids = [draw(st.integers(0, 98)) for _ in range(rows)]
-            batch.append(PathRows(ids, start, table, paths, wanted=range(rows)))
+            batch.append(PathRows(ids, start, table, paths, wanted=draw(_some(rows))))
         forked = draw(st.sampled_from([0, *range(1, batch[-1].start // PAGE + 1)]))
         if forked:
             own, free = _lease(free, PAGE)
             table = np.concatenate([batch[-1].slots[: forked * PAGE], own])
             batch.append(Segment([draw(st.integers(0, 98))], forked * PAGE, table, wanted=[0]))
     return batch
+
+
+def _some(rows: int) -> st.SearchStrategy[list[int]]:
+    """Of so many rows, in any order."""
+    return st.lists(st.integers(0, rows - 1), unique=True)
 
 
 def _lease(free: list[int], positions: int) -> tuple[np.ndarray, list[int]]:
