@@ -64,8 +64,11 @@ INLINE long first_seen(const Layer *layer, long position)
     return layer->window && layer->window <= position ? position + 1 - layer->window : 0;
 }
 
-/* Has the keys and values of all heads come that some rows see, from afar. */
-static void fetch(const Model *model, const Layer *layer, const Stretch *stretch)
+/* Has the keys and values of all heads come that some rows see, from afar.
+
+   By loads in order of address they come faster than by prefetches where the processor itself sees
+   from loads what is next: of sixteen texts a pass takes a tenth less (EPYC). */
+INLINE void fetch(const Model *model, const Layer *layer, const Stretch *stretch, int by_loads)
 {
     long slot_step = model->kv_heads * 2 * model->size;
     for (long i = 0; i < stretch->count; i++) {
@@ -76,7 +79,10 @@ static void fetch(const Model *model, const Layer *layer, const Stretch *stretch
                 continue;
             const char *slot = (const char *)(layer->cache + table[at] * slot_step);
             for (long byte = 0; byte < slot_step * (long)sizeof(bf16); byte += CACHE_LINE)
-                _mm_prefetch(slot + byte, _MM_HINT_T0);
+                if (by_loads)
+                    (void)*(const volatile char *)(slot + byte);
+                else
+                    _mm_prefetch(slot + byte, _MM_HINT_T0);
         }
     }
 }

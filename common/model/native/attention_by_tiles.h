@@ -253,7 +253,7 @@ static void attend_by_tiles(const Model *model, const Layer *layer, long kv_head
     queries += kv_head * heads * size;
     out += kv_head * heads * size;
     if (kv_head == 0)
-        fetch(model, layer, stretch);
+        fetch(model, layer, stretch, 0);
     if (sight.queries <= FEW_QUERIES)
         attend_to_few(&sight, layer, model->scale, queries, row_step, out, out_step, ahead);
     else

@@ -133,7 +133,7 @@ static void attend_by_vectors(const Model *model, const Layer *layer, long kv_he
     extent(layer, stretch, &nearest, &last);
     long step = (last / LANES + 1) * LANES;
     if (kv_head == 0)
-        fetch(model, layer, stretch);
+        fetch(model, layer, stretch, 1);
     for (long block = nearest / LANES * LANES; block <= last; block += LANES)
         score_block(model, layer, kv_head, stretch, block, queries, scores, step);
     for (long i = 0; i < stretch->count; i++) {
