@@ -292,6 +292,8 @@ static int in_range(const Model *model, const Batch *batch)
             return 0;
     if (batch->starts[0] != 0 || batch->starts[batch->runs] != batch->rows)
         return 0;
+    if (batch->wanted_rows > batch->rows) /* they take the room of rows */
+        return 0;
     for (long run = 0; run < batch->runs; run++)
         if (!run_in_range(model, batch, run))
             return 0;

@@ -56,7 +56,7 @@ typedef struct {
     const int64_t *lengths;       /* [runs]: of the tables, as far as they count */
     const int64_t *tails;         /* [runs + 1]: where tails begin in what follows */
     const int64_t *behind;        /* [tails[runs]] */
-    const int64_t *wanted;        /* [wanted_rows]: rows */
+    const int64_t *wanted;        /* [wanted_rows]: rows, no more than there are */
     float *logits;                /* [wanted_rows, V] */
     uint16_t *states;             /* [wanted_rows, hidden] */
     int64_t *likeliest;           /* [wanted_rows]: ids of the largest logits; or NULL */

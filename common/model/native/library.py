@@ -201,7 +201,7 @@ def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("no memory for a batch of this size")
     if status == _OUT_OF_RANGE:
-        raise IndexError("an id, position or slot out of range")
+        raise IndexError("an id, position, slot or wanted row out of range")
 
 
 @cache

@@ -155,6 +155,8 @@ def test_what_is_not_there_is_refused(
     with pytest.raises(IndexError):
         target.forward([Segment([5], start + 1, table, wanted=[0])])
     with pytest.raises(IndexError):
+        target.forward([Segment([5], 0, torch.zeros(1, dtype=torch.int64).numpy(), wanted=[0, 0])])
+    with pytest.raises(IndexError):
         target.move([(0, 10**6)])
 
 
