@@ -34,8 +34,11 @@ class Work(NamedTuple):
     """Committed tokens to compute, from `sequence.computed` on."""
     tree: TokenTree | None
     """What to check; set where the rows reach the last committed token."""
-    batch_rows: int
-    """Rows it takes of the pass."""
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows it takes of the pass."""
+        return self.rows - 1 + len(self.tree) if self.tree is not None else self.rows
 
 
 class Scheduler:
@@ -140,14 +143,14 @@ class Scheduler:
         end = sequence.computed + rows
         if tree is not None and len(tree) > 1:
             if sequence.lease.reserve(end - 1 + tree_positions(tree)):
-                return Work(sequence, rows, tree, rows - 1 + len(tree))
+                return Work(sequence, rows, tree)
             tree = TokenTree(tree.ids[0])
         while not sequence.lease.reserve(end):
             youngest = self.running[-1]
             self._preempt(youngest)
             if youngest is sequence:
                 return None
-        return Work(sequence, rows, tree, rows)
+        return Work(sequence, rows, tree)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preemptions += 1

@@ -116,7 +116,7 @@ static void embed(void *what, Part part)
 {
     Pass *pass = what;
     long hidden = pass->model->hidden;
-    PART_OF(pass->batch->rows)
+    PART_OF(pass->rows)
         for (long at = 0; at < hidden; at += LANES) {
             Lanes mask = first_lanes(hidden - at);
             const bf16 *from = pass->model->embeddings + pass->batch->ids[i] * hidden + at;
@@ -140,7 +140,7 @@ static void turn(void *what, Part part)
     const Model *model = pass->model;
     const Layer *layer = pass->layer;
     long size = model->size, heads = model->heads, kv_heads = model->kv_heads;
-    PART_OF(pass->batch->rows) {
+    PART_OF(pass->rows) {
         const float *row = pass->y + i * pass->y_step;
         const float *keys = row + heads * size, *values = keys + kv_heads * size;
         long position = pass->positions[i];

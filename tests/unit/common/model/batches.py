@@ -51,8 +51,8 @@ def segments(draw: st.DrawFn) -> list[Segment]:
 
 
 def _some(rows: int) -> st.SearchStrategy[list[int]]:
-    """Of so many rows, in any order."""
-    return st.lists(st.integers(0, rows - 1), unique=True)
+    """All of so many rows, or some of them in any order."""
+    return st.just([*range(rows)]) | st.lists(st.integers(0, rows - 1), unique=True)
 
 
 def _lease(free: list[int], positions: int) -> tuple[np.ndarray, list[int]]:
