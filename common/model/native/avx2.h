@@ -218,6 +218,51 @@ INLINE Floats reduced(Ints sums, int factor, Ints numbers)
     return _mm256_cvtepi32_ps(_mm256_sub_epi32(sums, numbers));
 }
 
+INLINE Ints shifted_right(Ints x, int bits)
+{
+    return _mm256_srli_epi32(x, bits);
+}
+
+INLINE Ints added(Ints a, Ints b)
+{
+    return _mm256_add_epi32(a, b);
+}
+
+INLINE Floats floats_of(Ints x)
+{
+    return _mm256_cvtepi32_ps(x);
+}
+
+INLINE Lanes at_least_where(Lanes mask, Floats a, Floats b)
+{
+    return mask & _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ));
+}
+
+/* The upper halves of products without sign, and the lower ones. */
+INLINE Ints multiplied(Ints a, Ints b, Ints *low)
+{
+    Ints even = _mm256_mul_epu32(a, b), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), b);
+    *low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    return _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+}
+
+/* Of every four lanes the numbers of four vectors side by side: those of the first of the lanes in
+   the first vector, and so on. */
+INLINE void four_by_four(const Ints in[4], Ints out[4])
+{
+    Ints a = _mm256_unpacklo_epi32(in[0], in[1]), b = _mm256_unpacklo_epi32(in[2], in[3]);
+    Ints c = _mm256_unpackhi_epi32(in[0], in[1]), d = _mm256_unpackhi_epi32(in[2], in[3]);
+    out[0] = _mm256_unpacklo_epi64(a, b);
+    out[1] = _mm256_unpackhi_epi64(a, b);
+    out[2] = _mm256_unpacklo_epi64(c, d);
+    out[3] = _mm256_unpackhi_epi64(c, d);
+}
+
+INLINE void store_ints(void *to, Ints x)
+{
+    _mm256_storeu_si256((Ints *)to, x);
+}
+
 INLINE Ints upper_halves(Ints x)
 {
     return _mm256_and_si256(x, every_int((int)0xffff0000));

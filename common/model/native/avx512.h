@@ -166,6 +166,51 @@ INLINE Ints every_int(int32_t x)
     return _mm512_set1_epi32(x);
 }
 
+INLINE Ints shifted_right(Ints x, int bits)
+{
+    return _mm512_srli_epi32(x, bits);
+}
+
+INLINE Ints added(Ints a, Ints b)
+{
+    return _mm512_add_epi32(a, b);
+}
+
+INLINE Floats floats_of(Ints x)
+{
+    return _mm512_cvtepi32_ps(x);
+}
+
+INLINE Lanes at_least_where(Lanes mask, Floats a, Floats b)
+{
+    return _mm512_mask_cmp_ps_mask(mask, a, b, _CMP_GE_OQ);
+}
+
+/* The upper halves of products without sign, and the lower ones. */
+INLINE Ints multiplied(Ints a, Ints b, Ints *low)
+{
+    Ints even = _mm512_mul_epu32(a, b), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), b);
+    *low = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+    return _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+}
+
+/* Of every four lanes the numbers of four vectors side by side: those of the first of the lanes in
+   the first vector, and so on. */
+INLINE void four_by_four(const Ints in[4], Ints out[4])
+{
+    Ints a = _mm512_unpacklo_epi32(in[0], in[1]), b = _mm512_unpacklo_epi32(in[2], in[3]);
+    Ints c = _mm512_unpackhi_epi32(in[0], in[1]), d = _mm512_unpackhi_epi32(in[2], in[3]);
+    out[0] = _mm512_unpacklo_epi64(a, b);
+    out[1] = _mm512_unpackhi_epi64(a, b);
+    out[2] = _mm512_unpacklo_epi64(c, d);
+    out[3] = _mm512_unpackhi_epi64(c, d);
+}
+
+INLINE void store_ints(void *to, Ints x)
+{
+    _mm512_storeu_si512(to, x);
+}
+
 INLINE Pairs pairs_of(Ints x)
 {
     return x;

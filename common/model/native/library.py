@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import weakref
-from ctypes import POINTER, Array, Structure, byref, c_float, c_int, c_int64, c_long, c_void_p
+from collections.abc import Sequence
+from ctypes import (
+    POINTER,
+    Array,
+    Structure,
+    byref,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int64,
+    c_long,
+    c_void_p,
+)
 from functools import cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from common.model.native.memory import address
 
 BLOCK_OUTPUTS = 64
 """Outputs of a block of a packed matrix; `BLOCK` of `product.h`."""
@@ -187,6 +204,48 @@ def top(logits: Tensor, best: int) -> tuple[Tensor, Tensor]:
     return ids, chances
 
 
+_DRAWING = struct.Struct("=Qqqddd")
+"""`Drawing` of `draw.h`."""
+
+
+class Drawing(NamedTuple):
+    """How one token is drawn: as `SamplingParams` say, and where it stands."""
+
+    seed: int
+    """64 bits."""
+    position: int
+    """Absolute, of the token."""
+    top_k: int
+    """0 keeps all."""
+    temperature: float
+    """Above 0."""
+    top_p: float
+    """1 keeps all."""
+    min_p: float
+    """0 keeps all."""
+
+
+def draw(logits: Tensor, drawings: Sequence[Drawing], best: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws a token for each row, as `common.model.sampling` says which.
+
+    Args:
+        logits: float32 on the CPU, contiguous. # [N, V]
+        drawings: How, one a row; at least one.
+        best: How many of the best tokens to tell of each row.
+
+    Returns:
+        Ids, the choice first, -1 where no more survive the warpers; all of them where bits that
+        this does not have in common with torch would decide. And their scores. # [N, best] each
+    """
+    size, rows = logits.shape[1], len(drawings)
+    ids, scores = np.empty((rows, best), dtype=np.int64), np.empty((rows, best))
+    room = np.empty(2 * size, dtype=np.float32)
+    how = b"".join(_DRAWING.pack(*each) for each in drawings)
+    written = (address(ids), address(scores), address(room))
+    _library().decoder_draw(logits.data_ptr(), rows, size, how, best, *written)
+    return ids, scores
+
+
 def instructions() -> str:
     """What the decoder computes with: amx, avx512 or avx2, of which each sums bfloat16 in an order
     of its own. Empty where it was not built, or this processor cannot run it."""
@@ -240,6 +299,8 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
     found.decoder_roll.restype = c_int
     found.decoder_top.argtypes = [c_void_p, c_long, c_long, c_long, c_void_p, c_void_p]
     found.decoder_top.restype = None
+    found.decoder_draw.argtypes = [c_void_p, c_long, c_long, c_char_p, c_long, *places]
+    found.decoder_draw.restype = None
     found.decoder_move.argtypes = [c_void_p, POINTER(Model), c_long, c_void_p, c_void_p]
     found.decoder_move.restype = c_int
     matrices = POINTER(Product)

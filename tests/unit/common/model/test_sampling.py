@@ -11,6 +11,8 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from common.model import sampling
+from common.model.native import library as native_library
+from common.model.native.library import VECTORS, opened
 from common.model.noise import gumbel_rows
 from common.model.sampling import Row, rank, sample, warp
 from common.sampling_params import SamplingParams
@@ -129,6 +131,50 @@ def test_sample_is_argmax_of_warped_logits_and_noise(rows, seed, dtype):
     greedy = torch.tensor([row.params.greedy for row in rows])
     score += noise.masked_fill(greedy[:, None], 0.0)
     assert torch.equal(sample(logits, rows), score.argmax(-1))
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(rows_strategy, min_size=1, max_size=4),
+    st.sampled_from([3, 17, 64, VOCAB, 5000]),
+    st.sampled_from([0.1, 1.0, 5.0]),
+    st.sampled_from(["", "equal", "broken"]),
+    st.integers(0, 2**31),
+)
+def test_compiled_code_draws_what_torch_does(rows, vocab_size, spread, kind, seed):
+    """Where it is sure; where it is not, torch is asked."""
+    rows = [row._replace(params=replace(row.params, logit_bias={})) for row in rows]
+    rows = [row._replace(params=replace(row.params, repetition_penalty=1.0)) for row in rows]
+    logits = random_logits(len(rows), vocab_size, seed, torch.float32) * spread
+    if kind == "equal":
+        logits = logits.round()
+    elif kind == "broken":
+        logits[:, ::3] = torch.tensor([math.nan, math.inf, -math.inf])[seed % 3]
+    chosen, ranked = sample(logits, rows), rank(logits, rows, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "instructions", str)
+        assert torch.equal(chosen, sample(logits, rows))
+        plainly = rank(logits, rows, 3)
+    if kind != "broken":
+        assert [one.ids for one in ranked] == [one.ids for one in plainly]
+        for one, other in zip(ranked, plainly, strict=True):
+            assert one.behind == pytest.approx(other.behind, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.skipif(not sampling.instructions(), reason="no compiled code here")
+@pytest.mark.parametrize("vectors", VECTORS)
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.95}, {"top_k": 40}, {"min_p": 0.02}])
+def test_compiled_code_is_hardly_ever_unsure(vectors, cut, monkeypatch):
+    if (library := opened(vectors)) is None:
+        pytest.skip("this processor has no such vectors")
+    monkeypatch.setattr(native_library, "_library", lambda: library)
+    rows = [Row(SamplingParams(temperature=0.8, seed=i, **cut), 7 * i) for i in range(300)]
+    logits = random_logits(len(rows), 4096, 5, torch.float32)
+    ids, _ = native_library.draw(logits, sampling._drawings(rows), 2)
+    assert (ids[:, 0] < 0).sum() <= 3
+    monkeypatch.setattr(sampling, "instructions", str)
+    sure = ids[:, 0] >= 0
+    assert ids[sure, 0].tolist() == sample(logits, rows)[torch.from_numpy(sure)].tolist()
 
 
 @settings(max_examples=100)

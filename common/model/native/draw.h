@@ -1,0 +1,26 @@
+/* Tokens drawn with keyed noise, as `common.model.sampling` says what they are. */
+
+#ifndef PACELINE_DRAW_H
+#define PACELINE_DRAW_H
+
+#include <stdint.h>
+
+/* How one token is drawn. */
+typedef struct {
+    uint64_t seed;
+    int64_t position, top_k;
+    double temperature, top_p, min_p;
+} Drawing;
+
+/* Draws a token for each row of logits: those with the best scores, the best first and of equal
+   ones the lower; a score is the logit over the temperature, and noise.
+
+   Where what was summed or is nearly equal here may be otherwise there, the row's first id is -1,
+   and others mean nothing.
+
+   logits: [rows, size]; ids, scores: [rows, best], of the former -1 where no more survive; room:
+   [2 * size]. */
+void decoder_draw(const float *logits, long rows, long size, const Drawing *drawings, long best,
+                  int64_t *ids, double *scores, float *room);
+
+#endif
