@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.model.native.library import Drawing, draw, instructions
+from common.model.native import Drawing, draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.sampling_params import SamplingParams
 

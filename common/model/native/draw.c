@@ -11,7 +11,6 @@
 
 #include "vector.h"
 
-#define FOURS (LANES / 4)
 #define STRETCH (4 * LANES) /* ids whose bits are made at once: four a block */
 
 #define SLACK 1e-5f      /* relative; what bounds of noise are off by */

@@ -234,8 +234,8 @@ def draw(logits: Tensor, drawings: Sequence[Drawing], best: int) -> tuple[np.nda
         best: How many of the best tokens to tell of each row.
 
     Returns:
-        Ids, the choice first, -1 where no more survive the warpers; all of them where bits that
-        this does not have in common with torch would decide. And their scores. # [N, best] each
+        Ids, the choice first, -1 where no more survive the warpers; the first where bits that this
+        does not have in common with torch would decide. And their scores. # [N, best] each
     """
     size, rows = logits.shape[1], len(drawings)
     ids, scores = np.empty((rows, best), dtype=np.int64), np.empty((rows, best))
