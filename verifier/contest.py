@@ -28,9 +28,14 @@ trial began is ended."""
 
 
 class Contest:
-    """Two modes, with and without, tried for a window at a time."""
+    """Two modes, with and without, tried for a window at a time.
 
-    def __init__(self) -> None:
+    Args:
+        first: The mode of the first window.
+    """
+
+    def __init__(self, *, first: bool) -> None:
+        self._first = first
         self.rates: dict[bool, float] = {}
         """Tokens a second in each."""
         self._left = _TRY_AFTER  # windows before the next trial
@@ -51,7 +56,7 @@ class Contest:
         """
         best = guess if self.verdict is None else self.verdict
         if best is None:
-            return not self.rates
+            return self._first if not self.rates else not self._first
         return best if self._left > 0 else not best
 
     def learn(self, mode: bool, rate: float) -> None:

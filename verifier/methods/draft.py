@@ -58,7 +58,7 @@ class DraftProposer:
     _sessions: dict[Sequence, DraftSession] = field(default_factory=dict)
     _by_id: dict[int, DraftSession] = field(default_factory=dict)
     _next_id: int = 0
-    _gate: Gate = field(default_factory=Gate)
+    _gate: Gate = field(default_factory=lambda: Gate(first=False))
 
     def __post_init__(self) -> None:
         self._pairing = Pairing(

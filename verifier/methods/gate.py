@@ -36,9 +36,15 @@ _LOOKED_AT_S = 0.002
 
 
 class Gate:
-    """Decides for all sequences of a proposer together."""
+    """Decides for all sequences of a proposer together.
 
-    def __init__(self) -> None:
+    Args:
+        first: Whether a load's first window is with drafts. Not where what drafting begins outlasts
+            it: texts that begin together are many loads on their way.
+    """
+
+    def __init__(self, *, first: bool) -> None:
+        self._first = first
         self._levels: dict[int, Contest] = {}
         self._sequences, self._counted = 0.0, 0.0  # lately, and when that was
         self._level = 0  # of the window now open; 0 where there is none
@@ -97,7 +103,8 @@ class Gate:
 
     def _start(self, level: int, now: float) -> None:
         before = self._mode and level == self._level
-        self._mode = self._levels.setdefault(level, Contest()).next_mode(self._guess(level))
+        contest = self._levels.setdefault(level, Contest(first=self._first))
+        self._mode = contest.next_mode(self._guess(level))
         self._level, self._since, self._tokens = level, now, 0
         self._drafts, self._joining = 0, self._mode and not before
 

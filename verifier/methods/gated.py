@@ -19,7 +19,7 @@ class GatedProposer:
     """
 
     def __init__(self, inner: Proposer) -> None:
-        self._inner, self._gate = inner, Gate()
+        self._inner, self._gate = inner, Gate(first=True)
         self._sequences, self._now = 0, 0.0
 
     def open(self, sequence: Sequence) -> None:

@@ -76,11 +76,15 @@ class Link:
         pass
 
 
-class Shut(Gate):
-    """A load in which drafts do not pay."""
+class Found(Gate):
+    """A load of which is known whether drafts pay."""
+
+    def __init__(self, *, pays: bool) -> None:
+        super().__init__(first=pays)
+        self._pays = pays
 
     def drafting(self, sequences: int, now: float) -> bool:
-        return False
+        return self._pays
 
 
 class Clock:
@@ -400,12 +404,12 @@ def test_where_drafts_do_not_pay_nobody_is_mirrored(draft_tokens: int, clock: Cl
     """But who asks for drafts of some length has them."""
     link = Link()
     table = Table(link, draft_tokens=draft_tokens)
-    table.proposer._gate = Shut()
+    table.proposer._gate = Found(pays=False)
     request = replace(table.sequence.request, request_id="s")
     other = Sequence(request, lambda event: None, KvLease(BlockManager(4, 16)), ticket=2)
     table.proposer.open(other)
     assert len(link.opened) == 1 + (draft_tokens > 0)
-    table.proposer._gate = Gate()
+    table.proposer._gate = Found(pays=True)
     table.sequence = other
     table.round(8)
     assert len(link.opened) == 2, "it is mirrored once drafts pay"
@@ -418,7 +422,7 @@ def test_where_drafts_no_longer_pay_a_mirror_ends_soon(warm: bool, clock: Clock)
     table = Table(link, draft_tokens=0)
     if warm:
         table.warm()
-    table.proposer._gate = Shut()
+    table.proposer._gate = Found(pays=False)
     rounds = 0
     while not link.closed:
         table.round(8)
@@ -426,7 +430,7 @@ def test_where_drafts_no_longer_pay_a_mirror_ends_soon(warm: bool, clock: Clock)
     assert rounds == (draft._MOST_UNTOLD if warm else 1)
     table.round(9)
     assert (len(link.opened), link.meter.sessions) == (1, 0)
-    table.proposer._gate = Gate()
+    table.proposer._gate = Found(pays=True)
     table.round(10)
     assert link.opened[-1] == (1, 2, table.sequence.ids)
 

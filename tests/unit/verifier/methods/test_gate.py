@@ -29,17 +29,20 @@ def _run(
 
 
 def test_alone_it_is_always_open() -> None:
-    assert _run(Gate(), 1, with_drafts=1, without=9) == 1.0
+    assert _run(Gate(first=True), 1, with_drafts=1, without=9) == 1.0
 
 
 @pytest.mark.parametrize("sequences", [2, 8, 31])
-def test_beside_others_the_better_mode_wins_and_the_other_is_tried_again(sequences: int) -> None:
-    assert 0.85 < _run(Gate(), sequences, with_drafts=12, without=8) < 1.0
-    assert 0.0 < _run(Gate(), sequences, with_drafts=7, without=8) < 0.15
+@pytest.mark.parametrize("first", [False, True])
+def test_beside_others_the_better_mode_wins_and_the_other_is_tried_again(
+    sequences: int, first: bool
+) -> None:
+    assert 0.85 < _run(Gate(first=first), sequences, with_drafts=12, without=8) < 1.0
+    assert 0.0 < _run(Gate(first=first), sequences, with_drafts=7, without=8) < 0.15
 
 
 def test_loads_are_judged_apart() -> None:
-    gate = Gate()
+    gate = Gate(first=True)
     assert _run(gate, 2, with_drafts=12, without=8) > 0.85
     assert _run(gate, 8, with_drafts=7, without=8) < 0.15
     assert _run(gate, 2, with_drafts=12, without=8) > 0.85
@@ -48,7 +51,7 @@ def test_loads_are_judged_apart() -> None:
 @pytest.mark.parametrize(("known", "pays"), [(2, False), (31, True)])
 def test_what_pays_beside_many_pays_beside_few(known: int, pays: bool) -> None:
     """A load that was never tried begins with what another says of it, if it says anything."""
-    gate, with_drafts = Gate(), 12 if pays else 4
+    gate, with_drafts = Gate(first=True), 12 if pays else 4
     _run(gate, known, with_drafts, without=8)
     drafted = _run(gate, 8, with_drafts, without=8, steps=400, first=12_000)
     assert (drafted > 0.5) is pays
@@ -56,7 +59,7 @@ def test_what_pays_beside_many_pays_beside_few(known: int, pays: bool) -> None:
 
 
 def test_what_pays_beside_few_may_not_beside_many() -> None:
-    gate = Gate()
+    gate = Gate(first=True)
     _run(gate, 2, with_drafts=12, without=8)
     _run(gate, 8, with_drafts=4, without=8, steps=150, first=12_000)
     assert len(gate._levels[3].rates) == 2, "both are tried at once"
@@ -75,7 +78,7 @@ def test_what_pays_beside_few_may_not_beside_many() -> None:
 def test_a_window_is_as_long_as_it_takes_to_tell(
     step_s: float, tokens: int, window_s: float
 ) -> None:
-    gate, began = Gate(), set()
+    gate, began = Gate(first=True), set()
     for step in range(round(30 / step_s)):
         _round(gate, 8, tokens, drafts=gate.drafting(8, step * step_s))
         began.add(gate._since)
@@ -84,15 +87,23 @@ def test_a_window_is_as_long_as_it_takes_to_tell(
 
 def test_a_window_with_drafts_begins_with_them() -> None:
     """Drafters take a second to join, and texts hardly get on meanwhile."""
-    gate = Gate()
+    gate = Gate(first=True)
     for step in range(750):
         on, joined = gate.drafting(8, step * STEP_S), step >= 225
         _round(gate, 8, (12 if joined else 1) if on else 8, drafts=on and joined)
     assert gate._levels[3].rates == pytest.approx({True: 3000, False: 2000}, rel=0.05)
 
 
+def test_texts_that_begin_together_open_no_mirrors_on_the_way() -> None:
+    """A load of 32 passes through those below, for a round or two each."""
+    gate = Gate(first=False)
+    for step, sequences in enumerate([*range(2, 33), *[32] * 20]):
+        assert not gate.drafting(sequences, step * STEP_S)
+        _round(gate, sequences, 8, drafts=False)
+
+
 def test_drafts_that_never_come_are_not_waited_for() -> None:
-    gate = Gate()
+    gate = Gate(first=True)
     for step in range(750):
         on = gate.drafting(8, step * STEP_S)
         _round(gate, 8, 4 if on else 8, drafts=False)
@@ -101,7 +112,7 @@ def test_drafts_that_never_come_are_not_waited_for() -> None:
 
 def test_a_bad_start_is_made_up_for() -> None:
     """The machine was busy with something else in the first window; drafts would pay."""
-    gate, drafted = Gate(), 0
+    gate, drafted = Gate(first=True), 0
     for step in range(6000):
         on = gate.drafting(8, step * STEP_S)
         _round(gate, 8, (1 if step < 75 else 12) if on else 8, drafts=on)
@@ -110,7 +121,7 @@ def test_a_bad_start_is_made_up_for() -> None:
 
 
 def test_a_pause_is_part_of_no_window() -> None:
-    gate = Gate()
+    gate = Gate(first=True)
     for step in range(60):
         gate.drafting(8, step * STEP_S)
         gate.count(8)
@@ -120,7 +131,7 @@ def test_a_pause_is_part_of_no_window() -> None:
 
 
 def test_a_load_that_changes_within_a_window_teaches_nothing() -> None:
-    gate = Gate()
+    gate = Gate(first=True)
     for step in range(1000):
         gate.drafting(2 if step // 50 % 2 else 31, step * STEP_S)
         gate.count(2)
@@ -130,7 +141,7 @@ def test_a_load_that_changes_within_a_window_teaches_nothing() -> None:
 @pytest.mark.parametrize("most", [2, 4, 8, 16, 32])
 def test_texts_that_end_as_others_begin_are_one_load(most: int) -> None:
     """A client with so many at once: now and then one is missing for a step or two."""
-    gate, drafted = Gate(), 0
+    gate, drafted = Gate(first=True), 0
     for step in range(6000):
         on = gate.drafting(most - (step % 7 < 2), step * STEP_S)
         _round(gate, most, 7 if on else 8, drafts=on)
@@ -140,7 +151,7 @@ def test_texts_that_end_as_others_begin_are_one_load(most: int) -> None:
 
 
 def test_the_loser_is_tried_the_seldomer_the_more_it_loses_by() -> None:
-    close, far = Gate(), Gate()
+    close, far = Gate(first=True), Gate(first=True)
     by_little = _run(close, 8, with_drafts=15, without=16)
     by_much = _run(far, 8, with_drafts=12, without=16, steps=24000)
     assert 0 < by_much < by_little / 2
@@ -150,13 +161,13 @@ def test_the_loser_is_tried_the_seldomer_the_more_it_loses_by() -> None:
 
 def test_windows_in_which_nothing_comes_settle_nothing() -> None:
     """As while long prompts are computed."""
-    gate = Gate()
+    gate = Gate(first=True)
     _run(gate, 8, with_drafts=0, without=0, steps=1000)
     assert _run(gate, 8, with_drafts=12, without=8) > 0.85
 
 
 def test_who_is_alone_after_a_load_drafts_again() -> None:
-    gate = Gate()
+    gate = Gate(first=True)
     assert _run(gate, 8, with_drafts=7, without=8, steps=2000) < 0.3
     alone = [gate.drafting(1, (2000 + step) * STEP_S) for step in range(400)]
     assert all(alone[200:])
