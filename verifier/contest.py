@@ -1,8 +1,9 @@
 """Whether something makes decoding faster: found by doing with and without it in turns.
 
-What a measure costs shows in no account of rows and tokens alone, so tokens a second decide. The
-loser is tried again now and then, the seldomer the more it loses by, and the oftener it has lost:
-a single window may have been of a start, of an odd text or of a busy machine.
+What a measure costs shows in no account of rows and tokens alone, so tokens a second decide. A
+window tells little: it may have been of a start, of an odd text or of a busy machine. So the mode
+that lost is tried again now and then, the seldomer the more it loses by, and the oftener it has
+lost; and it has to lead for some windows in a row before it is the one to go on with.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ _NEWS, _TRIAL_NEWS = 0.2, 0.5
 _TRY_AFTER, _TRY_AFTER_MOST = 16, 128
 """Windows before the mode that lost is tried again: at least, and at most."""
 
-_SOON = 32
-"""And after its first trial at most so many; each further one that it loses doubles them."""
+_SOON, _LATER = 32, 4
+"""And after its first trial at most so many; each further one that it loses multiplies them."""
+
+_DOUBTED = 4
+"""And at most so many once the mode that goes on seems to be the worse."""
+
+_SURE = 4
+"""Windows that a mode on trial has to lead for."""
 
 _TRIALS_COST = 0.005
 """Share of all tokens that trials may cost in between."""
@@ -38,15 +45,11 @@ class Contest:
         self._first = first
         self.rates: dict[bool, float] = {}
         """Tokens a second in each."""
+        self.verdict: bool | None = None
+        """The mode to be in; None before both were tried."""
         self._left = _TRY_AFTER  # windows before the next trial
         self._patience = _SOON  # of these, the most
-
-    @property
-    def verdict(self) -> bool | None:
-        """The mode to be in; None before both were tried."""
-        if len(self.rates) < 2:
-            return None
-        return self.rates[True] > _WORTH * self.rates[False]
+        self._led = 0  # windows of the trial, in a row, after which its mode was the better one
 
     def next_mode(self, guess: bool | None = None) -> bool:
         """Whether to go on with it in the next window.
@@ -66,13 +69,31 @@ class Contest:
             mode: In which it was.
             rate: Tokens a second.
         """
-        best = self.verdict
         previous = self.rates.get(mode, rate)
-        self.rates[mode] = previous + (_NEWS if mode == best else _TRIAL_NEWS) * (rate - previous)
+        goes_on = mode == self.verdict
+        self.rates[mode] = previous + (_NEWS if goes_on else _TRIAL_NEWS) * (rate - previous)
         self._left -= 1
-        if self.verdict is not None and mode != best:  # a trial is over
-            worse, better = sorted(self.rates.values())
-            loss = _AFTERMATH * (1 - worse / better) if better else 0.0
-            self._left = min(max(int(loss / _TRIALS_COST), _TRY_AFTER), self._patience)
-            lost = self.verdict != mode
-            self._patience = min(2 * self._patience, _TRY_AFTER_MOST) if lost else _SOON
+        if len(self.rates) < 2:
+            return
+        better = self.rates[True] > _WORTH * self.rates[False]
+        if self.verdict is None:
+            self.verdict = better
+            self._rest()
+        elif goes_on:
+            if better != mode:
+                self._left = min(self._left, _DOUBTED)
+        elif better != mode:
+            self._patience = min(_LATER * self._patience, _TRY_AFTER_MOST)
+            self._rest()
+        else:
+            self._led += 1
+            if self._led == _SURE:
+                self.verdict, self._patience = mode, _SOON
+                self._rest()
+
+    def _rest(self) -> None:
+        """Sets when the mode that is not the verdict is tried next."""
+        worse, better = sorted(self.rates.values())
+        loss = _AFTERMATH * (1 - worse / better) if better else 0.0
+        self._left = min(max(int(loss / _TRIALS_COST), _TRY_AFTER), self._patience)
+        self._led = 0

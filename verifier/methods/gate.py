@@ -5,8 +5,8 @@ shares processors and memory with the target, and sequences that wait for a draf
 step. None of that shows in the time of a step. So with two or more sequences drafting is switched
 on and off for short windows, and tokens a second decide. A window with drafts begins once there are
 some: drafters that are only just told of the texts say nothing of drafting. Loads are judged apart,
-each about twice the one before; sequences that end as others begin do not make another load. One
-sequence alone is left to the method.
+each about twice the one before; sequences that end as others begin do not make another load, and
+what begins one, prompts above all, is part of no window. One sequence alone is left to the method.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Gate:
         self._tokens = 0
         self._drafts = 0
         self._joining = False  # until there are enough of them
+        self._settling = False  # until a window has passed: texts that begin are computed first
 
     def drafting(self, sequences: int, now: float) -> bool:
         """Whether to draft.
@@ -69,12 +70,13 @@ class Gate:
             self._level = 0
             return True
         if level != self._level or absent:  # what was counted so far belongs to no load
-            self._start(level, now)
+            self._start(level, now, settling=True)
         elif self._joining:
             if self._drafts >= sequences or now - self._since >= _JOINING_S:
                 self._joining, self._since, self._tokens = False, now, 0
         elif self._over(now - self._since):
-            self._levels[level].learn(self._mode, self._tokens / (now - self._since))
+            if not self._settling:
+                self._levels[level].learn(self._mode, self._tokens / (now - self._since))
             self._start(level, now)
         return self._mode
 
@@ -101,8 +103,9 @@ class Gate:
             return seconds >= _SHORT_WINDOW_S
         return seconds >= (_WINDOW_S if self._tokens >= _LEAST_TOKENS else _LONG_WINDOW_S)
 
-    def _start(self, level: int, now: float) -> None:
+    def _start(self, level: int, now: float, *, settling: bool = False) -> None:
         before = self._mode and level == self._level
+        self._settling = settling
         contest = self._levels.setdefault(level, Contest(first=self._first))
         self._mode = contest.next_mode(self._guess(level))
         self._level, self._since, self._tokens = level, now, 0

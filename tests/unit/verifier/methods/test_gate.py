@@ -61,7 +61,7 @@ def test_what_pays_beside_many_pays_beside_few(known: int, pays: bool) -> None:
 def test_what_pays_beside_few_may_not_beside_many() -> None:
     gate = Gate(first=True)
     _run(gate, 2, with_drafts=12, without=8)
-    _run(gate, 8, with_drafts=4, without=8, steps=150, first=12_000)
+    _run(gate, 8, with_drafts=4, without=8, steps=250, first=12_000)
     assert len(gate._levels[3].rates) == 2, "both are tried at once"
 
 
@@ -128,6 +128,16 @@ def test_a_pause_is_part_of_no_window() -> None:
     rates = dict(gate._levels[3].rates)
     gate.drafting(8, 60 * STEP_S + 5.0)
     assert gate._levels[3].rates == rates
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_what_begins_a_load_is_part_of_no_window(first: bool) -> None:
+    """Prompts are computed, and nothing else for as long."""
+    gate = Gate(first=first)
+    for step in range(750):
+        on = gate.drafting(8, step * STEP_S)
+        _round(gate, 8, 0 if step < 20 else 12 if on else 8, drafts=on)
+    assert gate._levels[3].rates == pytest.approx({True: 3000, False: 2000}, rel=0.05)
 
 
 def test_a_load_that_changes_within_a_window_teaches_nothing() -> None:

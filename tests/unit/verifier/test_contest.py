@@ -1,0 +1,88 @@
+"""Of two modes the faster one is used, though single windows say the other one is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from verifier.contest import Contest
+
+SCATTER = 0.24
+"""Of a window, as a share of its rate: as measured where many texts begin and end together."""
+
+
+def run(
+    contest: Contest, windows: int, rate: Callable[[int], float], seed: int, scatter: float
+) -> list[bool]:
+    """Modes of windows in which tokens come at a rate of 1 without, and at some rate with."""
+    noise, modes = random.Random(seed), []
+    for window in range(windows):
+        mode = contest.next_mode()
+        known = rate(window) if mode else 1.0
+        contest.learn(mode, max(known * (1 + noise.gauss(0, scatter)), 0.05))
+        modes.append(mode)
+    return modes
+
+
+def share(rate: float, windows: int, scatter: float = SCATTER) -> float:
+    """Of windows with it, over many contests."""
+    runs = [
+        run(Contest(first=seed % 2 > 0), windows, lambda window: rate, seed, scatter)
+        for seed in range(200)
+    ]
+    return sum(map(sum, runs)) / (200 * windows)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_both_modes_are_tried_before_anything_is_known(first: bool) -> None:
+    assert run(Contest(first=first), 2, lambda window: 2.0, 1, 0.0) == [first, not first]
+
+
+def test_what_is_known_from_elsewhere_is_believed_for_a_while() -> None:
+    contest, modes = Contest(first=True), []
+    for _ in range(100):
+        modes.append(contest.next_mode(guess=False))
+        contest.learn(modes[-1], 0.5 if modes[-1] else 1.0)
+    assert 10 < modes.index(True) < 50, "the other mode has its turn in the end"
+    assert sum(modes) < 5
+
+
+@pytest.mark.parametrize(
+    ("rate", "least", "most"),
+    [(0.6, 0.0, 0.02), (0.78, 0.0, 0.04), (0.9, 0.0, 0.15), (1.3, 0.95, 1.0), (2.0, 0.98, 1.0)],
+)
+def test_the_slower_mode_has_few_windows(rate: float, least: float, most: float) -> None:
+    assert least < share(rate, windows=1000) < most
+
+
+def test_one_lucky_window_changes_nothing() -> None:
+    contest = Contest(first=False)
+    run(contest, 2, lambda window: 0.5, 1, 0.0)
+    while not contest.next_mode():
+        contest.learn(False, 1.0)
+    contest.learn(True, 9.0)
+    assert contest.next_mode(), "it is looked into at once"
+    contest.learn(True, 0.1)
+    contest.learn(True, 0.1)
+    contest.learn(True, 0.1)
+    modes = run(contest, 100, lambda window: 0.5, 1, 0.0)
+    assert sum(modes[:30]) == 0
+    assert contest.verdict is False
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.7, 1.5), (1.5, 0.7)])
+def test_a_change_is_found(before: float, after: float) -> None:
+    """Within the longest time between two trials, and the few windows it takes to be sure."""
+    late = 0
+    for seed in range(200):
+        modes = run(
+            Contest(first=True),
+            1000,
+            lambda window: before if window < 500 else after,
+            seed,
+            SCATTER,
+        )
+        late += (after > 1) != modes[700]
+    assert late < 10
