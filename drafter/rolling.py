@@ -1,18 +1,23 @@
 """Several tokens of every branch in one call of the model.
 
-Where a pass takes a tenth of a millisecond, what lies between two passes costs as much. A branch of
-greedy tokens needs nothing in between: each is the likeliest after the one before.
+Where a pass takes a tenth of a millisecond, what lies between two passes costs as much. A branch
+needs nothing in between where logits are not adjusted by what was written before: each token is the
+likeliest after the one before, or drawn with the noise of its position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
 
+import numpy as np
+
 from common.model.native import Certainty
 from common.model.runner import Runner
-from drafter.item import Item
+from common.model.sampling import rank
+from drafter.item import Item, row_of
 from drafter.mirror import Mirror
 from drafter.nodes import Node, Tail
+from drafter.outlook import Chances
 
 
 def levels(batch: Ids[Item], most: int) -> int:
@@ -23,13 +28,13 @@ def levels(batch: Ids[Item], most: int) -> int:
         most: No more than these.
 
     Returns:
-        0 to `most`; 0 where some token is for more than the likeliest logit to say.
+        0 to `most`; 0 where some token takes more than the logits and noise.
     """
     for item in batch:
         mirror = item.mirror
         if not item.ends:
             continue
-        if mirror.round is None or mirror.wants_drawn or not _likeliest(mirror):
+        if mirror.round is None or mirror.wants_drawn or mirror.sampling.adjusts:
             return 0
         deepest = max(node.position for node in item.ends)
         most = min(
@@ -56,21 +61,37 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[
     ends = [(item.mirror, node) for item in batch for node in item.ends]
     slots = [[mirror.free.pop() for mirror, _ in ends] for _ in range(count)]
     ranks = max(mirror.ranks for mirror, _ in ends)
+    rows = [row_of(mirror, node) for mirror, node in ends]
+    drawn = not all(row.params.greedy for row in rows)
     rolled = runner.roll(
         [item.segment() for item in batch],
         slots,
-        ranks,
+        max(ranks, 2) if drawn else ranks,
         _certainty(ends) if ranks > 1 else None,
         news,
+        [row.drawing for row in rows] if drawn else (),
     )
     ids, behind = (found.transpose(1, 0, 2).tolist() for found in (rolled.ids, rolled.behind))
     counts = (rolled.ids[:, :, 0] >= 0).sum(0).tolist()
     for index, ((mirror, node), known) in enumerate(zip(ends, counts, strict=True)):
         own = [line[index] for line in slots]
+        if not known:  # nobody was sure of its choice, and so no token follows
+            mirror.free.extend(own)
+            unsure = rank(rolled.output.logits[index : index + 1], [rows[index]], ranks)[0]
+            node.rank(unsure.ids, unsure.behind if ranks > 1 else None)
+            continue
         mirror.free.extend(own[known - 1 :])
-        gaps = behind[index][:known] if ranks > 1 else None
-        _follow(mirror, node, own[: known - 1], ids[index][:known], gaps)
+        best = [_survivors(line, ranks) for line in ids[index][:known]]
+        gaps = [
+            line[: len(known_ids)] for line, known_ids in zip(behind[index], best, strict=False)
+        ]
+        _follow(mirror, node, own[: known - 1], best, gaps if ranks > 1 else None)
     return len(rolled.ids), sum(counts)
+
+
+def _survivors(ids: Ids[int], most: int) -> Ids[int]:
+    """The first of some tokens, without the places where there are none."""
+    return ids[: ids.index(-1) if -1 in ids[:most] else most]
 
 
 def _follow(
@@ -104,13 +125,8 @@ def _follow(
 
 
 def _certainty(ends: Ids[tuple[Mirror, Node]]) -> Certainty:
-    """How far to go on after these nodes; all of them are of texts with the same chances."""
-    chances = ends[0][0].chances
+    """How far to go on after these nodes."""
+    chances = np.stack([mirror.chances.by_range for mirror, _ in ends])
     limits = [mirror.limit(node) for mirror, node in ends]
     least, tokens, right = zip(*limits, strict=True)
-    return Certainty(chances.bounds, chances.by_range, least, tokens, right)
-
-
-def _likeliest(mirror: Mirror) -> bool:
-    """Whether a mirror's tokens are the likeliest by the bare logits."""
-    return mirror.sampling.greedy and not mirror.sampling.adjusts
+    return Certainty(Chances.bounds, chances, least, tokens, right)

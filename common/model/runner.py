@@ -16,7 +16,7 @@ from common.model.kernels import Forward, WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
-from common.model.native import Certainty, NativeModel, Rolled
+from common.model.native import Certainty, Drawing, NativeModel, Rolled
 from common.model.output import Computed, Output
 from common.model.segment import Segment
 
@@ -130,18 +130,22 @@ class Runner:
         best: int,
         certainty: Certainty | None = None,
         news: int = -1,
+        drawings: Sequence[Drawing] = (),
     ) -> Rolled:
-        """Several passes in one call, where `rolls`: wanted rows go on with their likeliest token.
+        """Several passes in one call, where `rolls`: wanted rows go on with their best token.
 
         Args:
             segments: Of the first pass; see `forward`.
             slots: Where the keys and values of the tokens that follow go, `[levels, M]`.
-            best: How many of the likeliest tokens to tell of each row.
-            certainty: Of the tokens; where it is low, a row goes no further. `best` is two or more.
+            best: How many of the best tokens to tell of each row; two or more beside a certainty or
+                drawings.
+            certainty: Of the tokens; where it is low, a row goes no further.
             news: A descriptor; where it can be read from, no further pass is begun.
+            drawings: How the token after each wanted row is drawn, `[M]`, and further ones at the
+                positions that follow; none where all are the likeliest.
         """
         assert isinstance(self.loaded.forward, NativeModel)
-        return self.loaded.forward.roll(segments, slots, best, certainty, news)
+        return self.loaded.forward.roll(segments, slots, best, certainty, news, drawings)
 
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int]]) -> None:

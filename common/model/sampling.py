@@ -54,6 +54,13 @@ class Row(NamedTuple):
         """Whether the token is the likeliest by the logits as they are."""
         return self.params.greedy and not self.params.adjusts
 
+    @property
+    def drawing(self) -> Drawing:
+        """What compiled code needs to know, once logits are adjusted."""
+        params = self.params
+        warpers = (params.top_k, params.temperature, params.top_p, params.min_p)
+        return Drawing(params.seed, self.position, *warpers)
+
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     """Chooses one token id a row.
@@ -186,25 +193,11 @@ def _quickly(
     """
     if adjusted.device.type != "cpu" or not instructions():
         return exactly(adjusted, rows)
-    best, _ = draw(adjusted.contiguous(), _drawings(rows), 2)
+    best, _ = draw(adjusted.contiguous(), [row.drawing for row in rows], 2)
     chosen = torch.from_numpy(best[:, 0].copy())
     for i in (best[:, 0] < 0).nonzero()[0].tolist():
         chosen[i] = exactly(adjusted[i : i + 1], rows[i : i + 1])[0]
     return chosen
-
-
-def _drawings(rows: Sequence[Row]) -> list[Drawing]:
-    return [
-        Drawing(
-            params.seed,
-            position,
-            params.top_k,
-            params.temperature,
-            params.top_p,
-            params.min_p,
-        )
-        for params, position, _, _ in rows
-    ]
 
 
 def _rank(scores: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
@@ -241,7 +234,7 @@ def _rank_quickly(
     """As `_quickly`, with the tokens that come closest."""
     if adjusted.device.type != "cpu" or not instructions():
         return exactly(adjusted, rows, count)
-    best, scores = draw(adjusted.contiguous(), _drawings(rows), max(count, 2))
+    best, scores = draw(adjusted.contiguous(), [row.drawing for row in rows], max(count, 2))
     behind = scores[:, :1] - scores
     found = (best >= 0)[:, :count].sum(1).tolist()
     return [

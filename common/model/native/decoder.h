@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+#include "draw.h"
+
 /* A matrix [out, in], packed in blocks of 64 outputs, the last one padded.
 
    Of bfloat16: for each pair of inputs, those two weights of every output of the block; `in` is
@@ -103,28 +105,35 @@ int decoder_run(Decoder *decoder, const Model *model, const Request *request);
 
 /* When a row of a roll has gone far enough: where it is too unlikely that all of it is right.
 
-   How likely a token is right is told by how far the second largest logit is behind its own. */
+   How likely a token is right is told by how far the second best score is behind its own. */
 typedef struct {
     int64_t ranges, longest;
     const float *bounds;   /* [ranges - 1], rising: of how far behind */
-    const float *chances;  /* [ranges] */
+    const float *chances;  /* [W, ranges] */
     const float *least;    /* [W, longest], the last also of further tokens: a row ends before the
                               one with which all chances multiply to less */
     const int64_t *tokens; /* [W]: so many that count are there already; -1: the next does not */
     const float *right;    /* [W]: what their chances multiply to */
 } Ends;
 
-/* Runs a request, and then up to `levels` more batches: every wanted row is followed by its
-   likeliest token, until it ends. Stops between two where there is something to read from the
-   descriptor `news`, unless that is -1.
+/* How the tokens of a roll are chosen, and how long it goes on. */
+typedef struct {
+    const Drawing *drawings; /* [W], of the token after each wanted row; those without a temperature
+                                are followed by the largest logit, as all are where this is NULL */
+    const Ends *ends;        /* or NULL */
+    int64_t best;            /* tokens to tell of; two at least beside drawings or ends */
+    int64_t news;            /* a descriptor to stop for where something can be read; or -1 */
+} Rolling;
 
-   ends: or NULL; best is two at least otherwise; slots: [levels, W], where the keys of the tokens
-   go; chosen: [levels + 1, W, best], the ids of the largest logits, -1 where a row had ended;
-   behind: the same shape, by how much each is less than the largest; levels: in, how many; out, how
-   many of them were run. */
-int decoder_roll(Decoder *decoder, const Model *model, const Request *request, const Ends *ends,
-                 int news, long best, const int64_t *slots, int64_t *chosen, float *behind,
-                 long *levels);
+/* Runs a request, and then up to `levels` more batches: every wanted row is followed by the token
+   with the best score, until it ends. A row ends, too, where a draw is not sure; if that is the
+   first token of any, no more batches are run, and logits are those of the request.
+
+   slots: [levels, W], where the keys of the tokens go; chosen: [levels + 1, W, best], the ids of
+   the best scores, -1 where a row had ended or no more survive; behind: the same shape, by how much
+   each score is less than the best; levels: in, how many; out, how many of them were run. */
+int decoder_roll(Decoder *decoder, const Model *model, const Request *request, const Rolling *how,
+                 const int64_t *slots, int64_t *chosen, float *behind, long *levels);
 
 /* The likeliest tokens of rows of logits, the likeliest first, and the chance of each.
 

@@ -213,9 +213,8 @@ static double weight_before(const float *x, const float *weights, long size, flo
     return all;
 }
 
-/* Draws from one row; whether it is certain. */
-static int draw(const float *logits, long size, const Drawing *how, long best, int64_t *ids,
-                double *scores, float *room)
+int draw(const float *logits, long size, const Drawing *how, long best, int64_t *ids,
+         double *scores, float *room)
 {
     float *x = room, *weights = room + size;
     int whole = how->top_p >= 1;

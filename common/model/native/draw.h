@@ -23,4 +23,8 @@ typedef struct {
 void decoder_draw(const float *logits, long rows, long size, const Drawing *drawings, long best,
                   int64_t *ids, double *scores, float *room);
 
+/* The same for one row, logits [size]; whether it is sure of it. */
+int draw(const float *logits, long size, const Drawing *how, long best, int64_t *ids,
+         double *scores, float *room);
+
 #endif

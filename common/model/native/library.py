@@ -118,6 +118,17 @@ class Ends(Structure):
     )
 
 
+class Rolling(Structure):
+    """How the tokens of a roll are chosen, and how long it goes on."""
+
+    _fields_ = (
+        ("drawings", c_char_p),
+        ("ends", POINTER(Ends)),
+        ("best", c_int64),
+        ("news", c_int64),
+    )
+
+
 class Decoder:
     """Threads, and room for what a pass holds; one thread uses it.
 
@@ -148,11 +159,9 @@ class Decoder:
         self,
         model: Model,
         request: Request,
+        how: Rolling,
         levels: int,
-        best: int,
         *,
-        ends: Ends | None,
-        news: int,
         slots: int,
         chosen: int,
         behind: int,
@@ -166,10 +175,8 @@ class Decoder:
             IndexError: An id, position or slot there is not.
         """
         run = c_long(levels)
-        ended = None if ends is None else byref(ends)
         addresses = (slots, chosen, behind, byref(run))
-        roll = self._library.decoder_roll
-        _check(roll(self._handle, model, request, ended, news, best, *addresses))
+        _check(self._library.decoder_roll(self._handle, model, request, how, *addresses))
         return run.value
 
     def move(self, model: Model, count: int, sources: int, targets: int) -> None:
@@ -218,11 +225,16 @@ class Drawing(NamedTuple):
     top_k: int
     """0 keeps all."""
     temperature: float
-    """Above 0."""
+    """Above 0; in a roll, 0 for the likeliest token."""
     top_p: float
     """1 keeps all."""
     min_p: float
     """0 keeps all."""
+
+
+def packed(drawings: Sequence[Drawing]) -> bytes:
+    """Drawings as compiled code reads them."""
+    return b"".join(_DRAWING.pack(*each) for each in drawings)
 
 
 def draw(logits: Tensor, drawings: Sequence[Drawing], best: int) -> tuple[np.ndarray, np.ndarray]:
@@ -240,7 +252,7 @@ def draw(logits: Tensor, drawings: Sequence[Drawing], best: int) -> tuple[np.nda
     size, rows = logits.shape[1], len(drawings)
     ids, scores = np.empty((rows, best), dtype=np.int64), np.empty((rows, best))
     room = np.empty(2 * size, dtype=np.float32)
-    how = b"".join(_DRAWING.pack(*each) for each in drawings)
+    how = packed(drawings)
     written = (address(ids), address(scores), address(room))
     _library().decoder_draw(logits.data_ptr(), rows, size, how, best, *written)
     return ids, scores
@@ -294,8 +306,7 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
     found.decoder_run.restype = c_int
     both = (POINTER(Model), POINTER(Request))
     places = (c_void_p, c_void_p, c_void_p)
-    limits = (POINTER(Ends), c_int, c_long)
-    found.decoder_roll.argtypes = [c_void_p, *both, *limits, *places, POINTER(c_long)]
+    found.decoder_roll.argtypes = [c_void_p, *both, POINTER(Rolling), *places, POINTER(c_long)]
     found.decoder_roll.restype = c_int
     found.decoder_top.argtypes = [c_void_p, c_long, c_long, c_long, c_void_p, c_void_p]
     found.decoder_top.restype = None

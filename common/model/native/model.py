@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from ctypes import pointer
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,18 @@ from torch import Tensor, nn
 from common.model.attention import AttentionContext
 from common.model.fused import can_fuse, head_counts, joined, window
 from common.model.kv_cache import LayerShape
-from common.model.native.library import Decoder, Ends, Layer, Model, Product, Request, instructions
+from common.model.native.library import (
+    Decoder,
+    Drawing,
+    Ends,
+    Layer,
+    Model,
+    Product,
+    Request,
+    Rolling,
+    instructions,
+    packed,
+)
 from common.model.native.memory import Addresses, Rooms, Written, address
 from common.model.native.product import PackedMatrix
 from common.model.output import Output
@@ -30,9 +42,9 @@ class Certainty(NamedTuple):
     """How likely tokens are right, and how likely what is still computed has to be."""
 
     bounds: np.ndarray
-    """Rising, float32 `[ranges - 1]`: of how far the second largest logit is behind the largest."""
+    """Rising, float32 `[ranges - 1]`: of how far the second best score is behind the best."""
     chances: np.ndarray
-    """That the likeliest token is right, float32 `[ranges]`."""
+    """That the token with the best is right, of each row, float32 `[M, ranges]`."""
     least: Sequence[Sequence[float]]
     """Of each row, `[M]`: it ends before the first token with which all chances multiply to less
     than that token's number here. The last holds for all further ones; without any it goes on."""
@@ -44,13 +56,15 @@ class Certainty(NamedTuple):
 
 
 class Rolled(NamedTuple):
-    """The likeliest tokens of rows, and of those that follow them, level by level."""
+    """The best tokens of rows, and of those that follow them, level by level."""
 
     ids: np.ndarray
-    """The likeliest first, of equally likely ones the lowest; `[levels + 1, M, best]`. -1 where a
-    row had gone far enough."""
+    """The best first, of equally good ones the lowest; `[levels + 1, M, best]`. -1 where a row had
+    gone far enough or nothing more survives, and where compiled code is not sure of a draw."""
     behind: np.ndarray
-    """How much less their logits are than the largest, float32; the same shape."""
+    """How much less their scores are than the best, float32; the same shape."""
+    output: Output
+    """Of the first pass, where it is not sure of a row's first token; else of the last one."""
 
 
 class _LaidOut(NamedTuple):
@@ -147,37 +161,41 @@ class NativeModel:
         best: int,
         certainty: Certainty | None = None,
         news: int = -1,
+        drawings: Sequence[Drawing] = (),
     ) -> Rolled:
-        """Computes rows, and after each wanted one its likeliest token, and the one after that.
+        """Computes rows, and after each wanted one the best token, and the one after that.
 
         Args:
             segments: As for a call.
             slots: Where the keys and values of those tokens go, `[levels, M]`.
-            best: How many of the likeliest tokens to tell of each row.
-            certainty: Of the tokens; where it is low, a row goes no further. `best` is two or more.
+            best: How many of the best tokens to tell of each row; two or more beside any of the
+                following but `news`.
+            certainty: Of the tokens; where it is low, a row goes no further.
             news: A descriptor; where it can be read from, no further tokens are computed.
+            drawings: How the token after each row is drawn, `[M]`, and further ones at the
+                positions that follow; none where all are the likeliest.
 
         Raises:
             IndexError: An id, position or slot there is not.
         """
+        assert best > 1 or (certainty is None and not drawings)
         laid = self._lay_out(segments)
         levels, rows = len(slots), laid.wanted
         places = np.array(slots, dtype=np.int64)
         chosen = np.empty((levels + 1, rows, best), dtype=np.int64)
         behind = np.empty(chosen.shape, dtype=np.float32)
         ends, _kept = _ends(certainty)
+        how = Rolling(packed(drawings) if drawings else None, ends, best, news)
         run = self._decoder.roll(
             self._model,
             laid.request,
+            how,
             levels,
-            best,
-            ends=ends,
-            news=news,
             slots=address(places),
             chosen=address(chosen),
             behind=address(behind),
         )
-        return Rolled(chosen[: run + 1], behind[: run + 1])
+        return Rolled(chosen[: run + 1], behind[: run + 1], laid.written)
 
     def _lay_out(self, segments: Sequence[Segment]) -> _LaidOut:
         """Rows as the decoder reads them.
@@ -265,7 +283,7 @@ class NativeModel:
         return kept.data_ptr()
 
 
-def _ends(certainty: Certainty | None) -> tuple[Ends | None, object]:
+def _ends(certainty: Certainty | None) -> tuple[Any, object]:
     """A certainty as the decoder reads it, and what has to be kept as long as it does."""
     if certainty is None:
         return None, None
@@ -277,7 +295,8 @@ def _ends(certainty: Certainty | None) -> tuple[Ends | None, object]:
     tokens = np.array(certainty.tokens, dtype=np.int64)
     right = np.array(certainty.right, dtype=np.float32)
     arrays = (certainty.bounds, certainty.chances, least, tokens, right)
-    return Ends(len(certainty.chances), longest, *map(address, arrays)), arrays
+    ends = Ends(certainty.chances.shape[1], longest, *map(address, arrays))
+    return pointer(ends), arrays
 
 
 def can_run(model: Any) -> bool:

@@ -1,4 +1,4 @@
-/* The likeliest tokens of rows, and several passes in one call that follow them. */
+/* The best tokens of rows, and several passes in one call that follow them. */
 
 #include <math.h>
 #include <poll.h>
@@ -66,33 +66,59 @@ static Course started(const Batch *batch, long levels, const int64_t *slots, con
     return course;
 }
 
-/* Finds the likeliest tokens of every row, and how far their logits are behind the largest. */
-static void rank(const Course *course, const float *logits, long vocab, long best, int64_t *chosen,
-                 float *behind)
+/* Finds the tokens with the best scores of every row, and how far those are behind the best;
+   whether all of it is sure.
+
+   scores: [best]; room: as `draw` wants it. */
+static int rank(const Course *course, const Rolling *how, long level, const float *logits,
+                long vocab, int64_t *chosen, float *behind, double *scores, float *room)
 {
+    int sure = 1;
     for (long i = 0; i < course->alive; i++, logits += vocab) {
-        int64_t *ids = chosen + course->rows[i] * best;
-        float *gaps = behind + course->rows[i] * best;
-        pick(logits, vocab, best, ids);
-        for (long place = 0; place < best; place++)
-            gaps[place] = logits[ids[0]] - logits[ids[place]];
+        long row = course->rows[i];
+        int64_t *ids = chosen + row * how->best;
+        float *gaps = behind + row * how->best;
+        if (how->drawings && how->drawings[row].temperature > 0) {
+            Drawing drawing = how->drawings[row];
+            drawing.position += level;
+            if (!draw(logits, vocab, &drawing, how->best, ids, scores, room))
+                ids[0] = -1;
+            sure &= ids[0] >= 0;
+            for (long place = 0; place < how->best; place++)
+                gaps[place] = ids[place] < 0 ? INFINITY : (float)(scores[0] - scores[place]);
+        } else {
+            pick(logits, vocab, how->best, ids);
+            for (long place = 0; place < how->best; place++)
+                gaps[place] = logits[ids[0]] - logits[ids[place]];
+        }
     }
+    return sure;
 }
 
-/* Takes rows out that have gone far enough. */
-static void end(Course *course, const Ends *ends, long level, long best, const float *behind)
+/* Whether a row has gone far enough with a token. */
+static int far_enough(const Course *course, const Ends *ends, long row, long level, float gap)
 {
-    long alive = 0;
+    long range = 0, token = ends->tokens[row] + level;
+    if (token < 0)
+        return 0;
+    while (range + 1 < ends->ranges && ends->bounds[range] <= gap)
+        range++;
+    course->right[row] *= ends->chances[row * ends->ranges + range];
+    const float *least = ends->least + row * ends->longest;
+    return course->right[row] < least[token < ends->longest ? token : ends->longest - 1];
+}
+
+/* Takes rows out that have gone far enough, or of whose token nobody is sure. */
+static void end(Course *course, const Rolling *how, long level, const int64_t *chosen,
+                const float *behind)
+{
+    long alive = 0, best = how->best;
     for (long i = 0; i < course->alive; i++) {
-        long row = course->rows[i], range = 0, token = ends->tokens[row] + level;
-        if (token >= 0) {
-            while (range + 1 < ends->ranges && ends->bounds[range] <= behind[row * best + 1])
-                range++;
-            course->right[row] *= ends->chances[range];
-            const float *least = ends->least + row * ends->longest;
-            if (course->right[row] < least[token < ends->longest ? token : ends->longest - 1])
-                continue;
-        }
+        long row = course->rows[i];
+        if (chosen[row * best] < 0)
+            continue;
+        if (how->ends && far_enough(course, how->ends, row, level, behind[row * best + 1]))
+            continue;
         course->rows[alive++] = row;
     }
     course->alive = alive;
@@ -123,12 +149,11 @@ static int has_news(int descriptor)
     return descriptor >= 0 && poll(&asked, 1, 0) > 0;
 }
 
-int decoder_roll(Decoder *decoder, const Model *model, const Request *request, const Ends *ends,
-                 int news, long best, const int64_t *slots, int64_t *chosen, float *behind,
-                 long *levels)
+int decoder_roll(Decoder *decoder, const Model *model, const Request *request, const Rolling *how,
+                 const int64_t *slots, int64_t *chosen, float *behind, long *levels)
 {
     Batch batch = batch_of(request), next;
-    long rows = batch.wanted_rows, longest = 0, most = *levels;
+    long rows = batch.wanted_rows, longest = 0, most = *levels, vocab = model->head.out;
     batch.likeliest = NULL; /* they are ranked below */
     int status = run_batch(decoder, model, &batch);
     if (status)
@@ -139,23 +164,28 @@ int decoder_roll(Decoder *decoder, const Model *model, const Request *request, c
         longest = seen + most > longest ? seen + most : longest;
     }
     int64_t *words = malloc((rows * (longest + WORDS_OF_ROW) + 2) * sizeof *words);
-    if (!words)
+    double *scores = malloc(how->best * sizeof *scores + 2 * vocab * sizeof(float));
+    if (!words || !scores) {
+        free(words);
+        free(scores);
         return OUT_OF_MEMORY;
-    Course course = started(&batch, most, slots, ends, longest, words);
-    for (long i = 0; i < (most + 1) * rows * best; i++)
+    }
+    float *room = (float *)(scores + how->best);
+    Course course = started(&batch, most, slots, how->ends, longest, words);
+    for (long i = 0; i < (most + 1) * rows * how->best; i++)
         chosen[i] = -1;
     for (*levels = 0; !status; ++*levels) {
-        rank(&course, batch.logits, model->head.out, best, chosen, behind);
-        if (ends)
-            end(&course, ends, *levels, best, behind);
-        if (*levels == most || !course.alive || has_news(news))
+        int sure = rank(&course, how, *levels, batch.logits, vocab, chosen, behind, scores, room);
+        end(&course, how, *levels, chosen, behind);
+        if (*levels == most || !course.alive || (!sure && !*levels) || has_news((int)how->news))
             break;
-        next = further(&course, &batch, *levels, best, chosen);
+        next = further(&course, &batch, *levels, how->best, chosen);
         status = run_batch(decoder, model, &next);
-        chosen += rows * best;
-        behind += rows * best;
+        chosen += rows * how->best;
+        behind += rows * how->best;
     }
     free(words);
+    free(scores);
     return status;
 }
 

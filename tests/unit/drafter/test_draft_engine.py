@@ -152,23 +152,33 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
     """Over random rounds, some agreeing with the draft and some not, for several sessions."""
     draw = random.Random(seed)
     verifier = Verifier(DraftEngine(model, EngineConfig(max_batch_tokens=draw.choice([8, 64]))))
-    sampling = SamplingParams(
-        temperature=draw.choice([0.0, 0.9]),
-        top_p=draw.choice([1.0, 0.8]),
-        repetition_penalty=draw.choice([1.0, 1.2]),
-        seed=draw.randrange(99),
-    )
+    samplings = [
+        SamplingParams(
+            temperature=draw.choice([0.0, 0.9]),
+            top_k=draw.choice([0, 1, 20]),
+            top_p=draw.choice([1.0, 0.8]),
+            repetition_penalty=draw.choice([1.0, 1.0, 1.2]),
+            seed=draw.randrange(99),
+        )
+        for _ in range(3)
+    ]
     texts = {s: _ids(draw.randint(1, 60), draw.randrange(5)) for s in range(3)}
+
+    def written(text: list[int], tokens: int, session: int) -> list[int]:
+        return judge.generate(text, tokens, sampling=samplings[session])
+
     drafts: dict[int, tuple[int, ...]] = dict.fromkeys(texts, ())
     sent: dict[int, list[Round]] = {s: [] for s in texts}
     for session, ids in texts.items():
-        verifier.open(session, ids, sampling=sampling, wanted=draw.randint(0, 3), fanout=2)
+        verifier.open(
+            session, ids, sampling=samplings[session], wanted=draw.randint(0, 3), fanout=2
+        )
     if draw.random() < 0.5:
         for reply in verifier.settle():
             if reply.round is not None:
                 sent[reply.session].append(reply.round)
                 text = [*texts[reply.session], *reply.round.ids]
-                assert list(reply.ids) == judge.generate(text, len(reply.ids), sampling=sampling)
+                assert list(reply.ids) == written(text, len(reply.ids), reply.session)
     for _ in range(4):
         wanted, fanout = draw.randint(1, 5), draw.randint(0, 2)
         least = draw.choice([(), (0.3,), (0.1, 0.7), (0.0, 0.2, 0.4, 0.9)])
@@ -192,7 +202,7 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
         for session, ids in texts.items():
             answer, *ahead = (r for r in replies if r.session == session)
             drafts[session] = answer.ids
-            assert list(answer.ids) == judge.generate(ids, len(answer.ids), sampling=sampling)
+            assert list(answer.ids) == written(ids, len(answer.ids), session)
             assert 1 <= len(answer.ids) <= wanted
             assert least or len(answer.ids) == wanted
             sent[session] = [r.round for r in ahead if r.round is not None]
@@ -203,7 +213,7 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
                 assert outcome.ids[:-1] == answer.ids[: outcome.accepted]
                 assert outcome.ids[-1] not in answer.ids[outcome.accepted :][:1]
                 text = [*ids, *outcome.ids]
-                assert list(reply.ids) == judge.generate(text, len(reply.ids), sampling=sampling)
+                assert list(reply.ids) == written(text, len(reply.ids), session)
                 whole = outcome.accepted == len(answer.ids)  # its bonus is known a step later
                 assert 1 <= len(reply.ids) <= wanted
                 assert least or len(reply.ids) in (wanted, max(wanted - whole, 1))
@@ -489,6 +499,52 @@ def test_what_goes_ahead_is_the_same_where_news_comes_at_every_pass(
 
     monkeypatch.setattr(Runner, "roll", rung)
     assert branches() == undisturbed
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_branch_takes_one_call_however_its_tokens_are_chosen(
+    temperature: float, verifier: Verifier, model: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not model.rolls:
+        pytest.skip("one token a call")
+    calls, forward, roll = [], Runner.forward, Runner.roll
+    monkeypatch.setattr(Runner, "forward", lambda *args: calls.append("one") or forward(*args))
+    monkeypatch.setattr(Runner, "roll", lambda *args: calls.append("several") or roll(*args))
+    verifier.open(1, _ids(10), sampling=SamplingParams(temperature=temperature, seed=3))
+    verifier.commit(1, 10, [4], wanted=4, fanout=0)
+    verifier.settle()
+    verifier.engine._pass_s = 1e-6
+    calls.clear()
+    verifier.commit(1, 11, [5], wanted=4, fanout=0)
+    assert [len(reply.ids) for reply in verifier.settle()] == [4]
+    assert calls == ["several"]
+
+
+def test_a_draw_that_compiled_code_is_not_sure_of_is_the_same(
+    verifier: Verifier, model: Runner, judge: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it were never sure: of the first token of a call, or of a later one."""
+    if not model.rolls:
+        pytest.skip("one token a call")
+    roll, unsure = Runner.roll, 0
+
+    def doubtful(runner: Runner, *args: Any) -> Rolled:
+        nonlocal unsure
+        rolled = roll(runner, *args[:1], args[1][: unsure % 2], *args[2:])
+        unsure += 1
+        rolled.ids[-1] = -1
+        return rolled
+
+    monkeypatch.setattr(Runner, "roll", doubtful)
+    sampling = SamplingParams(temperature=0.9, top_p=0.9, seed=3)
+    verifier.open(1, _ids(10), sampling=sampling)
+    verifier.settle()
+    verifier.engine._pass_s = 1e-6
+    verifier.commit(1, 10, [5], wanted=6, fanout=2)
+    answer, *_ = (reply for reply in verifier.settle() if reply.round)
+    assert list(answer.ids) == judge.generate([*_ids(10), 5], 6, sampling=sampling)
+    assert unsure > 3
+    check_slots(verifier.engine, len(next(iter(verifier.engine._mirrors.items()))[1].scratch.slots))
 
 
 def test_with_no_fanout_nothing_goes_ahead(verifier: Verifier) -> None:

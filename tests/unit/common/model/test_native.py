@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,9 @@ from common.model.native import (
 )
 from common.model.quantized import integer_products, round_weight
 from common.model.runner import Runner
+from common.model.sampling import Row, rank, sample
 from common.model.segment import Segment
+from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import runner
 
@@ -209,7 +213,7 @@ def test_rolling_on_is_step_after_step(levels: int, tmp_path: Path) -> None:
         assert lease.reserve(len(ids))
         segments.append(Segment(ids, 0, lease.slots, wanted=rows))
     slots = spare.slots[: 3 * levels].reshape(levels, 3).tolist()
-    chosen, behind = target.roll(segments, slots, 3)
+    chosen, behind, _ = target.roll(segments, slots, 3)
     paths = [texts[0][:4], texts[0], texts[1]]
     for level in range(levels + 1):
         for index, path in enumerate(paths):
@@ -219,6 +223,62 @@ def test_rolling_on_is_step_after_step(levels: int, tmp_path: Path) -> None:
             assert behind[level, index].tolist() == (top.values[0] - top.values).tolist()
             path = [*path, int(chosen[level, index, 0])]
             paths[index] = path
+
+
+@pytest.mark.parametrize("levels", [0, 1, 4])
+def test_rolling_on_with_draws_is_step_after_step(levels: int, tmp_path: Path) -> None:
+    """Each row in a way of its own; of one of them only one token survives."""
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    texts = [[5, 9, 33], [3, 4], [80, 12, 7, 5], [61]]
+    params = [
+        SamplingParams(temperature=0.9, seed=5),
+        SamplingParams(temperature=0.0),
+        SamplingParams(temperature=1.3, top_k=1, seed=1 << 63),
+        SamplingParams(temperature=0.7, top_p=0.9, min_p=0.01, seed=7),
+    ]
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(64 + 4 * levels)
+    segments = [
+        Segment(ids, 0, lease.slots[16 * i : 16 * (i + 1)], wanted=[len(ids) - 1])
+        for i, ids in enumerate(texts)
+    ]
+    slots = lease.slots[64 : 64 + 4 * levels].reshape(levels, 4).tolist()
+    drawings = [Row(each, len(ids)).drawing for each, ids in zip(params, texts, strict=True)]
+    rolled = target.roll(segments, slots, 3, drawings=drawings)
+    assert len(rolled.ids) == levels + 1
+    for index, (path, each) in enumerate(zip(texts, params, strict=True)):
+        for level in range(levels + 1):
+            row = Row(each, len(path))
+            expected = rank(_alone(target, path)[None], [row], 3)[0]
+            lost = 3 - len(expected.ids)
+            assert rolled.ids[level, index].tolist() == [*expected.ids, *[-1] * lost]
+            gaps = [*expected.behind, *[math.inf] * lost]
+            assert rolled.behind[level, index].tolist() == pytest.approx(gaps, rel=1e-6)
+            path = [*path, expected.ids[0]]
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_roll_goes_no_further_than_its_draws_are_sure(depth: int, tmp_path: Path) -> None:
+    """The nucleus ends with just the token that is drawn; where it is the first one of a row, all
+    rows are left as they are."""
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    unsure = next(filter(None, (_doubtful(target, [5, 9, 33], depth, seed) for seed in range(99))))
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(64)
+    segments = [
+        Segment([5, 9, 33], 0, lease.slots, wanted=[2]),
+        Segment([7, 2], 0, lease.slots[16:], wanted=[1]),
+    ]
+    slots = lease.slots[32:40].reshape(4, 2).tolist()
+    drawings = [Row(unsure, 3).drawing, Row(SamplingParams(temperature=0.0), 2).drawing]
+    rolled = target.roll(segments, slots, 2, drawings=drawings)
+    known = (rolled.ids[:, :, 0] >= 0).sum(0).tolist()
+    if depth == 0:
+        assert known == [0, 1]
+        assert torch.equal(rolled.output.logits[0], _alone(target, [5, 9, 33]))
+        assert torch.equal(rolled.output.logits[1], _alone(target, [7, 2]))
+    else:
+        assert known == [depth, 5]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -235,7 +295,7 @@ def test_rows_of_a_roll_end_where_they_are_too_unlikely(seed: int, tmp_path: Pat
     gaps = np.sort(whole.behind[..., 1].ravel())
     certainty = Certainty(
         bounds=gaps[[len(gaps) // 3, 2 * len(gaps) // 3]],
-        chances=np.array([0.5, 0.7, 0.9], dtype=np.float32),
+        chances=np.array([[0.5, 0.7, 0.9], [0.6, 0.8, 1.0]] * (rows // 2), dtype=np.float32),
         least=[draw.choices([0.0, 0.3, 0.6, 1.1], k=draw.randrange(4)) for _ in range(rows)],
         tokens=[draw.randint(-2, 2) for _ in range(rows)],
         right=[draw.choice([1.0, 0.8]) for _ in range(rows)],
@@ -246,7 +306,8 @@ def test_rows_of_a_roll_end_where_they_are_too_unlikely(seed: int, tmp_path: Pat
         end = levels
         for level in range(max(-tokens, 0), levels + 1):
             behind = whole.behind[level, row, 1]
-            chance *= float(certainty.chances[np.searchsorted(certainty.bounds, behind, "right")])
+            at = np.searchsorted(certainty.bounds, behind, "right")
+            chance *= float(certainty.chances[row, at])
             if least and chance < least[min(tokens + level, len(least) - 1)]:
                 end = level
                 break
@@ -292,6 +353,25 @@ def test_two_pieces_of_one_text_in_one_batch(tmp_path: Path) -> None:
     first, second = target.forward(pieces).logits
     assert torch.equal(first, _alone(target, ids[:3]))
     assert torch.equal(second, _alone(target, ids))
+
+
+def _doubtful(target: Runner, ids: list[int], depth: int, seed: int) -> SamplingParams | None:
+    """A nucleus that after so many draws ends at the token drawn with this seed, if one does."""
+    whole = SamplingParams(temperature=0.9, seed=seed)
+    drawn = _drawn(target, ids, depth + 1, whole)
+    chances = (_alone(target, drawn[:-1]) / 0.9).double().softmax(-1)
+    before = float(chances[chances > chances[drawn[-1]]].sum())
+    cut = replace(whole, top_p=before or 1.0)
+    same = _drawn(target, ids, depth, cut) == drawn[:-1]  # its tokens before are the same
+    return cut if before and same else None
+
+
+def _drawn(target: Runner, ids: list[int], tokens: int, sampling: SamplingParams) -> list[int]:
+    """A text, and so many more tokens."""
+    for _ in range(tokens):
+        logits = _alone(target, ids)[None]
+        ids = [*ids, int(sample(logits, [Row(sampling, len(ids))])[0])]
+    return ids
 
 
 def _alone(target: Runner, ids: list[int]) -> Tensor:

@@ -170,7 +170,7 @@ def test_compiled_code_is_hardly_ever_unsure(vectors, cut, monkeypatch):
     monkeypatch.setattr(native_library, "_library", lambda: library)
     rows = [Row(SamplingParams(temperature=0.8, seed=i, **cut), 7 * i) for i in range(300)]
     logits = random_logits(len(rows), 4096, 5, torch.float32)
-    ids, _ = native_library.draw(logits, sampling._drawings(rows), 2)
+    ids, _ = native_library.draw(logits, [row.drawing for row in rows], 2)
     assert (ids[:, 0] < 0).sum() <= 3
     monkeypatch.setattr(sampling, "instructions", str)
     sure = ids[:, 0] >= 0
