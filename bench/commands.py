@@ -101,6 +101,10 @@ def bench(
     ] = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Passes over the prompts")] = 3,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens for each prompt")] = 64,
+    temperature: Annotated[
+        float,
+        typer.Option(min=0, max=2, help="Of all texts; above 0 with the same seeds for all"),
+    ] = 0.0,
     per_domain: Annotated[int, typer.Option(min=0, help="Prompts of each domain; 0 takes all")] = 0,
     show_roofline: Annotated[
         bool, typer.Option("--roofline", help="Only compare steps with what memory allows")
@@ -121,6 +125,7 @@ def bench(
             threads=threads,
             repetitions=repetitions,
             max_tokens=max_tokens,
+            temperature=temperature,
             per_domain=per_domain,
             methods=profile.methods if methods is None else words(methods),
             peers=profile.peers if peers is None else contenders(peers),

@@ -2,7 +2,7 @@
 
     python -m bench.contender NAME '{"target": …, "draft": …, "dtype": …, …}'
 
-reads one request a line, `{"prompt_ids": [...], "max_tokens": N}`, and answers each with
+reads one request a line, `{"prompt_ids": [...], "max_tokens": N, "seed": S}`, and answers each with
 `{"ids": [...], "tokens": N, "seconds": S}`, as `bench.measurement.Sample` has them. Between
 requests it sleeps.
 """
@@ -50,12 +50,15 @@ class Loading:
     threads: int = 1
     """CPU threads."""
 
+    temperature: float = 0.0
+    """0 decodes greedily."""
+
 
 class Engine(Protocol):
     """What a contender must do."""
 
-    def generate(self, prompt_ids: list[int], max_tokens: int) -> Sample:
-        """Decode greedily."""
+    def generate(self, prompt_ids: list[int], max_tokens: int, seed: int) -> Sample:
+        """Decode greedily, or draw with this seed."""
 
 
 class Contender:
@@ -90,15 +93,15 @@ class Contender:
         self._child.kill()
         self._child.communicate()
 
-    def generate(self, prompt_ids: Sequence[int], max_tokens: int) -> Sample:
-        """Have it decode greedily.
+    def generate(self, prompt_ids: Sequence[int], max_tokens: int, seed: int = 0) -> Sample:
+        """Have it decode.
 
         Raises:
             StartupError: The process died; its own words are on standard error.
         """
         assert self._child.stdin
         assert self._child.stdout
-        request = {"prompt_ids": list(prompt_ids), "max_tokens": max_tokens}
+        request = {"prompt_ids": list(prompt_ids), "max_tokens": max_tokens, "seed": seed}
         try:
             print(json.dumps(request), file=self._child.stdin, flush=True)
             answer = json.loads(self._child.stdout.readline())
@@ -115,7 +118,7 @@ def serve(name: str, loading: Loading) -> None:
     engine: Engine = getattr(importlib.import_module(module), cls)(loading)
     for line in sys.stdin:
         request = json.loads(line)
-        sample = engine.generate(request["prompt_ids"], request["max_tokens"])
+        sample = engine.generate(**request)
         answer = {"ids": sample.ids, "tokens": sample.tokens, "seconds": sample.seconds}
         print(json.dumps(answer), file=answers, flush=True)
 

@@ -10,6 +10,7 @@ from bench.contender import Loading
 from bench.measurement import Sample
 from common.model.loader import load
 from common.model.runner import Runner
+from common.sampling_params import SamplingParams
 from verifier.config import EngineConfig
 from verifier.engine import Engine
 from verifier.sequence import Event, Request
@@ -28,15 +29,17 @@ class InProcess:
         loaded = load(loading.target, dtype=loading.dtype, device=loading.device)  # type: ignore[arg-type]
         runner = Runner(loaded, kv_bytes=config.kv_bytes, block_tokens=config.block_tokens)
         self._engine = Engine(runner, config)
+        self._temperature = loading.temperature
         self._eos = frozenset(loaded.eos_token_ids)
 
-    def generate(self, prompt_ids: list[int], max_tokens: int) -> Sample:
-        """Decode greedily."""
+    def generate(self, prompt_ids: list[int], max_tokens: int, seed: int) -> Sample:
+        """Decode greedily, or draw with this seed."""
         heard: list[tuple[float, Event]] = []
         request = Request(
             request_id="bench",
             prompt_ids=tuple(prompt_ids),
             max_tokens=max_tokens,
+            sampling=SamplingParams(temperature=self._temperature, seed=seed),
             stop_ids=self._eos,
         )
         self._engine.submit(request, lambda event: heard.append((time.perf_counter(), event)))

@@ -33,17 +33,21 @@ class Transformers:
         ends = self._model.generation_config.eos_token_id
         self._ends = set(ends if isinstance(ends, list) else [ends])
         self._options: dict[str, Any] = {}
+        self._sampling: dict[str, Any] = {"do_sample": loading.temperature > 0}
+        if loading.temperature > 0:  # its own defaults cut
+            self._sampling |= {"temperature": loading.temperature, "top_k": 0, "top_p": 1.0}
 
-    def generate(self, prompt_ids: list[int], max_tokens: int) -> Sample:
-        """Decode greedily."""
+    def generate(self, prompt_ids: list[int], max_tokens: int, seed: int) -> Sample:
+        """Decode greedily, or draw with this seed."""
+        torch.manual_seed(seed)
         clock = Clock()
         ids = torch.tensor([prompt_ids], device=self._model.device)
         output = self._model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=max_tokens,
-            do_sample=False,
             streamer=clock,
+            **self._sampling,
             **self._options,
         )
         # Assisted generation may go past the end token; what is past it counts as nothing.

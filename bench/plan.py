@@ -48,12 +48,17 @@ def plan(
         made.single.append(ContenderVariant(PEERS[name], contender))
     methods, lacking = choose(settings.methods, offered)
     made.left_out += lacking
-    made.single += [GatewayVariant(method, client, method) for method in methods]
+    heat = settings.temperature
+    made.single += [GatewayVariant(method, client, method, temperature=heat) for method in methods]
     if settings.concurrency:
         together, lacking = choose(settings.concurrent_methods or methods, offered)
         made.left_out += [line for line in lacking if line not in made.left_out]
         made.concurrent = [
-            (method, count, ConcurrentVariant(at_once(method, count), client, method, count))
+            (
+                method,
+                count,
+                ConcurrentVariant(at_once(method, count), client, method, count, temperature=heat),
+            )
             for method in together
             for count in settings.concurrency
         ]
@@ -94,4 +99,5 @@ def loading(settings: Settings, threads: int) -> Loading:
         dtype=settings.dtype,
         device=settings.device,
         threads=threads,
+        temperature=settings.temperature,
     )

@@ -79,7 +79,7 @@ class Ratio:
 class Report:
     """One run of the bench."""
 
-    settings: dict[str, str | int]
+    settings: dict[str, str | float]
     prompts: int
     rows: list[Row]
     loads: list[Load]

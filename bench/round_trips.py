@@ -115,13 +115,14 @@ def _measure(
 ) -> RoundTrips:
     progress("asking the drafter", 0, 1)
     answering = drafter_probe.probe(link.address, ids[0])
-    plain = GatewayVariant(PLAIN, client, PLAIN)
+    heat = settings.temperature
+    plain = GatewayVariant(PLAIN, client, PLAIN, temperature=heat)
     rough = max(plain.measure(ids, settings.max_tokens).tokens_per_s, 1.0)
     half_step_ms = round(500 / rough, 1)
     delays_ms = sorted({0.0, *settings.round_trips_ms, half_step_ms})
-    draft = GatewayVariant(DRAFT, client, DRAFT)
+    draft = GatewayVariant(DRAFT, client, DRAFT, temperature=heat)
     fixed = {
-        length: GatewayVariant(f"{DRAFT}, {length} tokens", client, DRAFT, length)
+        length: GatewayVariant(f"{DRAFT}, {length} tokens", client, DRAFT, length, temperature=heat)
         for length in LENGTHS
     }
     turns = [(0.0, plain), *((0.0, variant) for variant in fixed.values())]

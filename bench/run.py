@@ -82,7 +82,7 @@ def lockstep(settings: Settings, watch: Watcher, stack: ExitStack) -> GatewayVar
     )
     client = stack.enter_context(Client(stack.enter_context(cluster).address))
     await_draft(client)
-    return GatewayVariant(LOCKSTEP, client, DRAFT)
+    return GatewayVariant(LOCKSTEP, client, DRAFT, temperature=settings.temperature)
 
 
 def delayed(
@@ -137,7 +137,7 @@ def resident_bytes(cluster: Cluster) -> int:
     return int(psutil.Process(gateway.pid).memory_info().rss)
 
 
-def described(settings: Settings) -> dict[str, str | int]:
+def described(settings: Settings) -> dict[str, str | float]:
     """Return what somebody needs to repeat the run."""
     models = settings.models
     return {
@@ -150,5 +150,5 @@ def described(settings: Settings) -> dict[str, str | int]:
         "cores": os.cpu_count() or 0,
         "repetitions": settings.repetitions,
         "max_tokens": settings.max_tokens,
-        "temperature": 0,
+        "temperature": settings.temperature,
     }

@@ -45,6 +45,9 @@ class Settings:
     max_tokens: int
     """Most tokens for each prompt."""
 
+    temperature: float = 0.0
+    """Of all texts; above 0 each prompt is drawn for with a seed of its own."""
+
     per_domain: int
     """Prompts of each domain; 0 takes all."""
 

@@ -58,6 +58,8 @@ def notes(report: Report) -> list[str]:
     lines = ["In brackets: 95 % confidence, a bootstrap over repetitions and prompts."]
     if report.round_trips:
         lines.append(_about(report.round_trips))
+    if report.settings.get("temperature"):
+        lines.append("Same ids: transformers draws with noise of its own, and other texts with it.")
     lines += [f"Left out: {line}" for line in report.left_out]
     return [*lines, f"Gateway: {report.gateway_rss_bytes / 2**20:.0f} MiB resident."]
 

@@ -25,7 +25,7 @@ class Variant(Protocol):
     name: str
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
-        """Decode every prompt greedily."""
+        """Decode every prompt."""
 
 
 class ContenderVariant:
@@ -36,8 +36,11 @@ class ContenderVariant:
         self._contender = contender
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
-        """Decode every prompt greedily."""
-        return Pass.of([self._contender.generate(prompt, max_tokens) for prompt in prompts])
+        """Decode every prompt, the first with a seed of 0, the next with 1."""
+        contender = self._contender
+        return Pass.of(
+            [contender.generate(prompt, max_tokens, seed) for seed, prompt in enumerate(prompts)]
+        )
 
 
 class GatewayVariant:
@@ -48,24 +51,37 @@ class GatewayVariant:
         client: Of the gateway.
         method: The speculation method.
         draft_tokens: Length of every draft; 0 leaves it to the verifier.
+        temperature: 0 decodes greedily.
     """
 
-    def __init__(self, name: str, client: Client, method: str, draft_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        method: str,
+        draft_tokens: int = 0,
+        *,
+        temperature: float = 0.0,
+    ) -> None:
         self.name = name
         self._client = client
         self._method = method
         self._draft_tokens = draft_tokens
+        self._temperature = temperature
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
-        """Decode every prompt greedily."""
-        return Pass.of([sample(self._run(prompt, max_tokens)) for prompt in prompts])
+        """Decode every prompt, the first with a seed of 0, the next with 1."""
+        runs = (self._run(prompt, max_tokens, seed) for seed, prompt in enumerate(prompts))
+        return Pass.of([sample(run) for run in runs])
 
-    def _run(self, prompt: Sequence[int], max_tokens: int) -> Timed:
+    def _run(self, prompt: Sequence[int], max_tokens: int, seed: int) -> Timed:
         generation = self._client.generate(
             token_ids=prompt,
             method=self._method,
             max_tokens=max_tokens,
             draft_tokens=self._draft_tokens,
+            temperature=self._temperature,
+            seed=seed,
         )
         return timed(generation)
 
@@ -82,20 +98,29 @@ class ConcurrentVariant:
         client: Of the gateway.
         method: The speculation method.
         concurrency: Prompts at a time.
+        temperature: 0 decodes greedily.
         least_s: Seconds from the start of a pass in which workers go on taking prompts.
     """
 
     def __init__(
-        self, name: str, client: Client, method: str, concurrency: int, least_s: float = LEAST_S
+        self,
+        name: str,
+        client: Client,
+        method: str,
+        concurrency: int,
+        *,
+        temperature: float = 0.0,
+        least_s: float = LEAST_S,
     ) -> None:
         self.name = name
         self._client = client
         self._method = method
         self._concurrency = concurrency
+        self._temperature = temperature
         self._least_s = least_s
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
-        """Decode every prompt greedily, at least once."""
+        """Decode every prompt at least once, the first with a seed of 0, the next with 1."""
         arrivals: list[tuple[float, int]] = []
         idle: list[float] = []
         runs: dict[int, Timed] = {}
@@ -108,10 +133,13 @@ class ConcurrentVariant:
 
         def work() -> None:
             while (turn := next(turns)) < len(prompts) or time.perf_counter() < until:
+                seed = turn % len(prompts)
                 generation = self._client.generate(
-                    token_ids=prompts[turn % len(prompts)],
+                    token_ids=prompts[seed],
                     method=self._method,
                     max_tokens=max_tokens,
+                    temperature=self._temperature,
+                    seed=seed,
                 )
                 runs[turn] = timed(generation, note)
             idle.append(time.perf_counter())

@@ -23,6 +23,14 @@ def test_contenders_decode_alike_in_processes_of_their_own(demo_target: Path) ->
     assert sample.seconds > 0
 
 
+def test_drawn_texts_follow_from_the_seed(demo_target: Path) -> None:
+    loading = Loading(target=str(demo_target), dtype="float32", temperature=0.9)
+    for name in ("transformers", "engine"):
+        with Contender(name, loading) as contender:
+            first, other, again = (contender.generate([1, 300], 12, seed).ids for seed in (1, 2, 1))
+        assert first == again != other
+
+
 def test_one_that_cannot_start_is_an_error(tmp_path: Path) -> None:
     with (
         Contender("engine", Loading(target=str(tmp_path))) as engine,

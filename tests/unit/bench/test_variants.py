@@ -54,7 +54,8 @@ class Echoing:
         if not slow:
             self._nearly.set()
 
-    def generate(self, *, token_ids: Sequence[int], method: str, max_tokens: int) -> Echo:
+    def generate(self, *, token_ids: Sequence[int], seed: int, **_: object) -> Echo:
+        assert PROMPTS[seed] == token_ids, "the same seed for a prompt each time"
         self.asked.append(tuple(token_ids))
         if token_ids == self._slow:
             return Echo(token_ids, self._nearly, self.may_end)
