@@ -65,7 +65,7 @@ def measure(
             segment = _segment(trees(count - 1), lease, before)
             began = time.perf_counter()
             states = runner.forward([segment]).states
-            heads.top(states[:1], chosen, 1)[0].tolist()
+            heads.top(heads.logits(states[:1], chosen), 1)[0].tolist()
             _settle(loaded)
             if turn:  # the first one warms kernels up
                 times[count].append(1000 * (time.perf_counter() - began))

@@ -99,28 +99,18 @@ class MedusaHeads:
         return cls(weights, lm_head=lm_head, dtype=dtype, device=device)
 
     @torch.inference_mode()
-    def top(self, hidden: Tensor, chosen: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Each head's likeliest tokens.
+    def logits(self, hidden: Tensor, chosen: Tensor) -> Tensor:
+        """All heads' logits.
 
         Args:
             hidden: States after the final norm, in the heads' type. # [N, d]
             chosen: The tokens that were chosen from them, int64. # [N]
-            k: How many; at most the vocabulary.
 
         Returns:
-            Ids (int64) and their probabilities (float32), likeliest first. # [K, N, k] each
+            Logits, float32 by compiled code, else in the heads' type. # [K, N, V]
         """
         assert hidden.ndim == 2
         assert chosen.shape == hidden.shape[:1]
-        assert 0 < k <= self._vocab_size
-        logits = self._logits(hidden, chosen)  # [K, N, V]
-        if self._native:
-            return top(logits, k)
-        values, ids = logits.softmax(-1, dtype=torch.float32).topk(k, dim=-1)
-        return ids, values
-
-    def _logits(self, hidden: Tensor, chosen: Tensor) -> Tensor:
-        """All heads' logits. # [N, d], [N] -> [K, N, V]"""
         rows, size = hidden.shape
         seen = hidden
         if self._token_scale is not None:
@@ -134,6 +124,23 @@ class MedusaHeads:
         if self._shared:
             return self._output(x.reshape(1, -1, size)).view(self.num_heads, rows, -1)
         return self._output(x)
+
+    @torch.inference_mode()
+    def top(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The likeliest tokens.
+
+        Args:
+            logits: As `logits` returns them. # [K, N, V]
+            k: How many; at most the vocabulary.
+
+        Returns:
+            Ids (int64) and their probabilities (float32), likeliest first. # [K, N, k] each
+        """
+        assert 0 < k <= self._vocab_size
+        if self._native:
+            return top(logits, k)
+        values, ids = logits.softmax(-1, dtype=torch.float32).topk(k, dim=-1)
+        return ids, values
 
 
 def _token_scale(lm_head: Tensor) -> Tensor:

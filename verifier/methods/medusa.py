@@ -1,15 +1,19 @@
 """Drafts from extra heads on the target's last state (Cai et al. 2024).
 
 The heads run once a round, at the one state from which the round's last token was chosen, for
-all sequences that ended a round in one batch. Their guesses become a tree: one chosen by joint
-confidence for this round, as large as pays, or the sparse one that came with the heads.
+all sequences that ended a round in one batch. Where text is drawn with keyed noise, the heads'
+guesses are, too: the target will add the same. They become a tree: one chosen by joint confidence
+for this round, as large as pays, or the sparse one that came with the heads.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
+import operator
 from collections.abc import Iterator
+from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +21,7 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.medusa import MedusaHeads
+from common.model.sampling import Row, rank
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
@@ -34,9 +39,9 @@ _TRY_EVERY = 16
 class Guesses:
     """What the heads say of the tokens after the next: by depth, likeliest first."""
 
-    ids: list[list[int]]
-    """`[heads, ranks]`."""
-    chances: list[list[float]]
+    ids: Ids[Ids[int]]
+    """`[heads, ranks]`, or fewer where warpers leave fewer."""
+    chances: Ids[Ids[float]]
     """`[heads, ranks]`, each given that the guess before it was right."""
 
 
@@ -130,15 +135,47 @@ class MedusaProposer:
     @torch.inference_mode()
     def _guess(self) -> None:
         """Runs the heads for every sequence that ended a round."""
-        fresh = [session for session in self._sessions.values() if session.state is not None]
+        fresh = [
+            (sequence, session, session.state)
+            for sequence, session in self._sessions.items()
+            if session.state is not None
+        ]
         if not fresh:
             return
-        states = torch.stack([session.state for session in fresh if session.state is not None])
-        chosen = torch.tensor([session.chosen for session in fresh], device=states.device)
-        ids, chances = self._heads.top(states, chosen, self._ranks)
-        for session, tokens, odds in zip(fresh, ids.unbind(1), chances.unbind(1), strict=True):
+        states = torch.stack([state for _, _, state in fresh])
+        chosen = torch.tensor([session.chosen for _, session, _ in fresh], device=states.device)
+        logits = self._heads.logits(states, chosen)  # [heads, sessions, V]
+        drawn = [index for index, (sequence, _, _) in enumerate(fresh) if _draws(sequence)]
+        if drawn:
+            some = logits if len(drawn) == len(fresh) else logits[:, drawn]
+            found = self._drawn(some, [fresh[index][0] for index in drawn])
+            for index, guesses in zip(drawn, found, strict=True):
+                fresh[index][1].guesses = guesses
+        if len(drawn) < len(fresh):
+            ids, chances = (each.unbind(1) for each in self._heads.top(logits, self._ranks))
+            for index in set(range(len(fresh))).difference(drawn):
+                fresh[index][1].guesses = Guesses(ids[index].tolist(), chances[index].tolist())
+        for _, session, _ in fresh:
             session.state = None
-            session.guesses = Guesses(tokens.tolist(), odds.tolist())
+
+    def _drawn(self, logits: Tensor, sequences: Ids[Sequence]) -> list[Guesses]:
+        """Guesses with the noise of the tokens they are of. # [heads, sequences, V]
+
+        Of a path only what is committed counts as seen: what stands before a guess is another one.
+        """
+        rows = [
+            Row(sequence.request.sampling, len(sequence.ids) + head, sequence.seen)
+            for head in range(len(logits))
+            for sequence in sequences
+        ]
+        ranked = rank(logits.flatten(0, 1), rows, self._ranks)
+        guesses = []
+        for index, sequence in enumerate(sequences):
+            heads = ranked[index :: len(sequences)]
+            sharpness = min(sequence.request.sampling.temperature, 1.0)
+            chances = [_chances(found.behind, sharpness) for found in heads]
+            guesses.append(Guesses([found.ids for found in heads], chances))
+        return guesses
 
     def _grow(
         self, session: _Session, guesses: Guesses, tree: TokenTree, budget: int
@@ -172,6 +209,23 @@ class MedusaProposer:
             self._trust[depth].observe(chance, hits[depth])
 
 
+def _draws(sequence: Sequence) -> bool:
+    """Whether the target's own noise decides between guesses; other rules want none of it there."""
+    request = sequence.request
+    return request.acceptance == "coupled" and not request.sampling.greedy
+
+
+def _chances(behind: Ids[float], sharpness: float) -> list[float]:
+    """Chances of tokens by how far their scores are behind the best.
+
+    At most as sharply as they would be without noise: what heads are wrong by grows with the scores
+    where a temperature is low.
+    """
+    weights = [math.exp(-sharpness * gap) for gap in behind]
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
 def _ranked(guesses: Guesses, factors: list[float]) -> Iterator[tuple[float, tuple[int, ...]]]:
     """Paths of ranks in the order of their joint chances, parents before children."""
     chances = [
@@ -191,7 +245,7 @@ def _ranked(guesses: Guesses, factors: list[float]) -> Iterator[tuple[float, tup
             heapq.heappush(heap, (-before * chances[depth - 1][rank + 1], before, sibling))
 
 
-def _add(guesses: Guesses, paths: list[tuple[int, ...]], tree: TokenTree) -> dict[int, float]:
+def _add(guesses: Guesses, paths: Ids[tuple[int, ...]], tree: TokenTree) -> dict[int, float]:
     """Adds paths of ranks, parents before children; returns each node's own chance."""
     nodes: dict[tuple[int, ...], int] = {(): 0}
     chances = {}
@@ -207,7 +261,12 @@ def _lay(
     guesses: Guesses, paths: tuple[tuple[int, ...], ...], tree: TokenTree, budget: int
 ) -> dict[int, float]:
     """Adds a static tree, as far as the budget goes."""
-    inside = sorted((path for path in paths if len(path) <= len(guesses.ids)), key=_by_depth)
+    known = [*map(len, guesses.ids)]
+    inside = [
+        path
+        for path in sorted(paths, key=_by_depth)
+        if len(path) <= len(known) and all(map(operator.lt, path, known))
+    ]
     return _add(guesses, inside[:budget], tree)
 
 

@@ -111,7 +111,7 @@ def _plainly(weights: HeadWeights, hidden: Tensor, chosen: Tensor) -> Tensor:
 
 def _check_top(heads: MedusaHeads, weights: HeadWeights) -> None:
     hidden = _normal(5, HIDDEN, seed=9)
-    ids, probabilities = heads.top(hidden, CHOSEN, 4)
+    ids, probabilities = heads.top(heads.logits(hidden, CHOSEN), 4)
     assert ids.shape == probabilities.shape == (HEADS, 5, 4)
     assert ids.dtype == torch.int64
     wanted = _plainly(weights, hidden, CHOSEN).softmax(-1).topk(4, dim=-1)
@@ -132,7 +132,7 @@ def test_heads_in_bfloat16_stay_near_the_formula() -> None:
     weights = _weights(sees_token=True)
     heads = MedusaHeads(weights, lm_head=LM_HEAD, dtype=torch.bfloat16, device=torch.device("cpu"))
     hidden = _normal(3, HIDDEN, seed=9).bfloat16()
-    ids, probabilities = heads.top(hidden, CHOSEN[:3], VOCAB)
+    ids, probabilities = heads.top(heads.logits(hidden, CHOSEN[:3]), VOCAB)
     wanted = _plainly(weights, hidden.float(), CHOSEN[:3]).softmax(-1)
     torch.testing.assert_close(probabilities, wanted.gather(-1, ids), rtol=0.2, atol=0.05)
     assert torch.all(probabilities[..., :-1] >= probabilities[..., 1:])

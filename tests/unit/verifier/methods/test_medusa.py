@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from common.model.output import Computed
+from common.model.sampling import Row, sample
 from common.model.tree import TokenTree
+from common.sampling_params import SamplingParams
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
@@ -35,14 +37,17 @@ class Heads:
     def num_heads(self) -> int:
         return len(self.chances)
 
-    def top(self, hidden: Tensor, chosen: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def logits(self, hidden: Tensor, chosen: Tensor) -> Tensor:
         self.runs += 1
         self.chosen += chosen.tolist()
+        return torch.zeros(self.num_heads, len(hidden), 0)
+
+    def top(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         ids = torch.tensor(
             [[100 * head + rank for rank in range(k)] for head in range(self.num_heads)]
         )
         padded = [(list(line) + [0.0] * k)[:k] for line in self.chances]
-        rows = hidden.shape[0]
+        rows = logits.shape[1]
         return ids[:, None].repeat(1, rows, 1), torch.tensor(padded)[:, None].repeat(1, rows, 1)
 
 
@@ -151,3 +156,84 @@ def test_a_round_that_checked_another_tree_teaches_nothing() -> None:
     before = proposer._trust[0].said
     _observe(proposer, one, TokenTree(one.ids[-1]))
     assert proposer._trust[0].said == before
+
+
+@dataclass
+class Sure(Heads):
+    """Heads that are right about the target: these logits come out of it for every later token."""
+
+    logits_: Tensor = field(default_factory=lambda: torch.zeros(0))  # [heads, V]
+
+    def logits(self, hidden: Tensor, chosen: Tensor) -> Tensor:
+        return self.logits_[:, None].repeat(1, len(hidden), 1)
+
+    def top(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        chances, ids = logits.softmax(-1).topk(k)
+        return ids, chances
+
+
+VOCAB, DEPTH = 50, 3
+
+
+@pytest.mark.parametrize("cut", [{}, {"top_k": 2}, {"top_p": 0.7}])
+def test_guesses_are_drawn_with_the_noise_of_the_text(cut: dict[str, float]) -> None:
+    """Each at its own position; so heads that are right guess what will be drawn."""
+    logits = 2 * torch.randn(DEPTH, VOCAB, generator=torch.Generator().manual_seed(3))
+    every = RANKS + RANKS**2 + RANKS**3
+    proposer = _proposer(Sure([[0.0]] * DEPTH, logits_=logits), FREE, most=every)
+    for seed in range(40):
+        sampling = SamplingParams(temperature=0.9, seed=seed, **cut)  # type: ignore[arg-type]
+        one = sequence([5, 6], 50, sampling=sampling)
+        proposer.open(one)
+        _observe(proposer, one, TokenTree(6))
+        rows = [Row(sampling, len(one.ids) + depth) for depth in range(DEPTH)]
+        drawn = sample(logits, rows).tolist()
+        paths = _paths(_tree(proposer, one, every))
+        assert paths[0] == drawn[:1], "the likeliest guess of all"
+        assert drawn in paths
+        if "top_k" in cut:
+            allowed = [set(line.topk(2).indices.tolist()) for line in logits]
+            assert all(token in allowed[at] for path in paths for at, token in enumerate(path))
+        proposer.close(one)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "acceptance"), [(0.0, "coupled"), (0.9, "rejection"), (0.9, "typical")]
+)
+def test_where_noise_does_not_decide_guesses_have_none(temperature: float, acceptance: str) -> None:
+    logits = 2 * torch.randn(DEPTH, VOCAB, generator=torch.Generator().manual_seed(3))
+    proposer = _proposer(Sure([[0.0]] * DEPTH, logits_=logits), FREE)
+    first = set()
+    for seed in range(10):
+        sampling = SamplingParams(temperature=temperature, seed=seed)
+        one = sequence([5, 6], 50, sampling=sampling, acceptance=acceptance)
+        proposer.open(one)
+        _observe(proposer, one, TokenTree(6))
+        first.add(_paths(_tree(proposer, one))[0][0])
+        proposer.close(one)
+    assert first == {int(logits[0].argmax())}
+
+
+def test_greedy_and_drawn_texts_are_guessed_for_at_once() -> None:
+    logits = 2 * torch.randn(DEPTH, VOCAB, generator=torch.Generator().manual_seed(3))
+    proposer = _proposer(Sure([[0.0]] * DEPTH, logits_=logits), FREE)
+    wanted, made = [], []
+    for seed, temperature in enumerate([0.9, 0.0, 1.1, 0.0, 0.5]):
+        sampling = SamplingParams(temperature=temperature, seed=seed)
+        one = sequence([5] * (1 + seed), 50, sampling=sampling)
+        proposer.open(one)
+        _observe(proposer, one, TokenTree(5))
+        wanted.append(int(sample(logits[:1], [Row(sampling, len(one.ids))])[0]))
+        made.append(one)
+    assert [_paths(_tree(proposer, one))[0][0] for one in made] == wanted
+
+
+def test_a_static_tree_has_no_nodes_that_warpers_cut() -> None:
+    logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(3))
+    heads = Sure([[0.0]] * 2, tree=((0,), (0, 0), (1,), (0, 1)), logits_=logits)
+    sampling = SamplingParams(temperature=0.9, top_k=1)
+    proposer, one = _proposer(heads, DEAR, static=True), sequence([5], 50, sampling=sampling)
+    proposer.open(one)
+    _observe(proposer, one, TokenTree(5))
+    best = logits.argmax(-1).tolist()
+    assert _paths(_tree(proposer, one)) == [best[:1], best]
