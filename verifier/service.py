@@ -62,6 +62,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         self._sessions = sessions
         self._interval_s = interval_s
         self._traces, self._round_ratio = traces or Traces(), round_ratio
+        self._stands_back = False
 
     def register(self, server: grpc.aio.Server) -> list[str]:
         """Adds the service to a server and returns its name."""
@@ -125,10 +126,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
 
     def _give_way(self) -> None:
         """Lets the engine go before the loop, unless one text alone waits for its drafts."""
-        if self._engine.live > 1:
-            priority.stand_back()
-        else:
-            priority.go_first()
+        several = self._engine.live > 1
+        if several != self._stands_back:
+            self._stands_back = several
+            (priority.stand_back if several else priority.go_first)()
 
     async def ReleaseSession(
         self,
