@@ -17,7 +17,7 @@ def _decoder(vectors: str, *flags: str) -> Extension:
     """The CPU's decoder for vectors of some width; without any, torch does the same, slowly."""
     return Extension(
         f"{_NATIVE.replace('/', '.')}._{vectors}",
-        sources=[f"{_NATIVE}/{name}.c" for name in ("decoder", "draw", "roll", "workers")],
+        sources=[f"{_NATIVE}/{name}.c" for name in ("apart", "decoder", "draw", "roll", "workers")],
         depends=_headers(_NATIVE),
         extra_compile_args=["-O3", "-pthread", *_FLAGS, *flags],
         extra_link_args=["-pthread"],

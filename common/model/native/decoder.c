@@ -9,12 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "apart.h"
 #include "attention_by_vectors.h"
 #include "pick.h"
 #include "product.h"
 #include "tiles.h"
 #include "vector.h"
 #include "workers.h"
+
+/* Parts of a batch are run apart where the largest has up to so much more than its share. Each reads
+   all weights, which costs little where a cache has them, or where computing takes longer. */
+#define UNEVEN 7
+#define UNEVEN_OF 6
+#define ENOUGH_ROWS 32
 
 #define FETCHED_MEANWHILE 1000000 /* bytes of weights during attention; second caches hold them */
 
@@ -47,12 +54,18 @@ typedef struct {
     int threads, tiled;
 } Pass;
 
+/* Memory that grows. */
+typedef struct {
+    void *at;
+    size_t bytes;
+} Room;
+
 struct Decoder {
     Workers *workers;
     int threads, most_threads; /* of a pass, and of a large one */
     int tiled;                 /* whether products go through the processor's tiles */
-    void *room;
-    size_t room_bytes;
+    int64_t shared_cache;      /* bytes of the cache that processors share */
+    Room room, words;          /* of passes, and of batches cut into parts */
 };
 
 /* 1 / rms(x). */
@@ -412,8 +425,25 @@ static long most_room(const Model *model, long rows)
     return most;
 }
 
+static long bytes_of(const Product *product)
+{
+    return product->out * product->in * (product->scales ? 1 : 2);
+}
+
+/* Bytes of the weights that a pass reads. */
+static long weight_bytes(const Model *model)
+{
+    long bytes = bytes_of(&model->head);
+    for (long i = 0; i < model->layers; i++) {
+        const Layer *layer = model->layer + i;
+        bytes += bytes_of(&layer->qkv) + bytes_of(&layer->out);
+        bytes += bytes_of(&layer->gate_up) + bytes_of(&layer->down);
+    }
+    return bytes;
+}
+
 /* Lays a pass out in a room, or only says how many bytes it takes. */
-static size_t lay_out(Pass *pass, int threads, char *room)
+static size_t lay_out(Pass *pass, char *room)
 {
     const Model *model = pass->model;
     const Batch *batch = pass->batch;
@@ -442,33 +472,22 @@ static size_t lay_out(Pass *pass, int threads, char *room)
     pass->row_tables = taken(room, &used, rows * sizeof *pass->row_tables);
     pass->row_positions = taken(room, &used, rows * sizeof *pass->row_positions);
     pass->row_lengths = taken(room, &used, rows * sizeof *pass->row_lengths);
-    pass->rooms = taken(room, &used, threads * pass->room_step);
-    pass->desks = taken(room, &used, threads * sizeof *pass->desks);
-    for (int thread = 0; thread < threads; thread++)
+    pass->rooms = taken(room, &used, pass->threads * pass->room_step);
+    pass->desks = taken(room, &used, pass->threads * sizeof *pass->desks);
+    for (int thread = 0; thread < pass->threads; thread++)
         lay_desk(pass->desks + thread, model, pass->tiled, longest, room, &used);
     return used;
 }
 
-/* The decoder's room, which grows; NULL where there is no memory. */
-static void *roomy(Decoder *decoder, size_t bytes)
+/* Room for so many bytes; NULL where there is no memory. */
+static void *roomy(Room *room, size_t bytes)
 {
-    if (!decoder->room || bytes > decoder->room_bytes) {
-        free(decoder->room);
-        decoder->room = aligned_alloc(64, bytes / 64 * 64 + 64);
-        decoder->room_bytes = decoder->room ? bytes : 0;
+    if (!room->at || bytes > room->bytes) {
+        free(room->at);
+        room->at = aligned_alloc(64, bytes / 64 * 64 + 64);
+        room->bytes = room->at ? bytes : 0;
     }
-    return decoder->room;
-}
-
-/* Lays a pass out in the decoder's room; 0 where there is no memory. */
-static int prepare(Decoder *decoder, Pass *pass)
-{
-    char *room = roomy(decoder, lay_out(pass, decoder->most_threads, NULL));
-    if (!room)
-        return 0;
-    lay_out(pass, decoder->most_threads, room);
-    pass->stretch_count = stretched(pass->batch, pass);
-    return 1;
+    return room->at;
 }
 
 int decoder_supported(void)
@@ -481,7 +500,7 @@ int decoder_has_tiles(void)
     return decoder_supported() && tiles_work();
 }
 
-Decoder *decoder_open(int threads, int most_threads, int tiled)
+Decoder *decoder_open(int threads, int most_threads, int tiled, int64_t shared_cache)
 {
     Decoder *decoder = calloc(1, sizeof *decoder);
     if (!decoder)
@@ -489,6 +508,7 @@ Decoder *decoder_open(int threads, int most_threads, int tiled)
     decoder->threads = threads;
     decoder->most_threads = most_threads;
     decoder->tiled = tiled && decoder_has_tiles();
+    decoder->shared_cache = shared_cache;
     decoder->workers = workers_start(most_threads);
     if (!decoder->workers) {
         free(decoder);
@@ -500,7 +520,8 @@ Decoder *decoder_open(int threads, int most_threads, int tiled)
 void decoder_close(Decoder *decoder)
 {
     workers_stop(decoder->workers);
-    free(decoder->room);
+    free(decoder->room.at);
+    free(decoder->words.at);
     free(decoder);
 }
 
@@ -554,27 +575,88 @@ static void run_mlp(Decoder *decoder, Pass *pass)
     product(decoder, pass, &layer->down, pass->rows, pass->a, pass->a_step, pass->x, hidden, 1);
 }
 
-int run_batch(Decoder *decoder, const Model *model, const Batch *batch)
+/* Runs a pass that is laid out. */
+static void run_pass(Decoder *decoder, Pass *pass)
 {
-    Pass pass = {.model = model, .batch = batch, .rows = batch->rows, .tiled = decoder->tiled};
-    pass.threads = batch->large ? decoder->most_threads : decoder->threads;
-    if (!in_range(model, batch))
-        return OUT_OF_RANGE;
-    if (!prepare(decoder, &pass))
-        return OUT_OF_MEMORY;
-    workers_run(decoder->workers, pass.threads, embed, &pass);
+    const Model *model = pass->model;
+    const Batch *batch = pass->batch;
+    pass->stretch_count = stretched(batch, pass);
+    workers_run(decoder->workers, pass->threads, embed, pass);
     for (long layer = 0; layer < model->layers; layer++) {
-        pass.layer = model->layer + layer;
-        run_attention(decoder, &pass);
+        pass->layer = model->layer + layer;
+        run_attention(decoder, pass);
         if (layer == model->layers - 1) /* others are only seen, and nobody looks at them again */
-            leave_others(decoder, &pass);
-        run_mlp(decoder, &pass);
+            leave_others(decoder, pass);
+        run_mlp(decoder, pass);
     }
-    workers_run(decoder->workers, pass.threads, norm_states, &pass);
-    product(decoder, &pass, &model->head, batch->wanted_rows, batch->states, model->hidden,
+    workers_run(decoder->workers, pass->threads, norm_states, pass);
+    product(decoder, pass, &model->head, batch->wanted_rows, batch->states, model->hidden,
             batch->logits, model->head.out, 0);
     if (batch->likeliest)
-        workers_run(decoder->workers, pass.threads, choose, &pass);
+        workers_run(decoder->workers, pass->threads, choose, pass);
+}
+
+/* Passes that need nothing of each other, one for each thread. */
+typedef struct {
+    Decoder *decoder;
+    Pass *passes;
+} Apart;
+
+static void run_part(void *what, Part part)
+{
+    Apart *apart = what;
+    run_pass(apart->decoder, apart->passes + part.index);
+}
+
+/* Cuts a batch into parts for threads that do not wait for each other at every step, and returns
+   how many; 1 where they had better go through all of it together. */
+static long parted(Decoder *decoder, const Model *model, const Batch *batch, int threads,
+                   Batch *parts)
+{
+    parts[0] = *batch;
+    if (threads == 1 || decoder->tiled) /* tiles are for more rows than a part would have */
+        return 1;
+    int64_t *words = roomy(&decoder->words, apart_words(batch, threads) * sizeof *words);
+    long count = words ? cut_apart(model, batch, threads, parts, words) : 1;
+    long most = 0, least = batch->rows;
+    for (long i = 0; i < count; i++) {
+        most = larger(most, parts[i].rows);
+        least = smaller(least, parts[i].rows);
+    }
+    int even = count == threads && most * threads * UNEVEN_OF <= batch->rows * UNEVEN;
+    if (even && (least >= ENOUGH_ROWS || weight_bytes(model) <= decoder->shared_cache))
+        return count;
+    parts[0] = *batch;
+    return 1;
+}
+
+/* Lays passes out in the decoder's room, one after the other; 0 where there is no memory. */
+static int prepare(Decoder *decoder, Pass *passes, long count)
+{
+    size_t bytes = 0, used = 0;
+    for (long i = 0; i < count; i++)
+        bytes += lay_out(passes + i, NULL);
+    char *room = roomy(&decoder->room, bytes);
+    for (long i = 0; room && i < count; i++)
+        used += lay_out(passes + i, room + used);
+    return room != NULL;
+}
+
+int run_batch(Decoder *decoder, const Model *model, const Batch *batch)
+{
+    int threads = batch->large ? decoder->most_threads : decoder->threads;
+    if (!in_range(model, batch))
+        return OUT_OF_RANGE;
+    Batch parts[threads];
+    Pass passes[threads];
+    long count = parted(decoder, model, batch, threads, parts);
+    for (long i = 0; i < count; i++)
+        passes[i] = (Pass){.model = model, .batch = parts + i, .rows = parts[i].rows,
+                           .tiled = decoder->tiled, .threads = count > 1 ? 1 : threads};
+    if (!prepare(decoder, passes, count))
+        return OUT_OF_MEMORY;
+    Apart apart = {decoder, passes};
+    workers_run_parts(decoder->workers, (int)count, (int)count, run_part, &apart);
     return 0;
 }
 
@@ -591,7 +673,7 @@ int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t
     for (long i = 0; i < count; i++)
         if (from[i] < 0 || from[i] >= model->slots || to[i] < 0 || to[i] >= model->slots)
             return OUT_OF_RANGE;
-    bf16 *held = roomy(decoder, count * width * sizeof *held);
+    bf16 *held = roomy(&decoder->room, count * width * sizeof *held);
     if (!held)
         return OUT_OF_MEMORY;
     for (long layer = 0; layer < model->layers; layer++) {
@@ -663,7 +745,7 @@ int decoder_multiply(Decoder *decoder, const Product *products, long count, long
     stack.tiled = decoder->tiled;
     for (long i = 0; i < count; i++)
         stack.room_step = larger(stack.room_step, room_for(products + i, rows));
-    char *room = roomy(decoder, lay_stack(&stack, decoder->threads, NULL));
+    char *room = roomy(&decoder->room, lay_stack(&stack, decoder->threads, NULL));
     if (!room)
         return OUT_OF_MEMORY;
     lay_stack(&stack, decoder->threads, room);

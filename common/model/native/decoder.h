@@ -86,8 +86,9 @@ int decoder_supported(void);
 int decoder_has_tiles(void);
 
 /* A decoder with so many threads for a pass, the caller's among them, and for a large one; with
-   products by tiles, if they are there and wanted. NULL where that fails. */
-Decoder *decoder_open(int threads, int most_threads, int tiled);
+   products by tiles, if they are there and wanted, on processors that share a cache of so many
+   bytes. NULL where that fails. */
+Decoder *decoder_open(int threads, int most_threads, int tiled, int64_t shared_cache);
 
 void decoder_close(Decoder *decoder);
 

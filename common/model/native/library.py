@@ -20,6 +20,7 @@ from ctypes import (
 )
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -136,13 +137,22 @@ class Decoder:
         threads: Of a pass, the caller's among them.
         most_threads: Of a large one; 0 for no more than of others.
         tiles: Whether to multiply by the processor's tiles, where it has them.
+        shared_cache: Bytes of the cache that processors share; what the system says where None.
     """
 
-    def __init__(self, threads: int, most_threads: int = 0, *, tiles: bool = True) -> None:
+    def __init__(
+        self,
+        threads: int,
+        most_threads: int = 0,
+        *,
+        tiles: bool = True,
+        shared_cache: int | None = None,
+    ) -> None:
         self._library = found = _library()
+        cache = _shared_cache() if shared_cache is None else shared_cache
         self.tiles = tiles and bool(found.decoder_has_tiles())
         """Whether it multiplies by tiles."""
-        self._handle = found.decoder_open(threads, max(threads, most_threads), tiles)
+        self._handle = found.decoder_open(threads, max(threads, most_threads), tiles, cache)
         if not self._handle:
             raise MemoryError("no threads to be had for the decoder")
         weakref.finalize(self, found.decoder_close, self._handle)
@@ -268,6 +278,16 @@ def instructions() -> str:
     return "amx" if library.decoder_has_tiles() else vectors
 
 
+def _shared_cache() -> int:
+    """Bytes of the third cache, which the first processor shares with some others; 0 where Linux
+    does not tell. (The C library tells of all of a machine's together.)"""
+    try:
+        size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text().strip()
+        return int(size.removesuffix("K")) << 10
+    except (OSError, ValueError):
+        return 0
+
+
 def _check(status: int) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("no memory for a batch of this size")
@@ -300,7 +320,8 @@ def _library() -> ctypes.CDLL:
 def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
     """A decoder whose calls know what they take."""
     found.decoder_has_tiles.argtypes, found.decoder_has_tiles.restype = [], c_int
-    found.decoder_open.argtypes, found.decoder_open.restype = [c_int] * 3, c_void_p
+    found.decoder_open.argtypes = [c_int, c_int, c_int, c_int64]
+    found.decoder_open.restype = c_void_p
     found.decoder_close.argtypes, found.decoder_close.restype = [c_void_p], None
     found.decoder_run.argtypes = [c_void_p, POINTER(Model), POINTER(Request)]
     found.decoder_run.restype = c_int

@@ -119,13 +119,18 @@ void workers_stop(Workers *workers)
 
 void workers_run(Workers *workers, int threads, Task *task, void *what)
 {
-    if (threads == 1) {
+    workers_run_parts(workers, threads, threads == 1 ? 1 : threads * PIECES, task, what);
+}
+
+void workers_run_parts(Workers *workers, int threads, int parts, Task *task, void *what)
+{
+    if (parts == 1) {
         task(what, (Part){0, 1, 0});
         return;
     }
     workers->task = task;
     workers->what = what;
-    workers->parts = threads * PIECES;
+    workers->parts = parts;
     atomic_store(&workers->wanted, threads);
     atomic_store(&workers->open, workers->parts);
     atomic_store(&workers->left, workers->parts);

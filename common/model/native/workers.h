@@ -21,4 +21,7 @@ void workers_stop(Workers *workers);
    read. */
 void workers_run(Workers *workers, int threads, Task *task, void *what);
 
+/* The same, for a task of so many parts. */
+void workers_run_parts(Workers *workers, int threads, int parts, Task *task, void *what);
+
 #endif

@@ -17,13 +17,20 @@ _MOST_SEGMENTS, _MOST_POSITION = 4, 150
 
 @st.composite
 def segments(draw: st.DrawFn) -> list[Segment]:
-    """Chains, trees and rows of paths of their own; some begin with pages of another."""
+    """Chains, some in two pieces, trees and rows of paths of their own; some begin with pages of
+    another."""
     free = draw(st.permutations(range(1, PAGES)))
     batch = []
     for _ in range(draw(st.integers(1, _MOST_SEGMENTS))):
         start = draw(st.integers(1, _MOST_POSITION))
-        kind = draw(st.sampled_from(["chain", "tree", "paths"]))
-        if kind == "chain":
+        kind = draw(st.sampled_from(["chain", "pieces", "tree", "paths"]))
+        if kind == "pieces":
+            first, second = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+            table, free = _lease(free, start + first + second)
+            for at, rows in ((start, first), (start + first, second)):
+                ids = draw(st.lists(st.integers(0, 98), min_size=rows, max_size=rows))
+                batch.append(Segment(ids, at, table, wanted=draw(_some(rows))))
+        elif kind == "chain":
             rows = draw(st.integers(1, 12))
             table, free = _lease(free, start + rows)
             ids = draw(st.lists(st.integers(0, 98), min_size=rows, max_size=rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,22 +32,24 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @cache
-def _target(shape: str, tiles: bool) -> Runner:
+def _target(shape: str, tiles: bool, threads: int) -> Runner:
     kind, sizes = SHAPES[shape]
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "Decoder", partial(Decoder, tiles=tiles))
+        patch.setattr(model, "Decoder", lambda _, most: Decoder(threads, most, tiles=tiles))
         return runner(tiny_models.save(kind, Path(directory), **sizes), "bfloat16")
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("tiles", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @given(batch=segments(), seed=st.integers(0, 9))
 @settings(max_examples=25)
 def test_a_row_has_the_bits_it_has_alone(
-    shape: str, tiles: bool, batch: list[Segment], seed: int
+    shape: str, tiles: bool, threads: int, batch: list[Segment], seed: int
 ) -> None:
-    """In chains, in trees, and beside texts that begin alike; nothing else is read."""
-    target = _target(shape, tiles)
+    """In chains, in trees, beside texts that begin alike, and beside others on threads of their
+    own; nothing else is read."""
+    target = _target(shape, tiles, threads)
     assert isinstance(target.loaded.forward, NativeModel)
     generator = torch.Generator().manual_seed(seed)
     for layer in target.pool.layers:
