@@ -14,16 +14,16 @@ _WORTH = 1.02
 _NEWS, _TRIAL_NEWS = 0.2, 0.5
 """Weight of a window in what its mode is worth: of the mode that goes on, of one on trial."""
 
-_TRY_AFTER, _TRY_AFTER_MOST = 16, 128
+_TRY_AFTER, _TRY_AFTER_MOST = 8, 128
 """Windows before the mode that lost is tried again: at least, and at most."""
 
-_SOON, _LATER = 32, 4
+_SOON, _LATER = 16, 4
 """And after its first trial at most so many; each further one that it loses multiplies them."""
 
-_DOUBTED = 4
+_DOUBTED = 3
 """And at most so many once the mode that goes on seems to be the worse."""
 
-_SURE = 4
+_SURE = 3
 """Windows that a mode on trial has to lead for."""
 
 _TRIALS_COST = 0.005

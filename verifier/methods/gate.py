@@ -16,8 +16,9 @@ import math
 from verifier.contest import Contest
 
 _WINDOW_S = 0.3
-_SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.1, 256
-"""A window ends sooner where so much has come in it already."""
+_SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.2, 512
+"""A window ends sooner where so much has come in it already: but not before texts that began
+together have ended, and the prompts of the next ones are computed."""
 
 _LONG_WINDOW_S, _LEAST_TOKENS = 1.5, 64
 """And later where less has: a few steps of a large model tell little."""

@@ -18,9 +18,11 @@
 #include "workers.h"
 
 /* Parts of a batch are run apart where the largest has up to so much more than its share. Each reads
-   all weights, which costs little where a cache has them, or where computing takes longer. */
+   all weights, which costs little where computing takes longer: from a few rows on where a cache has
+   them, from many where memory does. */
 #define UNEVEN 7
 #define UNEVEN_OF 6
+#define CACHED_ROWS 3
 #define ENOUGH_ROWS 32
 
 #define FETCHED_MEANWHILE 1000000 /* bytes of weights during attention; second caches hold them */
@@ -623,8 +625,9 @@ static long parted(Decoder *decoder, const Model *model, const Batch *batch, int
         most = larger(most, parts[i].rows);
         least = smaller(least, parts[i].rows);
     }
-    int even = count == threads && most * threads * UNEVEN_OF <= batch->rows * UNEVEN;
-    if (even && (least >= ENOUGH_ROWS || weight_bytes(model) <= decoder->shared_cache))
+    int cached = weight_bytes(model) <= decoder->shared_cache;
+    if (count == threads && most * threads * UNEVEN_OF <= batch->rows * UNEVEN &&
+        least >= (cached ? CACHED_ROWS : ENOUGH_ROWS))
         return count;
     parts[0] = *batch;
     return 1;

@@ -9,7 +9,7 @@ import pytest
 
 from verifier.contest import Contest
 
-SCATTER = 0.24
+SCATTER = 0.13
 """Of a window, as a share of its rate: as measured where many texts begin and end together."""
 
 
@@ -45,13 +45,13 @@ def test_what_is_known_from_elsewhere_is_believed_for_a_while() -> None:
     for _ in range(100):
         modes.append(contest.next_mode(guess=False))
         contest.learn(modes[-1], 0.5 if modes[-1] else 1.0)
-    assert 10 < modes.index(True) < 50, "the other mode has its turn in the end"
+    assert 5 < modes.index(True) < 50, "the other mode has its turn in the end"
     assert sum(modes) < 5
 
 
 @pytest.mark.parametrize(
     ("rate", "least", "most"),
-    [(0.6, 0.0, 0.02), (0.78, 0.0, 0.04), (0.9, 0.0, 0.15), (1.3, 0.95, 1.0), (2.0, 0.98, 1.0)],
+    [(0.6, 0.0, 0.02), (0.78, 0.0, 0.03), (0.9, 0.0, 0.06), (1.3, 0.97, 1.0), (2.0, 0.98, 1.0)],
 )
 def test_the_slower_mode_has_few_windows(rate: float, least: float, most: float) -> None:
     assert least < share(rate, windows=1000) < most
@@ -62,13 +62,9 @@ def test_one_lucky_window_changes_nothing() -> None:
     run(contest, 2, lambda window: 0.5, 1, 0.0)
     while not contest.next_mode():
         contest.learn(False, 1.0)
-    contest.learn(True, 9.0)
-    assert contest.next_mode(), "it is looked into at once"
-    contest.learn(True, 0.1)
-    contest.learn(True, 0.1)
-    contest.learn(True, 0.1)
-    modes = run(contest, 100, lambda window: 0.5, 1, 0.0)
-    assert sum(modes[:30]) == 0
+    contest.learn(True, 2.0)
+    modes = run(contest, 16, lambda window: 0.5, 1, 0.0)
+    assert modes == [True] + 15 * [False], "it is looked into at once"
     assert contest.verdict is False
 
 
