@@ -20,6 +20,10 @@ _TRY_AFTER, _TRY_AFTER_MOST = 8, 128
 _SOON, _LATER = 16, 4
 """And after its first trial at most so many; each further one that it loses multiplies them."""
 
+_BELIEVED = 64
+"""Windows in which it is left out, untried, where something else says that it would lose. That it
+would gain is believed as long as a verdict of one's own, at the least."""
+
 _DOUBTED = 3
 """And at most so many once the mode that goes on seems to be the worse."""
 
@@ -47,7 +51,8 @@ class Contest:
         """Tokens a second in each."""
         self.verdict: bool | None = None
         """The mode to be in; None before both were tried."""
-        self._left = _TRY_AFTER  # windows before the next trial
+        self._learned = 0  # windows
+        self._left = 0  # of these, before the next trial
         self._patience = _SOON  # of these, the most
         self._led = 0  # windows of the trial, in a row, after which its mode was the better one
 
@@ -57,10 +62,12 @@ class Contest:
         Args:
             guess: The better mode as far as is known from elsewhere, until both were tried.
         """
-        best = guess if self.verdict is None else self.verdict
-        if best is None:
-            return self._first if not self.rates else not self._first
-        return best if self._left > 0 else not best
+        if self.verdict is not None:
+            return self.verdict if self._left > 0 else not self.verdict
+        if guess is not None:
+            believed = _TRY_AFTER if guess else _BELIEVED
+            return guess if self._learned < believed else not guess
+        return self._first if not self.rates else not self._first
 
     def learn(self, mode: bool, rate: float) -> None:
         """Takes a window.
@@ -72,6 +79,7 @@ class Contest:
         previous = self.rates.get(mode, rate)
         goes_on = mode == self.verdict
         self.rates[mode] = previous + (_NEWS if goes_on else _TRIAL_NEWS) * (rate - previous)
+        self._learned += 1
         self._left -= 1
         if len(self.rates) < 2:
             return

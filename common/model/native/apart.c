@@ -2,6 +2,16 @@
 
 #include <stdlib.h>
 
+/* The largest part may have up to so much more than its share: else all threads are done sooner if
+   they share every product. */
+#define UNEVEN 7
+#define UNEVEN_OF 6
+
+/* Rows from which on computing a part takes longer than reading weights: from a cache, and from
+   memory, which threads share. */
+#define CACHED_ROWS 3
+#define ENOUGH_ROWS 32
+
 /* Whether a run reads what another writes.
 
    A run's rows are of one path, and whoever reads one of them reads those before it, too: the slot
@@ -80,22 +90,51 @@ static Batch part_of(const Model *model, const Batch *batch, long from, long to,
     return part;
 }
 
-long apart_words(const Batch *batch, long most)
+static long bytes_of(const Product *product)
 {
-    return batch->runs + batch->rows + 2 * (batch->runs + most) + batch->wanted_rows;
+    return product->out * product->in * (product->scales ? 1 : 2);
 }
 
-long cut_apart(const Model *model, const Batch *batch, long most, Batch *parts, int64_t *room)
+/* Bytes of the weights that a pass reads. */
+static long weight_bytes(const Model *model)
+{
+    long bytes = bytes_of(&model->head);
+    for (long i = 0; i < model->layers; i++) {
+        const Layer *layer = model->layer + i;
+        bytes += bytes_of(&layer->qkv) + bytes_of(&layer->out);
+        bytes += bytes_of(&layer->gate_up) + bytes_of(&layer->down);
+    }
+    return bytes;
+}
+
+/* Whether parts of a batch are computed sooner apart than together. */
+static int pays(const Model *model, const Batch *batch, const Batch *parts, long count,
+                int64_t shared_cache)
+{
+    long enough = weight_bytes(model) <= shared_cache ? CACHED_ROWS : ENOUGH_ROWS;
+    for (long i = 0; i < count; i++)
+        if (parts[i].rows < enough || parts[i].rows * count * UNEVEN_OF > batch->rows * UNEVEN)
+            return 0;
+    return 1;
+}
+
+long apart_words(const Batch *batch, long count)
+{
+    return batch->runs + batch->rows + 2 * (batch->runs + count) + batch->wanted_rows;
+}
+
+long cut_apart(const Model *model, const Batch *batch, long count, int64_t shared_cache,
+               Batch *parts, int64_t *room)
 {
     int64_t *open = room;
-    long count = 0, from = 0, wanted = 0;
+    long made = 0, from = 0, wanted = 0;
     room += batch->runs;
     find_cuts(batch, open);
     while (from < batch->runs) {
-        long target = batch->rows * (count + 1) / most, to = batch->runs, end = batch->wanted_rows;
-        for (long run = from; run + 1 < batch->runs && count + 1 < most; run++) {
+        long share = batch->rows * (made + 1) / count, to = batch->runs, end = batch->wanted_rows;
+        for (long run = from; run + 1 < batch->runs && made + 1 < count; run++) {
             long rows = batch->starts[run + 1], nearest = batch->starts[to];
-            if (!open[run] || labs(rows - target) >= labs(nearest - target))
+            if (!open[run] || labs(rows - share) >= labs(nearest - share))
                 continue;
             long before = wanted_before(batch, rows);
             if (before >= 0) {
@@ -103,9 +142,9 @@ long cut_apart(const Model *model, const Batch *batch, long most, Batch *parts, 
                 end = before;
             }
         }
-        parts[count++] = part_of(model, batch, from, to, wanted, end, &room);
+        parts[made++] = part_of(model, batch, from, to, wanted, end, &room);
         from = to;
         wanted = end;
     }
-    return count;
+    return made == count && pays(model, batch, parts, count, shared_cache) ? count : 1;
 }

@@ -17,14 +17,6 @@
 #include "vector.h"
 #include "workers.h"
 
-/* Parts of a batch are run apart where the largest has up to so much more than its share. Each reads
-   all weights, which costs little where computing takes longer: from a few rows on where a cache has
-   them, from many where memory does. */
-#define UNEVEN 7
-#define UNEVEN_OF 6
-#define CACHED_ROWS 3
-#define ENOUGH_ROWS 32
-
 #define FETCHED_MEANWHILE 1000000 /* bytes of weights during attention; second caches hold them */
 
 /* A pass; all threads go through its steps together. */
@@ -427,23 +419,6 @@ static long most_room(const Model *model, long rows)
     return most;
 }
 
-static long bytes_of(const Product *product)
-{
-    return product->out * product->in * (product->scales ? 1 : 2);
-}
-
-/* Bytes of the weights that a pass reads. */
-static long weight_bytes(const Model *model)
-{
-    long bytes = bytes_of(&model->head);
-    for (long i = 0; i < model->layers; i++) {
-        const Layer *layer = model->layer + i;
-        bytes += bytes_of(&layer->qkv) + bytes_of(&layer->out);
-        bytes += bytes_of(&layer->gate_up) + bytes_of(&layer->down);
-    }
-    return bytes;
-}
-
 /* Lays a pass out in a room, or only says how many bytes it takes. */
 static size_t lay_out(Pass *pass, char *room)
 {
@@ -610,27 +585,18 @@ static void run_part(void *what, Part part)
     run_pass(apart->decoder, apart->passes + part.index);
 }
 
-/* Cuts a batch into parts for threads that do not wait for each other at every step, and returns
-   how many; 1 where they had better go through all of it together. */
+/* A batch as parts for threads that need not wait for each other, or as it is; how many. */
 static long parted(Decoder *decoder, const Model *model, const Batch *batch, int threads,
                    Batch *parts)
 {
-    parts[0] = *batch;
-    if (threads == 1 || decoder->tiled) /* tiles are for more rows than a part would have */
-        return 1;
-    int64_t *words = roomy(&decoder->words, apart_words(batch, threads) * sizeof *words);
-    long count = words ? cut_apart(model, batch, threads, parts, words) : 1;
-    long most = 0, least = batch->rows;
-    for (long i = 0; i < count; i++) {
-        most = larger(most, parts[i].rows);
-        least = smaller(least, parts[i].rows);
+    long count = 1;
+    if (threads > 1 && !decoder->tiled) { /* tiles are for more rows than a part would have */
+        int64_t *words = roomy(&decoder->words, apart_words(batch, threads) * sizeof *words);
+        count = words ? cut_apart(model, batch, threads, decoder->shared_cache, parts, words) : 1;
     }
-    int cached = weight_bytes(model) <= decoder->shared_cache;
-    if (count == threads && most * threads * UNEVEN_OF <= batch->rows * UNEVEN &&
-        least >= (cached ? CACHED_ROWS : ENOUGH_ROWS))
-        return count;
-    parts[0] = *batch;
-    return 1;
+    if (count == 1)
+        parts[0] = *batch;
+    return count;
 }
 
 /* Lays passes out in the decoder's room, one after the other; 0 where there is no memory. */

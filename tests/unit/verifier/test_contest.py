@@ -40,13 +40,17 @@ def test_both_modes_are_tried_before_anything_is_known(first: bool) -> None:
     assert run(Contest(first=first), 2, lambda window: 2.0, 1, 0.0) == [first, not first]
 
 
-def test_what_is_known_from_elsewhere_is_believed_for_a_while() -> None:
-    contest, modes = Contest(first=True), []
+@pytest.mark.parametrize(("guess", "least", "most"), [(False, 50, 80), (True, 4, 20)])
+def test_what_is_known_from_elsewhere_is_believed_for_a_while(
+    guess: bool, least: int, most: int
+) -> None:
+    """Longer where it says to leave off; the other mode has its turn in the end."""
+    contest, modes = Contest(first=not guess), []
     for _ in range(100):
-        modes.append(contest.next_mode(guess=False))
-        contest.learn(modes[-1], 0.5 if modes[-1] else 1.0)
-    assert 5 < modes.index(True) < 50, "the other mode has its turn in the end"
-    assert sum(modes) < 5
+        modes.append(contest.next_mode(guess))
+        contest.learn(modes[-1], 1.0 if modes[-1] is guess else 0.5)
+    assert least < modes.index(not guess) < most
+    assert modes.count(not guess) < 5
 
 
 @pytest.mark.parametrize(
