@@ -82,9 +82,7 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[
             continue
         mirror.free.extend(own[known - 1 :])
         best = [_survivors(line, ranks) for line in ids[index][:known]]
-        gaps = [
-            line[: len(known_ids)] for line, known_ids in zip(behind[index], best, strict=False)
-        ]
+        gaps = [line[: len(kept)] for line, kept in zip(behind[index], best, strict=False)]
         _follow(mirror, node, own[: known - 1], best, gaps if ranks > 1 else None)
     return len(rolled.ids), sum(counts)
 

@@ -73,7 +73,6 @@ static Batch part_of(const Model *model, const Batch *batch, long from, long to,
     part.rows = batch->starts[to] - first;
     part.runs = runs;
     part.wanted_rows = wanted_end - wanted;
-    part.large = 0;
     part.ids += first;
     part.ordered = shifted(batch->ordered + first, part.rows, first, room);
     part.starts = shifted(batch->starts + from, runs + 1, first, room);

@@ -26,10 +26,10 @@ def run(
     return modes
 
 
-def share(rate: float, windows: int, scatter: float = SCATTER) -> float:
+def share(rate: float, windows: int) -> float:
     """Of windows with it, over many contests."""
     runs = [
-        run(Contest(first=seed % 2 > 0), windows, lambda window: rate, seed, scatter)
+        run(Contest(first=seed % 2 > 0), windows, lambda window: rate, seed, SCATTER)
         for seed in range(200)
     ]
     return sum(map(sum, runs)) / (200 * windows)
