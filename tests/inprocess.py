@@ -176,12 +176,13 @@ class Pair:
         fault: Callable[[Reply], Iterable[Reply]] | None = None,
         *,
         heads: MedusaHeads | None = None,
+        interval_s: float = 0.0,
     ) -> Pair:
         config = config or EngineConfig()
         if draft is None:
-            return cls(Engine(target, config, heads=heads))
+            return cls(Engine(target, config, heads=heads, interval_s=interval_s))
         link = LocalLink(DraftEngine(draft, DraftConfig()), fault)
-        engine = Engine(target, config, lambda address: link, heads=heads)
+        engine = Engine(target, config, lambda address: link, heads=heads, interval_s=interval_s)
         proposer = engine.methods.single["draft"]
         assert isinstance(proposer, DraftProposer)
         link.proposer = proposer

@@ -99,6 +99,7 @@ async def serve(
         heads=heads,
         lookahead=settings.lookahead,
         shared=pools if settings.share_ngrams else None,
+        interval_s=settings.stream_interval_ms / 1e3,
     )
     links.bind(engine)
     description.methods.extend(engine.limits.methods)

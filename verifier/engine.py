@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from common.errors import PacelineError
 from common.inbox import Feed, Inbox, Note, StepMeter
@@ -16,6 +16,7 @@ from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.model.segment import tree_slots
 from common.model.tree import TokenTree
+from verifier import rolling
 from verifier.acceptance import rules
 from verifier.acceptance.base import Scores
 from verifier.acceptance.typical import Typical
@@ -24,6 +25,7 @@ from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.gauges import Gauges, Load
 from verifier.intake import Intake
+from verifier.mailbox import beat_s
 from verifier.methods import Methods, Parts
 from verifier.methods.base import Outcome
 from verifier.methods.draft import DraftProposer
@@ -38,6 +40,15 @@ from verifier.totals import Totals
 
 _log = logging.getLogger(__name__)
 
+_SEVERAL = 2
+"""Texts from which on passes may be one call."""
+
+_OF_A_BEAT = 0.5
+"""Part of the time between two messages that a call may take: what comes of it waits for the next
+message, and who joins or leaves for the pass under way."""
+
+_MOST_PASSES = 64
+
 
 class Engine:
     """Generates tokens for many requests at once.
@@ -50,6 +61,7 @@ class Engine:
         heads: Medusa's, made for this model.
         lookahead: Sizes of lookahead decoding.
         shared: N-grams of other sequences.
+        interval_s: Time between two messages of one stream, in seconds; see `VerifierConfig`.
     """
 
     def __init__(
@@ -62,9 +74,11 @@ class Engine:
         heads: MedusaHeads | None = None,
         lookahead: LookaheadConfig | None = None,
         shared: SharedPools | None = None,
+        interval_s: float = 0.0,
     ) -> None:
         self._runner = runner
         self._config = config
+        self._interval_s = interval_s
         self._cost = cost or StepCost()
         parts = Parts(
             config=config,
@@ -197,15 +211,19 @@ class Engine:
             return False
         self._gauges.stepping(batch, len(self._scheduler.running), now)
         tokens, started = self._tokens, time.perf_counter()
-        self._run_and_commit(batch)
-        seconds = time.perf_counter() - started
-        self._meter.add(seconds)
-        self.totals.steps.observe(seconds)
+        passes = self._roll(batch, self._passes(batch))
+        if not passes:
+            self._run_and_commit(batch)
+            passes = 1
+        seconds = (time.perf_counter() - started) / passes
+        for _ in range(passes):
+            self._meter.add(seconds)
+            self.totals.steps.observe(seconds)
         if all(work.tree is not None and work.rows == 1 for work in batch):
             self._cost.observe(
                 rows=sum(work.batch_rows for work in batch),
                 sequences=len(batch),
-                tokens=self._tokens - tokens,
+                tokens=(self._tokens - tokens) // passes,
                 seconds=seconds,
             )
         return True
@@ -220,6 +238,36 @@ class Engine:
     def _take_notes(self, *, feeds: bool = True) -> None:
         if self._inbox.take(feeds=feeds):
             self.methods.flush()
+
+    def _passes(self, batch: list[Work]) -> int:
+        """How many passes of a batch may be one call: what they bring travels together anyway."""
+        everybody = len(batch) == len(self._scheduler.running)
+        if len(batch) < _SEVERAL or not everybody or not self._runner.rolls:
+            return 1
+        seconds = _OF_A_BEAT * beat_s(self._interval_s, len(batch))
+        most = min(int(seconds / self._cost.plain_s), _MOST_PASSES)
+        find = self._scheduler.proposer
+        return rolling.passes(batch, most, lambda sequence: find(sequence).rests(sequence))
+
+    def _roll(self, batch: list[Work], count: int) -> int:
+        """Runs several passes and commits what they bring; returns how many, 0 for none."""
+        if count < 2:
+            return 0
+        try:
+            passes, found = rolling.roll(self._runner, batch, count, self._inbox.fileno())
+        except Exception as error:
+            _log.warning("several passes failed; trying one", exc_info=error)
+            return 0
+        self._take_notes()
+        try:
+            self._announce(
+                (work.sequence, self._commit_tokens(work, ids))
+                for work, ids in zip(batch, found, strict=True)
+                if not work.sequence.gone
+            )
+        except Exception as error:
+            self._fail(batch, error)
+        return passes
 
     def _run_and_commit(self, batch: list[Work]) -> None:
         started = time.monotonic()
@@ -241,7 +289,7 @@ class Engine:
             self._fail(batch, error)
 
     def _commit(self, batch: list[Work], scored: Scored, started: float, verified: float) -> None:
-        """Keeps what was right, frees who is done, tells drafters first and then everyone."""
+        """Keeps what was right, and frees who is done."""
         news = []
         for work, scores in zip(batch, scored.scores, strict=True):
             if work.sequence.gone:
@@ -254,8 +302,13 @@ class Engine:
             else:
                 event = self._commit_round(work, scores)
                 news.append((work.sequence, event))
+        self._announce(news)
+
+    def _announce(self, news: Iterable[tuple[Sequence, Event]]) -> None:
+        """Tells drafters first and then everyone."""
+        found = list(news)
         self.methods.flush()
-        for sequence, event in news:
+        for sequence, event in found:
             sequence.listener(event)
 
     def _commit_round(self, work: Work, scores: Scores) -> Event:
@@ -274,7 +327,6 @@ class Engine:
             self.totals.prompt(sequence.prompt_len, sequence.counts.cached_tokens)
         sequence.counts.add_round(drafted, len(kept), owners)
         self.totals.round(sequence.method, drafted, len(kept))
-        self._tokens += taken
         whole = nodes > 0 and not tree.children(accepted[-1] if accepted else 0)
         sources = [Source.ACCEPTED] * len(kept)
         if taken > len(kept):
@@ -289,13 +341,37 @@ class Engine:
             at=scores.first + (kept[-1] if kept else 0),
         )
         times = self._lap(sequence, drafted, len(kept))
+        return self._close_round(sequence, outcome, sources, times)
+
+    def _commit_tokens(self, work: Work, found: list[int]) -> Event:
+        """Keeps the tokens of several passes without drafts."""
+        sequence = work.sequence
+        taken = sequence.commit(found)
+        ids = found[:taken]
+        self._computed(sequence, taken)
+        for _ in ids:
+            sequence.counts.add_round(0, 0, ())
+        assert work.tree is not None
+        outcome = Outcome(tree=work.tree, choices=ids[:1], accepted=(), ids=ids)
+        return self._close_round(sequence, outcome, [Source.RECOVERED] * taken)
+
+    def _close_round(
+        self,
+        sequence: Sequence,
+        outcome: Outcome,
+        sources: list[Source],
+        times: RoundTimes | None = None,
+    ) -> Event:
+        """Tells a sequence's proposer what was committed, and lets it go where that was all."""
+        self._tokens += len(outcome.ids)
         self._scheduler.proposer(sequence).observe(sequence, outcome)
         sequence.began_at = sequence.began_at or time.monotonic()
         if sequence.finished:
             seconds = time.monotonic() - sequence.began_at
             self._choice.learn(sequence, seconds, sequence.output_len - 1)
             self._retire(sequence)
-        return Event(ids, sources, sequence.finished, sequence.counts.snapshot(), times=times)
+        counts = sequence.counts.snapshot()
+        return Event(outcome.ids, sources, sequence.finished, counts, times=times)
 
     def _lap(self, sequence: Sequence, drafted: int, accepted: int) -> RoundTimes | None:
         """How long the round took, where the request wants to know."""

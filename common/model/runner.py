@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from common.errors import ModelError
@@ -16,7 +17,7 @@ from common.model.kernels import Forward, WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
-from common.model.native import Certainty, Drawing, NativeModel, Rolled
+from common.model.native import Certainty, Drawing, Limit, NativeModel, Rolled
 from common.model.output import Computed, Output
 from common.model.segment import Segment
 
@@ -126,11 +127,12 @@ class Runner:
     def roll(
         self,
         segments: Sequence[Segment],
-        slots: Sequence[Sequence[int]],
+        slots: ArrayLike,
         best: int,
         certainty: Certainty | None = None,
         news: int = -1,
         drawings: Sequence[Drawing] = (),
+        limits: Sequence[Limit] = (),
     ) -> Rolled:
         """Several passes in one call, where `rolls`: wanted rows go on with their best token.
 
@@ -143,9 +145,11 @@ class Runner:
             news: A descriptor; where it can be read from, no further pass is begun.
             drawings: How the token after each wanted row is drawn, `[M]`, and further ones at the
                 positions that follow; none where all are the likeliest.
+            limits: When the text is over that a row is the end of, `[M]`; none where no row is.
         """
         assert isinstance(self.loaded.forward, NativeModel)
-        return self.loaded.forward.roll(segments, slots, best, certainty, news, drawings)
+        roll = self.loaded.forward.roll
+        return roll(segments, slots, best, certainty, news, drawings, limits)
 
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int]]) -> None:

@@ -29,9 +29,10 @@ class Outcome(NamedTuple):
     accepted: Ids[int]
     """Nodes committed, from the root's child down."""
     ids: Ids[int]
-    """Tokens committed: those of the accepted nodes, and one more unless the text ended."""
-    output: Output
-    """Of the pass that checked it."""
+    """Tokens committed: those of the accepted nodes, and one more unless the text ended. Of several
+    rounds in which nothing was proposed, all of theirs."""
+    output: Output | None = None
+    """Of the pass that checked it; None where there were several rounds."""
     at: int = 0
     """Row of the last accepted node in it."""
     wanted: bool = True
@@ -40,6 +41,7 @@ class Outcome(NamedTuple):
     @property
     def state(self) -> Tensor:
         """The target's last state, normed, at the last accepted node, `[hidden]`."""
+        assert self.output is not None
         return self.output.states[self.at]
 
 
@@ -55,6 +57,13 @@ class Proposer(Protocol):
         Args:
             sequence: A decoding sequence.
             now: Seconds, of the monotonic clock.
+        """
+
+    def rests(self, sequence: Sequence) -> bool:
+        """Whether it is going to propose nothing, and may hear of several rounds as one.
+
+        Args:
+            sequence: A decoding sequence that is ready.
         """
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:

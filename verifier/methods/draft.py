@@ -85,6 +85,11 @@ class DraftProposer:
             return True
         return session.link is None or not session.link.alive
 
+    def rests(self, sequence: Sequence) -> bool:
+        """Where it has no drafter, and is to have none."""
+        alone = self._sessions[sequence].link is None
+        return alone and not self._drafting(sequence, time.monotonic())
+
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the branch that arrived, as a chain; nothing where there is none."""
         session = self._sessions[sequence]

@@ -32,6 +32,10 @@ class GatedProposer:
         self._now = now
         return not self._drafting(sequence) or self._inner.ready(sequence, now)
 
+    def rests(self, sequence: Sequence) -> bool:
+        """Whether the other is not asked."""
+        return not self._drafting(sequence)
+
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds what the other does, where it is asked."""
         if self._drafting(sequence):
@@ -41,9 +45,10 @@ class GatedProposer:
                 self._gate.drafted()
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
-        """Counts the tokens, and tells the other whether it will be asked."""
+        """Counts the tokens, and tells the other whether it will be asked; not at once after a
+        rest, from which there is no state to draft from."""
         self._gate.count(len(outcome.ids))
-        if not self._drafting(sequence):
+        if outcome.output is None or not self._drafting(sequence):
             outcome = outcome._replace(wanted=False)
         self._inner.observe(sequence, outcome)
 

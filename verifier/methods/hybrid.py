@@ -110,6 +110,10 @@ class HybridProposer:
         session.late |= late
         return not late or now >= session.until
 
+    def rests(self, sequence: Sequence) -> bool:
+        """Never: it learns from each round by itself."""
+        return False
+
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Lets the members add to the tree, the most useful first."""
         session = self._sessions[sequence]

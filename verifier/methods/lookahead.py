@@ -150,6 +150,10 @@ class LookaheadProposer:
         forecast = self._look(self._states[sequence], sequence)
         return forecast.expected if forecast is not None else 0.0
 
+    def rests(self, sequence: Sequence) -> bool:
+        """Never: it learns from each round by itself."""
+        return False
+
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds guesses as far as they pay, and the window where it is due."""
         state = self._states[sequence]

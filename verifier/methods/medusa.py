@@ -106,6 +106,10 @@ class MedusaProposer:
         """Always: the heads are here."""
         return True
 
+    def rests(self, sequence: Sequence) -> bool:
+        """Never: it learns from each round by itself."""
+        return False
+
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the guesses after the last round's state."""
         self._guess()

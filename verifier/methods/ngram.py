@@ -65,6 +65,10 @@ class NgramProposer:
         forecast = self._look(self._states[sequence], sequence)
         return forecast.expected if forecast is not None else 0.0
 
+    def rests(self, sequence: Sequence) -> bool:
+        """Never: it learns from each round by itself."""
+        return False
+
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds what is likely enough to pay."""
         state = self._states[sequence]

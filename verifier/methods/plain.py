@@ -17,6 +17,10 @@ class PlainProposer:
         """Always."""
         return True
 
+    def rests(self, sequence: Sequence) -> bool:
+        """Always."""
+        return True
+
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """The root alone."""
 

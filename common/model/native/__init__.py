@@ -9,13 +9,14 @@ three has bits of its own. Elsewhere `common.model.fused` does the same through 
 """
 
 from common.model.native.library import Decoder, Drawing, draw, instructions, top
-from common.model.native.model import Certainty, NativeModel, Rolled, can_run
+from common.model.native.model import Certainty, Limit, NativeModel, Rolled, can_run
 from common.model.native.product import NativeProducts
 
 __all__ = [
     "Certainty",
     "Decoder",
     "Drawing",
+    "Limit",
     "NativeModel",
     "NativeProducts",
     "Rolled",

@@ -117,18 +117,26 @@ typedef struct {
     const float *right;    /* [W]: what their chances multiply to */
 } Ends;
 
+/* When texts are over, of which each row of a roll is the end. */
+typedef struct {
+    const int64_t *tokens; /* [W]: after so many, 1 at least */
+    const int64_t *stops;  /* [starts[W]]: and after any of these of the row's */
+    const int64_t *starts; /* [W + 1] */
+} Limits;
+
 /* How the tokens of a roll are chosen, and how long it goes on. */
 typedef struct {
     const Drawing *drawings; /* [W], of the token after each wanted row; those without a temperature
                                 are followed by the largest logit, as all are where this is NULL */
     const Ends *ends;        /* or NULL */
+    const Limits *limits;    /* or NULL */
     int64_t best;            /* tokens to tell of; two at least beside drawings or ends */
     int64_t news;            /* a descriptor to stop for where something can be read; or -1 */
 } Rolling;
 
 /* Runs a request, and then up to `levels` more batches: every wanted row is followed by the token
-   with the best score, until it ends. A row ends, too, where a draw is not sure; if that is the
-   first token of any, no more batches are run, and logits are those of the request.
+   with the best score, until it ends or its text is over. A row ends, too, where a draw is not sure;
+   if that is the first token of any, no more batches are run, and logits are those of the request.
 
    slots: [levels, W], where the keys of the tokens go; chosen: [levels + 1, W, best], the ids of
    the best scores, -1 where a row had ended or no more survive; behind: the same shape, by how much

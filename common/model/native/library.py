@@ -119,12 +119,23 @@ class Ends(Structure):
     )
 
 
+class Limits(Structure):
+    """When the texts are over of which rows of a roll are the ends."""
+
+    _fields_ = (
+        ("tokens", c_void_p),
+        ("stops", c_void_p),
+        ("starts", c_void_p),
+    )
+
+
 class Rolling(Structure):
     """How the tokens of a roll are chosen, and how long it goes on."""
 
     _fields_ = (
         ("drawings", c_char_p),
         ("ends", POINTER(Ends)),
+        ("limits", POINTER(Limits)),
         ("best", c_int64),
         ("news", c_int64),
     )

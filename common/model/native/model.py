@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ctypes import pointer
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from common.model.attention import AttentionContext
@@ -19,6 +21,7 @@ from common.model.native.library import (
     Drawing,
     Ends,
     Layer,
+    Limits,
     Model,
     Product,
     Request,
@@ -55,12 +58,22 @@ class Certainty(NamedTuple):
     """Chance that those are right, `[M]`."""
 
 
+class Limit(NamedTuple):
+    """When a text is over."""
+
+    tokens: int
+    """After so many more, 1 at least."""
+    stops: Collection[int]
+    """And after any of these."""
+
+
 class Rolled(NamedTuple):
     """The best tokens of rows, and of those that follow them, level by level."""
 
     ids: np.ndarray
-    """The best first, of equally good ones the lowest; `[levels + 1, M, best]`. -1 where a row had
-    gone far enough or nothing more survives, and where compiled code is not sure of a draw."""
+    """The best first, of equally good ones the lowest; `[levels + 1, M, best]`. -1 where a row was
+    over, had gone far enough or nothing more survives, and where compiled code is not sure of a
+    draw."""
     behind: np.ndarray
     """How much less their scores are than the best, float32; the same shape."""
     output: Output
@@ -157,35 +170,37 @@ class NativeModel:
     def roll(
         self,
         segments: Sequence[Segment],
-        slots: Sequence[Sequence[int]],
+        slots: ArrayLike,
         best: int,
         certainty: Certainty | None = None,
         news: int = -1,
         drawings: Sequence[Drawing] = (),
+        limits: Sequence[Limit] = (),
     ) -> Rolled:
         """Computes rows, and after each wanted one the best token, and the one after that.
 
         Args:
             segments: As for a call.
             slots: Where the keys and values of those tokens go, `[levels, M]`.
-            best: How many of the best tokens to tell of each row; two or more beside any of the
-                following but `news`.
+            best: How many of the best tokens to tell of each row; two or more beside a certainty or
+                drawings.
             certainty: Of the tokens; where it is low, a row goes no further.
             news: A descriptor; where it can be read from, no further tokens are computed.
             drawings: How the token after each row is drawn, `[M]`, and further ones at the
                 positions that follow; none where all are the likeliest.
+            limits: When the text is over that a row is the end of, `[M]`; none where no row is.
 
         Raises:
             IndexError: An id, position or slot there is not.
         """
         assert best > 1 or (certainty is None and not drawings)
         laid = self._lay_out(segments)
-        levels, rows = len(slots), laid.wanted
         places = np.array(slots, dtype=np.int64)
+        levels, rows = len(places), laid.wanted
         chosen = np.empty((levels + 1, rows, best), dtype=np.int64)
         behind = np.empty(chosen.shape, dtype=np.float32)
-        ends, _kept = _ends(certainty)
-        how = Rolling(packed(drawings) if drawings else None, ends, best, news)
+        (ends, _kept), (most, _also) = _ends(certainty), _limits(limits)
+        how = Rolling(packed(drawings) if drawings else None, ends, most, best, news)
         run = self._decoder.roll(
             self._model,
             laid.request,
@@ -297,6 +312,17 @@ def _ends(certainty: Certainty | None) -> tuple[Any, object]:
     arrays = (certainty.bounds, certainty.chances, least, tokens, right)
     ends = Ends(certainty.chances.shape[1], longest, *map(address, arrays))
     return pointer(ends), arrays
+
+
+def _limits(limits: Sequence[Limit]) -> tuple[Any, object]:
+    """Limits as the decoder reads them, and what has to be kept as long as it does."""
+    if not limits:
+        return None, None
+    stops = [token for limit in limits for token in limit.stops]
+    starts = [0, *itertools.accumulate(len(limit.stops) for limit in limits)]
+    lists = ([limit.tokens for limit in limits], stops, starts)
+    arrays = [np.array(numbers, dtype=np.int64) for numbers in lists]
+    return pointer(Limits(*map(address, arrays))), arrays
 
 
 def can_run(model: Any) -> bool:

@@ -108,7 +108,18 @@ static int far_enough(const Course *course, const Ends *ends, long row, long lev
     return course->right[row] < least[token < ends->longest ? token : ends->longest - 1];
 }
 
-/* Takes rows out that have gone far enough, or of whose token nobody is sure. */
+/* Whether a row's text ends with a token. */
+static int is_over(const Limits *limits, long row, long level, int64_t token)
+{
+    if (level + 1 >= limits->tokens[row])
+        return 1;
+    for (long at = limits->starts[row]; at < limits->starts[row + 1]; at++)
+        if (limits->stops[at] == token)
+            return 1;
+    return 0;
+}
+
+/* Takes rows out that are over or have gone far enough, or of whose token nobody is sure. */
 static void end(Course *course, const Rolling *how, long level, const int64_t *chosen,
                 const float *behind)
 {
@@ -116,6 +127,8 @@ static void end(Course *course, const Rolling *how, long level, const int64_t *c
     for (long i = 0; i < course->alive; i++) {
         long row = course->rows[i];
         if (chosen[row * best] < 0)
+            continue;
+        if (how->limits && is_over(how->limits, row, level, chosen[row * best]))
             continue;
         if (how->ends && far_enough(course, how->ends, row, level, behind[row * best + 1]))
             continue;
@@ -136,10 +149,10 @@ static Batch further(const Course *course, const Batch *batch, long level, long 
         course->tables[i] = course->places + row * course->longest;
     }
     return (Batch){.rows = course->alive, .wanted_rows = course->alive, .runs = course->alive,
-                   .ids = course->ids, .ordered = course->order, .starts = course->starts,
-                   .positions = course->positions, .tables = course->tables,
-                   .lengths = course->lengths, .tails = course->tails, .wanted = course->order,
-                   .logits = batch->logits, .states = batch->states};
+                   .large = batch->large, .ids = course->ids, .ordered = course->order,
+                   .starts = course->starts, .positions = course->positions,
+                   .tables = course->tables, .lengths = course->lengths, .tails = course->tails,
+                   .wanted = course->order, .logits = batch->logits, .states = batch->states};
 }
 
 /* Whether something can be read from a descriptor. */

@@ -23,6 +23,7 @@ from common.model.kv_cache import KvLease
 from common.model.native import (
     Certainty,
     Decoder,
+    Limit,
     NativeModel,
     NativeProducts,
     instructions,
@@ -316,6 +317,34 @@ def test_rows_of_a_roll_end_where_they_are_too_unlikely(seed: int, tmp_path: Pat
         assert (rolled.ids[end + 1 :, row] == -1).all()
         deepest = max(deepest, end)
     assert len(rolled.ids) == deepest + 1, "nothing is computed where nobody goes on"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_a_roll_end_with_their_texts(seed: int, tmp_path: Path) -> None:
+    """After so many tokens or one of their own stops, and the others go on as alone."""
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    draw, levels, rows = random.Random(seed), 6, 5
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(rows * (levels + 1))
+    segment = Segment([draw.randrange(99) for _ in range(rows)], 0, lease.slots, wanted=range(rows))
+    slots = lease.slots[rows : rows * (levels + 1)].reshape(levels, rows)
+    whole = target.roll([segment], slots, 1).ids[:, :, 0]
+    limits = [
+        Limit(
+            draw.randint(1, levels + 2), draw.choices(whole[:, row].tolist(), k=draw.randrange(3))
+        )
+        for row in range(rows)
+    ]
+    rolled = target.roll([segment], slots, 1, limits=limits).ids[:, :, 0]
+    lasted = []
+    for row, limit in enumerate(limits):
+        line = whole[: limit.tokens, row].tolist()
+        stops = (at for at, token in enumerate(line) if token in limit.stops)
+        count = next(stops, len(line) - 1) + 1
+        assert rolled[:count, row].tolist() == line[:count]
+        assert (rolled[count:, row] == -1).all()
+        lasted.append(count)
+    assert len(rolled) == max(lasted), "nothing is computed where nobody goes on"
 
 
 @pytest.mark.parametrize("rung", [False, True])

@@ -1,0 +1,235 @@
+"""Several passes in one call: the same texts, in fewer calls, and nobody waits for long."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.model.native import Rolled
+from common.model.runner import Runner
+from common.sampling_params import SamplingParams
+from tests import tiny_models
+from tests.inprocess import Collected, Pair, heads, runner
+from tests.tiny_models import VOCAB
+from verifier.config import EngineConfig
+from verifier.methods.gate import Gate
+from verifier.sequence import Source
+
+SELDOM_S = 3600.0
+"""Between two messages: calls are as long as they may be."""
+
+WAYS = (
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.9, seed=5),
+    SamplingParams(temperature=1.1, top_p=0.9, top_k=40, seed=6),
+    SamplingParams(temperature=0.0, logit_bias={7: 2.0}),
+    SamplingParams(temperature=0.8, repetition_penalty=1.3, seed=8),
+)
+
+Calls = Counter[str]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.save("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def target(directory: Path) -> Runner:
+    found = runner(directory, "bfloat16")
+    if not found.rolls:
+        pytest.skip("one pass a call")
+    return found
+
+
+@pytest.fixture(scope="module")
+def tight(directory: Path) -> Runner:
+    """A cache of 20 blocks."""
+    return runner(directory, "bfloat16", kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 2)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(target: Runner, tight: Runner) -> Iterator[None]:
+    yield
+    for one in (target, tight):
+        one.pool.blocks.check()
+        assert one.pool.blocks.held == 0
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """How many passes stood alone, and how many calls had several."""
+    count: Calls = Counter()
+    forward, roll = Runner.forward, Runner.roll
+
+    def one(runner: Runner, *args: Any, **options: Any) -> Any:
+        count["one"] += 1
+        return forward(runner, *args, **options)
+
+    def several(runner: Runner, *args: Any, **options: Any) -> Rolled:
+        count["several"] += 1
+        return roll(runner, *args, **options)
+
+    monkeypatch.setattr(Runner, "forward", one)
+    monkeypatch.setattr(Runner, "roll", several)
+    return count
+
+
+def _begin(pair: Pair, seed: int, **options: object) -> list[Collected]:
+    """Some requests, each with a way, a length and stops of its own."""
+    draw = random.Random(seed)
+    heard = []
+    for _ in range(draw.randint(2, 7)):
+        prompt = [draw.randrange(3, VOCAB) for _ in range(draw.randint(1, 40))] * draw.choice(
+            [1, 3]
+        )
+        ways = WAYS if draw.random() < 0.3 else WAYS[:3]
+        stops = frozenset(draw.randrange(VOCAB) for _ in range(draw.choice([0, 0, 1, 40])))
+        asked: dict[str, object] = {"sampling": draw.choice(ways), "stop_ids": stops, **options}
+        heard.append(pair.submit(prompt, draw.randint(1, 40), **asked))
+    return heard
+
+
+def _texts(pair: Pair, seed: int, **options: object) -> list[list[int]]:
+    heard = _begin(pair, seed, **options)
+    pair.run()
+    return [each.ids for each in heard]
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32))
+def test_texts_are_the_same(seed: int, target: Runner) -> None:
+    assert _texts(Pair.make(target, interval_s=SELDOM_S), seed) == _texts(Pair.make(target), seed)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32))
+def test_texts_are_the_same_where_memory_is_short(seed: int, target: Runner, tight: Runner) -> None:
+    config = EngineConfig(max_running=4, max_batch_tokens=48)
+    pair = Pair.make(tight, config=config, interval_s=SELDOM_S)
+    assert _texts(pair, seed) == _texts(Pair.make(target), seed)
+
+
+def test_many_passes_are_few_calls(target: Runner, calls: Calls) -> None:
+    pair = Pair.make(target, interval_s=SELDOM_S)
+    heard = [pair.submit([5, 9, first], 41) for first in range(4)]
+    pair.run()
+    assert calls == {"one": 1, "several": 1}
+    for each in heard:
+        assert [len(event.ids) for event in each.events] == [1, 40], "the first goes at once"
+        last = each.events[-1]
+        assert last.sources == [Source.RECOVERED] * 40
+        assert last.counts is not None
+        assert last.counts.rounds == 41
+    load = pair.engine.load()
+    assert (load.steps, load.tokens) == (41, 4 * 41)
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 1e-9])
+def test_tokens_that_are_to_go_at_once_do(interval_s: float, target: Runner, calls: Calls) -> None:
+    pair = Pair.make(target, interval_s=interval_s)
+    heard = [pair.submit([5, 9, first], 9) for first in range(2)]
+    pair.run()
+    assert calls["several"] == 0
+    assert [len(event.ids) for event in heard[0].events] == [1] * 9
+
+
+def test_times_of_rounds_are_of_each(target: Runner, calls: Calls) -> None:
+    pair = Pair.make(target, interval_s=SELDOM_S)
+    pair.submit([5, 9], 9)
+    timed = pair.submit([5, 8], 9, timed=True)
+    pair.run()
+    assert calls["several"] == 0
+    assert all(event.times is not None for event in timed.events)
+
+
+def test_who_comes_or_goes_waits_for_one_pass(
+    target: Runner, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair.make(target, interval_s=SELDOM_S)
+    heard = [pair.submit([5, 9, first], 41) for first in range(3)]
+    assert pair.engine.step()
+    roll = Runner.roll
+
+    def meanwhile(runner: Runner, *args: Any, **options: Any) -> Rolled:
+        if calls["several"] == 0:
+            pair.engine.cancel(heard[0].ticket)
+            heard.append(pair.submit([5, 9, 77], 41))
+        return roll(runner, *args, **options)
+
+    monkeypatch.setattr(Runner, "roll", meanwhile)
+    assert pair.engine.step()
+    assert [len(each.ids) for each in heard] == [1, 2, 2, 0], "what is cancelled hears no more"
+    assert pair.engine.step()
+    assert len(heard[3].ids) == 1
+    pair.run()
+    assert [len(each.ids) for each in heard] == [1, 41, 41, 41]
+
+
+def test_a_draw_that_compiled_code_is_not_sure_of_is_the_same(
+    target: Runner, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it were never sure: of the first token of a call, or of the third."""
+    expected = _texts(Pair.make(target), 3, sampling=WAYS[2])
+    roll = Runner.roll
+
+    def doubtful(runner: Runner, segments: Any, slots: Any, *args: Any, **options: Any) -> Rolled:
+        if calls["several"] % 2:
+            rolled = roll(runner, segments, slots[:0], *args, **options)
+            rolled.ids[0] = -1
+            return rolled
+        rolled = roll(runner, segments, slots, *args, **options)
+        rolled.ids[2:] = -1
+        return rolled
+
+    monkeypatch.setattr(Runner, "roll", doubtful)
+    assert _texts(Pair.make(target, interval_s=SELDOM_S), 3, sampling=WAYS[2]) == expected
+    assert calls["several"] > 3
+
+
+def test_where_a_call_fails_passes_stand_alone(
+    target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **options: object) -> Rolled:
+        raise RuntimeError("boom")
+
+    expected = _texts(Pair.make(target), 4)
+    monkeypatch.setattr(Runner, "roll", broken)
+    assert _texts(Pair.make(target, interval_s=SELDOM_S), 4) == expected
+
+
+@pytest.mark.parametrize("method", ["draft", "ngram", "lookahead", "medusa", "draft+ngram"])
+def test_methods_that_leave_drafting_off(
+    method: str,
+    demo_target: Path,
+    demo_draft: Path,
+    demo_medusa: Path,
+    calls: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Texts rest for a while, then have drafts, then rest again."""
+    big, small = runner(demo_target, "bfloat16"), runner(demo_draft, "bfloat16")
+    if not big.rolls:
+        pytest.skip("one pass a call")
+    looks = 0
+
+    def drafting(gate: Gate, sequences: int, now: float) -> bool:
+        nonlocal looks
+        looks += 1
+        return looks % 200 > 120
+
+    monkeypatch.setattr(Gate, "drafting", drafting)
+    options: dict[str, object] = {"method": method, "sampling": WAYS[1]}
+    made = Pair.make(big, small, heads=heads(demo_medusa, big), interval_s=0.02)
+    found = [_texts(made, seed, **options) for seed in range(6)]
+    drafted = made.engine.totals.drafts[method].drafted_tokens
+    assert found == [_texts(Pair.make(big), seed, sampling=WAYS[1]) for seed in range(6)]
+    assert calls["several"] > 6
+    assert drafted > 0
