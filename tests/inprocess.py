@@ -60,7 +60,7 @@ class LocalLink:
         self, drafter: DraftEngine, fault: Callable[[Reply], Iterable[Reply]] | None = None
     ) -> None:
         self.clock, self.meter = DraftClock(), PairMeter()
-        self.alive = True
+        self.alive, self.near = True, True
         self.proposer: DraftProposer | None = None
         self.drafter = drafter
         self._fault = fault or (lambda reply: [reply])

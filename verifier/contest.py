@@ -18,7 +18,8 @@ _TRY_AFTER, _TRY_AFTER_MOST = 8, 128
 """Windows before the mode that lost is tried again: at least, and at most."""
 
 _SOON, _LATER = 16, 4
-"""And after its first trial at most so many; each further one that it loses multiplies them."""
+"""And after its first trial at most so many; each further one that it loses multiplies them, as the
+first does that says what was guessed."""
 
 _BELIEVED = 64
 """Windows in which it is left out, untried, where something else says that it would lose. That it
@@ -51,6 +52,7 @@ class Contest:
         """Tokens a second in each."""
         self.verdict: bool | None = None
         """The mode to be in; None before both were tried."""
+        self._guess: bool | None = None  # from elsewhere, of the better mode
         self._learned = 0  # windows
         self._left = 0  # of these, before the next trial
         self._patience = _SOON  # of these, the most
@@ -64,6 +66,7 @@ class Contest:
         """
         if self.verdict is not None:
             return self.verdict if self._left > 0 else not self.verdict
+        self._guess = guess
         if guess is not None:
             believed = _TRY_AFTER if guess else _BELIEVED
             return guess if self._learned < believed else not guess
@@ -86,6 +89,8 @@ class Contest:
         better = self.rates[True] > _WORTH * self.rates[False]
         if self.verdict is None:
             self.verdict = better
+            if better == self._guess:
+                self._patience *= _LATER
             self._rest()
         elif goes_on:
             if better != mode:

@@ -97,6 +97,11 @@ class GrpcDraftLink:
         return self._alive
 
     @property
+    def near(self) -> bool:
+        """Whether the drafter is on this machine: they have a lane."""
+        return self._lane is not None
+
+    @property
     def unused_s(self) -> float:
         """Time since a session had to do with this drafter, in seconds."""
         return time.monotonic() - self._used_at

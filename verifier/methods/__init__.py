@@ -35,6 +35,8 @@ class Parts:
     """Medusa's, where the deployment has them."""
     lookahead: LookaheadConfig = field(default_factory=LookaheadConfig)
     """Sizes of lookahead decoding."""
+    processors: int = 0
+    """That passes of several texts take; 0 where they run on a device."""
     parameters: float = 0.0
     """Of the target; decides those sizes where they are left open."""
     shared: SharedPools | None = None
@@ -44,7 +46,11 @@ class Parts:
 METHODS: dict[str, Callable[[Parts], Proposer | None]] = {
     "plain": lambda parts: PlainProposer(),
     "draft": lambda parts: DraftProposer(
-        parts.links, parts.config.draft_tokens, parts.cost, parts.config.draft_fanout
+        parts.links,
+        parts.config.draft_tokens,
+        parts.cost,
+        parts.config.draft_fanout,
+        parts.processors,
     ),
     "medusa": lambda parts: _medusa(parts),
     "ngram": lambda parts: NgramProposer(parts.cost, parts.config.tree_nodes),

@@ -31,6 +31,9 @@ _MOST_UNTOLD = 32
 """Tokens that gather while no draft is wanted; one message tells them, for each costs the step. A
 session leaves its drafter then where no draft pays: under this load, or for any text."""
 
+_MOST_SCOUTS = 4
+"""Texts that find out, one after the other, what an unknown drafter is worth: it may not answer."""
+
 _REFUSED_S = 5.0
 """How long a drafter that gave a session up is not asked to mirror it again."""
 
@@ -44,12 +47,14 @@ class DraftProposer:
         draft_tokens: Longest draft where a request leaves the length open.
         cost: Of the engine's steps.
         fanout: Most bonus tokens to draft for ahead of each outcome; 0 drafts nothing ahead.
+        processors: That passes of several texts take; 0 where they run on a device.
     """
 
     links: LinkSource
     draft_tokens: int
     cost: StepCost
     fanout: int
+    processors: int = 0
     stale: int = 0
     """Waves dropped: another round's, or come too late; and branches that made no sense."""
     wait: FadingMean = field(default_factory=lambda: FadingMean(weight=0.05))
@@ -58,12 +63,20 @@ class DraftProposer:
     _sessions: dict[Sequence, DraftSession] = field(default_factory=dict)
     _by_id: dict[int, DraftSession] = field(default_factory=dict)
     _next_id: int = 0
-    _gate: Gate = field(default_factory=lambda: Gate(first=False))
+    _gate: Gate = field(init=False)
+    _scout: Sequence | None = None  # drafts whatever the load, while no drafter is known
+    _scouts: int = 0  # there were
 
     def __post_init__(self) -> None:
         self._pairing = Pairing(
-            self.links, self.draft_tokens, self.fanout, self.cost, self._sessions.__len__
+            self.links,
+            self.draft_tokens,
+            self.fanout,
+            self.cost,
+            self._sessions.__len__,
+            self.processors,
         )
+        self._gate = Gate(first=False, foretell=self._pairing.foretell)
 
     def open(self, sequence: Sequence) -> None:
         """Opens a mirror.
@@ -74,6 +87,8 @@ class DraftProposer:
         session = DraftSession(self._next_id, self._pairing.first_length())
         self._sessions[sequence] = session
         self._by_id[session.id] = session
+        if self._scout is None and self._scouts < _MOST_SCOUTS and not self._pairing.acquainted:
+            self._scout, self._scouts = sequence, self._scouts + 1
         now = time.monotonic()
         if self._drafting(sequence, now):
             self._pairing.pair(sequence, session, now)
@@ -88,7 +103,7 @@ class DraftProposer:
     def rests(self, sequence: Sequence) -> bool:
         """Where it has no drafter, and is to have none."""
         alone = self._sessions[sequence].link is None
-        return alone and not self._drafting(sequence, time.monotonic())
+        return alone and not self._pays(sequence, time.monotonic())
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the branch that arrived, as a chain; nothing where there is none."""
@@ -115,6 +130,8 @@ class DraftProposer:
         session, now = self._sessions[sequence], time.monotonic()
         tree, ids = outcome.tree, outcome.ids
         self._gate.count(len(ids))
+        if sequence is self._scout and self._pairing.acquainted:
+            self._scout = None
         drafting = self._drafting(sequence, now)
         if session.link is None and not session.proposed:
             if drafting and not sequence.finished:
@@ -174,6 +191,8 @@ class DraftProposer:
         session = self._sessions.pop(sequence)
         del self._by_id[session.id]
         self._pairing.part(session)
+        if sequence is self._scout:
+            self._scout = None
 
     def flush(self) -> None:
         """Sends each drafter its part of the step."""
@@ -329,6 +348,10 @@ class DraftProposer:
         return key
 
     def _drafting(self, sequence: Sequence, now: float) -> bool:
+        """Whether to draft for a sequence; for a scout, too, where it does not pay."""
+        return self._pays(sequence, now) or sequence is self._scout
+
+    def _pays(self, sequence: Sequence, now: float) -> bool:
         """Whether drafts pay beside all else that runs; who asks for a length gets them anyway."""
         asked = sequence.request.draft_tokens > 0
         return asked or self._gate.drafting(len(self._sessions), now)

@@ -137,6 +137,10 @@ class DraftLink(Protocol):
     def alive(self) -> bool:
         """Whether messages can be sent."""
 
+    @property
+    def near(self) -> bool:
+        """Whether the drafter is on this machine."""
+
     def open(
         self,
         session: int,

@@ -12,6 +12,7 @@ what begins one, prompts above all, is part of no window. One sequence alone is 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from verifier.contest import Contest
 
@@ -42,10 +43,14 @@ class Gate:
     Args:
         first: Whether a load's first window is with drafts. Not where what drafting begins outlasts
             it: texts that begin together are many loads on their way.
+        foretell: What is to be expected of drafts beside so many sequences, where no load has
+            shown it: whether they pay, or None.
     """
 
-    def __init__(self, *, first: bool) -> None:
-        self._first = first
+    def __init__(
+        self, *, first: bool, foretell: Callable[[int], bool | None] = lambda sequences: None
+    ) -> None:
+        self._first, self._foretell = first, foretell
         self._levels: dict[int, Contest] = {}
         self._sequences, self._counted = 0.0, 0.0  # lately, and when that was
         self._level = 0  # of the window now open; 0 where there is none
@@ -113,8 +118,11 @@ class Gate:
         self._drafts, self._joining = 0, self._mode and not before
 
     def _guess(self, level: int) -> bool | None:
-        """What other loads say: what pays beside many pays beside few, and the other way round."""
+        """What other loads say: what pays beside many pays beside few, and the other way round.
+
+        Where they say nothing, what is foretold of this one.
+        """
         for other, contest in self._levels.items():
             if contest.verdict is (other > level) and other != level:
                 return contest.verdict
-        return None
+        return self._foretell(1 << level)

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from common import fence
 from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
-from verifier.methods.draft_length import Acceptance, DraftLength
+from verifier.methods.draft_length import Acceptance, DraftLength, gain
 from verifier.methods.draft_link import DraftLink, LinkSource, Wish
 from verifier.methods.draft_session import DraftSession
 from verifier.sequence import Request, Sequence
@@ -47,6 +47,7 @@ class Pairing:
         fanout: Most bonus tokens to draft for ahead of each outcome.
         cost: Of the engine's steps.
         texts: How many the method has, those among them that wait or have no drafter.
+        processors: That passes of several texts take; 0 where they run on a device.
     """
 
     links: LinkSource
@@ -54,6 +55,7 @@ class Pairing:
     fanout: int
     cost: StepCost
     texts: Callable[[], int]
+    processors: int = 0
     acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
     """Of all drafters together."""
     touched: set[DraftLink] = field(default_factory=set)
@@ -155,6 +157,26 @@ class Pairing:
     def pays(self, link: DraftLink) -> bool:
         """Whether a text like others would have drafts of this drafter."""
         return self._choose(self._length(link), link, self.draft_tokens) > 0
+
+    @property
+    def acquainted(self) -> bool:
+        """Whether some drafter is known well enough to say what its drafts are worth."""
+        return any(link.meter.token_acceptance is not None for link in self._known.values())
+
+    def foretell(self, texts: int) -> bool | None:
+        """What is to be expected of drafts of several texts: False where no known drafter's pay.
+
+        None where some might: what is fitted leaves costs out, but for those that show with one
+        text, so that drafts pay it cannot tell.
+        """
+        for link in self._known.values():
+            acceptance, clock = link.meter.token_acceptance, link.clock
+            if acceptance is not None:
+                shared = self.processors if link.near else 0
+                best = gain(acceptance, self.draft_tokens, self.cost, clock.cost.at, texts, shared)
+                if best > clock.slowness:
+                    return None
+        return False
 
     def too_far(self, link: DraftLink) -> bool:
         """Whether its drafts would not pay though every token of them were right."""

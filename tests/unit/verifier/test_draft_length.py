@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verifier.cost import StepCost
-from verifier.methods.draft_length import Acceptance, CostLine, DraftLength
+from verifier.methods.draft_length import Acceptance, CostLine, DraftLength, gain
 
 
 def _steps(seconds: float) -> StepCost:
@@ -278,3 +278,25 @@ def test_one_length_alone_still_tells_short_from_long() -> None:
         line.add(4, 0.005)
     assert line.at(4) == pytest.approx(0.005)
     assert line.at(2) < 0.005 < line.at(6)
+
+
+@given(
+    acceptance=st.floats(0.05, 0.98),
+    row_ms=st.floats(0.0, 1.0),
+    way_ms=st.floats(0.0, 5.0),
+    texts=st.integers(2, 32),
+    processors=st.integers(1, 64),
+)
+def test_what_is_foretold_of_several_texts(
+    acceptance: float, row_ms: float, way_ms: float, texts: int, processors: int
+) -> None:
+    """As the choice of a length expects it; a drafter on the same processors brings less."""
+    cost = StepCost(((1, (1 + row_ms) / 1e3), (600, (1 + 600 * row_ms) / 1e3)))
+
+    def foretold(shared: int = 0) -> float:
+        return gain(acceptance, 8, cost, lambda tokens: way_ms / 1e3, texts, shared)
+
+    length = DraftLength(Acceptance(prior=acceptance), trial=0)
+    chosen = length.choose(8, cost, lambda tokens: way_ms / 1e3, texts=texts)
+    assert (foretold() > 1) is (chosen > 0)
+    assert 0 < foretold(processors) <= foretold()

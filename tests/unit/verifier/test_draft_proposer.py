@@ -30,6 +30,7 @@ class Link:
     """A drafter that writes down what it is told."""
 
     alive: bool = True
+    near: bool = False
     clock: DraftClock = field(default_factory=DraftClock)
     meter: PairMeter = field(default_factory=PairMeter)
     opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
@@ -419,6 +420,7 @@ def test_where_drafts_do_not_pay_nobody_is_mirrored(draft_tokens: int, clock: Cl
 def test_where_drafts_no_longer_pay_a_mirror_ends_soon(warm: bool, clock: Clock) -> None:
     """One that follows the text costs little, and may be needed again at once: it ends later."""
     link = Link()
+    known(link)
     table = Table(link, draft_tokens=0)
     if warm:
         table.warm()
@@ -435,11 +437,16 @@ def test_where_drafts_no_longer_pay_a_mirror_ends_soon(warm: bool, clock: Clock)
     assert link.opened[-1] == (1, 2, table.sequence.ids)
 
 
-def far_away(link: Link, answer_s: float) -> None:
-    """A drafter that is known, and so far away that no draft pays."""
+def known(link: Link, answer_s: float = 0.0005) -> None:
+    """A drafter of which others have had drafts."""
     for _ in range(40):
         link.meter.checked(4, 2)
         link.clock.answered(4, answer_s)
+
+
+def far_away(link: Link, answer_s: float) -> None:
+    """And so far away that no draft pays."""
+    known(link, answer_s)
 
 
 def test_a_drafter_that_is_too_far_away_for_any_text_is_probed_now_and_then(clock: Clock) -> None:
@@ -654,3 +661,55 @@ def test_a_session_stays_where_no_other_is_known_to_be_better(clock: Clock) -> N
         table.round(9, table.propose(10))
     assert sum(wanted > 0 for _, wanted in poor.asked) < rounds / 2, "drafts do not pay here"
     assert (poor.closed, unknown.opened) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("near", "slowness", "rounds", "foretold"),
+    [
+        (False, 1.0, 20, None),  # three texts with a draft of one token, in little more than a step
+        (True, 1.0, 20, False),  # that drafter takes the processors of the texts
+        (False, 1.6, 20, False),  # rounds take longer than their parts
+        (False, 1.0, 2, False),  # nobody knows yet
+    ],
+)
+def test_losses_beside_others_are_foretold(
+    near: bool, slowness: float, rounds: int, foretold: bool | None
+) -> None:
+    link = Link(near=near)
+    table = Table(link, step_s=0.001, row_s=0.0001)
+    table.proposer._pairing.processors = 2
+    link.clock.slowness = slowness
+    for _ in range(20):
+        link.clock.answered(1, 0.0008)
+    for _ in range(rounds):
+        link.meter.checked(4, 3)
+    assert table.proposer._pairing.foretell(3) is foretold
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_scouts_find_out_what_an_unknown_drafter_is_worth(answers: bool, clock: Clock) -> None:
+    """One text has drafts though the load leaves them off: until the drafter is known, or several
+    have not made it so."""
+    link = Link()
+    table = Table(link, draft_tokens=0)
+    table.proposer._gate = Found(pays=False)
+    sequences = [table.sequence, *(_another(table, number) for number in range(7))]
+    for sequence in sequences[1:]:
+        table.proposer.open(sequence)
+    assert len(link.opened) == 1
+    assert not any(map(table.proposer.rests, sequences[:1]))
+    assert all(map(table.proposer.rests, sequences[1:]))
+    if answers:
+        known(link)
+        table.round(8)
+        assert link.closed, "it leaves as others do"
+    for sequence in [*sequences, *(_another(table, number) for number in range(7))]:
+        if sequence not in sequences:
+            table.proposer.open(sequence)
+        table.proposer.close(sequence)
+    assert len(link.opened) == (1 if answers else draft._MOST_SCOUTS)
+
+
+def _another(table: Table, number: int) -> Sequence:
+    request = replace(table.sequence.request, request_id=str(number))
+    return Sequence(request, lambda event: None, KvLease(BlockManager(4, 16)), ticket=2 + number)

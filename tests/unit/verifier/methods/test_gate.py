@@ -98,6 +98,15 @@ def test_a_window_with_drafts_begins_with_them() -> None:
     assert gate._levels[3].rates == pytest.approx({True: 3000, False: 2000}, rel=0.05)
 
 
+@pytest.mark.parametrize("pays", [False, None])
+def test_a_load_of_which_losses_are_foretold_is_left_without_drafts(pays: bool | None) -> None:
+    """For a while: it is tried all the same, for what is foretold may be wrong."""
+    gate = Gate(first=False, foretell={2: None, 8: pays}.__getitem__)
+    drafted = _run(gate, 8, with_drafts=7, without=8, steps=1600)
+    assert (drafted == 0.0) is (pays is False)
+    assert _run(gate, 8, with_drafts=12, without=8, first=1600) > 0.85
+
+
 def test_texts_that_begin_together_open_no_mirrors_on_the_way() -> None:
     """A load of 32 passes through those below, for a round or two each."""
     gate = Gate(first=False)
