@@ -60,6 +60,7 @@ struct Decoder {
     int tiled;                 /* whether products go through the processor's tiles */
     int64_t shared_cache;      /* bytes of the cache that processors share */
     Room room, words;          /* of passes, and of batches cut into parts */
+    Room own[];                /* [most_threads]: of passes in one thread */
 };
 
 /* 1 / rms(x). */
@@ -292,7 +293,7 @@ static int run_in_range(const Model *model, const Batch *batch, long run)
 }
 
 /* Whether all that a batch names is there. */
-static int in_range(const Model *model, const Batch *batch)
+int in_range(const Model *model, const Batch *batch)
 {
     for (long row = 0; row < batch->rows; row++)
         if (batch->ids[row] < 0 || batch->ids[row] >= model->vocab)
@@ -479,7 +480,7 @@ int decoder_has_tiles(void)
 
 Decoder *decoder_open(int threads, int most_threads, int tiled, int64_t shared_cache)
 {
-    Decoder *decoder = calloc(1, sizeof *decoder);
+    Decoder *decoder = calloc(1, sizeof *decoder + most_threads * sizeof *decoder->own);
     if (!decoder)
         return NULL;
     decoder->threads = threads;
@@ -499,6 +500,8 @@ void decoder_close(Decoder *decoder)
     workers_stop(decoder->workers);
     free(decoder->room.at);
     free(decoder->words.at);
+    for (int thread = 0; thread < decoder->most_threads; thread++)
+        free(decoder->own[thread].at);
     free(decoder);
 }
 
@@ -573,23 +576,34 @@ static void run_pass(Decoder *decoder, Pass *pass)
         workers_run(decoder->workers, pass->threads, choose, pass);
 }
 
-/* Passes that need nothing of each other, one for each thread. */
-typedef struct {
-    Decoder *decoder;
-    Pass *passes;
-} Apart;
-
-static void run_part(void *what, Part part)
+/* Runs a batch that is in range by so many threads. */
+static int run_by(Decoder *decoder, const Model *model, const Batch *batch, int threads, Room *room)
 {
-    Apart *apart = what;
-    run_pass(apart->decoder, apart->passes + part.index);
+    Pass pass = {.model = model, .batch = batch, .rows = batch->rows, .tiled = decoder->tiled,
+                 .threads = threads};
+    char *at = roomy(room, lay_out(&pass, NULL));
+    if (!at)
+        return OUT_OF_MEMORY;
+    lay_out(&pass, at);
+    run_pass(decoder, &pass);
+    return 0;
 }
 
-/* A batch as parts for threads that need not wait for each other, or as it is; how many. */
-static long parted(Decoder *decoder, const Model *model, const Batch *batch, int threads,
-                   Batch *parts)
+int run_alone(Decoder *decoder, const Model *model, const Batch *batch, int thread)
 {
-    long count = 1;
+    if (!in_range(model, batch))
+        return OUT_OF_RANGE;
+    return run_by(decoder, model, batch, 1, decoder->own + thread);
+}
+
+int threads_of(const Decoder *decoder, const Batch *batch)
+{
+    return batch->large ? decoder->most_threads : decoder->threads;
+}
+
+long parts_of(Decoder *decoder, const Model *model, const Batch *batch, Batch *parts)
+{
+    long count = 1, threads = threads_of(decoder, batch);
     if (threads > 1 && !decoder->tiled) { /* tiles are for more rows than a part would have */
         int64_t *words = roomy(&decoder->words, apart_words(batch, threads) * sizeof *words);
         count = words ? cut_apart(model, batch, threads, decoder->shared_cache, parts, words) : 1;
@@ -599,33 +613,41 @@ static long parted(Decoder *decoder, const Model *model, const Batch *batch, int
     return count;
 }
 
-/* Lays passes out in the decoder's room, one after the other; 0 where there is no memory. */
-static int prepare(Decoder *decoder, Pass *passes, long count)
+void run_each(Decoder *decoder, long count, Task *task, void *what)
 {
-    size_t bytes = 0, used = 0;
-    for (long i = 0; i < count; i++)
-        bytes += lay_out(passes + i, NULL);
-    char *room = roomy(&decoder->room, bytes);
-    for (long i = 0; room && i < count; i++)
-        used += lay_out(passes + i, room + used);
-    return room != NULL;
+    workers_run_parts(decoder->workers, (int)count, (int)count, task, what);
+}
+
+/* Parts of a batch, and what comes of each. */
+typedef struct {
+    Decoder *decoder;
+    const Model *model;
+    const Batch *parts;
+    int *status;
+} Apart;
+
+static void run_part(void *what, Part part)
+{
+    Apart *apart = what;
+    const Batch *batch = apart->parts + part.index;
+    apart->status[part.index] = run_alone(apart->decoder, apart->model, batch, part.index);
 }
 
 int run_batch(Decoder *decoder, const Model *model, const Batch *batch)
 {
-    int threads = batch->large ? decoder->most_threads : decoder->threads;
+    int threads = threads_of(decoder, batch);
     if (!in_range(model, batch))
         return OUT_OF_RANGE;
     Batch parts[threads];
-    Pass passes[threads];
-    long count = parted(decoder, model, batch, threads, parts);
+    int status[threads];
+    long count = parts_of(decoder, model, batch, parts);
+    if (count == 1)
+        return run_by(decoder, model, batch, threads, &decoder->room);
+    Apart apart = {decoder, model, parts, status};
+    run_each(decoder, count, run_part, &apart);
     for (long i = 0; i < count; i++)
-        passes[i] = (Pass){.model = model, .batch = parts + i, .rows = parts[i].rows,
-                           .tiled = decoder->tiled, .threads = count > 1 ? 1 : threads};
-    if (!prepare(decoder, passes, count))
-        return OUT_OF_MEMORY;
-    Apart apart = {decoder, passes};
-    workers_run_parts(decoder->workers, (int)count, (int)count, run_part, &apart);
+        if (status[i])
+            return status[i];
     return 0;
 }
 

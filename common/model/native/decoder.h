@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "draw.h"
+#include "workers.h"
 
 /* A matrix [out, in], packed in blocks of 64 outputs, the last one padded.
 
@@ -101,6 +102,24 @@ int64_t slot_of(const Batch *batch, long run, long position);
 /* Runs a batch: fills the cache, the logits, the states and, where there is room, `likeliest`. */
 int run_batch(Decoder *decoder, const Model *model, const Batch *batch);
 
+/* Threads that a batch is worth. */
+int threads_of(const Decoder *decoder, const Batch *batch);
+
+/* A batch, all of which is in range, as parts that need nothing of each other, one for each of its
+   threads, or as it is; returns how many. They hold until the next batch is cut.
+
+   parts: [threads_of]. */
+long parts_of(Decoder *decoder, const Model *model, const Batch *batch, Batch *parts);
+
+/* Runs a batch in the calling thread, which is the only one with that number. */
+int run_alone(Decoder *decoder, const Model *model, const Batch *batch, int thread);
+
+/* Does the parts of a task, each in a thread of its own. */
+void run_each(Decoder *decoder, long count, Task *task, void *what);
+
+/* Whether a batch is one that can be run. */
+int in_range(const Model *model, const Batch *batch);
+
 /* Runs a request; see above. */
 int decoder_run(Decoder *decoder, const Model *model, const Request *request);
 
@@ -136,7 +155,7 @@ typedef struct {
 
 /* Runs a request, and then up to `levels` more batches: every wanted row is followed by the token
    with the best score, until it ends or its text is over. A row ends, too, where a draw is not sure;
-   if that is the first token of any, no more batches are run, and logits are those of the request.
+   if that is its first token, its logits are those of the request.
 
    slots: [levels, W], where the keys of the tokens go; chosen: [levels + 1, W, best], the ids of
    the best scores, -1 where a row had ended or no more survive; behind: the same shape, by how much

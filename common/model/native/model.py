@@ -77,7 +77,7 @@ class Rolled(NamedTuple):
     behind: np.ndarray
     """How much less their scores are than the best, float32; the same shape."""
     output: Output
-    """Of the first pass, where it is not sure of a row's first token; else of the last one."""
+    """Of the first pass, of a row of whose first token it is not sure; else of the last one."""
 
 
 class _LaidOut(NamedTuple):

@@ -35,9 +35,9 @@ static long run_of(const Batch *batch, long row, int64_t *seen)
     return -1; /* never: each row stands in a run */
 }
 
-/* Lays a course out in room for `W (longest + WORDS_OF_ROW) + 2` words. */
-static Course started(const Batch *batch, long levels, const int64_t *slots, const Ends *ends,
-                      long longest, int64_t *words)
+/* Lays a course out in room for `W (longest + WORDS_OF_ROW) + 2` words; `step` slots to a level. */
+static Course started(const Batch *batch, long levels, const int64_t *slots, long step,
+                      const Ends *ends, long longest, int64_t *words)
 {
     long rows = batch->wanted_rows;
     Course course = {.alive = rows, .longest = longest, .rows = words, .seen = words + rows};
@@ -56,7 +56,7 @@ static Course started(const Batch *batch, long levels, const int64_t *slots, con
         for (long position = 0; position < course.seen[i]; position++)
             places[position] = slot_of(batch, run, position);
         for (long level = 0; level < levels; level++)
-            places[course.seen[i] + level] = slots[level * rows + i];
+            places[course.seen[i] + level] = slots[level * step + i];
         course.rows[i] = course.order[i] = course.starts[i] = i;
         course.tails[i] = 0;
         course.right[i] = ends ? ends->right[i] : 1.0f;
@@ -162,44 +162,134 @@ static int has_news(int descriptor)
     return descriptor >= 0 && poll(&asked, 1, 0) > 0;
 }
 
-int decoder_roll(Decoder *decoder, const Model *model, const Request *request, const Rolling *how,
-                 const int64_t *slots, int64_t *chosen, float *behind, long *levels)
+/* A request that goes on level by level: all of it, or parts that do not wait for each other. */
+typedef struct {
+    Decoder *decoder;
+    const Model *model;
+    const Rolling *how;
+    const Batch *parts;   /* [count] */
+    long count, rows;     /* rows: wanted ones of all parts */
+    long most;            /* levels */
+    const int64_t *slots; /* as for `decoder_roll`, of all parts */
+    int64_t *chosen;
+    float *behind;
+    long *levels;         /* [count]: run for each part */
+    int *status;          /* [count] */
+} Roll;
+
+/* When rows have gone far enough, of those from some row on. */
+static Ends ends_from(const Ends *ends, long row)
 {
-    Batch batch = batch_of(request), next;
-    long rows = batch.wanted_rows, longest = 0, most = *levels, vocab = model->head.out;
-    batch.likeliest = NULL; /* they are ranked below */
-    int status = run_batch(decoder, model, &batch);
+    Ends own = *ends;
+    own.chances += row * ends->ranges;
+    own.least += row * ends->longest;
+    own.tokens += row;
+    own.right += row;
+    return own;
+}
+
+static int run_level(const Roll *roll, const Batch *batch, int part)
+{
+    return roll->count > 1 ? run_alone(roll->decoder, roll->model, batch, part)
+                           : run_batch(roll->decoder, roll->model, batch);
+}
+
+/* Rolls on with a part, whose rows begin with some row of all. */
+static int roll_on(const Roll *roll, int part, long first)
+{
+    const Rolling *how = roll->how;
+    Rolling own = *how;
+    Ends ends;
+    Limits limits;
+    if (how->drawings)
+        own.drawings += first;
+    if (how->ends) {
+        ends = ends_from(how->ends, first);
+        own.ends = &ends;
+    }
+    if (how->limits) {
+        limits = (Limits){how->limits->tokens + first, how->limits->stops,
+                          how->limits->starts + first};
+        own.limits = &limits;
+    }
+    const Batch *batch = roll->parts + part;
+    Batch next;
+    long rows = batch->wanted_rows, longest = 0, vocab = roll->model->head.out;
+    int status = run_level(roll, batch, part);
     if (status)
         return status;
     for (long i = 0; i < rows; i++) {
         int64_t seen = 0;
-        run_of(&batch, batch.wanted[i], &seen);
-        longest = seen + most > longest ? seen + most : longest;
+        run_of(batch, batch->wanted[i], &seen);
+        longest = seen + roll->most > longest ? seen + roll->most : longest;
     }
     int64_t *words = malloc((rows * (longest + WORDS_OF_ROW) + 2) * sizeof *words);
-    double *scores = malloc(how->best * sizeof *scores + 2 * vocab * sizeof(float));
+    double *scores = malloc(own.best * sizeof *scores + 2 * vocab * sizeof(float));
     if (!words || !scores) {
         free(words);
         free(scores);
         return OUT_OF_MEMORY;
     }
-    float *room = (float *)(scores + how->best);
-    Course course = started(&batch, most, slots, how->ends, longest, words);
-    for (long i = 0; i < (most + 1) * rows * how->best; i++)
-        chosen[i] = -1;
-    for (*levels = 0; !status; ++*levels) {
-        int sure = rank(&course, how, *levels, batch.logits, vocab, chosen, behind, scores, room);
-        end(&course, how, *levels, chosen, behind);
-        if (*levels == most || !course.alive || (!sure && !*levels) || has_news((int)how->news))
+    float *room = (float *)(scores + own.best), *behind = roll->behind + first * own.best;
+    int64_t *chosen = roll->chosen + first * own.best;
+    long level = 0;
+    Course course = started(batch, roll->most, roll->slots + first, roll->rows, own.ends, longest,
+                            words);
+    for (; !status; level++) {
+        int sure = rank(&course, &own, level, batch->logits, vocab, chosen, behind, scores, room);
+        end(&course, &own, level, chosen, behind);
+        if (level == roll->most || !course.alive || (!sure && !level) || has_news((int)own.news))
             break;
-        next = further(&course, &batch, *levels, how->best, chosen);
-        status = run_batch(decoder, model, &next);
-        chosen += rows * how->best;
-        behind += rows * how->best;
+        next = further(&course, batch, level, own.best, chosen);
+        status = run_level(roll, &next, part);
+        chosen += roll->rows * own.best;
+        behind += roll->rows * own.best;
     }
     free(words);
     free(scores);
+    roll->levels[part] = level;
     return status;
+}
+
+static void roll_part(void *what, Part part)
+{
+    Roll *roll = what;
+    long first = 0;
+    for (int i = 0; i < part.index; i++)
+        first += roll->parts[i].wanted_rows;
+    roll->status[part.index] = roll_on(roll, part.index, first);
+}
+
+int decoder_roll(Decoder *decoder, const Model *model, const Request *request, const Rolling *how,
+                 const int64_t *slots, int64_t *chosen, float *behind, long *levels)
+{
+    Batch batch = batch_of(request);
+    if (!in_range(model, &batch))
+        return OUT_OF_RANGE;
+    batch.likeliest = NULL; /* they are ranked */
+    int threads = threads_of(decoder, &batch), status[threads];
+    long rows = batch.wanted_rows, count = 1, run[threads];
+    Batch parts[threads];
+    if (batch.rows == rows) /* else further batches are much smaller, and parts of them too small */
+        count = parts_of(decoder, model, &batch, parts);
+    else
+        parts[0] = batch;
+    for (long i = 0; i < (*levels + 1) * rows * how->best; i++)
+        chosen[i] = -1;
+    Roll roll = {.decoder = decoder, .model = model, .how = how, .parts = parts, .count = count,
+                 .rows = rows, .most = *levels, .slots = slots, .chosen = chosen, .behind = behind,
+                 .levels = run, .status = status};
+    if (count > 1)
+        run_each(decoder, count, roll_part, &roll);
+    else
+        roll_part(&roll, (Part){0, 1, 0});
+    *levels = 0;
+    for (long i = 0; i < count; i++) {
+        if (status[i])
+            return status[i];
+        *levels = run[i] > *levels ? run[i] : *levels;
+    }
+    return 0;
 }
 
 void decoder_top(const float *logits, long rows, long size, long best, int64_t *ids, float *chances)

@@ -26,6 +26,7 @@ from common.model.native import (
     Limit,
     NativeModel,
     NativeProducts,
+    Rolled,
     instructions,
     library,
     top,
@@ -345,6 +346,44 @@ def test_rows_of_a_roll_end_with_their_texts(seed: int, tmp_path: Path) -> None:
         assert (rolled[count:, row] == -1).all()
         lasted.append(count)
     assert len(rolled) == max(lasted), "nothing is computed where nobody goes on"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("threads", [2, 3])
+def test_parts_of_a_roll_are_as_the_whole(seed: int, threads: int, tmp_path: Path) -> None:
+    """Texts that threads roll apart; of the rows of each some end early, in every way."""
+    directory = tiny_models.save("llama", tmp_path)
+    draw, levels, rows = random.Random(seed), 5, random.Random(seed).randint(96, 110)
+    ids = [draw.randrange(99) for _ in range(rows)]
+    ways = [SamplingParams(temperature=0.0), SamplingParams(temperature=1.2, top_p=0.8, seed=seed)]
+    drawings = [Row(draw.choice(ways), 1 + row).drawing for row in range(rows)]
+    limits = [Limit(draw.randint(1, 7), draw.sample(range(99), 5)) for _ in range(rows)]
+    certainty = Certainty(
+        bounds=np.array([0.1, 0.4], dtype=np.float32),
+        chances=np.array([[0.5, 0.7, 1.0]] * rows, dtype=np.float32),
+        least=[draw.choices([0.0, 0.4], k=draw.randrange(3)) for _ in range(rows)],
+        tokens=[draw.randint(-2, 1) for _ in range(rows)],
+        right=[1.0] * rows,
+    )
+    options: dict[str, Any] = {"drawings": drawings, "limits": limits, "certainty": certainty}
+
+    def rolled(most_threads: int) -> Rolled:
+        target = runner(directory, "bfloat16", most_threads=most_threads)
+        leases = [KvLease(target.pool.blocks) for _ in range(rows)]
+        assert all(lease.reserve(1 + levels) for lease in leases)
+        segments = [
+            Segment([token], 0, lease.slots, wanted=(0,))
+            for token, lease in zip(ids, leases, strict=True)
+        ]
+        slots = np.array([lease.slots[1 : 1 + levels] for lease in leases]).T
+        return target.roll(segments, slots, 2, **options)
+
+    whole, parts = rolled(1), rolled(threads)
+    assert np.array_equal(parts.ids, whole.ids)
+    found = whole.ids >= 0
+    assert np.array_equal(parts.behind[found], whole.behind[found])
+    assert not found[:, :, 0].all()
+    assert len(whole.ids) == levels + 1
 
 
 @pytest.mark.parametrize("rung", [False, True])
