@@ -12,6 +12,12 @@ import os
 from contextlib import suppress
 
 
+def processors() -> int:
+    """How many this process may run on."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return found or 1
+
+
 def stand_back() -> None:
     """Has the calling thread, and those it starts from now on, interrupt no other."""
     _schedule("SCHED_BATCH")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from common import priority
 from launcher.models import Models
 
 LOOPBACK = "127.0.0.1"
@@ -112,5 +112,4 @@ def metrics_ports(first: int | None) -> dict[str, str]:
 
 def default_threads() -> int:
     """Return the threads for each of the two models, so that together they fill the cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 2) // 2)
+    return max(1, priority.processors() // 2)

@@ -7,10 +7,10 @@ hand it work through `submit`, `cancel` and `post`, which only leave a note in t
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable
 
+from common import priority
 from common.errors import PacelineError
 from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.medusa import MedusaHeads
@@ -87,7 +87,7 @@ class Engine:
             links=links if links is not None else _no_links,
             heads=heads,
             lookahead=lookahead or LookaheadConfig(),
-            processors=_processors() if runner.loaded.device.type == "cpu" else 0,
+            processors=priority.processors() if runner.loaded.device.type == "cpu" else 0,
             parameters=runner.loaded.parameters,
             shared=shared,
         )
@@ -434,12 +434,6 @@ class Engine:
     def _report(self, sequence: Sequence, error: Exception) -> None:
         _log.error("a sequence failed", exc_info=error)
         sequence.listener(Event(error=PacelineError(f"the engine failed: {type(error).__name__}")))
-
-
-def _processors() -> int:
-    """Those that this process may run on."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return found or 1
 
 
 def _no_links(address: str) -> None:
