@@ -65,7 +65,7 @@ class DraftProposer:
     _next_id: int = 0
     _gate: Gate = field(init=False)
     _scout: Sequence | None = None  # drafts whatever the load, while no drafter is known
-    _scouts: int = 0  # there were
+    _scouts: int = 0  # there were, since one was known
 
     def __post_init__(self) -> None:
         self._pairing = Pairing(
@@ -131,7 +131,7 @@ class DraftProposer:
         tree, ids = outcome.tree, outcome.ids
         self._gate.count(len(ids))
         if sequence is self._scout and self._pairing.acquainted:
-            self._scout = None
+            self._scout, self._scouts = None, 0
         drafting = self._drafting(sequence, now)
         if session.link is None and not session.proposed:
             if drafting and not sequence.finished:

@@ -205,26 +205,28 @@ class DraftLength:
         trial: bool,
     ) -> None:
         """Sets the best length, and what follows from it; see `choose`."""
-        rates, seconds = [_rate(cost, 0, 1.0, 0.0, texts)], [0.0]
+        verify = [cost.round_s(length) for length in range(most + 1)]
+        draft = [draft_s(length) for length in range(most + 1)]
+        rates, seconds = [_rate(cost, 0, 1.0, verify[0], 0.0, texts)], [0.0]
         expected = right = 1.0
+        alpha, missed = self.acceptance.rate, 1 - foresight
         for length in range(1, most + 1):
-            right *= self.acceptance.rate
+            right *= alpha
             expected += right
-            verify, draft = cost.round_s(length), draft_s(length)
-            wait = foresight * max(draft - verify, 0.0) + (1 - foresight) * draft
-            seconds.append(verify + wait)
-            rates.append(_rate(cost, length, expected, wait, texts) / slowness)
+            wait = foresight * max(draft[length] - verify[length], 0.0) + missed * draft[length]
+            seconds.append(verify[length] + wait)
+            rates.append(_rate(cost, length, expected, verify[length], wait, texts) / slowness)
         best = self._best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
         self._seconds = seconds if best else []
         if most:
             rate = max(rates)
-            drafts = _drafts_s(most, cost, draft_s, foresight, texts)
+            drafts = _drafts_s(cost, verify, draft, missed, texts)
             worth = (max(rate * token_s, 0.0) for token_s in _slopes(drafts))  # rounded, else
             self.least = tuple(min(chance, _MOST_LEAST) for chance in worth)
             length = best or 1
             rows = 1 + length
             filled_s = cost.step_s(texts * rows) - cost.step_s(rows)
-            self.ahead = texts == 1 or draft_s(length) > _BUSY * filled_s
+            self.ahead = texts == 1 or draft[length] > _BUSY * filled_s
         if best == 0 and most:
             self._resting = self._rest
             self._rest = min(2 * self._rest, _MOST_REST)
@@ -269,15 +271,21 @@ def _alike(one: float, other: float) -> bool:
 
 
 def _drafts_s(
-    most: int, cost: StepCost, draft_s: Callable[[int], float], foresight: float, texts: int
+    cost: StepCost, verify: list[float], draft: list[float], missed: float, texts: int
 ) -> list[float]:
-    """Seconds that a draft of each length takes of everybody, from none to `most` tokens."""
+    """Seconds that a draft of each length takes of everybody.
+
+    Args:
+        cost: Of the engine's steps.
+        verify: Seconds of a round by length, from none up.
+        draft: Seconds from commit to branch.
+        missed: Share of rounds that wait for it.
+        texts: How many draft beside each other.
+    """
     if texts > 1:
-        return [cost.step_s(texts * (1 + length)) / texts for length in range(most + 1)]
-    waited, first = 1 - foresight, draft_s(1)
-    return [cost.round_s(0)] + [
-        cost.round_s(length) + waited * (draft_s(length) - first) for length in range(1, most + 1)
-    ]
+        return [cost.step_s(texts * (1 + length)) / texts for length in range(len(verify))]
+    waits = (missed * (seconds - draft[1]) for seconds in draft[1:])
+    return [verify[0], *(check + wait for check, wait in zip(verify[1:], waits, strict=True))]
 
 
 def _slopes(seconds: Sequence[float]) -> list[float]:
@@ -296,9 +304,11 @@ def _slopes(seconds: Sequence[float]) -> list[float]:
     return [slope for slope, steps in slopes for _ in range(steps)]
 
 
-def _rate(cost: StepCost, length: int, expected: float, wait_s: float, texts: int) -> float:
+def _rate(
+    cost: StepCost, length: int, expected: float, verify_s: float, wait_s: float, texts: int
+) -> float:
     """Tokens a second of everybody, where rounds have drafts of a length and wait for them."""
     if texts == 1:
-        return cost.rate(expected, cost.round_s(length) + wait_s)
+        return cost.rate(expected, verify_s + wait_s)
     rows = 1 + length
     return texts * expected / max(cost.step_s(texts * rows), cost.step_s(rows) + wait_s)
