@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from common import priority
 from common.errors import PacelineError
@@ -47,7 +47,7 @@ which speculation is measured against, are left as they are."""
 
 _OF_A_BEAT = 0.5
 """Part of the time between two messages that a call may take: what comes of it waits for the next
-message, and who joins or leaves for the pass under way."""
+message anyway. Who joins or is cancelled waits for one pass, who has all its text for the call."""
 
 _MOST_PASSES = 64
 
@@ -214,7 +214,7 @@ class Engine:
             return False
         self._gauges.stepping(batch, len(self._scheduler.running), now)
         tokens, started = self._tokens, time.perf_counter()
-        passes = self._roll(batch, self._passes(batch))
+        passes = self._roll(batch)
         if not passes:
             self._run_and_commit(batch)
             passes = 1
@@ -252,8 +252,13 @@ class Engine:
         find = self._scheduler.proposer
         return rolling.passes(batch, most, lambda sequence: find(sequence).rests(sequence))
 
-    def _roll(self, batch: list[Work], count: int) -> int:
-        """Runs several passes and commits what they bring; returns how many, 0 for none."""
+    def _roll(self, batch: list[Work]) -> int:
+        """Runs several passes, where they may be one call, and commits what they bring.
+
+        Returns:
+            How many; 0 where nothing was run.
+        """
+        count = self._passes(batch)
         if count < 2:
             return 0
         try:
@@ -263,11 +268,12 @@ class Engine:
             return 0
         self._take_notes()
         try:
-            self._announce(
+            news = [
                 (work.sequence, self._commit_tokens(work, ids))
                 for work, ids in zip(batch, found, strict=True)
                 if not work.sequence.gone
-            )
+            ]
+            self._announce(news)
         except Exception as error:
             self._fail(batch, error)
         return passes
@@ -307,11 +313,10 @@ class Engine:
                 news.append((work.sequence, event))
         self._announce(news)
 
-    def _announce(self, news: Iterable[tuple[Sequence, Event]]) -> None:
+    def _announce(self, news: list[tuple[Sequence, Event]]) -> None:
         """Tells drafters first and then everyone."""
-        found = list(news)
         self.methods.flush()
-        for sequence, event in found:
+        for sequence, event in news:
             sequence.listener(event)
 
     def _commit_round(self, work: Work, scores: Scores) -> Event:
@@ -352,6 +357,7 @@ class Engine:
         taken = sequence.commit(found)
         ids = found[:taken]
         self._computed(sequence, taken)
+        self._scheduler.waiting.charge(sequence, taken - 1)  # beside the first, as it was scheduled
         for _ in ids:
             sequence.counts.add_round(0, 0, ())
         assert work.tree is not None

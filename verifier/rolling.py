@@ -1,8 +1,8 @@
 """Several passes in one call of the model, of texts for which nothing is drafted.
 
-What lies between two passes of many texts takes as long as half a pass of a small model, and its
-threads find their caches swept each time. Nothing has to lie there: the messages of a stream are
-some passes apart, and a text's own sampling says which token follows which.
+What lies between two passes takes some 25 us for each text, with sixteen of them a quarter of a
+small model's pass. Nothing has to lie there: the messages of a stream are some passes apart, and a
+text's own sampling says which token follows which.
 """
 
 from __future__ import annotations

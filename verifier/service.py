@@ -42,7 +42,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         eos: Ids that end the model's texts.
         sessions: Fences them.
         interval_s: Time between two messages of one stream where there are few, in seconds; what
-            is committed meanwhile travels together. The first and the last go at once.
+            is committed meanwhile travels together. The first and the last go as soon as the engine
+            tells of them.
         traces: Makes a span of each request.
         round_ratio: Share of a traced request's rounds that get spans, too.
     """

@@ -87,7 +87,8 @@ class DraftProposer:
         session = DraftSession(self._next_id, self._pairing.first_length())
         self._sessions[sequence] = session
         self._by_id[session.id] = session
-        if self._scout is None and self._scouts < _MOST_SCOUTS and not self._pairing.acquainted:
+        wanted = self._scout is None and self._scouts < _MOST_SCOUTS
+        if wanted and sequence.request.drafters and not self._pairing.acquainted:
             self._scout, self._scouts = sequence, self._scouts + 1
         now = time.monotonic()
         if self._drafting(sequence, now):

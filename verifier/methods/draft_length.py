@@ -259,11 +259,10 @@ def gain(
     for length in range(1, most + 1):
         right *= acceptance
         expected += right
-        rows, wait = 1 + length, draft_s(length)
+        wait = draft_s(length)
         taken = texts * wait / processors if processors else 0.0
-        seconds = max(cost.step_s(texts * rows) + taken, cost.step_s(rows) + wait)
-        best = max(best, texts * expected / seconds)
-    return best * cost.step_s(texts) / texts
+        best = max(best, _rate_of_several(cost, length, expected, wait, texts, taken))
+    return best / _rate_of_several(cost, 0, 1.0, 0.0, texts)
 
 
 def _alike(one: float, other: float) -> bool:
@@ -310,5 +309,18 @@ def _rate(
     """Tokens a second of everybody, where rounds have drafts of a length and wait for them."""
     if texts == 1:
         return cost.rate(expected, verify_s + wait_s)
+    return _rate_of_several(cost, length, expected, wait_s, texts)
+
+
+def _rate_of_several(
+    cost: StepCost,
+    length: int,
+    expected: float,
+    wait_s: float,
+    texts: int,
+    taken_s: float = 0.0,
+) -> float:
+    """The same where there are no others, and drafting takes so many seconds from the passes."""
     rows = 1 + length
-    return texts * expected / max(cost.step_s(texts * rows), cost.step_s(rows) + wait_s)
+    seconds = max(cost.step_s(texts * rows) + taken_s, cost.step_s(rows) + wait_s)
+    return texts * expected / seconds

@@ -177,14 +177,26 @@ typedef struct {
     int *status;          /* [count] */
 } Roll;
 
-/* When rows have gone far enough, of those from some row on. */
-static Ends ends_from(const Ends *ends, long row)
+/* How a part rolls whose rows begin with some row of all, with room for what that points to. */
+static Rolling rolling_from(const Rolling *how, long row, Ends *ends, Limits *limits)
 {
-    Ends own = *ends;
-    own.chances += row * ends->ranges;
-    own.least += row * ends->longest;
-    own.tokens += row;
-    own.right += row;
+    Rolling own = *how;
+    if (how->drawings)
+        own.drawings += row;
+    if (how->ends) {
+        *ends = *how->ends;
+        ends->chances += row * ends->ranges;
+        ends->least += row * ends->longest;
+        ends->tokens += row;
+        ends->right += row;
+        own.ends = ends;
+    }
+    if (how->limits) {
+        *limits = *how->limits;
+        limits->tokens += row;
+        limits->starts += row;
+        own.limits = limits;
+    }
     return own;
 }
 
@@ -197,21 +209,9 @@ static int run_level(const Roll *roll, const Batch *batch, int part)
 /* Rolls on with a part, whose rows begin with some row of all. */
 static int roll_on(const Roll *roll, int part, long first)
 {
-    const Rolling *how = roll->how;
-    Rolling own = *how;
     Ends ends;
     Limits limits;
-    if (how->drawings)
-        own.drawings += first;
-    if (how->ends) {
-        ends = ends_from(how->ends, first);
-        own.ends = &ends;
-    }
-    if (how->limits) {
-        limits = (Limits){how->limits->tokens + first, how->limits->stops,
-                          how->limits->starts + first};
-        own.limits = &limits;
-    }
+    const Rolling own = rolling_from(roll->how, first, &ends, &limits);
     const Batch *batch = roll->parts + part;
     Batch next;
     long rows = batch->wanted_rows, longest = 0, vocab = roll->model->head.out;

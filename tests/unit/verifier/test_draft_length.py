@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from verifier.cost import StepCost
@@ -298,5 +298,6 @@ def test_what_is_foretold_of_several_texts(
 
     length = DraftLength(Acceptance(prior=acceptance), trial=0)
     chosen = length.choose(8, cost, lambda tokens: way_ms / 1e3, texts=texts)
+    assume(abs(foretold() - 1) > 1e-9)  # nor do rounded numbers say which is more
     assert (foretold() > 1) is (chosen > 0)
     assert 0 < foretold(processors) <= foretold()

@@ -438,21 +438,16 @@ def test_where_drafts_no_longer_pay_a_mirror_ends_soon(warm: bool, clock: Clock)
 
 
 def known(link: Link, answer_s: float = 0.0005) -> None:
-    """A drafter of which others have had drafts."""
+    """Others have had drafts of it; where answers take ten milliseconds, none pays."""
     for _ in range(40):
         link.meter.checked(4, 2)
         link.clock.answered(4, answer_s)
 
 
-def far_away(link: Link, answer_s: float) -> None:
-    """And so far away that no draft pays."""
-    known(link, answer_s)
-
-
 def test_a_drafter_that_is_too_far_away_for_any_text_is_probed_now_and_then(clock: Clock) -> None:
     """For a small share of the time: its mirrors and drafts would slow every text down."""
     link = Link()
-    far_away(link, 0.010)
+    known(link, answer_s=0.010)
     table = Table(link, draft_tokens=0)
     table.proposer.close(table.sequence)
     assert len(link.opened) == 1, "the first is a probe"
@@ -479,7 +474,7 @@ def test_a_probe_ends_with_its_first_answer_where_that_is_slow(
 ) -> None:
     """The text leaves the drafter soon; a quick one's drafts are tried, though never yet right."""
     link = Link()
-    far_away(link, 0.010)
+    known(link, answer_s=0.010)
     for _ in range(400):
         link.meter.checked(4, 0)
     table = Table(link, draft_tokens=0)
@@ -500,7 +495,7 @@ def test_a_session_leaves_a_drafter_that_has_become_too_slow(clock: Clock) -> No
     link = Link()
     table = Table(link, draft_tokens=0)
     table.warm()
-    far_away(link, 0.010)
+    known(link, answer_s=0.010)
     link.clock.probed(clock.now, 0.010)
     rounds = 0
     while not link.closed and rounds < 100:
@@ -514,7 +509,7 @@ def test_a_session_leaves_a_drafter_that_has_become_too_slow(clock: Clock) -> No
         table.round(9)
     assert len(link.opened) == 1, "and does not come back at once"
     clock.now += 3
-    far_away(link, 0.0001)
+    known(link, answer_s=0.0001)
     table.round(9)
     assert len(link.opened) == 2
     table.warm(incarnation=2)
@@ -708,6 +703,21 @@ def test_scouts_find_out_what_an_unknown_drafter_is_worth(answers: bool, clock: 
             table.proposer.open(sequence)
         table.proposer.close(sequence)
     assert len(link.opened) == (1 if answers else draft._MOST_SCOUTS)
+
+
+def test_who_names_no_drafter_is_no_scout(clock: Clock) -> None:
+    link = Link()
+    table = Table(link, draft_tokens=0)
+    table.proposer.close(table.sequence)
+    table.proposer._gate = Found(pays=False)
+    request = replace(table.sequence.request, drafters=())
+    for ticket in range(2 * draft._MOST_SCOUTS):
+        lonely = Sequence(request, lambda event: None, KvLease(BlockManager(4, 16)), ticket=ticket)
+        table.proposer.open(lonely)
+        table.proposer.close(lonely)
+    before = len(link.opened)
+    table.proposer.open(_another(table, 0))
+    assert len(link.opened) == before + 1
 
 
 def _another(table: Table, number: int) -> Sequence:
