@@ -33,7 +33,9 @@ class Round(NamedTuple):
 
     def least_of(self, token: int) -> float:
         """Of the token after so many."""
-        return self.least[min(token, len(self.least) - 1)] if self.least else 0.0
+        if token < len(self.least):
+            return self.least[token]
+        return self.least[-1] if self.least else 0.0
 
 
 @dataclass(eq=False)
@@ -73,9 +75,10 @@ class Branch:
     def _take(self, chances: Chances) -> int:
         """Takes what is chosen after the leaf as long as it is worth it; returns how much."""
         ids, before = self.ids, len(self.ids)
+        chance_of, least_of = chances.of_lead, self.outcome.least_of
         for token, lead in self.leaf.choices():
-            right = self.right * chances.of_lead(lead)
-            enough = right < self.outcome.least_of(len(ids))
+            right = self.right * chance_of(lead)
+            enough = right < least_of(len(ids))
             if not enough or not ids:
                 ids.append(token)
                 self.right = right

@@ -76,6 +76,7 @@ class Mirror:
     """Scratch slots no node has."""
     unplanned: bool = False
     """Whether further outcomes of the chain in flight may be drafted for: see `look_ahead`."""
+    _outlook: list[tuple[Node, int]] | None = None  # further outcomes, the likeliest last
     _ahead: dict[Outcome, int] = field(
         default_factory=dict
     )  # begun; lengths of those that are sent
@@ -231,15 +232,15 @@ class Mirror:
             return
         begun = len(self.branches) + (not self._ends_known)  # that after all of the chain, if any
         most = len(self.free) // (self.round.draft_tokens + 1) - begun
-        for node, token in outcomes(
-            self.root,
-            self.chain,
-            self.chances,
-            self.round.fanout,
-            min(max(most, 0), _WAVE),
-            self._ahead,
-        ):
-            self._start(node, token, self.round.draft_tokens)
+        if self._outlook is None:
+            found = outcomes(self.root, self.chain, self.chances, self.round.fanout)
+            self._outlook = found[::-1]
+        wave = min(most, _WAVE)
+        while self._outlook and wave > 0:
+            node, token = self._outlook.pop()
+            if (node.position - self.root.position, token) not in self._ahead:
+                self._start(node, token, self.round.draft_tokens)
+                wave -= 1
 
     def _aim(self, ended: Round, checked: int) -> None:
         """Sets what is to be drafted after an outcome, from what is drafted already.
@@ -251,6 +252,7 @@ class Mirror:
         self.round = ended if ended.draft_tokens or ended.verifying else None
         self.answered = self.unplanned = checked > 0
         self.branches, self._ahead, self._ends_known = [], {}, False
+        self._outlook = None
         wanted, least = (checked, ()) if checked else (ended.draft_tokens, ended.least)
         outcome = ended._replace(least=least)
         self._due_branch = Branch(outcome, self.root, min(wanted, self.room))
@@ -274,7 +276,7 @@ class Mirror:
     def _look_beyond(self) -> None:
         """Plans the branch for the outcome in which all of the chain is right."""
         assert self.round is not None
-        self._ends_known = True
+        self._ends_known, self._outlook = True, None  # more can be said
         end = self.chain[-1]
         room = len(self.free) > self.round.draft_tokens
         if end.choice is not None and room and self.round.fanout and self.round.draft_tokens:

@@ -31,11 +31,12 @@ class Tail(NamedTuple):
     """How much less the scores of those are than the choice's, its own 0 included; None where the
     next best are not known."""
 
-    def lead(self, at: int) -> float | None:
-        """See `Node.lead`."""
+    def choices(self) -> Iterator[tuple[int, float | None]]:
+        """See `Node.choices`."""
         if self.behind is None:
-            return None
-        return self.behind[at][1] if len(self.behind[at]) > 1 else math.inf
+            return ((ids[0], None) for ids in self.ids)
+        lines = zip(self.ids, self.behind, strict=True)
+        return ((ids[0], gaps[1] if len(gaps) > 1 else math.inf) for ids, gaps in lines)
 
 
 @dataclass(eq=False)
@@ -83,8 +84,7 @@ class Node:
         if self.choice is not None:
             yield self.choice, self.lead()
         if self.tail is not None:
-            for at, ids in enumerate(self.tail.ids):
-                yield ids[0], self.tail.lead(at)
+            yield from self.tail.choices()
 
     def slots(self) -> Sequence[int]:
         """Of it and its tail, as far as they have any."""

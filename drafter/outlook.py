@@ -14,11 +14,12 @@ The same chances say how long a branch is worth checking.
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect
-from collections.abc import Collection, Sequence
-from itertools import pairwise
-
-import numpy as np
+from collections.abc import Sequence
+from itertools import chain as joined
+from itertools import pairwise, repeat
+from operator import itemgetter
 
 from drafter.nodes import Node
 
@@ -46,7 +47,7 @@ Outcome = tuple[int, int]
 class Chances:
     """How often tokens were right, by how far scores were apart."""
 
-    bounds = np.array(_BOUNDS, dtype=np.float32)
+    bounds = array("f", _BOUNDS)
     """Between ranges of how far."""
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Chances:
         self._tested = [[_PRIOR] * len(gaps) for _ in self._chances]
         self._right = [[_PRIOR * chance for chance in line] for line in self._chances]
         self._all = (_PRIOR * _ACCEPTED, _PRIOR)  # choices that were right, and all
-        self.by_range = np.array(choice, dtype=np.float32)
+        self.by_range = array("f", choice)
         """That a choice is right, for each range."""
 
     def of_choice(self, node: Node) -> float:
@@ -69,11 +70,12 @@ class Chances:
         if lead is None:
             right, tested = self._all
             return right / tested
-        return self._at(0, lead)
+        return self._chances[0][bisect(_BOUNDS, lead)]
 
     def of_others(self, node: Node) -> list[float]:
         """Chance of each of the next best tokens there."""
-        return [self._at(rank, gap) for rank, gap in enumerate(node.behind or (), 1)]
+        gaps, lines = node.behind or (), joined(self._chances[1:], repeat(self._chances[-1]))
+        return [line[bisect(_BOUNDS, gap)] for gap, line in zip(gaps, lines, strict=False)]
 
     def observe(self, chain: Sequence[Node], root: Node, ids: Sequence[int]) -> None:
         """Learns from a round.
@@ -95,9 +97,6 @@ class Chances:
             if node.choice != token:
                 break  # other methods may have gone on
 
-    def _at(self, rank: int, gap: float) -> float:
-        return self._chances[min(rank, _RANKS)][bisect(_BOUNDS, gap)]
-
     def _count(self, rank: int, gap: float, right: bool) -> None:
         line, at = min(rank, _RANKS), bisect(_BOUNDS, gap)
         rights, tested = self._right[line], self._tested[line]
@@ -108,22 +107,15 @@ class Chances:
 
 
 def outcomes(
-    root: Node,
-    chain: Sequence[Node],
-    chances: Chances,
-    fanout: int,
-    most: int,
-    known: Collection[Outcome] = (),
+    root: Node, chain: Sequence[Node], chances: Chances, fanout: int
 ) -> list[tuple[Node, int]]:
-    """The likeliest outcomes of a chain in flight, as far as it has been computed.
+    """The outcomes of a chain in flight that are worth a row, as far as it has been computed.
 
     Args:
         root: The node before it.
         chain: It.
         chances: What rounds have shown.
         fanout: Most bonus guesses for each accepted length, beside the choice after all of it.
-        most: Most outcomes.
-        known: Outcomes that are not wanted.
 
     Returns:
         For each the last accepted node and the bonus, likeliest first.
@@ -133,18 +125,14 @@ def outcomes(
     for accepted, node in enumerate((root, *chain)):
         if node.behind is None or reached < _LEAST:
             break
-        guesses = list(zip(chances.of_others(node), node.others, strict=True))[:fanout]
-        right = chances.of_choice(node)
-        if accepted == len(chain) and node.choice is not None:
-            guesses.append((right, node.choice))
-        found.extend(
-            (reached * chance, node, token)
-            for chance, token in guesses
-            if reached * chance >= _LEAST and (accepted, token) not in known
-        )
-        reached *= right
-    found.sort(key=lambda outcome: -outcome[0])
-    return [(node, token) for _, node, token in found[:most]]
+        for chance, token in zip(chances.of_others(node)[:fanout], node.others, strict=False):
+            if reached * chance >= _LEAST:
+                found.append((reached * chance, node, token))
+        reached *= chances.of_choice(node)
+        if accepted == len(chain) and node.choice is not None and reached >= _LEAST:
+            found.append((reached, node, node.choice))
+    found.sort(key=itemgetter(0), reverse=True)
+    return [(node, token) for _, node, token in found]
 
 
 def _counted(right: float, tested: float, new: bool) -> tuple[float, float]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ids
 
-import numpy as np
-
 from common.model.native import Certainty
 from common.model.runner import Runner
 from common.model.sampling import rank
@@ -81,8 +79,10 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[
             node.rank(unsure.ids, unsure.behind if ranks > 1 else None)
             continue
         mirror.free.extend(own[known - 1 :])
-        best = [_survivors(line, ranks) for line in ids[index][:known]]
-        gaps = [line[: len(kept)] for line, kept in zip(behind[index], best, strict=False)]
+        best, gaps = ids[index][:known], behind[index][:known]
+        if drawn:  # else there is a score for every token
+            best = [_survivors(line, ranks) for line in best]
+            gaps = [line[: len(kept)] for line, kept in zip(gaps, best, strict=True)]
         _follow(mirror, node, own[: known - 1], best, gaps if ranks > 1 else None)
     return len(rolled.ids), sum(counts)
 
@@ -124,7 +124,7 @@ def _follow(
 
 def _certainty(ends: Ids[tuple[Mirror, Node]]) -> Certainty:
     """How far to go on after these nodes."""
-    chances = np.stack([mirror.chances.by_range for mirror, _ in ends])
+    chances = [mirror.chances.by_range for mirror, _ in ends]
     limits = [mirror.limit(node) for mirror, node in ends]
     least, tokens, right = zip(*limits, strict=True)
     return Certainty(Chances.bounds, chances, least, tokens, right)

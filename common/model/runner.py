@@ -151,14 +151,14 @@ class Runner:
         roll = self.loaded.forward.roll
         return roll(segments, slots, best, certainty, news, drawings, limits)
 
-    @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first."""
         if isinstance(self.loaded.forward, NativeModel):
             self.loaded.forward.move(moves)
             return
-        pairs = torch.tensor(moves, dtype=torch.int64, device=self.loaded.device)
-        self.pool.move(pairs[:, 0], pairs[:, 1])
+        with torch.inference_mode():
+            pairs = torch.tensor(moves, dtype=torch.int64, device=self.loaded.device)
+            self.pool.move(pairs[:, 0], pairs[:, 1])
 
     @torch.inference_mode()
     def _learn_shapes(self) -> None:

@@ -44,10 +44,10 @@ _OF_ONE_TEXT = 12
 class Certainty(NamedTuple):
     """How likely tokens are right, and how likely what is still computed has to be."""
 
-    bounds: np.ndarray
-    """Rising, float32 `[ranges - 1]`: of how far the second best score is behind the best."""
-    chances: np.ndarray
-    """That the token with the best is right, of each row, float32 `[M, ranges]`."""
+    bounds: Sequence[float]
+    """Rising, `[ranges - 1]`: of how far the second best score is behind the best."""
+    chances: Sequence[Sequence[float]]
+    """That the token with the best is right, of each row, `[M, ranges]`."""
     least: Sequence[Sequence[float]]
     """Of each row, `[M]`: it ends before the first token with which all chances multiply to less
     than that token's number here. The last holds for all further ones; without any it goes on."""
@@ -254,8 +254,9 @@ class NativeModel:
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first."""
         self._bind()
-        slots = np.array(moves, dtype=np.int64).T.copy()  # [2, moves]
-        sources = address(slots)
+        slots = array("q", [source for source, _ in moves])
+        slots.fromlist([target for _, target in moves])
+        sources = slots.buffer_info()[0]
         targets = sources + len(moves) * slots.itemsize
         self._decoder.move(self._model, len(moves), sources, targets)
 
@@ -303,15 +304,16 @@ def _ends(certainty: Certainty | None) -> tuple[Any, object]:
     if certainty is None:
         return None, None
     longest = max(map(len, certainty.least)) or 1
-    lines = [
-        [*line] + [line[-1] if line else 0.0] * (longest - len(line)) for line in certainty.least
-    ]
-    least = np.array(lines, dtype=np.float32)  # [M, longest]
-    tokens = np.array(certainty.tokens, dtype=np.int64)
-    right = np.array(certainty.right, dtype=np.float32)
-    arrays = (certainty.bounds, certainty.chances, least, tokens, right)
-    ends = Ends(certainty.chances.shape[1], longest, *map(address, arrays))
-    return pointer(ends), arrays
+    chances, least = array("f"), array("f")  # [M, ranges], [M, longest]
+    for line in certainty.chances:
+        chances.extend(line)
+    for prices in certainty.least:
+        least.extend(prices)
+        least.extend([prices[-1] if prices else 0.0] * (longest - len(prices)))
+    bounds, right = array("f", certainty.bounds), array("f", certainty.right)
+    arrays = (bounds, chances, least, array("q", certainty.tokens), right)
+    addresses = (numbers.buffer_info()[0] for numbers in arrays)
+    return pointer(Ends(len(bounds) + 1, longest, *addresses)), arrays
 
 
 def _limits(limits: Sequence[Limit]) -> tuple[Any, object]:
@@ -321,8 +323,8 @@ def _limits(limits: Sequence[Limit]) -> tuple[Any, object]:
     stops = [token for limit in limits for token in limit.stops]
     starts = [0, *itertools.accumulate(len(limit.stops) for limit in limits)]
     lists = ([limit.tokens for limit in limits], stops, starts)
-    arrays = [np.array(numbers, dtype=np.int64) for numbers in lists]
-    return pointer(Limits(*map(address, arrays))), arrays
+    arrays = [array("q", numbers) for numbers in lists]
+    return pointer(Limits(*(numbers.buffer_info()[0] for numbers in arrays))), arrays
 
 
 def can_run(model: Any) -> bool:
