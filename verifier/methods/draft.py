@@ -218,8 +218,10 @@ class DraftProposer:
             assert session.key is not None
             seconds = max(_came_at(wave) - session.sent_at, 0.0)
             session.link.clock.answered(len(branch), seconds, probe=session.probe)
-            if session.probe and self._pairing.too_far(session.link):
-                session.length.stop_trial()
+            if session.probe:
+                session.length.reconsider()
+                if self._pairing.too_far(session.link):
+                    session.length.stop_trial()
             session.probe = False
             session.link.meter.answered(len(branch), seconds)
             self._take(session, branch.cut(session.wanted), session.key)

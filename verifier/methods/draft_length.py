@@ -39,10 +39,9 @@ _BUSY = 2.0
 """About how many times as long answers take of a drafter that several texts have drafting ahead:
 else it would seem worth it because it is done."""
 
-_ALIKE = 0.05
-"""Costs, and chances that a token is wrong or a branch missing, may change by so much of themselves
-before a choice is made again: it is flat at its best, and to make it takes a third of what a row
-does."""
+STANDS = 8
+"""Rounds for which a choice stands in the same case: what it rests on changes little in a few, it
+is flat at its best, and to make it takes a third of what a row does."""
 
 _TRIAL_ROUNDS = 8
 """Rounds that a session drafts in any case where its drafter is not known yet."""
@@ -128,9 +127,9 @@ class DraftLength:
         below which the token costs more than it brings. None where no length was ever chosen."""
         self.ahead = True
         """Whether it is worth drafting ahead: others do not fill the time that a draft takes."""
-        self._best = 0  # as last chosen, and what that rests on
+        self._best = 0  # as last chosen, for which case, and for how many further rounds
         self._case: tuple[int, int, bool] = (0, 0, False)
-        self._costs: tuple[float, ...] = ()
+        self._stands = 0
         self._trial = trial
         self._rest = _FIRST_REST
         self._resting = 0
@@ -155,6 +154,10 @@ class DraftLength:
             0 where none was to be.
         """
         return self._seconds[length] if length < len(self._seconds) else 0.0
+
+    def reconsider(self) -> None:
+        """Has the next choice made anew: what the last one rests on is long past."""
+        self._stands = 0
 
     def stop_trial(self) -> None:
         """Drafts from now on only where that pays, and tries again late where it does not."""
@@ -186,11 +189,12 @@ class DraftLength:
             self._resting -= 1
             return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
         trial = self._trial > 0 and most > 0  # too early to give up
-        case, wrong = (most, texts, trial), (1 - self.acceptance.rate, 1 - foresight)
-        costs = (cost.round_s(most), draft_s(1), draft_s(most), slowness, *cost.others, *wrong)
-        if not self._best or case != self._case or not all(map(_alike, costs, self._costs)):
-            self._case, self._costs = case, costs
-            self._choose(most, cost, draft_s, foresight, slowness, texts, trial=trial)
+        case = (most, texts, trial)
+        if self._stands and case == self._case:
+            self._stands -= 1
+            return self._best
+        self._choose(most, cost, draft_s, foresight, slowness, texts, trial=trial)
+        self._case, self._stands = case, STANDS - 1 if self._best else 0
         return self._best
 
     def _choose(
@@ -263,10 +267,6 @@ def gain(
         taken = texts * wait / processors if processors else 0.0
         best = max(best, _rate_of_several(cost, length, expected, wait, texts, taken))
     return best / _rate_of_several(cost, 0, 1.0, 0.0, texts)
-
-
-def _alike(one: float, other: float) -> bool:
-    return abs(one - other) <= _ALIKE * abs(other)
 
 
 def _drafts_s(

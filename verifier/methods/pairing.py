@@ -156,7 +156,7 @@ class Pairing:
 
     def pays(self, link: DraftLink) -> bool:
         """Whether a text like others would have drafts of this drafter."""
-        return self._choose(self._length(link), link, self.draft_tokens) > 0
+        return self._choose(self._length(link), link) > 0
 
     @property
     def acquainted(self) -> bool:
@@ -181,7 +181,7 @@ class Pairing:
     def too_far(self, link: DraftLink) -> bool:
         """Whether its drafts would not pay though every token of them were right."""
         perfect = DraftLength(Acceptance(prior=1.0), trial=0)
-        return self._choose(perfect, link, self.draft_tokens) == 0
+        return self._choose(perfect, link) == 0
 
     def wish(self, request: Request, length: DraftLength, link: DraftLink, room: int) -> Wish:
         """What to ask for a text's next round: what its request says, or what pays.
@@ -194,18 +194,17 @@ class Pairing:
         """
         if request.draft_tokens:
             return Wish(max(min(request.draft_tokens, room), 0), self.fanout)
-        most = max(min(self.draft_tokens, room), 0)
-        best = self._choose(length, link, most)
-        if not best:
+        best, most = self._choose(length, link), min(self.draft_tokens, room)
+        if not best or most <= 0:
             return Wish()
         fanout = self.fanout if length.ahead else 0
         if not any(length.least):  # rows cost nothing
-            return Wish(best, fanout)
+            return Wish(min(best, most), fanout)
         return Wish(most, fanout, length.least)
 
-    def _choose(self, length: DraftLength, link: DraftLink, most: int) -> int:
-        """The draft length that pays best."""
-        clock = link.clock
+    def _choose(self, length: DraftLength, link: DraftLink) -> int:
+        """The draft length that pays best, where there is room for it."""
+        clock, most = link.clock, self.draft_tokens
         foresight, slowness = clock.foresight, clock.slowness
         return length.choose(most, self.cost, clock.cost.at, foresight, slowness, self.texts())
 
