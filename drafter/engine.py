@@ -263,6 +263,8 @@ class DraftEngine:
             self._meter.add(seconds)
             self.totals.steps.observe(seconds)
         self._send()
+        for item in batch:
+            item.mirror.learn()
         return bool(batch)
 
     def wait(self, most_s: float = 0.5) -> None:

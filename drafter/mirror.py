@@ -76,6 +76,7 @@ class Mirror:
     """Scratch slots no node has."""
     unplanned: bool = False
     """Whether further outcomes of the chain in flight may be drafted for: see `look_ahead`."""
+    _lesson: tuple[Ids[Node], Node, Ids[int]] | None = None  # see `Chances.observe`
     _outlook: list[tuple[Node, int]] | None = None  # further outcomes, the likeliest last
     _ahead: dict[Outcome, int] = field(
         default_factory=dict
@@ -161,9 +162,10 @@ class Mirror:
             Slots to copy keys and values from and to, before anything else is computed.
         """
         assert self.lease.capacity >= len(self.ids) + len(ended.ids)
+        self.learn()
         sent = 0
         if self._checked_by(ended):
-            self.chances.observe(self.chain, self.root, ended.ids)
+            self._lesson = (self.chain, self.root, ended.ids)
             sent = self._ahead.get((ended.accepted, ended.ids[-1]), 0)
         right = self.root.follow(ended.ids)
         moves = self._keep(right)
@@ -180,6 +182,15 @@ class Mirror:
             mark(self.seen, ended.ids)
         self._aim(ended, ended.verifying or min(sent, ended.draft_tokens))
         return moves
+
+    def learn(self) -> None:
+        """Counts what the last round has shown: when there is time, for drafts may be waited for.
+
+        Another round counts it in any case.
+        """
+        if self._lesson is not None:
+            self.chances.observe(*self._lesson)
+            self._lesson = None
 
     def chosen(self, node: Node) -> None:
         """Takes note that a node was computed: the chain or its branch grows by its choice."""
