@@ -183,9 +183,7 @@ class Pair:
             return cls(Engine(target, config, heads=heads, interval_s=interval_s))
         link = LocalLink(DraftEngine(draft, DraftConfig()), fault)
         engine = Engine(target, config, lambda address: link, heads=heads, interval_s=interval_s)
-        proposer = engine.methods.single["draft"]
-        assert isinstance(proposer, DraftProposer)
-        link.proposer = proposer
+        link.proposer = engine.methods.draft
         return cls(engine, link)
 
     def submit(self, prompt: Sequence[int], max_tokens: int, **options: object) -> Collected:

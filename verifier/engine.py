@@ -15,28 +15,23 @@ from common.errors import PacelineError
 from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
-from common.model.segment import tree_slots
-from common.model.tree import TokenTree
 from verifier import rolling
 from verifier.acceptance import rules
-from verifier.acceptance.base import Scores
 from verifier.acceptance.typical import Typical
 from verifier.choice import MethodChoice
+from verifier.committer import Committer
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.gauges import Gauges, Load
 from verifier.intake import Intake
 from verifier.mailbox import beat_s
 from verifier.methods import Methods, Parts
-from verifier.methods.base import Outcome
-from verifier.methods.draft import DraftProposer
 from verifier.methods.draft_link import LinkSource
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
-from verifier.round_times import RoundTimes
 from verifier.scheduler import Scheduler, Work
 from verifier.scoring import Scored, score
-from verifier.sequence import Event, Limits, Listener, Request, Sequence, Source, validate
+from verifier.sequence import Event, Limits, Listener, Request, Sequence, validate
 from verifier.totals import Totals
 
 _log = logging.getLogger(__name__)
@@ -94,7 +89,10 @@ class Engine:
         )
         self.methods = Methods(parts)
         """What drafts."""
-        self._rules = rules(Typical(threshold=config.typical_threshold, alpha=config.typical_alpha))
+        self.totals = Totals()
+        """What was done so far."""
+        acceptances = rules(Typical(threshold=config.typical_threshold, alpha=config.typical_alpha))
+        self._committer = Committer(runner, acceptances, self.methods, self.totals)
         self._choice = MethodChoice(tuple(self.methods.single), self._cost)
         self._scheduler = Scheduler(config, lambda sequence: self.methods.find(sequence.method))
         self.limits = Limits(
@@ -102,15 +100,13 @@ class Engine:
             max_len=runner.max_len,
             max_draft_tokens=config.max_draft_tokens,
             methods=tuple(self.methods.single),
-            acceptances=tuple(self._rules),
+            acceptances=tuple(acceptances),
         )
         """What requests are checked against."""
         self._inbox = Inbox()
         self._intake = Intake(config, runner.pool.blocks)
         self._ran = False  # the last step had a batch
-        self._meter, self._tokens, self._gauges = StepMeter(), 0, Gauges(config)
-        self.totals = Totals()
-        """What was done so far."""
+        self._meter, self._gauges = StepMeter(), Gauges(config)
 
     # From any thread.
 
@@ -186,8 +182,6 @@ class Engine:
         blocks = self._runner.pool.blocks
         running, now = len(self._scheduler.running), time.monotonic()
         waiting = max(self.live - running, 0)
-        draft = self.methods.single["draft"]
-        assert isinstance(draft, DraftProposer)
         return Load(
             running,
             waiting,
@@ -195,10 +189,10 @@ class Engine:
             blocks.available,
             self._meter.mean_ms,
             self._meter.steps,
-            self._tokens,
+            self._committer.tokens,
             self._gauges.queue_wait_s.at(now, held=waiting > 0) * 1e3,
             self._gauges.occupancy.at(now),
-            draft.wait.at(now) * 1e3,
+            self.methods.draft.wait.at(now) * 1e3,
             self._cost.plain_s * 1e3,
         )
 
@@ -213,7 +207,7 @@ class Engine:
         if not batch:
             return False
         self._gauges.stepping(batch, len(self._scheduler.running), now)
-        tokens, started = self._tokens, time.perf_counter()
+        tokens, started = self._committer.tokens, time.perf_counter()
         passes = self._roll(batch)
         if not passes:
             self._run_and_commit(batch)
@@ -226,7 +220,7 @@ class Engine:
             self._cost.observe(
                 rows=sum(work.batch_rows for work in batch),
                 sequences=len(batch),
-                tokens=(self._tokens - tokens) // passes,
+                tokens=(self._committer.tokens - tokens) // passes,
                 seconds=seconds,
             )
         return True
@@ -268,15 +262,22 @@ class Engine:
             return 0
         self._take_notes()
         try:
-            news = [
-                (work.sequence, self._commit_tokens(work, ids))
-                for work, ids in zip(batch, found, strict=True)
-                if not work.sequence.gone
-            ]
-            self._announce(news)
+            self._commit_several(batch, found)
         except Exception as error:
             self._fail(batch, error)
         return passes
+
+    def _commit_several(self, batch: list[Work], found: list[list[int]]) -> None:
+        """Keeps the tokens of several passes."""
+        news = []
+        for (sequence, _, tree), ids in zip(batch, found, strict=True):
+            if not sequence.gone:
+                assert tree is not None
+                event = self._committer.commit_several(sequence, tree, ids)
+                # Beside the first, for which it was charged as it was scheduled.
+                self._scheduler.waiting.charge(sequence, len(event.ids) - 1)
+                news.append((sequence, event))
+        self._announce(news)
 
     def _run_and_commit(self, batch: list[Work]) -> None:
         started = time.monotonic()
@@ -307,107 +308,20 @@ class Engine:
             if watch is not None:
                 watch.stepped(started, verified)
             if scores is None:
-                self._computed(work.sequence, work.rows)
+                work.sequence.add_computed(work.rows)
             else:
-                event = self._commit_round(work, scores)
+                event = self._committer.commit(work.sequence, work.rows, scores)
                 news.append((work.sequence, event))
         self._announce(news)
 
     def _announce(self, news: list[tuple[Sequence, Event]]) -> None:
-        """Tells drafters first and then everyone."""
+        """Lets go who is done; tells drafters first and then everyone."""
+        for sequence, event in news:
+            if event.finish:
+                self._finish(sequence)
         self.methods.flush()
         for sequence, event in news:
             sequence.listener(event)
-
-    def _commit_round(self, work: Work, scores: Scores) -> Event:
-        sequence, tree = work.sequence, scores.tree
-        accepted, last = self._rules[sequence.request.acceptance](scores)
-        root = len(sequence.ids) - 1
-        taken = sequence.commit([*(tree.ids[node] for node in accepted), last])
-        kept = accepted[:taken]
-        if kept:
-            self._keep_path(sequence, tree, root, kept)
-        self._computed(sequence, work.rows + len(kept))
-        owners = [tree.owners[node] for node in kept]
-        nodes = tree.draft_tokens
-        drafted = nodes + tree.probes(kept)
-        if not sequence.counts.rounds:
-            self.totals.prompt(sequence.prompt_len, sequence.counts.cached_tokens)
-        sequence.counts.add_round(drafted, len(kept), owners)
-        self.totals.round(sequence.method, drafted, len(kept))
-        whole = nodes > 0 and not tree.children(accepted[-1] if accepted else 0)
-        sources = [Source.ACCEPTED] * len(kept)
-        if taken > len(kept):
-            sources.append(Source.BONUS if whole else Source.RECOVERED)
-        ids = sequence.ids[-taken:]
-        outcome = Outcome(
-            tree=tree,
-            choices=scores.choices,
-            accepted=kept,
-            ids=ids,
-            output=scores.output,
-            at=scores.first + (kept[-1] if kept else 0),
-        )
-        times = self._lap(sequence, drafted, len(kept))
-        return self._close_round(sequence, outcome, sources, times)
-
-    def _commit_tokens(self, work: Work, found: list[int]) -> Event:
-        """Keeps the tokens of several passes without drafts."""
-        sequence = work.sequence
-        taken = sequence.commit(found)
-        ids = found[:taken]
-        self._computed(sequence, taken)
-        self._scheduler.waiting.charge(sequence, taken - 1)  # beside the first, as it was scheduled
-        for _ in ids:
-            sequence.counts.add_round(0, 0, ())
-        assert work.tree is not None
-        outcome = Outcome(tree=work.tree, choices=ids[:1], accepted=(), ids=ids)
-        return self._close_round(sequence, outcome, [Source.RECOVERED] * taken)
-
-    def _close_round(
-        self,
-        sequence: Sequence,
-        outcome: Outcome,
-        sources: list[Source],
-        times: RoundTimes | None = None,
-    ) -> Event:
-        """Tells a sequence's proposer what was committed, and lets it go where that was all."""
-        self._tokens += len(outcome.ids)
-        self._scheduler.proposer(sequence).observe(sequence, outcome)
-        sequence.began_at = sequence.began_at or time.monotonic()
-        if sequence.finished:
-            seconds = time.monotonic() - sequence.began_at
-            self._choice.learn(sequence, seconds, sequence.output_len - 1)
-            self._retire(sequence)
-        counts = sequence.counts.snapshot()
-        return Event(outcome.ids, sources, sequence.finished, counts, times=times)
-
-    def _lap(self, sequence: Sequence, drafted: int, accepted: int) -> RoundTimes | None:
-        """How long the round took, where the request wants to know."""
-        if sequence.stopwatch is None:
-            return None
-        draft = self.methods.single["draft"]
-        assert isinstance(draft, DraftProposer)
-        ready, wire = draft.waited(sequence)
-        now = time.monotonic()
-        return sequence.stopwatch.lap(
-            now, ready_s=ready, wire_s=wire, drafted=drafted, accepted=accepted
-        )
-
-    def _keep_path(self, sequence: Sequence, tree: TokenTree, root: int, kept: list[int]) -> None:
-        """Moves accepted nodes' keys and values to the slots of their positions."""
-        first = tree.path_cover()[0]
-        if kept == first[1 : 1 + len(kept)]:  # they are there
-            return
-        slots = sequence.lease.slots
-        held = tree_slots(tree, root, slots)
-        targets = slots[root + 1 : root + 1 + len(kept)].tolist()  # of one depth after the other
-        moves = [(held[node], to) for node, to in zip(kept, targets, strict=True)]
-        self._runner.move([move for move in moves if move[0] != move[1]])
-
-    def _computed(self, sequence: Sequence, rows: int) -> None:
-        sequence.computed += rows
-        sequence.lease.publish(sequence.ids, sequence.computed)
 
     def _start(self, sequence: Sequence) -> None:
         sequence.method = sequence.counts.method = self._choice.choose(sequence.request)
@@ -420,6 +334,11 @@ class Engine:
             self._report(sequence, error)
             return
         self._scheduler.waiting.append(sequence)
+
+    def _finish(self, sequence: Sequence) -> None:
+        seconds = time.monotonic() - sequence.began_at
+        self._choice.learn(sequence, seconds, sequence.output_len - 1)
+        self._retire(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
         self._intake.leave(sequence.ticket)

@@ -14,7 +14,6 @@ from paceline.v1 import drafter_pb2, worker_pb2
 from common.tls_config import TlsConfig
 from verifier import draft_stream
 from verifier.engine import Engine
-from verifier.methods.draft import DraftProposer
 
 
 class DrafterLinks:
@@ -68,8 +67,7 @@ class DrafterLinks:
         """The link to a drafter; called on the engine's thread."""
         if address not in self._links:
             assert self._engine is not None, "bind comes first"
-            proposer = self._engine.methods.single["draft"]
-            assert isinstance(proposer, DraftProposer)
+            proposer = self._engine.methods.draft
             self._links[address] = draft_stream.GrpcDraftLink(
                 address, self._hello, self._engine, proposer, self._loop, self._tls
             )

@@ -279,6 +279,11 @@ class Sequence:
         """Committed tokens without keys and values; 1 while decoding."""
         return len(self.ids) - self.computed
 
+    def add_computed(self, rows: int) -> None:
+        """Takes note that so many more committed tokens have keys and values."""
+        self.computed += rows
+        self.lease.publish(self.ids, self.computed)
+
     def commit(self, ids: Ids[int]) -> int:
         """Appends ids up to the first that ends the text; returns how many were taken."""
         taken = 0

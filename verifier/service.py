@@ -24,7 +24,6 @@ from verifier.convert import (
 from verifier.engine import Engine
 from verifier.links import DrafterLinks
 from verifier.mailbox import Mailbox, beat_s, next_beat
-from verifier.methods.draft import DraftProposer
 from verifier.round_spans import RoundSpans, results
 from verifier.sequence import Event, Request
 from verifier.sessions import Sessions
@@ -150,8 +149,6 @@ def status(
 ) -> worker_pb2.WatchStatusResponse:
     """The engine's load on the wire, and what its drafters have done."""
     load = engine.load()
-    draft = engine.methods.single["draft"]
-    assert isinstance(draft, DraftProposer)
     return worker_pb2.WatchStatusResponse(
         accepting=engine.accepting,
         running=load.running,
@@ -161,7 +158,7 @@ def status(
         step_ms=load.step_ms,
         steps=load.steps,
         tokens=load.tokens,
-        stale_drafts=draft.stale,
+        stale_drafts=engine.methods.draft.stale,
         stale_epochs=sessions.stale,
         queue_wait_ms=load.queue_wait_ms,
         batch_occupancy=load.occupancy,

@@ -121,9 +121,7 @@ class RunningVerifier:
 
     @property
     def proposer(self) -> DraftProposer:
-        found = self.engine.methods.single["draft"]
-        assert isinstance(found, DraftProposer)
-        return found
+        return self.engine.methods.draft
 
     async def generate(self, request: verifier_pb2.VerifierGenerateRequest) -> Text:
         text = Text()

@@ -98,6 +98,13 @@ class Methods:
         self._remote = [each for each in self.single.values() if isinstance(each, Remote)]
         self._waiting = [each for each in self.single.values() if isinstance(each, Waiting)]
 
+    @property
+    def draft(self) -> DraftProposer:
+        """The one that talks to drafters."""
+        draft = self.single["draft"]
+        assert isinstance(draft, DraftProposer)
+        return draft
+
     def find(self, method: str) -> Proposer:
         """The proposer of a method, or of several joined by `+`, that is valid."""
         found = self._asked.get(method)
