@@ -2,8 +2,12 @@
 
 A table is measured before the engine serves; from then on what steps without drafts really take,
 beside a drafter and other programs, scales it: some of them in a row, for after a wait the caches
-are not what they were. A sequence that drafts k nodes pays their share of a step that runs for
-everybody, so methods compare (tokens of all) / (seconds of the step) with and without them.
+are not what they were. Where all have drafts, nothing more is heard of such steps. But they are not
+slower, by the table, than those with drafts: else one slow moment would be believed for as long as
+drafts seem to be worth it because of that.
+
+A sequence that drafts k nodes pays their share of a step that runs for everybody, so methods
+compare (tokens of all) / (seconds of the step) with and without them.
 """
 
 from __future__ import annotations
@@ -31,6 +35,9 @@ _SMOOTHING = 0.1
 _COLD = 4
 """Steps without drafts, after one with drafts, that do not tell how long they take in a row."""
 
+_ENOUGH_STEPS = 20
+"""Steps with drafts whose average says that the machine is faster than it was."""
+
 _MOST_KNOWN = 4096
 _FAR = 3.0
 """A step that took more than so many times what was expected counts as if it had taken that: it
@@ -52,6 +59,7 @@ class StepCost:
         """As measured."""
         self._known: dict[float, float] = {}  # what was read from it
         self._scale, self._plain = 1.0, 0  # and the steps that say it
+        self._drafted, self._drafts = 0.0, 0  # the same of steps with drafts since then
         self._in_a_row = 0  # of steps without drafts
         self._rows = self._tokens = 0.0  # of the others, in the last step
         self._sequences = 1  # in the last step
@@ -66,12 +74,20 @@ class StepCost:
             seconds: How long it took.
         """
         self._in_a_row = self._in_a_row + 1 if rows == sequences else 0
+        ratio = seconds / self._measured(rows)
         if self._in_a_row > _COLD:
-            self._plain += 1
-            ratio = seconds / self._measured(rows)
+            self._plain, self._drafts = self._plain + 1, 0
             if self._plain > 1:
                 ratio = min(ratio, _FAR * self._scale)
             self._scale += max(_SMOOTHING, 1 / self._plain) * (ratio - self._scale)
+        elif not self._in_a_row:
+            self._drafts += 1
+            if self._drafts > 1:
+                ratio = min(ratio, _FAR * self._drafted)
+            share = max(1 / _ENOUGH_STEPS, 1 / self._drafts)
+            self._drafted += share * (ratio - self._drafted)
+            if self._drafts >= _ENOUGH_STEPS:
+                self._scale = min(self._scale, self._drafted)
         self._sequences = sequences
         others = (sequences - 1) / sequences
         self._rows, self._tokens = rows * others, tokens * others

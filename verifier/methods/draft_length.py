@@ -39,7 +39,7 @@ _BUSY = 2.0
 """About how many times as long answers take of a drafter that several texts have drafting ahead:
 else it would seem worth it because it is done."""
 
-STANDS = 8
+STANDS = 4
 """Rounds for which a choice stands in the same case: what it rests on changes little in a few, it
 is flat at its best, and to make it takes a third of what a row does."""
 

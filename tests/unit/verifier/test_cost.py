@@ -55,12 +55,26 @@ def test_beside_others_the_same_nodes_are_worth_less() -> None:
     assert 1.0 < gain(crowded) < 1.13
 
 
-def test_steps_with_drafts_do_not_say_how_fast_the_machine_is() -> None:
+def test_steps_with_drafts_do_not_say_how_slow_the_machine_is() -> None:
     cost = StepCost(TABLE)
     _decoded(cost, 1, 0.003)
     for _ in range(200):
         cost.observe(rows=8, sequences=1, tokens=3, seconds=0.05)
     assert cost.step_s(1) == pytest.approx(0.003)
+
+
+def test_a_slow_moment_is_not_believed_while_all_have_drafts() -> None:
+    """These take what the table says; one alone may have been lucky."""
+    cost = StepCost(TABLE)
+    _decoded(cost, 1, 0.009)
+    cost.observe(rows=8, sequences=1, tokens=3, seconds=0.004)
+    assert cost.step_s(1) == pytest.approx(0.009)
+    for _ in range(50):
+        cost.observe(rows=8, sequences=1, tokens=3, seconds=0.004)
+    assert cost.step_s(1) == pytest.approx(0.003)
+    _decoded(cost, 1, 0.009)
+    cost.observe(rows=8, sequences=1, tokens=3, seconds=0.004)
+    assert cost.step_s(1) == pytest.approx(0.009), "the past says nothing"
 
 
 def test_plain_steps_between_rounds_with_drafts_do_not_either() -> None:
