@@ -67,11 +67,11 @@ class VerifierConfig(WorkerConfig):
     """Time a session's cache is kept for its next turn, where nothing else needs the memory, in
     seconds."""
     stream_interval_ms: float = 20.0
-    """Time between two messages of one stream, in milliseconds, twice that from 16 streams on and
-    three times from 24; tokens committed meanwhile travel together, and messages of all streams go
-    at once, which leaves more of the processor to the model. For half that time passes of several
-    requests for which nothing is drafted are one call of the compiled decoder, and one that ends in
-    it hears so at its end. With 0 each token goes at once."""
+    """Time between two messages of one stream, in milliseconds, twice that from 8 streams on, three
+    times from 12 and four times from 16; tokens committed meanwhile travel together, and messages
+    of all streams go at once, which leaves more of the processor to the model. For half that time
+    passes of several requests for which nothing is drafted are one call of the compiled decoder,
+    and one that ends in it hears so at its end. With 0 each token goes at once."""
     store_url: str | None = None
     """Redis or Valkey through which verifiers share n-grams: rediss://host:port/0, unix:///path,
     or redis:// on this machine. Without it this process shares them among its own requests."""
