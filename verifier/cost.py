@@ -2,9 +2,10 @@
 
 A table is measured before the engine serves; from then on what steps without drafts really take,
 beside a drafter and other programs, scales it: some of them in a row, for after a wait the caches
-are not what they were. Where all have drafts, nothing more is heard of such steps. But they are not
-slower, by the table, than those with drafts: else one slow moment would be believed for as long as
-drafts seem to be worth it because of that.
+are not what they were. Where all have drafts, nothing more is heard of such steps, and one slow
+moment would be believed for as long as drafts seem to be worth it because of that. So what a text's
+steps with drafts take bounds them: fewer rows do not take longer, not even where all that a step
+takes over the table comes once a step, whatever its rows.
 
 A sequence that drafts k nodes pays their share of a step that runs for everybody, so methods
 compare (tokens of all) / (seconds of the step) with and without them.
@@ -58,8 +59,8 @@ class StepCost:
         self.table = table
         """As measured."""
         self._known: dict[float, float] = {}  # what was read from it
-        self._scale, self._plain = 1.0, 0  # and the steps that say it
-        self._drafted, self._drafts = 0.0, 0  # the same of steps with drafts since then
+        self._plain = _Ratio(_SMOOTHING)  # of steps without drafts, which scales the table
+        self._drafted = _Ratio(1 / _ENOUGH_STEPS)  # the most it can be, by those with drafts since
         self._in_a_row = 0  # of steps without drafts
         self._rows = self._tokens = 0.0  # of the others, in the last step
         self._sequences = 1  # in the last step
@@ -74,27 +75,24 @@ class StepCost:
             seconds: How long it took.
         """
         self._in_a_row = self._in_a_row + 1 if rows == sequences else 0
-        ratio = seconds / self._measured(rows)
+        expected = self._measured(rows)
         if self._in_a_row > _COLD:
-            self._plain, self._drafts = self._plain + 1, 0
-            if self._plain > 1:
-                ratio = min(ratio, _FAR * self._scale)
-            self._scale += max(_SMOOTHING, 1 / self._plain) * (ratio - self._scale)
+            self._plain.add(seconds / expected)
+            self._drafted.restart()
+        elif sequences > 1:  # rows of several are computed side by side: the table says too much
+            self._drafted.restart()
         elif not self._in_a_row:
-            self._drafts += 1
-            if self._drafts > 1:
-                ratio = min(ratio, _FAR * self._drafted)
-            share = max(1 / _ENOUGH_STEPS, 1 / self._drafts)
-            self._drafted += share * (ratio - self._drafted)
-            if self._drafts >= _ENOUGH_STEPS:
-                self._scale = min(self._scale, self._drafted)
+            over = seconds - expected
+            self._drafted.add(1 + over / (self._measured(1) if over > 0 else expected))
+            if self._drafted.steps >= _ENOUGH_STEPS:
+                self._plain.mean = min(self._plain.mean, self._drafted.mean)
         self._sequences = sequences
         others = (sequences - 1) / sequences
         self._rows, self._tokens = rows * others, tokens * others
 
     def step_s(self, rows: float) -> float:
         """Seconds of a step of so many rows."""
-        return self._measured(rows) * self._scale
+        return self._measured(rows) * self._plain.mean
 
     @property
     def others(self) -> Others:
@@ -134,6 +132,29 @@ class StepCost:
                 self._known.clear()
             seconds = self._known[rows] = seconds_of(self.table, rows)
         return seconds
+
+
+class _Ratio:
+    """Mean of what steps took over what was expected, in which none counts for much.
+
+    Args:
+        share: Of the latest.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self.mean, self.steps = 1.0, 0
+
+    def add(self, ratio: float) -> None:
+        """Takes a step."""
+        self.steps += 1
+        if self.steps > 1:
+            ratio = min(ratio, _FAR * self.mean)
+        self.mean += max(self._share, 1 / self.steps) * (ratio - self.mean)
+
+    def restart(self) -> None:
+        """Has the next step be the first."""
+        self.steps = 0
 
 
 def measure(runner: Runner, rows: Ids[int] = _ROWS) -> StepTable:

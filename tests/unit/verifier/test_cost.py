@@ -77,6 +77,27 @@ def test_a_slow_moment_is_not_believed_while_all_have_drafts() -> None:
     assert cost.step_s(1) == pytest.approx(0.009), "the past says nothing"
 
 
+def test_what_comes_once_a_step_is_not_taken_for_a_slow_moment() -> None:
+    """It weighs more in a step of one row, which is slower by the table than one of eight."""
+    cost = StepCost(TABLE)
+    for _ in range(5):
+        _decoded(cost, 1, 0.003 + 0.0008, times=20)
+        for _ in range(100):
+            cost.observe(rows=8, sequences=1, tokens=3, seconds=0.004 + 0.0008)
+        assert cost.step_s(1) == pytest.approx(0.0038, rel=0.01)
+
+
+def test_rows_of_several_texts_say_nothing_of_those_of_one() -> None:
+    """They are computed side by side, faster than the table says."""
+    cost = StepCost(TABLE)
+    _decoded(cost, 2, cost.step_s(2))
+    for turn in range(200):
+        cost.observe(rows=16, sequences=2, tokens=6, seconds=0.002)
+        if turn % 15 == 0:
+            cost.observe(rows=8, sequences=1, tokens=3, seconds=0.002)
+    assert cost.step_s(1) == pytest.approx(0.003)
+
+
 def test_plain_steps_between_rounds_with_drafts_do_not_either() -> None:
     """They meet cold caches, and would make drafts look better than they are."""
     cost = StepCost(TABLE)
