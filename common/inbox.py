@@ -100,7 +100,7 @@ class Inbox:
             self._hush()  # first: what is posted from now on rings again
         count = len(self._notes)  # not those that arrive meanwhile: it could last
         for _ in range(count):
-            _do(self._notes.popleft())
+            call(self._notes.popleft())
         return (feeds and self._read()) or count > 0
 
     def wait(self, most_s: float) -> None:
@@ -129,9 +129,9 @@ class Inbox:
         for feed in dict.fromkeys([*ready, *behind]):
             try:
                 for note in feed.take():
-                    _do(note)
+                    call(note)
             except EOFError as error:
-                _do(partial(self._feeds[feed], str(error)))
+                call(partial(self._feeds[feed], str(error)))
                 self._drop(feed)
         return bool(ready)
 
@@ -144,10 +144,11 @@ class Inbox:
             self._selector.unregister(feed)
 
 
-def _do(note: Note) -> None:
+def call(note: Note) -> None:
+    """Does something whose failure must not end the thread that owns the model: it is logged."""
     try:
         note()
-    except Exception:  # a bug in one note must not end the thread that owns the model
+    except Exception:
         _log.exception("a note to the engine failed")
 
 

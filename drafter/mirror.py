@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from common import fence
+from common.inbox import call
 from common.model.kv_cache import KvLease
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
@@ -186,11 +188,11 @@ class Mirror:
     def learn(self) -> None:
         """Counts what the last round has shown: when there is time, for drafts may be waited for.
 
-        Another round counts it in any case.
+        Another round counts it in any case; with the mirror it is forgotten.
         """
-        if self._lesson is not None:
-            self.chances.observe(*self._lesson)
-            self._lesson = None
+        lesson, self._lesson = self._lesson, None
+        if lesson is not None:
+            call(partial(self.chances.observe, *lesson))
 
     def chosen(self, node: Node) -> None:
         """Takes note that a node was computed: the chain or its branch grows by its choice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from drafter import outlook
 from drafter.branch import Round
 from drafter.config import EngineConfig
 from drafter.engine import DraftEngine
+from drafter.nodes import Node
+from drafter.outlook import Chances
 from drafter.reply import Reply
 from tests import tiny_models
 from tests.inprocess import Pair, runner
@@ -680,6 +682,42 @@ def test_a_failing_pass_drops_its_mirrors(
     assert reply.dropped == "the engine failed"
     verifier.open(2, _ids(10))
     assert verifier.settle()[0].warm == 10
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_round_has_shown_is_counted_once(
+    fails: bool, verifier: Verifier, judge: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it cannot be, drafts come all the same."""
+    counted: list[int] = []
+
+    def observe(chances: Chances, chain: list[Node], root: Node, ids: Sequence[int]) -> None:
+        counted.extend(ids)
+        if fails:
+            raise RuntimeError("boom")
+
+    monkeypatch.setattr(Chances, "observe", observe)
+    ids = _ids(10)
+    text = [*ids, *judge.generate(ids, 12)]
+
+    def commit(at: int, chain: tuple[int, ...]) -> None:
+        """The token after so many, in a round that checked a chain."""
+        flight = fence.extend(fence.extend(fence.EMPTY, text[:at]), chain)
+        verifier.commit(1, at, [text[at]], path_hash=flight, fanout=0)
+
+    def answer() -> tuple[int, ...]:
+        return verifier.settle()[-1].ids
+
+    verifier.open(1, text[:11])
+    verifier.settle()
+    commit(11, ())
+    for at in (12, 13, 14):
+        commit(at, answer())
+    chain = answer()
+    commit(15, chain)
+    commit(16, chain[1:])  # the rest of it is right so far
+    assert answer()[0] == text[17]
+    assert counted == text[11:17]
 
 
 def test_load_tells_how_full_steps_are_and_how_long_branches_wait(verifier: Verifier) -> None:
