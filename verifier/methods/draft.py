@@ -160,6 +160,7 @@ class DraftProposer:
         much = len(session.untold) + len(ids) >= _MOST_UNTOLD
         if not drafting:
             session.ended_at = None  # a round like this says nothing of the drafter
+            session.length.reconsider()
             if much or not session.warm:
                 self._pairing.part(session)
                 return

@@ -122,13 +122,14 @@ class DraftLength:
     def __init__(self, acceptance: Acceptance, trial: int = _TRIAL_ROUNDS) -> None:
         self.acceptance = acceptance
         self._seconds: list[float] = []  # of rounds, by length; none where nothing was chosen
+        self._rates: list[float] = []  # tokens a second by length, as last weighed
         self.least: tuple[float, ...] = ()
         """For the first token of a draft, the second and so on: the chance that all of it is right
         below which the token costs more than it brings. None where no length was ever chosen."""
         self.ahead = True
         """Whether it is worth drafting ahead: others do not fill the time that a draft takes."""
         self._best = 0  # as last chosen, for which case, and for how many further rounds
-        self._case: tuple[int, int, bool] = (0, 0, False)
+        self._case: tuple[int, bool] = (0, False)
         self._stands = 0
         self._trial = trial
         self._rest = _FIRST_REST
@@ -171,31 +172,34 @@ class DraftLength:
         foresight: float = 0.0,
         slowness: float = 1.0,
         texts: int = 1,
+        room: int | None = None,
     ) -> int:
         """The length for the next round.
 
         Args:
-            most: Longest allowed.
+            most: Longest allowed; the same in every round.
             cost: Of the engine's steps.
             draft_s: Seconds from commit to branch, by length.
             foresight: Share of rounds after which the next branch was there at once.
             slowness: What rounds with drafts took over what was expected.
             texts: How many draft beside each other; above one, others in the step do not count.
+            room: Longest in this round, where a text is about to end: what is worth waiting for
+                may not be worth it for a token or two.
 
         Returns:
-            0 to `most`.
+            0 to `most`, and to `room`.
         """
+        room = most if room is None else min(most, room)
         if self._resting:
             self._resting -= 1
-            return min(_PROBE_TOKENS, most) if self._resting == 0 else 0
+            return min(_PROBE_TOKENS, room) if self._resting == 0 else 0
         trial = self._trial > 0 and most > 0  # too early to give up
-        case = (most, texts, trial)
-        if self._stands and case == self._case:
+        if self._stands and self._case == (texts, trial):
             self._stands -= 1
-            return self._best
-        self._choose(most, cost, draft_s, foresight, slowness, texts, trial=trial)
-        self._case, self._stands = case, STANDS - 1 if self._best else 0
-        return self._best
+        else:
+            self._choose(most, cost, draft_s, foresight, slowness, texts, trial=trial)
+            self._case, self._stands = (texts, trial), STANDS - 1 if self._best else 0
+        return self._best if self._best <= room else self._best_of(room, trial=trial)
 
     def _choose(
         self,
@@ -220,7 +224,8 @@ class DraftLength:
             wait = foresight * max(draft[length] - verify[length], 0.0) + missed * draft[length]
             seconds.append(verify[length] + wait)
             rates.append(_rate(cost, length, expected, verify[length], wait, texts) / slowness)
-        best = self._best = max(range(1 if trial else 0, len(rates)), key=rates.__getitem__)
+        self._rates = rates
+        best = self._best = self._best_of(most, trial=trial)
         self._seconds = seconds if best else []
         if most:
             rate = max(rates)
@@ -236,6 +241,10 @@ class DraftLength:
             self._rest = min(2 * self._rest, _MOST_REST)
         elif best:
             self._rest = _FIRST_REST
+
+    def _best_of(self, most: int, *, trial: bool) -> int:
+        """The best length up to one, some at least on trial."""
+        return max(range(min(1, most) if trial else 0, most + 1), key=self._rates.__getitem__)
 
 
 def gain(

@@ -194,19 +194,20 @@ class Pairing:
         """
         if request.draft_tokens:
             return Wish(max(min(request.draft_tokens, room), 0), self.fanout)
-        best, most = self._choose(length, link), min(self.draft_tokens, room)
-        if not best or most <= 0:
+        most = min(self.draft_tokens, room)
+        best = self._choose(length, link, most) if most > 0 else 0
+        if not best:
             return Wish()
         fanout = self.fanout if length.ahead else 0
         if not any(length.least):  # rows cost nothing
-            return Wish(min(best, most), fanout)
+            return Wish(best, fanout)
         return Wish(most, fanout, length.least)
 
-    def _choose(self, length: DraftLength, link: DraftLink) -> int:
-        """The draft length that pays best, where there is room for it."""
+    def _choose(self, length: DraftLength, link: DraftLink, room: int | None = None) -> int:
+        """The draft length that pays best, of those there is room for."""
         clock, most = link.clock, self.draft_tokens
-        foresight, slowness = clock.foresight, clock.slowness
-        return length.choose(most, self.cost, clock.cost.at, foresight, slowness, self.texts())
+        foresight, slowness, texts = clock.foresight, clock.slowness, self.texts()
+        return length.choose(most, self.cost, clock.cost.at, foresight, slowness, texts, room)
 
 
 def _sampling(request: Request) -> tuple[SamplingParams, bool]:

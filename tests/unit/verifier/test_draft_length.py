@@ -81,13 +81,49 @@ def test_a_choice_stands_for_a_few_rounds() -> None:
     assert length.choose(8, cost, lambda tokens: 9.0) == 0
 
 
+def test_a_choice_is_of_its_number_of_texts_and_of_its_trial() -> None:
+    length = DraftLength(Acceptance(prior=0.8, weight=1e6), trial=1)
+    cost = StepCost(TABLE)
+
+    def choose(texts: int = 1) -> int:
+        return length.choose(8, cost, lambda tokens: 3e-3, texts=texts)
+
+    assert choose() > 0, "on trial, at any price"
+    assert 0 < choose(8) < choose()
+    length.observe(1, 1)
+    assert choose() == 0
+
+
+@given(
+    acceptance=st.floats(0.05, 0.98),
+    way_ms=st.floats(0, 10),
+    rooms=st.lists(st.integers(0, 10), max_size=2 * STANDS),
+)
+def test_where_a_text_is_about_to_end_only_what_is_left_counts(
+    acceptance: float, way_ms: float, rooms: list[int]
+) -> None:
+    def new(trial: int) -> DraftLength:
+        return DraftLength(Acceptance(prior=acceptance, weight=1e6), trial)
+
+    def draft_s(tokens: int) -> float:
+        return way_ms / 1e3
+
+    cost = StepCost(TABLE)
+    for trial in (0, 100):
+        length = new(trial)
+        if not length.choose(8, cost, draft_s):
+            continue
+        for room in rooms:
+            best = new(trial).choose(min(room, 8), cost, draft_s)
+            assert length.choose(8, cost, draft_s, room=room) == best
+
+
 @dataclass
 class Case:
     """All that a choice rests on."""
 
     cost: StepCost
     acceptance: Acceptance
-    most: int = 8
     texts: int = 1
     way_s: float = 5e-4
     token_s: float = 1e-4
@@ -99,9 +135,7 @@ class Case:
 
     def choose(self, length: DraftLength) -> int:
         length._resting = 0  # not what is looked at here
-        return length.choose(
-            self.most, self.cost, self.draft_s, self.foresight, self.slowness, self.texts
-        )
+        return length.choose(8, self.cost, self.draft_s, self.foresight, self.slowness, self.texts)
 
 
 def _others(case: Case) -> None:
@@ -109,10 +143,9 @@ def _others(case: Case) -> None:
 
 
 CHANGES = {
-    "most": lambda case: replace(case, most=39),
     "texts": lambda case: replace(case, texts=8),
     "way": lambda case: replace(case, way_s=4e-3, token_s=0.0),
-    "token": lambda case: replace(case, way_s=0.0, token_s=case.draft_s(case.most) / case.most),
+    "token": lambda case: replace(case, way_s=0.0, token_s=case.draft_s(8) / 8),
     "slope": lambda case: replace(case, way_s=case.draft_s(1) - 5e-4, token_s=5e-4),
     "foresight": lambda case: replace(case, foresight=0.99),
     "slowness": lambda case: replace(case, slowness=4.0),
@@ -126,7 +159,7 @@ CHANGES = {
 def test_what_a_choice_rests_on_counts_in_a_few_rounds(name: str, flat: bool) -> None:
     """After any one change the same is chosen as without a choice before."""
     cost = _steps(1e-3) if flat else StepCost(TABLE)
-    case = Case(cost, Acceptance(prior=0.95, weight=1e3), most=40 if name == "most" else 8)
+    case = Case(cost, Acceptance(prior=0.95, weight=1e3))
     length = DraftLength(case.acceptance, trial=0)
     assert case.choose(length) > 0
     case = CHANGES[name](case)
