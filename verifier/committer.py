@@ -1,4 +1,7 @@
-"""What a pass found becomes text: tokens are committed, counted, and told of."""
+"""What a pass found becomes text: tokens are committed and counted, and their proposer is told.
+
+Who else is told, and when, and what becomes of a text that is done, is the engine's.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,6 @@ class Committer:
     ) -> None:
         self._runner, self._rules, self._methods = runner, rules, methods
         self._totals = totals
-        self.tokens = 0
-        """Committed so far."""
 
     def commit(self, sequence: Sequence, rows: int, scores: Scores) -> Event:
         """Keeps what was right of a round's draft, and the token that follows.
@@ -96,8 +97,8 @@ class Committer:
         times: RoundTimes | None = None,
     ) -> Event:
         """Tells a sequence's proposer what was committed; returns what to tell everyone else."""
-        self.tokens += len(outcome.ids)
-        self._methods.find(sequence.method).observe(sequence, outcome)
+        self._totals.tokens += len(outcome.ids)
+        self._methods.of(sequence).observe(sequence, outcome)
         sequence.began_at = sequence.began_at or time.monotonic()
         counts = sequence.counts.snapshot()
         return Event(outcome.ids, sources, sequence.finished, counts, times=times)

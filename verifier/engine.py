@@ -1,7 +1,8 @@
 """The verifier's engine: one step is schedule, run, commit.
 
-Owns the sequences, the target model's cache and the sampling. One thread calls `step`; others
-hand it work through `submit`, `cancel` and `post`, which only leave a note in the inbox.
+Owns the sequences from the first note to the last word: who runs, who ends, who is told. What a
+round makes of a text is the committer's. One thread calls `step`; others hand it work through
+`submit`, `cancel` and `post`, which only leave a note in the inbox.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from common import priority
 from common.errors import PacelineError
-from common.inbox import Feed, Inbox, Note, StepMeter
+from common.inbox import Feed, Inbox, Note, StepMeter, call
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from verifier import rolling
 from verifier.acceptance import rules
+from verifier.acceptance.base import Scores
 from verifier.acceptance.typical import Typical
 from verifier.choice import MethodChoice
 from verifier.committer import Committer
@@ -30,11 +34,14 @@ from verifier.methods.draft_link import LinkSource
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
 from verifier.scheduler import Scheduler, Work
-from verifier.scoring import Scored, score
+from verifier.scoring import score
 from verifier.sequence import Event, Limits, Listener, Request, Sequence, validate
 from verifier.totals import Totals
 
 _log = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+"""What passes found for one text."""
 
 _SEVERAL = 2
 """Texts from which on passes may be one call. One alone would gain a seventh by it, too: its steps,
@@ -94,7 +101,7 @@ class Engine:
         acceptances = rules(Typical(threshold=config.typical_threshold, alpha=config.typical_alpha))
         self._committer = Committer(runner, acceptances, self.methods, self.totals)
         self._choice = MethodChoice(tuple(self.methods.single), self._cost)
-        self._scheduler = Scheduler(config, lambda sequence: self.methods.find(sequence.method))
+        self._scheduler = Scheduler(config, self.methods.of)
         self.limits = Limits(
             vocab_size=runner.loaded.vocab_size,
             max_len=runner.max_len,
@@ -189,7 +196,7 @@ class Engine:
             blocks.available,
             self._meter.mean_ms,
             self._meter.steps,
-            self._committer.tokens,
+            self.totals.tokens,
             self._gauges.queue_wait_s.at(now, held=waiting > 0) * 1e3,
             self._gauges.occupancy.at(now),
             self.methods.draft.wait.at(now) * 1e3,
@@ -207,7 +214,7 @@ class Engine:
         if not batch:
             return False
         self._gauges.stepping(batch, len(self._scheduler.running), now)
-        tokens, started = self._committer.tokens, time.perf_counter()
+        tokens, started = self.totals.tokens, time.perf_counter()
         passes = self._roll(batch)
         if not passes:
             self._run_and_commit(batch)
@@ -220,7 +227,7 @@ class Engine:
             self._cost.observe(
                 rows=sum(work.batch_rows for work in batch),
                 sequences=len(batch),
-                tokens=(self._committer.tokens - tokens) // passes,
+                tokens=(self.totals.tokens - tokens) // passes,
                 seconds=seconds,
             )
         return True
@@ -243,8 +250,8 @@ class Engine:
             return 1
         seconds = _OF_A_BEAT * beat_s(self._interval_s, len(batch))
         most = min(int(seconds / self._cost.step_s(len(batch))), _MOST_PASSES)
-        find = self._scheduler.proposer
-        return rolling.passes(batch, most, lambda sequence: find(sequence).rests(sequence))
+        of = self.methods.of
+        return rolling.passes(batch, most, lambda sequence: of(sequence).rests(sequence))
 
     def _roll(self, batch: list[Work]) -> int:
         """Runs several passes, where they may be one call, and commits what they bring.
@@ -261,23 +268,8 @@ class Engine:
             _log.warning("several passes failed; trying one", exc_info=error)
             return 0
         self._take_notes()
-        try:
-            self._commit_several(batch, found)
-        except Exception as error:
-            self._fail(batch, error)
+        self._commit(batch, found, self._keep_several)
         return passes
-
-    def _commit_several(self, batch: list[Work], found: list[list[int]]) -> None:
-        """Keeps the tokens of several passes."""
-        news = []
-        for (sequence, _, tree), ids in zip(batch, found, strict=True):
-            if not sequence.gone:
-                assert tree is not None
-                event = self._committer.commit_several(sequence, tree, ids)
-                # Beside the first, for which it was charged as it was scheduled.
-                self._scheduler.waiting.charge(sequence, len(event.ids) - 1)
-                news.append((sequence, event))
-        self._announce(news)
 
     def _run_and_commit(self, batch: list[Work]) -> None:
         started = time.monotonic()
@@ -285,53 +277,71 @@ class Engine:
             scored = score(self._runner, batch)
         except Exception as error:
             if len(batch) == 1:
-                self._fail(batch, error)
+                self._fail(batch[0].sequence, error)
+                self.methods.flush()
                 return
             _log.warning("engine step failed; trying its sequences one by one", exc_info=error)
             for work in batch:  # nothing was committed, and writing the cache again is harmless
                 self._run_and_commit([work])
             return
         verified = time.monotonic()
+        for work in batch:
+            if work.sequence.stopwatch is not None:
+                work.sequence.stopwatch.stepped(started, verified)
         self._take_notes()  # branches that came meanwhile are for the outcomes known only now
-        try:
-            self._commit(batch, scored, started, verified)
-        except Exception as error:
-            self._fail(batch, error)
+        self._commit(batch, scored.scores, self._keep)
 
-    def _commit(self, batch: list[Work], scored: Scored, started: float, verified: float) -> None:
-        """Keeps what was right, and frees who is done."""
+    def _commit(
+        self, batch: list[Work], found: list[Found], keep: Callable[[Work, Found], Event | None]
+    ) -> None:
+        """Keeps what passes found, and tells of it: drafters first, and then everyone.
+
+        A text for which something fails has that error for an answer; the others go on.
+
+        Args:
+            batch: What was computed.
+            found: For each text.
+            keep: Commits a text's; returns what to tell, if anything.
+        """
         news = []
-        for work, scores in zip(batch, scored.scores, strict=True):
+        for work, of_text in zip(batch, found, strict=True):
             if work.sequence.gone:
                 continue
-            watch = work.sequence.stopwatch
-            if watch is not None:
-                watch.stepped(started, verified)
-            if scores is None:
-                work.sequence.add_computed(work.rows)
-            else:
-                event = self._committer.commit(work.sequence, work.rows, scores)
+            try:
+                event = keep(work, of_text)
+            except Exception as error:
+                self._fail(work.sequence, error)
+                continue
+            if event is not None:
                 news.append((work.sequence, event))
-        self._announce(news)
+                if event.finish:
+                    call(partial(self._finish, work.sequence))
+        call(self.methods.flush)
+        for sequence, event in news:
+            call(partial(sequence.listener, event))
 
-    def _announce(self, news: list[tuple[Sequence, Event]]) -> None:
-        """Lets go who is done; tells drafters first and then everyone."""
-        for sequence, event in news:
-            if event.finish:
-                self._finish(sequence)
-        self.methods.flush()
-        for sequence, event in news:
-            sequence.listener(event)
+    def _keep(self, work: Work, scores: Scores | None) -> Event | None:
+        """What one pass found; nothing where it computed a part of a prompt."""
+        if scores is None:
+            work.sequence.add_computed(work.rows)
+            return None
+        return self._committer.commit(work.sequence, work.rows, scores)
+
+    def _keep_several(self, work: Work, ids: list[int]) -> Event:
+        """The tokens of several passes."""
+        assert work.tree is not None
+        event = self._committer.commit_several(work.sequence, work.tree, ids)
+        # Beside the first, for which it was charged as it was scheduled.
+        self._scheduler.waiting.charge(work.sequence, len(event.ids) - 1)
+        return event
 
     def _start(self, sequence: Sequence) -> None:
         sequence.method = sequence.counts.method = self._choice.choose(sequence.request)
         try:
             sequence.watch_ids(self.limits.vocab_size, self._runner.loaded.device)
-            self._scheduler.proposer(sequence).open(sequence)
+            self.methods.of(sequence).open(sequence)
         except Exception as error:
-            self._intake.leave(sequence.ticket)
-            sequence.gone = True
-            self._report(sequence, error)
+            self._fail(sequence, error)
             return
         self._scheduler.waiting.append(sequence)
 
@@ -348,18 +358,13 @@ class Engine:
         if not sequence.gone:  # a cancel may cross the end on its way
             sequence.gone = True
             self._scheduler.remove(sequence)
-            self._scheduler.proposer(sequence).close(sequence)
+            self.methods.of(sequence).close(sequence)
 
-    def _fail(self, batch: list[Work], error: Exception) -> None:
-        _log.exception("engine step failed", extra={"sequences": len(batch)})
-        for sequence in (work.sequence for work in batch):
-            self._retire(sequence)
-            self._report(sequence, error)
-        self.methods.flush()
-
-    def _report(self, sequence: Sequence, error: Exception) -> None:
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
         _log.error("a sequence failed", exc_info=error)
-        sequence.listener(Event(error=PacelineError(f"the engine failed: {type(error).__name__}")))
+        call(partial(self._retire, sequence))
+        event = Event(error=PacelineError(f"the engine failed: {type(error).__name__}"))
+        call(partial(sequence.listener, event))
 
 
 def _no_links(address: str) -> None:

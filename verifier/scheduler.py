@@ -51,7 +51,7 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig, proposer: Callable[[Sequence], Proposer]) -> None:
         self._config = config
-        self.proposer = proposer
+        self._proposer = proposer
         self.waiting = WaitingLine()
         self.running: list[Sequence] = []
         self.preemptions = 0
@@ -67,7 +67,7 @@ class Scheduler:
         decoding = [
             sequence
             for sequence in self.running
-            if sequence.pending == 1 and self.proposer(sequence).ready(sequence, now)
+            if sequence.pending == 1 and self._proposer(sequence).ready(sequence, now)
         ]
         prefilling = [sequence for sequence in self.running if sequence.pending > 1]
         prefilling.sort(key=self.waiting.rows)
@@ -105,7 +105,7 @@ class Scheduler:
         tree = TokenTree(sequence.ids[-1])
         tree.owner = sequence.method
         try:
-            self.proposer(sequence).propose(sequence, tree, max(budget, 0))
+            self._proposer(sequence).propose(sequence, tree, max(budget, 0))
         except Exception:  # a draft is never worth the thread that owns the model
             _log.exception("a proposer failed", extra={"method": sequence.method})
             return TokenTree(sequence.ids[-1])

@@ -32,6 +32,8 @@ class Totals:
         """Of prompts whose first token was committed."""
         self.cached_tokens = 0
         """Those of them that were in the cache already."""
+        self.tokens = 0
+        """Committed."""
         self.steps = Distribution()
         """Seconds of a step."""
         self.drafts: dict[str, Drafts] = {}

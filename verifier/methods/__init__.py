@@ -19,6 +19,7 @@ from verifier.methods.ngram import NgramProposer
 from verifier.methods.plain import PlainProposer
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
+from verifier.sequence import Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +106,11 @@ class Methods:
         assert isinstance(draft, DraftProposer)
         return draft
 
-    def find(self, method: str) -> Proposer:
-        """The proposer of a method, or of several joined by `+`, that is valid."""
-        found = self._asked.get(method)
+    def of(self, sequence: Sequence) -> Proposer:
+        """What drafts for a sequence, whose method, or several joined by `+`, is valid."""
+        found = self._asked.get(sequence.method)
         if found is None:
-            found = self._asked[method] = self._make(method)
+            found = self._asked[sequence.method] = self._make(sequence.method)
         return found
 
     def _make(self, method: str) -> Proposer:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,9 @@ from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import Collected, Pair, runner
 from tests.tiny_models import MAX_LEN, VOCAB
+from verifier.committer import Committer
 from verifier.config import EngineConfig
+from verifier.methods.plain import PlainProposer
 from verifier.sequence import FinishReason, Source
 
 SMALL = EngineConfig(max_running=4, max_waiting=4, max_batch_tokens=48)
@@ -129,6 +132,46 @@ def test_a_sequence_that_breaks_a_pass_does_not_take_others_along(roomy: Runner)
         pair.run()
     assert well.ids == expected
     assert isinstance(ill.events[-1].error, PacelineError)
+
+
+FAILURES = {
+    "commit": [(Committer, "commit"), (Committer, "commit_several")],
+    "close": [(PlainProposer, "close")],
+    "tell": [(Collected, "__call__")],
+}
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 10.0])
+@pytest.mark.parametrize("what", FAILURES)
+def test_a_text_whose_part_of_a_step_fails_is_lost_alone(
+    what: str, interval_s: float, roomy: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where several passes are one call."""
+    pair = Pair.make(roomy, interval_s=interval_s)
+    prompts = [_prompt(10, seed=seed) for seed in range(3)]
+    expected = [pair.generate(prompt, 12) for prompt in prompts]
+    heard = [pair.submit(prompt, 12) for prompt in prompts]
+    pair.engine.step()
+    victims = [pair.engine._scheduler.running[1], heard[1]]
+    for owner, name in FAILURES[what]:
+        monkeypatch.setattr(owner, name, _failing(getattr(owner, name), victims))
+    pair.run()
+    assert [heard[0].ids, heard[2].ids] == [expected[0], expected[2]]
+    last = [[event for event in one.events if event.error or event.finish] for one in heard]
+    assert [len(one) for one in last] == [1, what != "tell", 1]
+    if what == "close":
+        assert heard[1].ids == expected[1], "it was complete"
+    elif what == "commit":
+        assert isinstance(last[1][0].error, PacelineError)
+
+
+def _failing(method: Callable[..., Any], victims: list[Any]) -> Callable[..., Any]:
+    def wrapped(*args: Any) -> Any:
+        if any(each is victim for each in args for victim in victims):
+            raise RuntimeError("boom")
+        return method(*args)
+
+    return wrapped
 
 
 def test_a_failing_note_is_logged_and_forgotten(roomy: Runner) -> None:
