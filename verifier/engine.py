@@ -40,7 +40,7 @@ from verifier.totals import Totals
 
 _log = logging.getLogger(__name__)
 
-Found = TypeVar("Found")
+_Found = TypeVar("_Found")
 """What passes found for one text."""
 
 _SEVERAL = 2
@@ -292,7 +292,7 @@ class Engine:
         self._commit(batch, scored.scores, self._keep)
 
     def _commit(
-        self, batch: list[Work], found: list[Found], keep: Callable[[Work, Found], Event | None]
+        self, batch: list[Work], found: list[_Found], keep: Callable[[Work, _Found], Event | None]
     ) -> None:
         """Keeps what passes found, and tells of it: drafters first, and then everyone.
 
@@ -346,9 +346,9 @@ class Engine:
         self._scheduler.waiting.append(sequence)
 
     def _finish(self, sequence: Sequence) -> None:
+        self._retire(sequence)
         seconds = time.monotonic() - sequence.began_at
         self._choice.learn(sequence, seconds, sequence.output_len - 1)
-        self._retire(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
         self._intake.leave(sequence.ticket)
