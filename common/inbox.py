@@ -100,7 +100,7 @@ class Inbox:
             self._hush()  # first: what is posted from now on rings again
         count = len(self._notes)  # not those that arrive meanwhile: it could last
         for _ in range(count):
-            call(self._notes.popleft())
+            attempt(self._notes.popleft())
         return (feeds and self._read()) or count > 0
 
     def wait(self, most_s: float) -> None:
@@ -129,9 +129,9 @@ class Inbox:
         for feed in dict.fromkeys([*ready, *behind]):
             try:
                 for note in feed.take():
-                    call(note)
+                    attempt(note)
             except EOFError as error:
-                call(partial(self._feeds[feed], str(error)))
+                attempt(partial(self._feeds[feed], str(error)))
                 self._drop(feed)
         return bool(ready)
 
@@ -144,12 +144,12 @@ class Inbox:
             self._selector.unregister(feed)
 
 
-def call(note: Note) -> None:
+def attempt(note: Note) -> None:
     """Does something whose failure must not end the thread that owns the model: it is logged."""
     try:
         note()
     except Exception:
-        _log.exception("a note to the engine failed")
+        _log.exception("a part of the engine's work failed")
 
 
 class StepMeter:

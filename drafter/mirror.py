@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common import fence
-from common.inbox import call
+from common.inbox import attempt
 from common.model.kv_cache import KvLease
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
@@ -192,7 +192,7 @@ class Mirror:
         """
         lesson, self._lesson = self._lesson, None
         if lesson is not None:
-            call(partial(self.chances.observe, *lesson))
+            attempt(partial(self.chances.observe, *lesson))
 
     def chosen(self, node: Node) -> None:
         """Takes note that a node was computed: the chain or its branch grows by its choice."""

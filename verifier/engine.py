@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from common import priority
 from common.errors import PacelineError
-from common.inbox import Feed, Inbox, Note, StepMeter, call
+from common.inbox import Feed, Inbox, Note, StepMeter, attempt
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from verifier import rolling
@@ -315,10 +315,10 @@ class Engine:
             if event is not None:
                 news.append((work.sequence, event))
                 if event.finish:
-                    call(partial(self._finish, work.sequence))
-        call(self.methods.flush)
+                    attempt(partial(self._finish, work.sequence))
+        attempt(self.methods.flush)
         for sequence, event in news:
-            call(partial(sequence.listener, event))
+            self._tell(sequence, event)
 
     def _keep(self, work: Work, scores: Scores | None) -> Event | None:
         """What one pass found; nothing where it computed a part of a prompt."""
@@ -362,9 +362,17 @@ class Engine:
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         _log.error("a sequence failed", exc_info=error)
-        call(partial(self._retire, sequence))
+        attempt(partial(self._retire, sequence))
         event = Event(error=PacelineError(f"the engine failed: {type(error).__name__}"))
-        call(partial(sequence.listener, event))
+        self._tell(sequence, event)
+
+    def _tell(self, sequence: Sequence, event: Event) -> None:
+        """Tells who asked for a text; one that nobody can be told of does not go on."""
+        try:
+            sequence.listener(event)
+        except Exception:
+            _log.exception("a listener failed")
+            attempt(partial(self._retire, sequence))
 
 
 def _no_links(address: str) -> None:

@@ -152,7 +152,8 @@ def test_a_text_whose_part_of_a_step_fails_is_lost_alone(
     expected = [pair.generate(prompt, 12) for prompt in prompts]
     heard = [pair.submit(prompt, 12) for prompt in prompts]
     pair.engine.step()
-    victims = [pair.engine._scheduler.running[1], heard[1]]
+    ill = pair.engine._scheduler.running[1]
+    victims = [ill, heard[1]]
     for owner, name in FAILURES[what]:
         monkeypatch.setattr(owner, name, _failing(getattr(owner, name), victims))
     pair.run()
@@ -163,6 +164,8 @@ def test_a_text_whose_part_of_a_step_fails_is_lost_alone(
         assert heard[1].ids == expected[1], "it was complete"
     elif what == "commit":
         assert isinstance(last[1][0].error, PacelineError)
+    elif not interval_s:
+        assert ill.output_len == 2, "nobody could be told of more"
 
 
 def _failing(method: Callable[..., Any], victims: list[Any]) -> Callable[..., Any]:
