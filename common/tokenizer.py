@@ -66,6 +66,7 @@ class Tokenizer:
         self.longest_token_chars = max(map(len, vocabulary), default=0)
         self._backend = backend
         self._template = template
+        self._pieces: dict[int, str] = {}
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer | None:
@@ -99,6 +100,20 @@ class Tokenizer:
         """Ids of special tokens, which `decode` leaves out."""
         added = self._backend.get_added_tokens_decoder()
         return frozenset(id_ for id_, token in added.items() if token.special)
+
+    @cached_property
+    def joins_bytes(self) -> bool:
+        """Whether text is nothing but the bytes of each id, one after another."""
+        from tokenizers.decoders import ByteLevel  # lazily: see the module's docstring
+
+        return isinstance(self._backend.decoder, ByteLevel)
+
+    def piece(self, id_: int) -> str:
+        """Returns `decode` of one id; what was asked for before is remembered."""
+        piece = self._pieces.get(id_)
+        if piece is None:
+            piece = self._pieces[id_] = self.decode((id_,))
+        return piece
 
     def encode(self, text: str) -> list[int]:
         """Turns text into ids, with the special tokens the model expects around it."""

@@ -4,6 +4,8 @@ A token is not a piece of text: a character may be spread over several byte toke
 tokenizers write a word's leading space only where something stands before it. So a window of
 recent ids is decoded as a whole and only what it adds is handed out; what ends in U+FFFD may
 be a character still on its way and is held back (the method of text-generation-inference).
+Where text is nothing but the bytes of each token, as most models' tokenizers have it, a token of
+whole characters is looked up, and only others make a window.
 
 The pieces together equal `decode` of all ids. One exception: a sentencepiece byte-fallback
 decoder rewrites a whole run of byte tokens to U+FFFD when one of them turns out invalid,
@@ -35,12 +37,17 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._silent = tokenizer.silent_ids
+        self._joins_bytes = tokenizer.joins_bytes
         self._window: list[int] = []
         self._sent = 0  # characters of the window's text already handed out
         self._settled = 0  # ids of the window up to the last whole character but one push
 
     def push(self, ids: Sequence[int]) -> str:
         """Takes the next ids and returns the text they make certain."""
+        if self._joins_bytes and not self._window and len(ids) == 1:
+            piece = self._tokenizer.piece(ids[0])
+            if _UNFINISHED not in piece:
+                return piece
         # Special tokens have no text; a window of nothing else would lose a leading space.
         spoken = [id_ for id_ in ids if id_ not in self._silent]
         if not spoken:
@@ -66,8 +73,11 @@ class Detokenizer:
         """Shortens a long window to the ids since the last settled place that has text after it.
 
         A window has to begin with text: a decoder strips the first token's leading space, and
-        what is stripped must be something already handed out.
+        what is stripped must be something already handed out. Bytes that are joined need none.
         """
+        if self._joins_bytes:
+            self._window, self._sent = [], 0
+            return
         if len(self._window) < _CUT_IDS:
             self._settled = len(self._window)
             return
