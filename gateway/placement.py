@@ -47,9 +47,8 @@ def offered_methods(
     """
     methods: dict[str, None] = {}
     for verifier in verifiers:
-        known = verifier.description
-        has_drafter = any(misfit(known, drafter.description) is None for drafter in drafters)
-        methods |= {m: None for m in verifier.description.methods if m != "draft" or has_drafter}
+        known = verifier.description.methods
+        methods |= {m: None for m in known if m != "draft" or _has_drafter(verifier, drafters)}
     return tuple(methods)
 
 
@@ -80,7 +79,7 @@ def place(
     if not available:
         addresses = ", ".join(verifier.address for verifier in verifiers)
         raise Unavailable(f"no verifier is reachable: {addresses or 'none of these numerics'}")
-    able = [v for v in available if _runs(method, offered_methods([v], drafters))]
+    able = [v for v in available if _runs(method, v, drafters)]
     if not able:
         raise FailedPrecondition(_lacking(method, available, drafters))
 
@@ -143,8 +142,17 @@ def _trial(worths: Sequence[Worth], order: Sequence[Worth], turn: int) -> Worth 
     return unknown[trial % len(unknown)] if unknown else None
 
 
-def _runs(method: str, offered: Sequence[str]) -> bool:
-    return method == "auto" or all(part in offered for part in method.split("+"))
+def _runs(method: str, verifier: Candidate, drafters: Sequence[Candidate]) -> bool:
+    if method == "auto":
+        return True
+    parts = method.split("+")
+    known = all(part in verifier.description.methods for part in parts)
+    return known and ("draft" not in parts or _has_drafter(verifier, drafters))
+
+
+def _has_drafter(verifier: Candidate, drafters: Sequence[Candidate]) -> bool:
+    known = verifier.description
+    return any(misfit(known, drafter.description) is None for drafter in drafters)
 
 
 def _may_draft(method: str, verifier: Candidate) -> bool:
