@@ -10,7 +10,7 @@ import pytest
 from common.chat_template import ChatTemplate
 from common.errors import InvalidArgument, ModelError
 from common.tokenizer import Tokenizer, fingerprint
-from tests.tiny_tokenizers import byte_level, metaspace
+from tests.tiny_tokenizers import byte_fallback, byte_level, metaspace
 
 
 @pytest.fixture
@@ -65,6 +65,15 @@ def test_broken_directories_are_named(tmp_path: Path, directory: Path) -> None:
 def test_the_longest_token_bounds_what_a_text_needs() -> None:
     assert byte_level().longest_token_chars == len("<s>")
     assert metaspace().longest_token_chars == len("<unk>")
+
+
+def test_only_bytes_of_each_token_are_pieces_for_themselves() -> None:
+    tokenizer = byte_level()
+    assert tokenizer.joins_bytes
+    ids = tokenizer.encode("Grüße and more")
+    assert [tokenizer.piece(id_) for id_ in ids] == [tokenizer.decode([id_]) for id_ in ids]
+    assert not byte_fallback().joins_bytes
+    assert not metaspace().joins_bytes
 
 
 def test_a_named_default_template_is_used(directory: Path) -> None:
