@@ -19,6 +19,7 @@ from gateway.placement import Placement
 from gateway.pursuit import Pursuit
 from gateway.request import Ask, Chunk, Complete, Event, FinishReason, Order, Started
 from gateway.sessions import Sessions, Turn
+from gateway.tally import Tally
 from gateway.tokenizing import prompt_ids
 from gateway.transcript import Transcript
 from gateway.validation import check, room
@@ -54,7 +55,9 @@ class Generations:
         """Times that a generation was tried again after a verifier failed it."""
         return self._budget.taken
 
-    async def run(self, ask: Ask, caller: Caller, timeout_s: float) -> AsyncGenerator[Event, None]:
+    async def run(
+        self, ask: Ask, caller: Caller, timeout_s: float
+    ) -> AsyncGenerator[tuple[Event, ...], None]:
         """Generates; closing the iterator ends the generation on the verifier.
 
         Args:
@@ -63,7 +66,7 @@ class Generations:
             timeout_s: Seconds it may take.
 
         Yields:
-            `Started`, any number of `Chunk`, `Complete`.
+            What happened, and goes as one message: `Started`, any number of `Chunk`, `Complete`.
 
         Raises:
             PacelineError: The request is wrong, or cannot be served.
@@ -79,7 +82,7 @@ class Generations:
         if turn.key:
             self.turns[_cache(turn, placement)] += 1
         with self._fleet.reserved(placement):
-            yield _started(ask, model, placement, len(ids))
+            yield (_started(ask, model, placement, len(ids)),)
         pursuit = Pursuit(
             self._fleet,
             model,
@@ -105,31 +108,33 @@ class Generations:
 
     async def _generate(
         self, ask: Ask, model: Model, turn: Turn, pursuit: Pursuit, deadline: float
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[tuple[Event, ...], None]:
         detokenizer = Detokenizer(model.tokenizer) if model.tokenizer else None
         transcript = Transcript(detokenizer, ask.stop)
         if ask.resume is not None:
             await transcript.replay(ask.resume)
+
+        def ended(told: Complete | None) -> Complete | None:
+            stop = transcript.stop
+            return told if stop is None else pursuit.stopped(transcript.tokens, stop)
+
+        chunk, end = Chunk(), ended(None)
         async with aclosing(pursuit.run(deadline)) as messages:
-            while True:
-                if transcript.stop is not None:
-                    end = pursuit.stopped(transcript.tokens, transcript.stop)
-                    break
+            while end is None:
                 message = await anext(messages)
-                if isinstance(message, Complete):
-                    end = message
-                    break
-                chunk = transcript.feed(message.ids, message.sources)
-                tally = pursuit.tally
-                yield replace(chunk, rounds=tally.rounds, drafted_tokens=tally.drafted_tokens)
+                chunk = _totalled(transcript.feed(message.ids, message.sources), pursuit.tally)
+                end = ended(message.end)
+                if end is None:
+                    yield (chunk,)
         if rest := transcript.finish():
-            totals = pursuit.tally
-            yield Chunk(rest, rounds=totals.rounds, drafted_tokens=totals.drafted_tokens)
+            if chunk.ids:
+                yield (chunk,)
+            chunk = _totalled(Chunk(rest), pursuit.tally)
         if transcript.stop is not None and not end.stop:  # completed by text held to the end
             end = replace(end, finish_reason=FinishReason.STOP, stop=transcript.stop)
         self._sessions.end(turn, pursuit.placement, pursuit.ids)
         log.info("complete", extra=_results(ask, end))
-        yield end
+        yield (chunk, end) if chunk.ids or chunk.text else (end,)
 
 
 def _started(ask: Ask, model: Model, placement: Placement, prompt_tokens: int) -> Started:
@@ -162,6 +167,10 @@ def _order(
         epoch=turn.epoch,
         cache_salt=turn.cache_salt,
     )
+
+
+def _totalled(chunk: Chunk, tally: Tally) -> Chunk:
+    return replace(chunk, rounds=tally.rounds, drafted_tokens=tally.drafted_tokens)
 
 
 def _cache(turn: Turn, placement: Placement) -> str:

@@ -77,14 +77,14 @@ class Pursuit:
         if resume is not None:
             self.tally.resume(resume)
 
-    async def run(self, deadline: float) -> AsyncGenerator[Committed | Complete, None]:
+    async def run(self, deadline: float) -> AsyncGenerator[Committed, None]:
         """Generates; closing the iterator ends it on the verifier.
 
         Args:
             deadline: When its time is up, on the event loop's clock.
 
         Yields:
-            Committed tokens, at last how it ended, with the numbers of all verifiers.
+            Committed tokens; the last with how it ended, with the numbers of all verifiers.
 
         Raises:
             PacelineError: A verifier refused, or none is left.
@@ -98,16 +98,16 @@ class Pursuit:
                 with self._fleet.paired(self.placement):
                     async with aclosing(messages):
                         async for message in messages:
-                            if isinstance(message, Complete):
-                                yield self._whole(message)
-                                return
                             self._take(message)
+                            if message.end is not None:
+                                yield replace(message, end=self._whole(message.end))
+                                return
                             yield message
             except PacelineError as error:
                 if _internal(error) and not self._verdict.accuse(verifier.breaker):
                     raise
                 await self._move(error, deadline)
-        yield end
+        yield Committed(end=end)
 
     @property
     def ids(self) -> list[int]:
@@ -127,8 +127,9 @@ class Pursuit:
         self._failures = 0
         self._shunned.clear()
         self._verdict.convict()
-        self._ids.extend(message.ids)
-        self.tally.add(message)
+        if message.ids:
+            self._ids.extend(message.ids)
+            self.tally.add(message)
 
     def _rest(self) -> Order:
         """What is still to be done, for a verifier that knows nothing of what was."""

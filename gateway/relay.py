@@ -27,7 +27,7 @@ _MARGIN_S = 0.05
 
 async def relay(
     verifier: WorkerHandle, order: Order, timeout_s: float
-) -> AsyncGenerator[Committed | Complete, None]:
+) -> AsyncGenerator[Committed, None]:
     """Runs an order on a verifier; closing the iterator cancels it there.
 
     Args:
@@ -36,7 +36,7 @@ async def relay(
         timeout_s: What is left of the request's time.
 
     Yields:
-        Committed tokens, at last how it ended.
+        Committed tokens; the last with how it ended.
 
     Raises:
         PacelineError: What the verifier answered; Unavailable, naming the address, where it
@@ -51,11 +51,10 @@ async def relay(
     with verifier.in_flight(call):
         try:
             async for message in call:
-                if message.HasField("complete"):
-                    yield _complete(message.complete)
-                    return
                 verifier.breaker.succeeded()
-                yield _committed(message.tokens)
+                yield _committed(message)
+                if message.HasField("complete"):
+                    return
         except grpc.aio.AioRpcError as error:
             mapped = from_rpc_error(error, peer)
             if isinstance(mapped, Cancelled):  # not by us: we would have left this loop
@@ -93,14 +92,16 @@ def _request(order: Order) -> verifier_pb2.VerifierGenerateRequest:
     )
 
 
-def _committed(message: verifier_pb2.CommittedTokens) -> Committed:
+def _committed(message: verifier_pb2.VerifierGenerateResponse) -> Committed:
+    tokens = message.tokens
     return Committed(
-        message.ids,
-        message.sources,
-        message.rounds,
-        message.drafted_tokens,
-        message.cached_tokens,
-        message.method,
+        tokens.ids,
+        tokens.sources,
+        tokens.rounds,
+        tokens.drafted_tokens,
+        tokens.cached_tokens,
+        tokens.method,
+        _complete(message.complete) if message.HasField("complete") else None,
     )
 
 

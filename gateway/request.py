@@ -119,27 +119,6 @@ class Order:
     lookahead: LookaheadSizes = field(default_factory=LookaheadSizes)
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """Tokens a verifier committed.
-
-    Attributes:
-        ids: Ids committed since the last message.
-        sources: `TokenSource` of each of them.
-        rounds: Target passes so far.
-        drafted_tokens: Draft tokens checked so far.
-        cached_tokens: Prompt tokens that were cached already.
-        method: What ran; empty where the verifier does not say.
-    """
-
-    ids: Sequence[int]
-    sources: Sequence[int]
-    rounds: int
-    drafted_tokens: int
-    cached_tokens: int
-    method: str = ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Started:
     """The request is sound and has its place."""
@@ -165,7 +144,7 @@ class Chunk:
         drafted_tokens: Draft tokens checked so far.
     """
 
-    text: str
+    text: str = ""
     ids: Sequence[int] = ()
     sources: Sequence[int] = ()
     lengths: Sequence[int] = ()
@@ -211,6 +190,29 @@ class Complete:
     usage: Usage
     speculation: Speculation
     stop: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Tokens a verifier committed, and the end where they are the last.
+
+    Attributes:
+        ids: Ids committed since the last message; none where only the end is told.
+        sources: `TokenSource` of each of them.
+        rounds: Target passes so far.
+        drafted_tokens: Draft tokens checked so far.
+        cached_tokens: Prompt tokens that were cached already.
+        method: What ran; empty where the verifier does not say.
+        end: How the generation ended; None while it goes on.
+    """
+
+    ids: Sequence[int] = ()
+    sources: Sequence[int] = ()
+    rounds: int = 0
+    drafted_tokens: int = 0
+    cached_tokens: int = 0
+    method: str = ""
+    end: Complete | None = None
 
 
 Event = Started | Chunk | Complete

@@ -19,7 +19,7 @@ from gateway.time_limit import TimeLimit
 from gateway.tokenizing import prompt_ids, text_of
 from gateway.validation import check_count, check_ids, check_prompt, require_tokenizer
 from gateway.watch import Watch
-from gateway.wire import ask_from_proto, event_to_proto, models_to_proto, prompt_from_proto
+from gateway.wire import ask_from_proto, events_to_proto, models_to_proto, prompt_from_proto
 
 SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 
@@ -74,13 +74,20 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 async with self._time_limit.enforced(context.time_remaining()) as timeout_s:
                     ask = ask_from_proto(request)
                     watched.asked(ask)
-                    reader = Reader(context, self._slow_reader_s)
                     # Written, not yielded: a cancelled call then unwinds from here, at once.
-                    async with aclosing(self._generations.run(ask, caller, timeout_s)) as events:
-                        async for event in events:
-                            account.charge(_tokens(event))
-                            await reader.write(event_to_proto(event))
-                            watched.saw(event)
+                    async with (
+                        Reader(context, self._slow_reader_s) as reader,
+                        aclosing(self._generations.run(ask, caller, timeout_s)) as news,
+                    ):
+                        async for events in news:
+                            account.charge(sum(map(_tokens, events)))
+                            message = events_to_proto(events)
+                            if message.HasField("started"):
+                                reader.hold(message)
+                            else:
+                                await reader.write(message)
+                            for event in events:
+                                watched.saw(event)
 
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context

@@ -81,13 +81,17 @@ def prompt_from_proto(
     return Prompt()
 
 
-def event_to_proto(event: Event) -> inference_pb2.GenerateResponse:
+def events_to_proto(events: Sequence[Event]) -> inference_pb2.GenerateResponse:
     """Writes one message of a generation."""
-    if isinstance(event, Chunk):
-        return _chunk(event)
-    if isinstance(event, Started):
-        return inference_pb2.GenerateResponse(started=_started(event))
-    return inference_pb2.GenerateResponse(complete=_complete(event))
+    response = inference_pb2.GenerateResponse()
+    for event in events:
+        if isinstance(event, Chunk):
+            _fill(response.chunk, event)
+        elif isinstance(event, Started):
+            response.started.CopyFrom(_started(event))
+        else:
+            response.complete.CopyFrom(_complete(event))
+    return response
 
 
 def models_to_proto(models: Sequence[Model]) -> inference_pb2.ListModelsResponse:
@@ -114,16 +118,13 @@ def _resume(message: inference_pb2.Resume) -> Resume:
     )
 
 
-def _chunk(event: Chunk) -> inference_pb2.GenerateResponse:
-    response = inference_pb2.GenerateResponse()  # filled in place: this runs for every token
-    chunk = response.chunk
+def _fill(chunk: inference_pb2.GenerationChunk, event: Chunk) -> None:
     chunk.text = event.text
     chunk.token_ids.extend(event.ids)
     chunk.sources.extend(event.sources)  # type: ignore[arg-type]
     chunk.text_lengths.extend(event.lengths)
     chunk.rounds = event.rounds
     chunk.drafted_tokens = event.drafted_tokens
-    return response
 
 
 def _started(event: Started) -> inference_pb2.GenerationStarted:

@@ -66,43 +66,39 @@ def request_from_proto(
     )
 
 
-def tokens_to_proto(events: Sequence[Event]) -> verifier_pb2.VerifierGenerateResponse:
-    """Writes the tokens of consecutive events as one message, with the last one's counts."""
+def tokens_to_proto(events: Sequence[Event]) -> verifier_pb2.CommittedTokens:
+    """Writes the tokens of consecutive events, with the last one's counts."""
     counts = events[-1].counts
     assert counts is not None, "only errors come without"
-    return verifier_pb2.VerifierGenerateResponse(
-        tokens=verifier_pb2.CommittedTokens(
-            ids=[token for event in events for token in event.ids],
-            sources=[_SOURCES[source] for event in events for source in event.sources],
-            rounds=counts.rounds,
-            drafted_tokens=counts.drafted_tokens,
-            cached_tokens=counts.cached_tokens,
-            method=counts.method,
-        )
+    return verifier_pb2.CommittedTokens(
+        ids=[token for event in events for token in event.ids],
+        sources=[_SOURCES[source] for event in events for source in event.sources],
+        rounds=counts.rounds,
+        drafted_tokens=counts.drafted_tokens,
+        cached_tokens=counts.cached_tokens,
+        method=counts.method,
     )
 
 
 def complete_to_proto(
     request: Request, finish: FinishReason, counts: Counts, output_tokens: int
-) -> verifier_pb2.VerifierGenerateResponse:
+) -> verifier_pb2.VerifierComplete:
     """Writes the end of a generation."""
-    return verifier_pb2.VerifierGenerateResponse(
-        complete=verifier_pb2.VerifierComplete(
-            finish_reason=_FINISHES[finish],
-            usage=types_pb2.Usage(
-                prompt_tokens=len(request.prompt_ids),
-                completion_tokens=output_tokens,
-                cached_tokens=counts.cached_tokens,
-            ),
-            speculation=types_pb2.SpeculationStats(
-                method=counts.method,
-                acceptance=acceptance_to_proto(request.acceptance),
-                rounds=counts.rounds,
-                drafted_tokens=counts.drafted_tokens,
-                accepted_tokens=counts.accepted_tokens,
-                accepted_per_position=counts.accepted_per_position,
-                lossy=request.acceptance in LOSSY,
-                accepted_by_method=counts.accepted_by_method,
-            ),
-        )
+    return verifier_pb2.VerifierComplete(
+        finish_reason=_FINISHES[finish],
+        usage=types_pb2.Usage(
+            prompt_tokens=len(request.prompt_ids),
+            completion_tokens=output_tokens,
+            cached_tokens=counts.cached_tokens,
+        ),
+        speculation=types_pb2.SpeculationStats(
+            method=counts.method,
+            acceptance=acceptance_to_proto(request.acceptance),
+            rounds=counts.rounds,
+            drafted_tokens=counts.drafted_tokens,
+            accepted_tokens=counts.accepted_tokens,
+            accepted_per_position=counts.accepted_per_position,
+            lossy=request.acceptance in LOSSY,
+            accepted_by_method=counts.accepted_by_method,
+        ),
     )

@@ -83,14 +83,16 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
             async with aclosing(self._news(request, asked)) as news:
                 async for events in news:
                     rounds.add(events)
-                    yield tokens_to_proto(events)
                     output_tokens += sum(len(event.ids) for event in events)
-            last = events[-1]
+                    tokens, last = tokens_to_proto(events), events[-1]
+                    if last.finish is None:
+                        yield verifier_pb2.VerifierGenerateResponse(tokens=tokens)
             assert last.finish is not None
             assert last.counts is not None
             span.set(results(asked, last.finish, last.counts, output_tokens))
         # After the span: a caller that has it may hang up before it hears that this was all.
-        yield complete_to_proto(asked, last.finish, last.counts, output_tokens)
+        complete = complete_to_proto(asked, last.finish, last.counts, output_tokens)
+        yield verifier_pb2.VerifierGenerateResponse(tokens=tokens, complete=complete)
 
     async def _news(
         self, message: verifier_pb2.VerifierGenerateRequest, asked: Request

@@ -115,12 +115,12 @@ class Traffic:
             ask(name, prompt, self._max_tokens, self._draft_tokens), Caller(tenant=""), TIMEOUT_S
         )
         got = 0
-        async with aclosing(run) as events:
-            async for event in events:
-                if isinstance(event, Chunk):
-                    self.tokens += len(event.ids)
-                    got += len(event.ids)
-                if isinstance(event, Complete):
+        async with aclosing(run) as news:
+            async for events in news:
+                tokens = sum(len(event.ids) for event in events if isinstance(event, Chunk))
+                self.tokens += tokens
+                got += tokens
+                if isinstance(events[-1], Complete):
                     self.finished += 1
                     if got != self._max_tokens:
                         raise Unavailable(f"{got} of {self._max_tokens} tokens came")

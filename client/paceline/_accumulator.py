@@ -8,6 +8,17 @@ from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import types_pb2
 
 
+def _names(enum: Any, prefix: str) -> dict[int, str]:
+    """Spells an enum's values as the SDK does."""
+    return {number: name.removeprefix(prefix).lower() for name, number in enum.items()}
+
+
+_FINISH_REASONS = _names(types_pb2.FinishReason, "FINISH_REASON_")
+_TOKEN_SOURCES = _names(types_pb2.TokenSource, "TOKEN_SOURCE_")
+_ACCEPTANCES = _names(types_pb2.Acceptance, "ACCEPTANCE_")
+_UNKNOWN = "unspecified"  # of a newer server
+
+
 class Accumulator:
     """Turns responses into chunks, and all of them into a result.
 
@@ -34,15 +45,13 @@ class Accumulator:
         Raises:
             UnimplementedError: A stream that was to be resumed begins anew.
         """
-        self.responses += response.WhichOneof("event") != "started"
-        match response.WhichOneof("event"):
-            case "started":
-                self._start(response.started)
-            case "complete":
-                self._complete = response.complete
-            case "chunk":
-                return self._add_chunk(response.chunk)
-        return None
+        if response.HasField("started"):
+            self._start(response.started)
+        if response.HasField("complete"):
+            self._complete = response.complete
+        more = response.HasField("chunk")
+        self.responses += more or self._complete is not None
+        return self._add_chunk(response.chunk) if more else None
 
     def result(self) -> Result | None:
         """Returns the whole generation, or None if its end was not among the responses."""
@@ -52,9 +61,7 @@ class Accumulator:
         return Result(
             text="".join(self._texts),
             token_ids=tuple(self._token_ids),
-            finish_reason=cast(
-                FinishReason, _name(types_pb2.FinishReason, "FINISH_REASON_", end.finish_reason)
-            ),
+            finish_reason=cast(FinishReason, _FINISH_REASONS.get(end.finish_reason, _UNKNOWN)),
             stop=end.stop or None,
             usage=Usage(
                 prompt_tokens=end.usage.prompt_tokens,
@@ -105,7 +112,7 @@ class Accumulator:
             text=text,
             token_ids=tuple(message.token_ids),
             sources=tuple(
-                cast(TokenSource, _name(types_pb2.TokenSource, "TOKEN_SOURCE_", source))
+                cast(TokenSource, _TOKEN_SOURCES.get(source, _UNKNOWN))
                 for source in message.sources
             ),
             text_lengths=tuple(message.text_lengths),
@@ -117,7 +124,7 @@ def speculation(stats: types_pb2.SpeculationStats, completion_tokens: int) -> Sp
     drafted, rounds = stats.drafted_tokens, stats.rounds
     return Speculation(
         method=stats.method,
-        acceptance=_name(types_pb2.Acceptance, "ACCEPTANCE_", stats.acceptance),
+        acceptance=_ACCEPTANCES.get(stats.acceptance, _UNKNOWN),
         rounds=rounds,
         drafted_tokens=drafted,
         accepted_tokens=stats.accepted_tokens,
@@ -143,11 +150,3 @@ def models(response: pb.ListModelsResponse) -> list[Model]:
         )
         for info in response.models
     ]
-
-
-def _name(enum: Any, prefix: str, number: int) -> str:
-    """Spells an enum value as the SDK does; one that a newer server invented is unspecified."""
-    if number not in enum.values():
-        return "unspecified"
-    name: str = enum.Name(number)
-    return name.removeprefix(prefix).lower()

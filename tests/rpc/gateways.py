@@ -58,7 +58,7 @@ class Answer:
 
     def __init__(self, messages: list[inference_pb2.GenerateResponse]) -> None:
         self.started = messages[0].started
-        self.chunks = [message.chunk for message in messages[1:-1]]
+        self.chunks = [message.chunk for message in messages if message.HasField("chunk")]
         self.complete = messages[-1].complete
         self.text = "".join(chunk.text for chunk in self.chunks)
         self.ids = [id_ for chunk in self.chunks for id_ in chunk.token_ids]

@@ -64,13 +64,12 @@ class Text:
 
     def take(self, message: verifier_pb2.VerifierGenerateResponse) -> None:
         assert self.complete is None, "nothing follows the end"
+        assert len(message.tokens.ids) == len(message.tokens.sources) > 0
+        self.totals = message.tokens
+        self.ids.extend(message.tokens.ids)
+        self.sources.extend(message.tokens.sources)
         if message.HasField("complete"):
             self.complete = message.complete
-        else:
-            self.totals = message.tokens
-            assert len(message.tokens.ids) == len(message.tokens.sources) > 0
-            self.ids.extend(message.tokens.ids)
-            self.sources.extend(message.tokens.sources)
 
     async def rest(self, call: Any) -> None:
         """Reads a stream to its end, by `read` as before."""

@@ -55,7 +55,6 @@ async def test_verifiers_come_and_go_and_no_request_is_lost(tmp_path: Path) -> N
             cluster.apply(slice_of(first))
             await until(states, health_pb2.HealthCheckResponse.SERVING)
             held = stub.Generate(REQUEST)
-            assert (await held.read()).HasField("started")
             assert list((await held.read()).chunk.token_ids) == [5]
             cluster.apply(slice_of(second))
             async with asyncio.timeout(20):

@@ -154,7 +154,6 @@ async def test_a_running_generation_survives_sigterm() -> None:
         request = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=[1]))
         call = inference_pb2_grpc.InferenceStub(channel).Generate(request)
         await call.read()
-        await call.read()
         process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.2)
         verifier.hold.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -75,29 +75,89 @@ async def test_who_reads_late_but_in_time_gets_everything() -> None:
         call = stub.Generate(inference_pb2.GenerateRequest(token_ids=ids_of(1)))
         await until(lambda: len(verifier.requests) == 1)
         assert target.admission.running == 1
-        assert await drained(call) == 102
+        assert await drained(call) == 101, "the first says that it started, too"
 
 
-async def test_a_first_message_that_does_not_fit_is_given_up_the_same_way() -> None:
-    given_up = asyncio.Event()
+@asynccontextmanager
+async def calling(work: Callable[[Reader], Awaitable[None]]) -> AsyncIterator[Any]:
+    """A call of a server that does some work for it, with 0.2 s for a message to wait."""
 
     async def handle(request: bytes, context: Any) -> None:
-        try:
-            await Reader(context, 0.2).write(b"x" * 16_000)
-        finally:
-            given_up.set()
+        async with Reader(context, 0.2) as reader:
+            await work(reader)
 
     def register(server: grpc.aio.Server) -> list[str]:
-        handler = grpc.unary_stream_rpc_method_handler(handle, bytes, bytes)
+        write = inference_pb2.GenerateResponse.SerializeToString
+        handler = grpc.unary_stream_rpc_method_handler(handle, bytes, write)
         generic = grpc.method_handlers_generic_handler("t", {"m": handler})
         server.add_generic_rpc_handlers((generic,))
         return []
 
     served = await start(register=register, host="127.0.0.1", port=0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}", options=SMALL) as channel:
-        call = channel.unary_stream("/t/m")(b"")
+        read = inference_pb2.GenerateResponse.FromString
+        yield channel.unary_stream("/t/m", response_deserializer=read)(b"")
+    await served.stop()
+
+
+def chunk(text: str) -> inference_pb2.GenerateResponse:
+    return inference_pb2.GenerateResponse(chunk=inference_pb2.GenerationChunk(text=text))
+
+
+STARTED = inference_pb2.GenerateResponse(started=inference_pb2.GenerationStarted(seed=7))
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_first_message_that_does_not_fit_is_given_up_the_same_way(held: bool) -> None:
+    given_up = asyncio.Event()
+
+    async def work(reader: Reader) -> None:
+        try:
+            if held:
+                reader.hold(chunk("x" * 16_000))
+                await asyncio.sleep(0.2)
+            await reader.write(chunk("x" * 16_000))
+        finally:
+            given_up.set()
+
+    async with calling(work) as call:
         await asyncio.wait_for(given_up.wait(), 10)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await drained(call)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    await served.stop()
+
+
+async def test_a_held_message_goes_with_the_next_one() -> None:
+    async def work(reader: Reader) -> None:
+        reader.hold(STARTED)
+        await reader.write(chunk("a"))
+        await asyncio.sleep(0.2)
+        await reader.write(chunk("b"))
+
+    both = inference_pb2.GenerateResponse(started=STARTED.started, chunk=chunk("a").chunk)
+    async with calling(work) as call:
+        assert [message async for message in call] == [both, chunk("b")]
+
+
+async def test_a_held_message_goes_alone_where_the_next_one_is_late() -> None:
+    late = asyncio.Event()
+
+    async def work(reader: Reader) -> None:
+        reader.hold(STARTED)
+        await late.wait()
+        await reader.write(chunk("a"))
+
+    async with calling(work) as call:
+        assert await asyncio.wait_for(call.read(), 10) == STARTED
+        late.set()
+        assert await asyncio.wait_for(call.read(), 10) == chunk("a")
+
+
+async def test_what_ends_before_a_held_message_went_is_told_alone() -> None:
+    async def work(reader: Reader) -> None:
+        reader.hold(STARTED)
+        raise RuntimeError("no")
+
+    async with calling(work) as call:
+        with pytest.raises(grpc.aio.AioRpcError, match="internal error"):
+            await call.read()
