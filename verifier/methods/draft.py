@@ -102,9 +102,12 @@ class DraftProposer:
         return session.link is None or not session.link.alive
 
     def rests(self, sequence: Sequence) -> bool:
-        """Where it has no drafter, and is to have none."""
-        alone = self._sessions[sequence].link is None
-        return alone and not self._pays(sequence, time.monotonic())
+        """Where it has no drafter, and is to have none; or one that is asked for nothing."""
+        session, now = self._sessions[sequence], time.monotonic()
+        if session.link is None:
+            return not self._pays(sequence, now)
+        waits = session.key is not None or session.ended_at is not None  # a round that is timed
+        return not waits and not self._drafting(sequence, now)
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the branch that arrived, as a chain; nothing where there is none."""

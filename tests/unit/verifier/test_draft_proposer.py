@@ -437,6 +437,31 @@ def test_where_drafts_no_longer_pay_a_mirror_ends_soon(warm: bool, clock: Clock)
     assert link.opened[-1] == (1, 2, table.sequence.ids)
 
 
+def test_a_text_rests_beside_its_mirror_where_drafts_no_longer_pay(clock: Clock) -> None:
+    """Passes of all texts are one call then; what they bring is told later, as one round."""
+    link = Link()
+    known(link)
+    table = Table(link, draft_tokens=0)
+    table.warm()
+    table.round(8)
+    assert not table.proposer.rests(table.sequence), "a draft is on its way"
+    table.proposer._gate = Found(pays=False)
+    table.answer(link)
+    assert not table.proposer.rests(table.sequence), "the round that checks it is timed"
+    table.round(9, table.propose(10))
+    assert table.proposer.rests(table.sequence)
+    timed = link.meter._timed_rounds
+    tree = table.propose(10)
+    table.sequence.commit([10, 11, 12])
+    table.observe(tree, [], [10, 11, 12], wanted=False)
+    assert table.proposer.rests(table.sequence)
+    assert link.meter._timed_rounds == timed, "several passes in one call are no round of a drafter"
+    table.proposer._gate = Found(pays=True)
+    table.round(13, table.propose(10))
+    assert not table.proposer.rests(table.sequence)
+    assert [token for told in link.told for token in told] == [8, 9, 10, 11, 12, 13]
+
+
 def known(link: Link, answer_s: float = 0.0005) -> None:
     """Others have had drafts of it; where answers take ten milliseconds, none pays."""
     for _ in range(40):
