@@ -20,6 +20,10 @@ _PROBES_COST = 0.005
 _MOST_UNPROBED_S = 60.0
 """The longest time between two, though they take more: it may have been held up just once."""
 
+_EAGER = 16
+"""So many times as often as that the first probe comes after drafts have paid, each further one
+half as often: a busy moment of the processors is over soon."""
+
 _SOONER = 0.7
 """Where a probe comes in so much of the time expected, what was seen before it is long past."""
 
@@ -47,6 +51,7 @@ class DraftClock:
         self._silent_since: float | None = None
         self._pause_s = _FIRST_PAUSE_S
         self._paused_until = 0.0
+        self._eager = _EAGER
 
     @property
     def patience_s(self) -> float:
@@ -92,7 +97,12 @@ class DraftClock:
 
     def probed(self, now: float, seconds: float) -> None:
         """A probe begins, at `now` on the monotonic clock, and costs so many seconds."""
-        self.probe_at = now + min(seconds / _PROBES_COST, _MOST_UNPROBED_S)
+        self.probe_at = now + min(seconds / (self._eager * _PROBES_COST), _MOST_UNPROBED_S)
+        self._eager = max(self._eager // 2, 1)
+
+    def paid(self) -> None:
+        """Drafts pay, as far as is known."""
+        self._eager = _EAGER
 
     def missed(self, asked: float, now: float) -> None:
         """A branch did not come in time.

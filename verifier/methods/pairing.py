@@ -86,7 +86,9 @@ class Pairing:
             link = self.links(address)
             if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
                 pays = sequence.request.draft_tokens > 0 or self.pays(link)
-                if not pays:
+                if pays:
+                    link.clock.paid()
+                else:
                     if now < link.clock.probe_at:
                         session.refused[link] = link.clock.probe_at
                         continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from verifier.methods.clock import DraftClock
 
 
@@ -61,3 +63,16 @@ def test_a_probe_that_comes_sooner_says_that_the_way_is_new() -> None:
     for _ in range(3):
         clock.answered(2, 0.05, probe=True)
     assert clock.cost.at(4) > 0.01, "slower ones teach as ever"
+
+
+def test_probes_come_soon_at_first_and_seldom_in_the_end() -> None:
+    """Drafts that paid a moment ago may pay again; each probe that finds otherwise makes the next
+    one later, up to half a percent of the time."""
+    clock = DraftClock()
+    for _ in range(2):
+        intervals = []
+        for now in range(6):
+            clock.probed(float(now), 0.004)
+            intervals.append(clock.probe_at - now)
+        assert intervals == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 0.8])
+        clock.paid()
