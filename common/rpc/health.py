@@ -61,12 +61,13 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         """Streams the state, at once and at each change, until the server drains."""
         last = None
         while True:
-            changed = self._changed
+            # Looked at together: the drain may begin while a response is on its way.
+            changed, over = self._changed, self._draining
             response = self._response(request.service)
             if response != last:
                 yield response
                 last = response
-            if self._draining:
+            if over:
                 return
             await changed.wait()
 

@@ -167,6 +167,15 @@ async def test_watches_end_with_the_drain() -> None:
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_a_drain_is_told_though_it_begins_while_a_response_is_on_its_way() -> None:
+    health = Health()
+    watch = health.Watch(health_pb2.HealthCheckRequest(), None)
+    assert (await anext(watch)).status == health_pb2.HealthCheckResponse.SERVING
+    await health.drain()  # the first is being written yet
+    said = [response.status async for response in watch]
+    assert said == [health_pb2.HealthCheckResponse.NOT_SERVING]
+
+
 async def test_a_stopping_server_is_no_bug_of_the_handler(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
