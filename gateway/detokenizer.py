@@ -14,8 +14,6 @@ also characters of the run that were complete before; those stay as they were ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from common.tokenizer import Tokenizer
 
 # From this length on, a window that may be cut is: decoding stays a few microseconds.
@@ -42,17 +40,16 @@ class Detokenizer:
         self._sent = 0  # characters of the window's text already handed out
         self._settled = 0  # ids of the window up to the last whole character but one push
 
-    def push(self, ids: Sequence[int]) -> str:
-        """Takes the next ids and returns the text they make certain."""
-        if self._joins_bytes and not self._window and len(ids) == 1:
-            piece = self._tokenizer.piece(ids[0])
+    def push(self, id_: int) -> str:
+        """Takes the next id and returns the text it makes certain."""
+        if self._joins_bytes and not self._window:
+            piece = self._tokenizer.piece(id_)
             if _UNFINISHED not in piece:
                 return piece
         # Special tokens have no text; a window of nothing else would lose a leading space.
-        spoken = [id_ for id_ in ids if id_ not in self._silent]
-        if not spoken:
+        if id_ in self._silent:
             return ""
-        self._window += spoken
+        self._window.append(id_)
         text = self._tokenizer.decode(self._window)
         certain = len(text.rstrip(_UNFINISHED))
         if len(self._window) > _MAX_IDS:

@@ -75,5 +75,5 @@ class Transcript:
         """The text that one more token makes certain."""
         if self._detokenizer is None:
             return ""
-        text = self._detokenizer.push((id_,))
+        text = self._detokenizer.push(id_)
         return text if self._scanner is None else self._scanner.push(text)

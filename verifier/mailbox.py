@@ -10,8 +10,8 @@ from verifier.sequence import Event
 
 _FEW, _LONGEST = 4, 4
 """Streams from twice as many of which on messages are fewer, and how many times that at most. A
-message takes about a millisecond of processors on its way through all services: with 25 a second
-to each of 16 streams a fifth of two processors."""
+message takes about a millisecond of processors through all services, interrupted passes included:
+with 25 a second to each of 16 streams a fifth of two processors."""
 
 
 class Mailbox:

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from paceline.v1 import inference_pb2, types_pb2
+from paceline.v1 import inference_pb2, types_pb2, verifier_pb2
 
 from common import errors
 from common.tokenizer import Tokenizer
@@ -233,6 +233,30 @@ async def test_a_verifier_lost_half_way_is_unavailable_and_named() -> None:
             await call.read()
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert verifier.address in caught.value.details()
+
+
+class Brief(ScriptedWorker):
+    """A verifier whose last token comes with its report."""
+
+    async def Generate(self, request, context):
+        end = self._complete(request)
+        for id_, complete in ((5, None), (6, end)):
+            tokens = verifier_pb2.CommittedTokens(ids=[id_], sources=[R])
+            yield verifier_pb2.VerifierGenerateResponse(tokens=tokens, complete=complete)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_what_happens_together_is_one_message(stopped: bool, tokenizer: Tokenizer) -> None:
+    """The start with the first chunk and the end with the last, whoever says that it is the end."""
+    verifier = Brief(tokenizer_fingerprint=tokenizer.fingerprint)
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        stop = [tokenizer.decode([6])] if stopped else []
+        request = inference_pb2.GenerateRequest(token_ids=ids_of(1), stop=stop)
+        messages = [message async for message in target.stub.Generate(request)]
+    parts = [[field.name for field, _ in message.ListFields()] for message in messages]
+    assert parts == [["started", "chunk"], ["chunk", "complete"]]
+    assert [list(message.chunk.token_ids) for message in messages] == [[5], [6]]
+    assert bool(messages[-1].complete.stop) == stopped
 
 
 async def test_cancelling_frees_the_verifier_and_the_slot() -> None:

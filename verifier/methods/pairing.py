@@ -85,13 +85,14 @@ class Pairing:
         for address in addresses or sequence.request.drafters:
             link = self.links(address)
             if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
-                pays = sequence.request.draft_tokens > 0 or self.pays(link)
-                if pays:
+                due = self.pays(link)
+                if due:
                     link.clock.paid()
-                else:
-                    if now < link.clock.probe_at:
-                        session.refused[link] = link.clock.probe_at
-                        continue
+                pays = due or sequence.request.draft_tokens > 0
+                if not pays and now < link.clock.probe_at:
+                    session.refused[link] = link.clock.probe_at
+                    continue
+                if not pays:
                     rounds = 1 if self.too_far(link) else _PROBE_ROUNDS
                     link.clock.probed(now, rounds * link.clock.cost.at(1))
                 self._known[address] = link

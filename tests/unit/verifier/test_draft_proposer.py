@@ -491,6 +491,19 @@ def test_a_drafter_that_is_too_far_away_for_any_text_is_probed_now_and_then(cloc
     assert texts >= 640
 
 
+def test_drafts_that_are_asked_for_by_length_do_not_say_that_they_pay(clock: Clock) -> None:
+    """Else other texts would probe a drafter that is far away as if it had just been near."""
+    link = Link()
+    known(link, answer_s=0.010)
+    intervals = []
+    for _ in range(2):
+        table = Table(link, draft_tokens=3)
+        assert table.proposer._sessions[table.sequence].link is link
+        link.clock.probed(clock.now, 0.004)
+        intervals.append(link.clock.probe_at - clock.now)
+    assert intervals == pytest.approx([0.05, 0.1])
+
+
 @pytest.mark.parametrize(
     ("answer_s", "asked", "closed"), [(0.010, [0], 1), (0.0008, [0, 1, 2, 3, 20], 0)]
 )
