@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ids
 
-from common.model.native import Certainty
+from common.model.roll import Certainty
 from common.model.runner import Runner
 from common.model.sampling import rank
 from drafter.item import Item, row_of

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Works
 
 import numpy as np
 
-from common.model.native import Limit
+from common.model.roll import Limit
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
 from common.model.segment import Segment

@@ -17,8 +17,9 @@ from common.model.kernels import Forward, WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
-from common.model.native import Certainty, Drawing, Limit, NativeModel, Rolled
+from common.model.native import NativeModel
 from common.model.output import Computed, Output
+from common.model.roll import Certainty, Drawing, Limit, Rolled
 from common.model.segment import Segment
 
 _log = logging.getLogger(__name__)

@@ -24,8 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.model.native import Drawing, draw, instructions
+from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
+from common.model.roll import Drawing
 from common.sampling_params import SamplingParams
 
 # The likeliest token weighs 2^40: 2^22 of those still sum within an int64.

@@ -21,13 +21,13 @@ from ctypes import (
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from common.model.native.memory import address
+from common.model.roll import Drawing
 
 BLOCK_OUTPUTS = 64
 """Outputs of a block of a packed matrix; `BLOCK` of `product.h`."""
@@ -234,23 +234,6 @@ def top(logits: Tensor, best: int) -> tuple[Tensor, Tensor]:
 
 _DRAWING = struct.Struct("=Qqqddd")
 """`Drawing` of `draw.h`."""
-
-
-class Drawing(NamedTuple):
-    """How one token is drawn: as `SamplingParams` say, and where it stands."""
-
-    seed: int
-    """64 bits."""
-    position: int
-    """Absolute, of the token."""
-    top_k: int
-    """0 keeps all."""
-    temperature: float
-    """Above 0; in a roll, 0 for the likeliest token."""
-    top_p: float
-    """1 keeps all."""
-    min_p: float
-    """0 keeps all."""
 
 
 def packed(drawings: Sequence[Drawing]) -> bytes:

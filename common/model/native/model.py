@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from ctypes import pointer
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from common.model.fused import can_fuse, head_counts, joined, window
 from common.model.kv_cache import LayerShape
 from common.model.native.library import (
     Decoder,
-    Drawing,
     Ends,
     Layer,
     Limits,
@@ -32,6 +31,7 @@ from common.model.native.library import (
 from common.model.native.memory import Addresses, Rooms, Written, address
 from common.model.native.product import PackedMatrix
 from common.model.output import Output
+from common.model.roll import Certainty, Drawing, Limit, Rolled
 from common.model.segment import Segment
 
 _FEW_ROWS = 6
@@ -39,45 +39,6 @@ _FEW_ROWS = 6
 
 _OF_ONE_TEXT = 12
 """Up to so many rows of a single text may be a draft, whose drafter needs the processors."""
-
-
-class Certainty(NamedTuple):
-    """How likely tokens are right, and how likely what is still computed has to be."""
-
-    bounds: Sequence[float]
-    """Rising, `[ranges - 1]`: of how far the second best score is behind the best."""
-    chances: Sequence[Sequence[float]]
-    """That the token with the best is right, of each row, `[M, ranges]`."""
-    least: Sequence[Sequence[float]]
-    """Of each row, `[M]`: it ends before the first token with which all chances multiply to less
-    than that token's number here. The last holds for all further ones; without any it goes on."""
-    tokens: Sequence[int]
-    """So many of the tokens that count a row has already, `[M]`; -1 where what follows it does not
-    count."""
-    right: Sequence[float]
-    """Chance that those are right, `[M]`."""
-
-
-class Limit(NamedTuple):
-    """When a text is over."""
-
-    tokens: int
-    """After so many more, 1 at least."""
-    stops: Collection[int]
-    """And after any of these."""
-
-
-class Rolled(NamedTuple):
-    """The best tokens of rows, and of those that follow them, level by level."""
-
-    ids: np.ndarray
-    """The best first, of equally good ones the lowest; `[levels + 1, M, best]`. -1 where a row was
-    over, had gone far enough or nothing more survives, and where compiled code is not sure of a
-    draw."""
-    behind: np.ndarray
-    """How much less their scores are than the best, float32; the same shape."""
-    output: Output
-    """Of the first pass, of a row of whose first token it is not sure; else of the last one."""
 
 
 class _LaidOut(NamedTuple):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from common import fence
 from common.model.loader import Dtype
-from common.model.native import Rolled
+from common.model.roll import Rolled
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from drafter import outlook

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.model.native import Rolled
+from common.model.roll import Rolled
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from tests import tiny_models

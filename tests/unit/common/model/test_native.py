@@ -21,17 +21,15 @@ from common.model import kernels
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.native import (
-    Certainty,
     Decoder,
-    Limit,
     NativeModel,
     NativeProducts,
-    Rolled,
     instructions,
     library,
     top,
 )
 from common.model.quantized import integer_products, round_weight
+from common.model.roll import Certainty, Limit, Rolled
 from common.model.runner import Runner
 from common.model.sampling import Row, rank, sample
 from common.model.segment import Segment

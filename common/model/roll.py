@@ -1,0 +1,69 @@
+"""Several passes in one call: rows go on with the token chosen after them, without anybody between.
+
+What such a call is told and what it says; `Runner.roll` makes one, where a model can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from common.model.output import Output
+
+
+class Drawing(NamedTuple):
+    """How one token is drawn: as `SamplingParams` say, and where it stands."""
+
+    seed: int
+    """64 bits."""
+    position: int
+    """Absolute, of the token."""
+    top_k: int
+    """0 keeps all."""
+    temperature: float
+    """Above 0; in a roll, 0 for the likeliest token."""
+    top_p: float
+    """1 keeps all."""
+    min_p: float
+    """0 keeps all."""
+
+
+class Certainty(NamedTuple):
+    """How likely tokens are right, and how likely what is still computed has to be."""
+
+    bounds: Sequence[float]
+    """Rising, `[ranges - 1]`: of how far the second best score is behind the best."""
+    chances: Sequence[Sequence[float]]
+    """That the token with the best is right, of each row, `[M, ranges]`."""
+    least: Sequence[Sequence[float]]
+    """Of each row, `[M]`: it ends before the first token with which all chances multiply to less
+    than that token's number here. The last holds for all further ones; without any it goes on."""
+    tokens: Sequence[int]
+    """So many of the tokens that count a row has already, `[M]`; -1 where what follows it does not
+    count."""
+    right: Sequence[float]
+    """Chance that those are right, `[M]`."""
+
+
+class Limit(NamedTuple):
+    """When a text is over."""
+
+    tokens: int
+    """After so many more, 1 at least."""
+    stops: Collection[int]
+    """And after any of these."""
+
+
+class Rolled(NamedTuple):
+    """The best tokens of rows, and of those that follow them, level by level."""
+
+    ids: np.ndarray
+    """The best first, of equally good ones the lowest; `[levels + 1, M, best]`. -1 where a row was
+    over, had gone far enough or nothing more survives, and where compiled code is not sure of a
+    draw."""
+    behind: np.ndarray
+    """How much less their scores are than the best, float32; the same shape."""
+    output: Output
+    """Of the first pass, of a row of whose first token it is not sure; else of the last one."""
