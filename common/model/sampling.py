@@ -5,7 +5,7 @@
 The id of a row is a pure function of that row, bit for bit, whatever rows stand beside it
 and whichever path computes it. That holds by construction: every floating-point operation
 is elementwise (their bits do not depend on the place in a tensor), every reduction is a
-maximum or a sum of integers. Probabilities are summed as 40-bit fixed point for that reason.
+maximum or a sum of integers.
 
 On a CPU compiled code finds the same ids several times as fast, and leaves a row to what is here
 where bits would decide that it does not compute the same way.
@@ -15,7 +15,6 @@ The noise is `common.model.noise`'s; what is done with the ids is the acceptance
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -27,12 +26,8 @@ from torch import Tensor
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.roll import Drawing
+from common.model.warpers import cuts, scale, survivors, warp_row
 from common.sampling_params import SamplingParams
-
-# The likeliest token weighs 2^40: 2^22 of those still sum within an int64.
-_WEIGHT_BITS = 40
-# Dividing by less would overflow float32; far below it sampling is greedy anyway.
-_LEAST_TEMPERATURE = 1e-30
 
 
 class Row(NamedTuple):
@@ -132,32 +127,19 @@ def warp(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     assert logits.shape[0] == len(rows)
     adjusted = _adjust(logits, rows)
     warped = [
-        line if row.params.greedy else _warp_row(line, row)
+        line if row.params.greedy else warp_row(line, row.params)
         for line, row in zip(adjusted, rows, strict=True)
     ]
     return torch.stack(warped) if warped else adjusted
-
-
-def _warp_row(adjusted: Tensor, row: Row) -> Tensor:
-    """Warps one sampled row. # [V]"""
-    scaled = _top_k(_scale(adjusted[None], [row]), [row])[0]
-    top = scaled.max()
-    weights = _weights(scaled, top)
-    kept = _nucleus(scaled.cpu().numpy(), weights.cpu().numpy(), int(weights.sum()), row.params)
-    survives = torch.zeros_like(scaled, dtype=torch.bool)
-    survives[torch.from_numpy(kept).to(scaled.device)] = True
-    survives &= scaled >= scaled.new_tensor(_min_p_floor(top.item(), row.params))
-    return scaled.where(survives, -math.inf)
 
 
 def _kinds(rows: Sequence[Row], vocab_size: int) -> list[tuple[str, list[int]]]:
     """Indices of the rows by what their choice takes."""
     kinds: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
+        kind = "cut" if cuts(row.params, vocab_size) else "whole"
         if row.params.greedy:
             kind = "greedy"
-        else:
-            kind = "cut" if _cuts(row.params, vocab_size) else "whole"
         kinds.setdefault(kind, []).append(i)
     return [*kinds.items()]
 
@@ -264,62 +246,16 @@ _RANK = {"greedy": _rank, "whole": _rank_all, "cut": _rank_survivors}
 def _noisy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
     """Scores of rows that no warper cuts: noise for the whole vocabulary. # float64 [G, V]"""
     noise = gumbel_rows(*_keys(rows), adjusted.shape[1], adjusted.device)
-    return noise.add_(_scale(adjusted, rows))
+    return noise.add_(scale(adjusted, _params(rows)))
 
 
 def _noisy_survivors(
     adjusted: Tensor, rows: Sequence[Row]
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Ids that survive, rising, and their scores: sorting and noise for few tokens only.
-
-    What the whole vocabulary needs is done on the device, the few candidates on the CPU.
-    """
-    scaled = _top_k(_scale(adjusted, rows), rows)
-    top = scaled.amax(-1, keepdim=True)
-    weights = _weights(scaled, top)
-    totals = weights.sum(-1).tolist()
-    lines, ids = (scaled >= _floors(scaled, top, totals, rows)).nonzero(as_tuple=True)
-    columns = [column.cpu().numpy() for column in (ids, scaled[lines, ids], weights[lines, ids])]
-    ends = np.searchsorted(lines.cpu().numpy(), np.arange(1, len(rows) + 1)).tolist()
-
-    survivors = []
-    for row, total, start, end in zip(rows, totals, [0, *ends], ends, strict=False):
-        tokens, values, mass = (column[start:end] for column in columns)
-        kept = _nucleus(values, mass, total, row.params)
-        survivors.append((tokens[kept], values[kept]))
-    return _add_noise(survivors, rows, scaled.shape[1])
-
-
-def _add_noise(
-    survivors: Sequence[tuple[NDArray[np.int64], NDArray[np.float32]]],
-    rows: Sequence[Row],
-    vocab_size: int,
-) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Turns each row's survivors, ids (rising) and logits, into ids and scores."""
-    noise = gumbel_of([tokens for tokens, _ in survivors], *_keys(rows), vocab_size)
-    return [
-        (tokens, values + line) for line, (tokens, values) in zip(noise, survivors, strict=True)
-    ]
-
-
-def _floors(scaled: Tensor, top: Tensor, totals: list[int], rows: Sequence[Row]) -> Tensor:
-    """Logits under which no token of a row survives. # [G, 1]
-
-    For top-p: tokens under (1 - top_p) / 2V of the probability hold less than 1 - top_p
-    together, so those before them hold top_p and they are cut. (1 - top_p) / V would do; the
-    half keeps rounding out of it. Min-p's floor is applied as it stands.
-    """
-    lowest = torch.finfo(scaled.dtype).min  # above what top-k has cut
-    unit = 2.0**_WEIGHT_BITS * 2 * scaled.shape[1]
-    floors = [
-        max(
-            lowest,
-            _min_p_floor(high, row.params),
-            high + _log((1 - row.params.top_p) * total / unit),
-        )
-        for high, total, row in zip(top[:, 0].tolist(), totals, rows, strict=True)
-    ]
-    return _column(floors, scaled)
+    """Ids that survive, rising, and their scores: noise for few tokens only."""
+    found = survivors(adjusted, _params(rows))
+    noise = gumbel_of([tokens for tokens, _ in found], *_keys(rows), adjusted.shape[1])
+    return [(tokens, values + line) for line, (tokens, values) in zip(noise, found, strict=True)]
 
 
 def _adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -341,71 +277,9 @@ def _adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return adjusted
 
 
-def _scale(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Temperature; NaN and infinities become finite, so that a broken row harms no other."""
-    temperatures = [max(row.params.temperature, _LEAST_TEMPERATURE) for row in rows]
-    # A tensor on the device: CUDA would multiply by a scalar's reciprocal.
-    scaled = adjusted / _column(temperatures, adjusted)
-    return scaled.nan_to_num_(nan=torch.finfo(scaled.dtype).min)
-
-
-def _top_k(scaled: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Cuts what is below the k-th value; like Hugging Face, keeps all that equal it."""
-    vocab_size = scaled.shape[1]
-    ks = [min(row.params.top_k or vocab_size, vocab_size) for row in rows]
-    most = max((k for k in ks if k < vocab_size), default=0)
-    if not most:
-        return scaled
-    last = torch.tensor([[min(k, most) - 1] for k in ks], device=scaled.device)
-    free = torch.tensor([[k == vocab_size] for k in ks], device=scaled.device)
-    kth = scaled.topk(most).values.gather(1, last).masked_fill_(free, -math.inf)
-    return scaled.where(scaled >= kth, -math.inf)
-
-
-def _nucleus(
-    logits: NDArray[np.float32], weights: NDArray[np.int64], total: int, params: SamplingParams
-) -> NDArray[np.int64]:
-    """Top-p: keeps the tokens before which less than top_p of the total weight stands.
-
-    Args:
-        logits: The row, or all of it from some value upwards, by rising id. # [M]
-        weights: Of the same tokens. # [M]
-        total: Weight of the whole row.
-        params: For top_p.
-
-    Returns:
-        Indices of the survivors, rising; of equal logits the lowest ids survive first.
-    """
-    if params.top_p >= 1:
-        return np.arange(len(logits))
-    order = np.argsort(-logits, kind="stable")
-    upto = weights[order].cumsum()
-    count = 1 + np.searchsorted(upto, math.ceil(params.top_p * total))
-    kept: NDArray[np.int64] = np.sort(order[:count])
-    return kept
-
-
-def _weights(scaled: Tensor, top: Tensor) -> Tensor:
-    """Probabilities relative to the likeliest token's, fixed point. # int64 [G, M]"""
-    return (scaled - top).exp_().mul_(2.0**_WEIGHT_BITS).to(torch.int64)
-
-
-def _min_p_floor(top: float, params: SamplingParams) -> float:
-    return top + _log(params.min_p)
-
-
-def _cuts(params: SamplingParams, vocab_size: int) -> bool:
-    cut = 0 < params.top_k < vocab_size or params.top_p < 1 or params.min_p > 0
-    return cut and not params.greedy
-
-
 def _keys(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
     return [row.params.seed for row in rows], [row.position for row in rows]
 
 
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf
-
-
-def _column(values: list[float], like: Tensor) -> Tensor:
-    return like.new_tensor(values)[:, None]
+def _params(rows: Sequence[Row]) -> list[SamplingParams]:
+    return [row.params for row in rows]

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from common.model import sampling
+from common.model import sampling, warpers
 from common.model.native import library as native_library
 from common.model.native.library import VECTORS, opened
 from common.model.noise import gumbel_rows
@@ -215,7 +215,7 @@ def test_number_of_candidates_changes_nothing(monkeypatch, few):
     lowest = torch.full_like(least, torch.finfo(torch.float32).min)
     min_p = (logits / 0.9).amax(-1, keepdim=True) + math.log(0.001)
     forced = least if few else torch.maximum(lowest, min_p)
-    monkeypatch.setattr(sampling, "_floors", lambda *_: forced)
+    monkeypatch.setattr(warpers, "_floors", lambda *_: forced)
     assert torch.equal(sample(logits, rows), expected)
 
 
