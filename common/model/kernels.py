@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from common.errors import ModelError
 from common.model.attention import AttentionContext
 from common.model.cuda import keys
+from common.model.cuda.device import lacks
 from common.model.fused import FusedModel, can_fuse, head_counts
 from common.model.int4 import Int4Linear, Int4Product
 from common.model.kv_cache import LayerShape
@@ -54,9 +54,6 @@ Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]` and the states the
 output layer read, `[M, hidden]`."""
 
-
-_LEAST_CAPABILITY = (8, 0)
-"""Of a device that the CUDA kernels are for."""
 
 _log = logging.getLogger(__name__)
 
@@ -187,10 +184,9 @@ def _cuda_lacks(model: Any, device: torch.device) -> str:
     (heads, kv_heads), size = head_counts(attention), attention.head_dim
     if heads > kv_heads * keys.TILE:
         return f"{heads} heads share {kv_heads} of keys: at most {keys.TILE} can share one"
-    if find_spec("triton") is None:
-        return "triton is not installed"
-    if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
-        return "its compute capability is below 8.0"
+    problem = lacks(device)
+    if problem:
+        return problem
     from common.model.cuda import probe
 
     weight = model.lm_head.weight

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.batch import FIXED_TILES, build_batch
+from common.model.cuda.device import drawn_by
 from common.model.kernels import Forward, WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
@@ -88,9 +89,10 @@ class Runner:
 
     @property
     def fingerprint(self) -> str:
-        """What decides the bits of the logits."""
+        """What decides the bits of the logits, and of what is drawn."""
         tile = self.loaded.context.tile_rows.least
-        return f"{self.loaded.fingerprint}-{self._row_multiple}-{tile}"
+        parts = self.loaded.fingerprint, self._row_multiple, tile, drawn_by(self.loaded.device)
+        return "-".join(str(part) for part in parts if part != "")
 
     def forward(self, segments: Sequence[Segment]) -> Output:
         """One pass: writes the rows' keys and values, and returns the wanted logits.

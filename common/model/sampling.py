@@ -8,7 +8,8 @@ is elementwise (their bits do not depend on the place in a tensor), every reduct
 maximum or a sum of integers.
 
 On a CPU compiled code finds the same ids several times as fast, and leaves a row to what is here
-where bits would decide that it does not compute the same way.
+where bits would decide that it does not compute the same way. On CUDA kernels draw every row of
+which not all are greedy (`common.model.cuda.draw`), without waiting for the device.
 
 The noise is `common.model.noise`'s; what is done with the ids is the acceptance rule's.
 """
@@ -23,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from common.model.cuda.device import Draw, drawer, words
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.roll import Drawing
@@ -70,6 +72,9 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     """
     assert logits.ndim == 2
     assert logits.shape[0] == len(rows)
+    draws = drawer(logits.device)
+    if draws is not None and not all(row.params.greedy for row in rows):
+        return _drawn(draws, logits, rows, 1)[0][:, 0]
     adjusted = _adjust(logits, rows)
     kinds = _kinds(rows, logits.shape[1])
     if len(kinds) == 1:
@@ -102,6 +107,12 @@ def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
     Returns:
         Up to `count` a row; fewer where the warpers leave fewer.
     """
+    draws = drawer(logits.device)
+    if draws is not None and rows:
+        ids, behind = (found.tolist() for found in _drawn(draws, logits, rows, count))
+        counts = [line.index(-1) if -1 in line else count for line in ids]
+        lines = zip(ids, behind, counts, strict=True)
+        return [Ranked(tokens[:known], gaps[:known]) for tokens, gaps, known in lines]
     adjusted = _adjust(logits, rows)
     ranked = [Ranked((), ())] * len(rows)
     for kind, group in _kinds(rows, logits.shape[1]):
@@ -142,6 +153,20 @@ def _kinds(rows: Sequence[Row], vocab_size: int) -> list[tuple[str, list[int]]]:
             kind = "greedy"
         kinds.setdefault(kind, []).append(i)
     return [*kinds.items()]
+
+
+def _drawn(draws: Draw, logits: Tensor, rows: Sequence[Row], count: int) -> tuple[Tensor, Tensor]:
+    """The best tokens of every row, drawn on the device, and how far they are behind the best.
+
+    The host waits for none of it; -1 where no more survive. # [N, count] each
+    """
+    if any(row.params.adjusts for row in rows):
+        logits = _adjust(logits, rows)
+    ids = torch.empty(len(rows), count, dtype=torch.int64, device=logits.device)
+    behind = torch.empty_like(ids, dtype=torch.float32)
+    with torch.cuda.device_of(logits):  # Triton launches on the device that is the thread's
+        draws(logits, words([row.drawing for row in rows]).to(logits.device), ids, behind)
+    return ids, behind
 
 
 def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:

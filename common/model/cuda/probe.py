@@ -16,12 +16,16 @@ from torch import Tensor
 
 from common.model.cuda import reference
 from common.model.cuda.attention import Attention
+from common.model.cuda.device import words
+from common.model.cuda.draw import draw
 from common.model.cuda.keys import Keys, lay_out, tile_rows
 from common.model.cuda.products import RoundedProduct
 from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
 from common.model.quantized import round_weight
+from common.model.sampling import Row, sample
 from common.model.segment import Segment
 from common.model.tree import TokenTree
+from common.sampling_params import SamplingParams
 
 _PAGE, _PAGES = 16, 96
 _POSITION = 1_100
@@ -29,6 +33,7 @@ _POSITION = 1_100
 
 _CHAIN = (0, 1, 2, 3)
 _OUTPUTS = 48
+_DRAWS, _VOCAB = 48, 1000
 
 
 class Shape(NamedTuple):
@@ -59,6 +64,28 @@ def fault(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
         return _of_attention(shape, dtype, device) or _of_rows(shape, dtype, device)
     except Exception as error:  # a compiler that is missing, a device that is too small, …
         return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def fault_of_draws(device: torch.device) -> str:
+    """Tries what draws tokens, against the CPU; see `fault`.
+
+    Where bits decide a draw both may differ, and so a few of many do not count.
+    """
+    logits = torch.randn(_DRAWS, _VOCAB, generator=torch.Generator().manual_seed(2)) * 3
+    params = [
+        SamplingParams(temperature=0.8, seed=1 << 63),
+        SamplingParams(temperature=0.8, top_p=0.9, seed=1),
+        SamplingParams(temperature=1.2, top_k=40, min_p=0.02, seed=2),
+    ]
+    rows = [Row(params[place % len(params)], 7 * place) for place in range(_DRAWS)]
+    try:
+        drawings = words([row.drawing for row in rows]).to(device)
+        ids = torch.empty(_DRAWS, 1, dtype=torch.int64, device=device)
+        draw(logits.to(device), drawings, ids, torch.empty_like(ids, dtype=torch.float32))
+    except Exception as error:  # as above
+        return f"{type(error).__name__}: {error}".partition("\n")[0]
+    other = int((ids[:, 0].cpu() != sample(logits, rows)).sum())
+    return "" if other <= _DRAWS // 16 else f"{other} of {_DRAWS} draws are others"
 
 
 def _of_attention(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:

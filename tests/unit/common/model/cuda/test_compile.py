@@ -19,10 +19,10 @@ _COMPILE = """
 import json, pathlib, subprocess, sys, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from common.model.cuda import attention, products, rowwise
+from common.model.cuda import attention, draw, products, rowwise
 
 HEADS = dict(HEADS=32, KV_HEADS=8, SIZE=128)
-B, F, I = "*bf16", "*fp32", "*i32"
+B, F, D, I, L = "*bf16", "*fp32", "*fp64", "*i32", "*i64"
 KERNELS = [
     (attention._attend,
      dict(queries=B, cache=B, sums=F, tops=F, words=I, count="i32",
@@ -39,14 +39,18 @@ KERNELS = [
     (products._widen,
      dict(x=B, weight="*i8", scale=F, bias=B, other=B, out=B),
      dict(OUT=4096, IN=14336, BIASED=True, ADDED=True, OUTPUTS=32, INPUTS=128)),
+    (draw._score, dict(logits=B, drawings=L, scaled=F, scores=D), dict(VOCAB=128256, QUADS=256)),
+    (draw._pick, dict(scaled=F, scores=D, drawings=L, ids=L, behind=F),
+     dict(BEST=4, VOCAB=128256, TOKENS=4096), dict(num_warps=16)),
 ]
 tools = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin"
-for kernel, arguments, known in KERNELS:
+for kernel, arguments, known, *options in KERNELS:
     kinds = {**arguments, **dict.fromkeys(known, "constexpr")}
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(kinds.values())
                if kind[0] == "*"}
     compiled = triton.compile(ASTSource(kernel, kinds, known, aligned),
-                              target=GPUTarget("cuda", int(sys.argv[1]), 32))
+                              target=GPUTarget("cuda", int(sys.argv[1]), 32),
+                              options=dict(*options))
     binary = pathlib.Path(sys.argv[2]) / "kernel.cubin"
     binary.write_bytes(compiled.asm["cubin"])
     usage = subprocess.run([tools / "cuobjdump", "-res-usage", binary],
@@ -70,7 +74,7 @@ def test_kernels_compile(capability: int, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     kernels = {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
-    assert len(kernels) == 6
+    assert len(kernels) == 8
     for name, kernel in kernels.items():
         assert not kernel["spilled"], name
         assert kernel["shared"] <= 99 << 10, f"{name}: more than the smaller devices have"

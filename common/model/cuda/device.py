@@ -1,0 +1,78 @@
+"""What the kernels need of a device, and those that work on any model's logits there."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.model.roll import Drawing
+
+_DRAW = "draw1"
+"""Name of the kernels; the number rises with every change of what they draw."""
+
+_LEAST_CAPABILITY = (8, 0)
+
+POSITION = 1
+"""The word of a drawing that says where its token stands."""
+
+WORDS = 6
+"""Of a drawing: seed, position, temperature, top-k, top-p, and min-p's logarithm."""
+
+_log = logging.getLogger(__name__)
+
+
+Draw = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+"""Draws tokens by logits, drawings, where ids go and where it goes how far they are behind; see
+`draw.draw`."""
+
+
+def lacks(device: torch.device) -> str:
+    """Why the kernels cannot run on a CUDA device; nothing where they can."""
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
+        return "its compute capability is below 8.0"
+    return ""
+
+
+def drawn_by(device: torch.device) -> str:
+    """The name of what draws tokens on a device; empty where it is torch, or the CPU."""
+    return f"{_DRAW}-triton{version('triton')}" if drawer(device) is not None else ""
+
+
+@cache
+def drawer(device: torch.device) -> Draw | None:
+    """What draws tokens on a device, tried before; None where torch has to. Logs why it has to."""
+    if device.type != "cuda":
+        return None
+    problem = lacks(device)
+    if not problem:
+        from common.model.cuda import draw, probe
+
+        with torch.cuda.device(device):
+            problem = probe.fault_of_draws(device)
+        if not problem:
+            return draw.draw
+    facts = {"device": torch.cuda.get_device_name(device), "reason": problem}
+    _log.warning("tokens are drawn through torch: the CUDA kernel is left out", extra=facts)
+    return None
+
+
+def words(drawings: Sequence[Drawing]) -> Tensor:
+    """Drawings as the kernels read them, int64 `[N, WORDS]`."""
+    whole = np.zeros((len(drawings), WORDS), dtype=np.int64)
+    real = whole.view(np.float64)
+    for line, number, each in zip(whole, real, drawings, strict=True):
+        line[0] = each.seed - (1 << 64) if each.seed >> 63 else each.seed
+        line[POSITION], line[3] = each.position, each.top_k
+        number[2], number[4] = each.temperature, each.top_p
+        number[5] = math.log(each.min_p) if each.min_p > 0 else -math.inf
+    return torch.from_numpy(whole)
