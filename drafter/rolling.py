@@ -74,6 +74,7 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[
     for index, ((mirror, node), known) in enumerate(zip(ends, counts, strict=True)):
         own = [line[index] for line in slots]
         if not known:  # nobody was sure of its choice, and so no token follows
+            assert rolled.output is not None
             mirror.free.extend(own)
             unsure = rank(rolled.output.logits[index : index + 1], [rows[index]], ranks)[0]
             node.rank(unsure.ids, unsure.behind if ranks > 1 else None)

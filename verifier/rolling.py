@@ -75,6 +75,7 @@ def roll(runner: Runner, batch: Works[Work], count: int, news: int) -> tuple[int
     found = [line[line >= 0].tolist() for line in lines]
     for index, row in enumerate(rows):
         if not found[index]:  # compiled code was not sure
+            assert rolled.output is not None
             found[index] = sample(rolled.output.logits[index : index + 1], [row]).tolist()
     return len(rolled.ids), found
 

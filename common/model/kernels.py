@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from common.errors import ModelError
@@ -36,6 +37,7 @@ from common.model.quantized import (
     WidenedLinear,
     integer_products,
 )
+from common.model.roll import Certainty, Drawing, Limit, Rolled
 from common.model.rotary import replace_rotary
 from common.model.segment import Segment
 
@@ -68,6 +70,27 @@ class WholePass(Protocol):
 
     def __call__(self, segments: Sequence[Segment]) -> Output:
         """Computes rows; their slots are reserved and distinct."""
+
+
+@runtime_checkable
+class Rolling(Protocol):
+    """A model of which some make several passes in one call."""
+
+    @property
+    def rolls(self) -> bool:
+        """Whether this one does."""
+
+    def roll(
+        self,
+        segments: Sequence[Segment],
+        slots: ArrayLike,
+        best: int,
+        certainty: Certainty | None,
+        news: int,
+        drawings: Sequence[Drawing],
+        limits: Sequence[Limit],
+    ) -> Rolled:
+        """See `Runner.roll`."""
 
 
 def prepare(

@@ -65,5 +65,5 @@ class Rolled(NamedTuple):
     draw."""
     behind: np.ndarray
     """How much less their scores are than the best, float32; the same shape."""
-    output: Output
-    """Of the first pass, of a row of whose first token it is not sure; else of the last one."""
+    output: Output | None
+    """Of the first pass where it is not sure of a row's first token; else of no meaning."""

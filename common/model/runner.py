@@ -14,7 +14,7 @@ from torch import Tensor
 from common.errors import ModelError
 from common.model.batch import FIXED_TILES, build_batch
 from common.model.cuda.device import drawn_by
-from common.model.kernels import Forward, WholePass
+from common.model.kernels import Forward, Rolling, WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
@@ -58,9 +58,12 @@ class Runner:
     ) -> None:
         self.loaded = loaded
         self._whole: WholePass | None = None
+        self._rolling: Rolling | None = None
         self._forward: Forward | None = None
         if isinstance(loaded.forward, WholePass):
             self._whole = loaded.forward
+            if isinstance(self._whole, Rolling) and self._whole.rolls:
+                self._rolling = self._whole
         else:
             self._forward = loaded.forward
         self._row_multiple = 1 if loaded.device.type == "cpu" else CUDA_TILE_ROWS
@@ -125,7 +128,7 @@ class Runner:
     @property
     def rolls(self) -> bool:
         """Whether `roll` is there."""
-        return isinstance(self.loaded.forward, NativeModel)
+        return self._rolling is not None
 
     def roll(
         self,
@@ -150,9 +153,8 @@ class Runner:
                 positions that follow; none where all are the likeliest.
             limits: When the text is over that a row is the end of, `[M]`; none where no row is.
         """
-        assert isinstance(self.loaded.forward, NativeModel)
-        roll = self.loaded.forward.roll
-        return roll(segments, slots, best, certainty, news, drawings, limits)
+        assert self._rolling is not None
+        return self._rolling.roll(segments, slots, best, certainty, news, drawings, limits)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first."""

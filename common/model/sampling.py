@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.model.cuda.device import Draw, drawer, words
+from common.model.cuda.device import Draw, drawer, packed
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.roll import Drawing
@@ -165,7 +165,7 @@ def _drawn(draws: Draw, logits: Tensor, rows: Sequence[Row], count: int) -> tupl
     ids = torch.empty(len(rows), count, dtype=torch.int64, device=logits.device)
     behind = torch.empty_like(ids, dtype=torch.float32)
     with torch.cuda.device_of(logits):  # Triton launches on the device that is the thread's
-        draws(logits, words([row.drawing for row in rows]).to(logits.device), ids, behind)
+        draws(logits, packed([row.drawing for row in rows]).to(logits.device), ids, behind)
     return ids, behind
 
 

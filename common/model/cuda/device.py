@@ -66,7 +66,7 @@ def drawer(device: torch.device) -> Draw | None:
     return None
 
 
-def words(drawings: Sequence[Drawing]) -> Tensor:
+def packed(drawings: Sequence[Drawing]) -> Tensor:
     """Drawings as the kernels read them, int64 `[N, WORDS]`."""
     whole = np.zeros((len(drawings), WORDS), dtype=np.int64)
     real = whole.view(np.float64)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import select
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from common.model.attention import AttentionContext
+from common.model.course import Course
 from common.model.cuda.attention import Attention
+from common.model.cuda.device import drawer, packed
 from common.model.cuda.graphs import Graphs
-from common.model.cuda.keys import Size, lay_out, section, tile_rows
+from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
 from common.model.cuda.products import Products
+from common.model.cuda.rolling import Drawn, Told, advance, further
 from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
 from common.model.fused import head_counts, joined, window
 from common.model.kv_cache import KvPool, LayerShape
 from common.model.linear import MakeProduct
 from common.model.output import Computed, Output
+from common.model.roll import Certainty, Drawing, Limit, Rolled
 from common.model.segment import Segment
 
 _MOST_ROWS = 256
@@ -27,6 +35,9 @@ _MOST_ROWS = 256
 
 _MOST_WORDS = 1 << 21
 """Of a batch that a graph reads."""
+
+_MOST_BEST = 16
+"""Tokens that rows of a graph tell, beside each other."""
 
 
 class _Layer:
@@ -106,6 +117,8 @@ class CudaModel:
         vocab_size, hidden = original.lm_head.weight.shape
         self._logits = self._embeddings.new_empty(_MOST_ROWS if on_cuda else 0, vocab_size)
         self._states = self._embeddings.new_empty(len(self._logits), hidden)
+        self._drawn = Drawn.room(_MOST_ROWS, _MOST_BEST, device)
+        self._draw = drawer(device)
 
     @property
     def shapes(self) -> dict[int, LayerShape]:
@@ -119,33 +132,154 @@ class CudaModel:
         Args:
             segments: At least one row; their slots are reserved and distinct.
         """
-        pool = self._bind()
-        keys = lay_out(
+        self._bind()
+        keys = self._lay_out(segments)
+        with self._on_device():
+            logits, states = self._run(self._place(keys), keys.size)
+            return Computed(logits[: keys.wanted].clone(), states[: keys.wanted].clone())
+
+    @property
+    def rolls(self) -> bool:
+        """Whether `roll` is there: where tokens are drawn on the device."""
+        return self._draw is not None
+
+    def roll(
+        self,
+        segments: Sequence[Segment],
+        slots: ArrayLike,
+        best: int,
+        certainty: Certainty | None = None,
+        news: int = -1,
+        drawings: Sequence[Drawing] = (),
+        limits: Sequence[Limit] = (),
+    ) -> Rolled:
+        """Computes rows, and the tokens after wanted ones level by level; see `Runner.roll`."""
+        enough = partial(_readable, news)
+        levels = self.levels(segments, slots, best, enough, certainty, drawings, limits)
+        ids, behind = zip(*levels, strict=True)
+        return Rolled(np.stack(ids), np.stack(behind), None)
+
+    @torch.inference_mode()
+    def levels(
+        self,
+        segments: Sequence[Segment],
+        slots: ArrayLike,
+        best: int,
+        enough: Callable[[], bool],
+        certainty: Certainty | None = None,
+        drawings: Sequence[Drawing] = (),
+        limits: Sequence[Limit] = (),
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Computes rows, and tells of each level while the next one runs.
+
+        So whoever deals with it takes no time between two passes. Rows that end with a level are
+        computed once more, for nothing. Not so with a certainty, which ends rows often: there the
+        next pass waits for what the one before it found.
+
+        Args:
+            enough: Asked before each further pass; after that no more are begun.
+
+        The others are those of `Runner.roll`.
+
+        Yields:
+            Ids and how far they are behind, of each level; see `Rolled`.
+        """
+        self._bind()
+        keys = self._lay_out(segments)
+        places, course = np.array(slots, dtype=np.int64), Course(keys.wanted, certainty, limits)
+        following: tuple[Tensor, Size] | None = None
+        with self._on_device():
+            drawn = self._room(keys.size.wanted, best, drawings)
+            logits, _ = self._run(self._place(keys), keys.size)
+            self._choose(logits, drawn)
+            told, launched = deque([Told(drawn, keys.wanted)]), 1
+            while told and course.alive:
+                found = course.take(*told.popleft().wait()) if certainty is not None else None
+                if launched <= len(places) and course.alive and not enough():
+                    following = following or self._follow(segments, places)
+                    self._run(*following, drawn)
+                    told.append(Told(drawn, keys.wanted))
+                    launched += 1
+                yield found or course.take(*told.popleft().wait())
+
+    def _lay_out(self, segments: Sequence[Segment]) -> Keys:
+        return lay_out(
             segments,
-            page=pool.blocks.block_tokens,
+            page=self._cache.blocks.block_tokens,
             tile_rows=self._tile_rows,
             row_step=self._row_step,
         )
-        words = torch.from_numpy(keys.words)
-        with self._on_device():
-            if self._graphs is None or keys.size.rows > _MOST_ROWS or len(words) > _MOST_WORDS:
-                logits, states = self._compute(words.to(self._words.device), keys.size, pool)
-            else:
-                self._words[: len(words)].copy_(words)
-                compute = partial(self._in_place, keys.size, pool)
-                logits, states = self._graphs.run(keys.size, compute)
-            return Computed(logits[: keys.wanted].clone(), states[: keys.wanted].clone())
 
-    def _in_place(self, size: Size, pool: KvPool) -> tuple[Tensor, Tensor]:
-        """`_compute`, from and to where all graphs read and write."""
-        logits, states = self._compute(self._words, size, pool)
+    def _follow(self, segments: Sequence[Segment], slots: np.ndarray) -> tuple[Tensor, Size]:
+        """The rows after wanted ones, placed where they stand before the first level."""
+        keys = self._lay_out(further(segments, slots))
+        positions = section(torch.from_numpy(keys.words), keys.size, "positions")
+        positions[: keys.wanted] -= len(slots)
+        return self._place(keys), keys.size
+
+    def _place(self, keys: Keys) -> Tensor:
+        """A batch on the device: where graphs read it, unless it is too large for one."""
+        words = torch.from_numpy(keys.words)
+        if self._graphs is None or keys.size.rows > _MOST_ROWS or len(words) > _MOST_WORDS:
+            return words.to(self._words.device)
+        if self._words.is_cuda:
+            words = words.pin_memory()  # else the host may wait for the pass before
+        self._words[: len(words)].copy_(words, non_blocking=True)
+        return self._words
+
+    def _room(self, rows: int, best: int, drawings: Sequence[Drawing]) -> Drawn:
+        """Room for what so many rows draw; without drawings, all draw what is likeliest."""
+        drawn = self._drawn.part(rows, best) or Drawn.room(rows, best, self._words.device)
+        drawn.drawings.zero_()
+        if drawings:
+            drawn.drawings[: len(drawings)].copy_(packed(drawings))
+        return drawn
+
+    def _run(self, words: Tensor, size: Size, drawn: Drawn | None = None) -> tuple[Tensor, Tensor]:
+        """Launches a pass of a batch that was placed.
+
+        Args:
+            words: The batch.
+            size: Of it.
+            drawn: Set where its rows go on with what was drawn, and draw again.
+
+        Returns:
+            Logits and states; the next pass may overwrite them.
+        """
+        kind: Hashable = size
+        compute = partial(self._in_place, words, size)
+        if drawn is not None:
+            kind = size, drawn.ids.shape[1]
+            compute = partial(self._go_on, words, size, drawn)
+        if words is not self._words or (drawn is not None and not drawn.within(self._drawn)):
+            return compute()
+        assert self._graphs is not None
+        return self._graphs.run(kind, compute)
+
+    def _in_place(self, words: Tensor, size: Size) -> tuple[Tensor, Tensor]:
+        """`_compute`, to where all graphs write where they read the batch."""
+        found = self._compute(words, size)
+        if words is not self._words:
+            return found
         kept = self._logits[: size.wanted], self._states[: size.wanted]
-        for place, part in zip(kept, (logits, states), strict=True):
+        for place, part in zip(kept, found, strict=True):
             place.copy_(part)
         return kept
 
-    def _compute(self, words: Tensor, size: Size, pool: KvPool) -> tuple[Tensor, Tensor]:
+    def _go_on(self, words: Tensor, size: Size, drawn: Drawn) -> tuple[Tensor, Tensor]:
+        """The rows that follow, and what they draw."""
+        advance(words, size, drawn)
+        logits, states = self._in_place(words, size)
+        self._choose(logits, drawn)
+        return logits, states
+
+    def _choose(self, logits: Tensor, drawn: Drawn) -> None:
+        assert self._draw is not None
+        self._draw(logits, drawn.drawings, drawn.ids, drawn.behind)
+
+    def _compute(self, words: Tensor, size: Size) -> tuple[Tensor, Tensor]:
         """Logits `[M, V]` and states `[M, hidden]` of a batch laid out."""
+        pool = self._cache
         ids, wanted = section(words, size, "ids"), section(words, size, "wanted")
         x = self._embeddings.index_select(0, ids)
         for layer, cache in zip(self._layers, pool.layers, strict=True):
@@ -153,16 +287,29 @@ class CudaModel:
         states = self._norm(x.index_select(0, wanted[: size.wanted]))
         return self._head(states), states
 
-    def _bind(self) -> KvPool:
-        """The cache; graphs of another are no more."""
+    @property
+    def _cache(self) -> KvPool:
+        assert self._pool is not None
+        return self._pool
+
+    def _bind(self) -> None:
+        """Takes the cache at hand; graphs of another are no more."""
         pool = self._context.pool
         assert pool is not None
         if pool is not self._pool:
             self._pool = pool
             if self._graphs is not None:
                 self._graphs.clear()
-        return pool
 
 
 def _norm(original: Any) -> RmsNorm:
     return RmsNorm(original.weight.data, original.variance_epsilon)
+
+
+def _readable(descriptor: int) -> bool:
+    """Whether something can be read from a descriptor; not from -1."""
+    if descriptor < 0:
+        return False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

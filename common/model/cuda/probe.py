@@ -16,7 +16,7 @@ from torch import Tensor
 
 from common.model.cuda import reference
 from common.model.cuda.attention import Attention
-from common.model.cuda.device import words
+from common.model.cuda.device import packed
 from common.model.cuda.draw import draw
 from common.model.cuda.keys import Keys, lay_out, tile_rows
 from common.model.cuda.products import RoundedProduct
@@ -79,7 +79,7 @@ def fault_of_draws(device: torch.device) -> str:
     ]
     rows = [Row(params[place % len(params)], 7 * place) for place in range(_DRAWS)]
     try:
-        drawings = words([row.drawing for row in rows]).to(device)
+        drawings = packed([row.drawing for row in rows]).to(device)
         ids = torch.empty(_DRAWS, 1, dtype=torch.int64, device=device)
         draw(logits.to(device), drawings, ids, torch.empty_like(ids, dtype=torch.float32))
     except Exception as error:  # as above

@@ -128,6 +128,11 @@ class NativeModel:
         laid.written.likeliest = laid.words[len(laid.words) - laid.wanted :].tolist()
         return laid.written
 
+    @property
+    def rolls(self) -> bool:
+        """Whether `roll` is there."""
+        return True
+
     def roll(
         self,
         segments: Sequence[Segment],

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import random
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +29,13 @@ from common.model.native import (
 from common.model.quantized import integer_products, round_weight
 from common.model.roll import Certainty, Limit, Rolled
 from common.model.runner import Runner
-from common.model.sampling import Row, rank, sample
+from common.model.sampling import Row, sample
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import runner
+from tests.unit.common.model import rolls
+from tests.unit.common.model.rolls import alone
 
 pytestmark = pytest.mark.skipif(not instructions(), reason="no compiler or no AVX2 here")
 
@@ -201,60 +201,23 @@ def test_of_equal_logits_the_lower_come_first_wherever_they_stand(
 
 @pytest.mark.parametrize("levels", [0, 1, 4])
 def test_rolling_on_is_step_after_step(levels: int, tmp_path: Path) -> None:
-    """Two rows of one segment and one of another go on with what is likeliest."""
     target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
-    texts = [[5, 9, 33, 7, 80, 12], [3, 4]]
-    wanted = [[3, 5], [1]]
-    leases = [KvLease(target.pool.blocks) for _ in texts]
-    spare = KvLease(target.pool.blocks)
-    assert spare.reserve(3 * levels + 1)
-    segments = []
-    for lease, ids, rows in zip(leases, texts, wanted, strict=True):
-        assert lease.reserve(len(ids))
-        segments.append(Segment(ids, 0, lease.slots, wanted=rows))
-    slots = spare.slots[: 3 * levels].reshape(levels, 3).tolist()
-    chosen, behind, _ = target.roll(segments, slots, 3)
-    paths = [texts[0][:4], texts[0], texts[1]]
-    for level in range(levels + 1):
-        for index, path in enumerate(paths):
-            logits = _alone(target, path)
-            top = logits.topk(3)
-            assert chosen[level, index].tolist() == top.indices.tolist()
-            assert behind[level, index].tolist() == (top.values[0] - top.values).tolist()
-            path = [*path, int(chosen[level, index, 0])]
-            paths[index] = path
+    rolls.is_step_after_step(target, levels)
+    rolls.is_step_after_step_behind_a_tree(target, levels)
+    rolls.with_draws_is_step_after_step(target, levels)
 
 
-@pytest.mark.parametrize("levels", [0, 1, 4])
-def test_rolling_on_with_draws_is_step_after_step(levels: int, tmp_path: Path) -> None:
-    """Each row in a way of its own; of one of them only one token survives."""
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_a_roll_end_each_on_its_own(seed: int, tmp_path: Path) -> None:
     target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
-    texts = [[5, 9, 33], [3, 4], [80, 12, 7, 5], [61]]
-    params = [
-        SamplingParams(temperature=0.9, seed=5),
-        SamplingParams(temperature=0.0),
-        SamplingParams(temperature=1.3, top_k=1, seed=1 << 63),
-        SamplingParams(temperature=0.7, top_p=0.9, min_p=0.01, seed=7),
-    ]
-    lease = KvLease(target.pool.blocks)
-    assert lease.reserve(64 + 4 * levels)
-    segments = [
-        Segment(ids, 0, lease.slots[16 * i : 16 * (i + 1)], wanted=[len(ids) - 1])
-        for i, ids in enumerate(texts)
-    ]
-    slots = lease.slots[64 : 64 + 4 * levels].reshape(levels, 4).tolist()
-    drawings = [Row(each, len(ids)).drawing for each, ids in zip(params, texts, strict=True)]
-    rolled = target.roll(segments, slots, 3, drawings=drawings)
-    assert len(rolled.ids) == levels + 1
-    for index, (path, each) in enumerate(zip(texts, params, strict=True)):
-        for level in range(levels + 1):
-            row = Row(each, len(path))
-            expected = rank(_alone(target, path)[None], [row], 3)[0]
-            lost = 3 - len(expected.ids)
-            assert rolled.ids[level, index].tolist() == [*expected.ids, *[-1] * lost]
-            gaps = [*expected.behind, *[math.inf] * lost]
-            assert rolled.behind[level, index].tolist() == pytest.approx(gaps, rel=1e-6)
-            path = [*path, expected.ids[0]]
+    rolls.ends_where_rows_are_too_unlikely(target, seed)
+    rolls.ends_with_texts(target, seed)
+
+
+@pytest.mark.parametrize("rung", [False, True])
+def test_news_ends_a_roll_between_passes(rung: bool, tmp_path: Path) -> None:
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    assert rolls.passes_beside_news(target, rung=rung) == (1 if rung else 3)
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -275,75 +238,10 @@ def test_a_roll_goes_no_further_than_its_draws_are_sure(depth: int, tmp_path: Pa
     known = (rolled.ids[:, :, 0] >= 0).sum(0).tolist()
     if depth == 0:
         assert known == [0, 1]
-        assert torch.equal(rolled.output.logits[0], _alone(target, [5, 9, 33]))
-        assert torch.equal(rolled.output.logits[1], _alone(target, [7, 2]))
+        assert torch.equal(rolled.output.logits[0], alone(target, [5, 9, 33]))
+        assert torch.equal(rolled.output.logits[1], alone(target, [7, 2]))
     else:
         assert known == [depth, 5]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_rows_of_a_roll_end_where_they_are_too_unlikely(seed: int, tmp_path: Path) -> None:
-    """Each at the level where its chances multiply to less, and the others go on as alone."""
-    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
-    draw, levels, rows = random.Random(seed), 6, 4
-    lease, spare = KvLease(target.pool.blocks), KvLease(target.pool.blocks)
-    assert lease.reserve(rows)
-    assert spare.reserve(rows * levels)
-    segment = Segment([draw.randrange(99) for _ in range(rows)], 0, lease.slots, wanted=range(rows))
-    slots = spare.slots[: rows * levels].reshape(levels, rows).tolist()
-    whole = target.roll([segment], slots, 2)
-    gaps = np.sort(whole.behind[..., 1].ravel())
-    certainty = Certainty(
-        bounds=gaps[[len(gaps) // 3, 2 * len(gaps) // 3]],
-        chances=np.array([[0.5, 0.7, 0.9], [0.6, 0.8, 1.0]] * (rows // 2), dtype=np.float32),
-        least=[draw.choices([0.0, 0.3, 0.6, 1.1], k=draw.randrange(4)) for _ in range(rows)],
-        tokens=[draw.randint(-2, 2) for _ in range(rows)],
-        right=[draw.choice([1.0, 0.8]) for _ in range(rows)],
-    )
-    rolled = target.roll([segment], slots, 2, certainty)
-    deepest = 0
-    for row, (least, tokens, chance) in enumerate(zip(*certainty[2:], strict=True)):
-        end = levels
-        for level in range(max(-tokens, 0), levels + 1):
-            behind = whole.behind[level, row, 1]
-            at = np.searchsorted(certainty.bounds, behind, "right")
-            chance *= float(certainty.chances[row, at])
-            if least and chance < least[min(tokens + level, len(least) - 1)]:
-                end = level
-                break
-        assert np.array_equal(rolled.ids[: end + 1, row], whole.ids[: end + 1, row])
-        assert np.array_equal(rolled.behind[: end + 1, row], whole.behind[: end + 1, row])
-        assert (rolled.ids[end + 1 :, row] == -1).all()
-        deepest = max(deepest, end)
-    assert len(rolled.ids) == deepest + 1, "nothing is computed where nobody goes on"
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_rows_of_a_roll_end_with_their_texts(seed: int, tmp_path: Path) -> None:
-    """After so many tokens or one of their own stops, and the others go on as alone."""
-    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
-    draw, levels, rows = random.Random(seed), 6, 5
-    lease = KvLease(target.pool.blocks)
-    assert lease.reserve(rows * (levels + 1))
-    segment = Segment([draw.randrange(99) for _ in range(rows)], 0, lease.slots, wanted=range(rows))
-    slots = lease.slots[rows : rows * (levels + 1)].reshape(levels, rows)
-    whole = target.roll([segment], slots, 1).ids[:, :, 0]
-    limits = [
-        Limit(
-            draw.randint(1, levels + 2), draw.choices(whole[:, row].tolist(), k=draw.randrange(3))
-        )
-        for row in range(rows)
-    ]
-    rolled = target.roll([segment], slots, 1, limits=limits).ids[:, :, 0]
-    lasted = []
-    for row, limit in enumerate(limits):
-        line = whole[: limit.tokens, row].tolist()
-        stops = (at for at, token in enumerate(line) if token in limit.stops)
-        count = next(stops, len(line) - 1) + 1
-        assert rolled[:count, row].tolist() == line[:count]
-        assert (rolled[count:, row] == -1).all()
-        lasted.append(count)
-    assert len(rolled) == max(lasted), "nothing is computed where nobody goes on"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -384,20 +282,6 @@ def test_parts_of_a_roll_are_as_the_whole(seed: int, threads: int, tmp_path: Pat
     assert len(whole.ids) == levels + 1
 
 
-@pytest.mark.parametrize("rung", [False, True])
-def test_news_ends_a_roll_between_passes(rung: bool, tmp_path: Path) -> None:
-    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
-    lease = KvLease(target.pool.blocks)
-    assert lease.reserve(8)
-    bell, cord = socket.socketpair()
-    with bell, cord:
-        if rung:
-            cord.send(b"-")
-        segment = Segment([5, 9], 0, lease.slots, wanted=[1])
-        rolled = target.roll([segment], [[2], [3]], 1, news=bell.fileno())
-    assert len(rolled.ids) == len(rolled.behind) == (1 if rung else 3)
-
-
 def test_a_pass_tells_the_likeliest_tokens(tmp_path: Path) -> None:
     target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
     ids = [5, 9, 33, 7, 80, 12]
@@ -417,15 +301,15 @@ def test_two_pieces_of_one_text_in_one_batch(tmp_path: Path) -> None:
     assert lease.reserve(len(ids))
     pieces = [Segment(ids[a:b], a, lease.slots, wanted=[b - a - 1]) for a, b in ((0, 3), (3, 7))]
     first, second = target.forward(pieces).logits
-    assert torch.equal(first, _alone(target, ids[:3]))
-    assert torch.equal(second, _alone(target, ids))
+    assert torch.equal(first, alone(target, ids[:3]))
+    assert torch.equal(second, alone(target, ids))
 
 
 def _doubtful(target: Runner, ids: list[int], depth: int, seed: int) -> SamplingParams | None:
     """A nucleus that after so many draws ends at the token drawn with this seed, if one does."""
     whole = SamplingParams(temperature=0.9, seed=seed)
     drawn = _drawn(target, ids, depth + 1, whole)
-    chances = (_alone(target, drawn[:-1]) / 0.9).double().softmax(-1)
+    chances = (alone(target, drawn[:-1]) / 0.9).double().softmax(-1)
     before = float(chances[chances > chances[drawn[-1]]].sum())
     cut = replace(whole, top_p=before or 1.0)
     same = _drawn(target, ids, depth, cut) == drawn[:-1]  # its tokens before are the same
@@ -435,18 +319,9 @@ def _doubtful(target: Runner, ids: list[int], depth: int, seed: int) -> Sampling
 def _drawn(target: Runner, ids: list[int], tokens: int, sampling: SamplingParams) -> list[int]:
     """A text, and so many more tokens."""
     for _ in range(tokens):
-        logits = _alone(target, ids)[None]
+        logits = alone(target, ids)[None]
         ids = [*ids, int(sample(logits, [Row(sampling, len(ids))])[0])]
     return ids
-
-
-def _alone(target: Runner, ids: list[int]) -> Tensor:
-    """Logits after a text. # [V]"""
-    lease = KvLease(target.pool.blocks)
-    assert lease.reserve(len(ids))
-    logits = target.forward([Segment(ids, 0, lease.slots, wanted=[len(ids) - 1])]).logits[0]
-    lease.release()
-    return logits
 
 
 def test_moves_read_before_they_write(tmp_path: Path) -> None:

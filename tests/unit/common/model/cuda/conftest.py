@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+
+from common.model import loader, sampling
+from common.model.attention import AttentionContext
+from common.model.kernels import WholePass
+from tests.tiny_models import MAX_LEN
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +29,29 @@ def _sums_of_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
         return interpreter.TensorHandle(sums, acc.dtype.scalar)
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
+
+
+def _prepare(model: Any, context: AttentionContext, **_: object) -> tuple[WholePass, str]:
+    from common.model.cuda.model import CudaModel
+    from common.model.cuda.products import Products, TiledProduct
+
+    few = partial(TiledProduct, tile=4)  # every row that is padding is interpreted, too
+    return CudaModel(model, context, MAX_LEN, Products(few, few, 4)), "cuda"
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Has models loaded for the CUDA decoder, wherever they run."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(loader, "prepare", _prepare)
+    return monkeypatch
+
+
+@pytest.fixture
+def draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has kernels draw, wherever they run."""
+    pytest.importorskip("triton")
+    from common.model.cuda import draw, model
+
+    for module in (sampling, model):
+        monkeypatch.setattr(module, "drawer", lambda device: draw.draw)

@@ -19,7 +19,7 @@ _COMPILE = """
 import json, pathlib, subprocess, sys, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from common.model.cuda import attention, draw, products, rowwise
+from common.model.cuda import attention, draw, products, rolling, rowwise
 
 HEADS = dict(HEADS=32, KV_HEADS=8, SIZE=128)
 B, F, D, I, L = "*bf16", "*fp32", "*fp64", "*i32", "*i64"
@@ -42,6 +42,7 @@ KERNELS = [
     (draw._score, dict(logits=B, drawings=L, scaled=F, scores=D), dict(VOCAB=128256, QUADS=256)),
     (draw._pick, dict(scaled=F, scores=D, drawings=L, ids=L, behind=F),
      dict(BEST=4, VOCAB=128256, TOKENS=4096), dict(num_warps=16)),
+    (rolling._advance, dict(words=I, count="i32", ids=L, drawings=L), dict(BEST=4)),
 ]
 tools = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin"
 for kernel, arguments, known, *options in KERNELS:
@@ -74,7 +75,7 @@ def test_kernels_compile(capability: int, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     kernels = {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
-    assert len(kernels) == 8
+    assert len(kernels) == 9
     for name, kernel in kernels.items():
         assert not kernel["spilled"], name
         assert kernel["shared"] <= 99 << 10, f"{name}: more than the smaller devices have"

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from common.model import loader
-from common.model.attention import AttentionContext
-from common.model.kernels import WholePass
 from common.model.kv_cache import KvLease
 from common.model.output import Output
 from common.model.runner import Runner
@@ -23,29 +18,15 @@ from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import Pair, runner
-from tests.tiny_models import MAX_LEN, VOCAB
+from tests.tiny_models import VOCAB
 
 pytest.importorskip("triton")
 
 from common.model.cuda import model as model_module
-from common.model.cuda.keys import Size
 from common.model.cuda.model import CudaModel
-from common.model.cuda.products import Products, TiledProduct
+from tests.unit.common.model.cuda.fake_graphs import FakeGraphs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-_FEW = partial(TiledProduct, tile=4)
-"""Products of few rows: every row that is padding is interpreted, too."""
-
-
-def _prepare(model: Any, context: AttentionContext, **_: object) -> tuple[WholePass, str]:
-    return CudaModel(model, context, MAX_LEN, Products(_FEW, _FEW, 4)), "cuda"
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Has models loaded for the CUDA decoder, wherever they run."""
-    monkeypatch.setattr(loader, "prepare", _prepare)
-    return monkeypatch
 
 
 def _ids(length: int) -> list[int]:
@@ -92,27 +73,6 @@ def test_logits_and_states_are_those_of_transformers(
         assert _far(found.states, expected.states) < 1e-4
 
 
-class FakeGraphs:
-    """Runs everything, and overwrites what it returned before."""
-
-    def __init__(self) -> None:
-        self.kinds: list[Size] = []
-        self.cleared = 0
-        self._before: tuple[Tensor, Tensor] | None = None
-
-    def run(
-        self, kind: Size, compute: Callable[[], tuple[Tensor, Tensor]]
-    ) -> tuple[Tensor, Tensor]:
-        for part in self._before or ():
-            part.fill_(float("nan"))
-        self.kinds.append(kind)
-        self._before = compute()
-        return self._before
-
-    def clear(self) -> None:
-        self.cleared += 1
-
-
 def test_passes_of_few_rows_are_graphs_of_the_cache_at_hand(
     tmp_path: Path, cuda: pytest.MonkeyPatch
 ) -> None:
@@ -124,10 +84,7 @@ def test_passes_of_few_rows_are_graphs_of_the_cache_at_hand(
     assert isinstance(model, CudaModel)
     expected = _outputs(target)
 
-    graphs: Any = FakeGraphs()
-    model._graphs = graphs
-    model._logits = torch.zeros(16, VOCAB, device=DEVICE)
-    model._states = torch.zeros(16, 48, device=DEVICE)
+    graphs = FakeGraphs.into(model, rows=16)
     found = _outputs(target)
     assert [kind.rows for kind in graphs.kinds] == [8], "one of three passes has few rows"
     for one, other in zip(found, expected, strict=True):

@@ -1,0 +1,72 @@
+"""Rolls of the CUDA decoder, interpreted where there is no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from common.model.cuda import model as model_module
+from common.model.cuda.keys import Size
+from common.model.cuda.model import CudaModel
+from common.model.kv_cache import KvLease
+from common.model.runner import Runner
+from common.model.segment import Segment
+from tests import tiny_models
+from tests.inprocess import runner
+from tests.unit.common.model import rolls
+from tests.unit.common.model.cuda.fake_graphs import FakeGraphs
+
+pytest.importorskip("triton")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
+def target(tmp_path: Path, cuda: pytest.MonkeyPatch, draws: None) -> Runner:
+    cuda.setattr(Runner, "_settle", lambda self: None)
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    found = runner(tiny_models.save("llama", tmp_path, **sizes), device=DEVICE)
+    assert found.rolls
+    return found
+
+
+@pytest.mark.parametrize("levels", [0, 2])
+def test_rolling_on_is_step_after_step(levels: int, target: Runner) -> None:
+    rolls.is_step_after_step(target, levels)
+    rolls.is_step_after_step_behind_a_tree(target, levels)
+    rolls.with_draws_is_step_after_step(target, levels)
+
+
+def test_levels_are_one_graph(target: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what all graphs write to is read before the next one writes."""
+    model = target.loaded.forward
+    assert isinstance(model, CudaModel)
+    monkeypatch.setattr(model_module, "_MOST_ROWS", 16)
+    graphs = FakeGraphs.into(model, rows=16)
+    rolls.is_step_after_step(target, 3)
+    first, *further = graphs.kinds[:4]
+    assert isinstance(first, Size)
+    assert further == [(Size(4, 2, 1, 4), 3)] * 3
+    many = tuple(range(3, 20))
+    graphs.kinds.clear()
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(len(many) + 2)
+    slots = lease.slots[len(many) : len(many) + 2][:, None]
+    rolled = target.roll(
+        [Segment(many, 0, lease.slots, wanted=[16])], slots, model_module._MOST_BEST
+    )
+    assert graphs.kinds == [(Size(4, 1, 1, 4), 16)] * 2, "the first pass had too many rows"
+    assert np.isfinite(rolled.behind).all()
+
+
+def test_rows_of_a_roll_end_each_on_its_own(target: Runner) -> None:
+    rolls.ends_where_rows_are_too_unlikely(target, 0)
+    rolls.ends_with_texts(target, 0)
+
+
+@pytest.mark.parametrize("rung", [False, True])
+def test_news_ends_a_roll_between_passes(rung: bool, target: Runner) -> None:
+    assert rolls.passes_beside_news(target, rung=rung) == (1 if rung else 3)
