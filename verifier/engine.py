@@ -18,7 +18,6 @@ from common.errors import PacelineError
 from common.inbox import Feed, Inbox, Note, StepMeter, attempt
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
-from verifier import rolling
 from verifier.acceptance import rules
 from verifier.acceptance.base import Scores
 from verifier.acceptance.typical import Typical
@@ -28,11 +27,11 @@ from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.gauges import Gauges, Load
 from verifier.intake import Intake
-from verifier.mailbox import beat_s
 from verifier.methods import Methods, Parts
 from verifier.methods.draft_link import LinkSource
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
+from verifier.rolling import Rolling
 from verifier.scheduler import Scheduler, Work
 from verifier.scoring import score
 from verifier.sequence import Event, Limits, Listener, Request, Sequence, validate
@@ -42,16 +41,6 @@ _log = logging.getLogger(__name__)
 
 _Found = TypeVar("_Found")
 """What passes found for one text."""
-
-_SEVERAL = 2
-"""Texts from which on passes may be one call. One alone would gain a seventh by it, too: its steps,
-which speculation is measured against, are left as they are."""
-
-_OF_A_BEAT = 0.5
-"""Part of the time between two messages that a call may take: what comes of it waits for the next
-message anyway. Who joins or is cancelled waits for one pass, who has all its text for the call."""
-
-_MOST_PASSES = 64
 
 
 class Engine:
@@ -82,8 +71,8 @@ class Engine:
     ) -> None:
         self._runner = runner
         self._config = config
-        self._interval_s = interval_s
         self._cost = cost or StepCost()
+        self._rolling = Rolling(runner, self._cost, interval_s)
         parts = Parts(
             config=config,
             cost=self._cost,
@@ -113,6 +102,7 @@ class Engine:
         self._inbox = Inbox()
         self._intake = Intake(config, runner.pool.blocks)
         self._ran = False  # the last step had a batch
+        self._heard = False  # there were notes when they were taken last
         self._meter, self._gauges = StepMeter(), Gauges(config)
 
     # From any thread.
@@ -240,18 +230,9 @@ class Engine:
         self._inbox.wait(most_s)
 
     def _take_notes(self, *, feeds: bool = True) -> None:
-        if self._inbox.take(feeds=feeds):
+        self._heard = self._inbox.take(feeds=feeds)
+        if self._heard:
             self.methods.flush()
-
-    def _passes(self, batch: list[Work]) -> int:
-        """How many passes of a batch may be one call: what they bring travels together anyway."""
-        everybody = len(batch) == len(self._scheduler.running)
-        if len(batch) < _SEVERAL or not everybody or not self._runner.rolls:
-            return 1
-        seconds = _OF_A_BEAT * beat_s(self._interval_s, len(batch))
-        most = min(int(seconds / self._cost.step_s(len(batch))), _MOST_PASSES)
-        of = self.methods.of
-        return rolling.passes(batch, most, lambda sequence: of(sequence).rests(sequence))
 
     def _roll(self, batch: list[Work]) -> int:
         """Runs several passes, where they may be one call, and commits what they bring.
@@ -259,17 +240,26 @@ class Engine:
         Returns:
             How many; 0 where nothing was run.
         """
-        count = self._passes(batch)
+        of = self.methods.of
+        everybody = len(batch) == len(self._scheduler.running)
+        count = self._rolling.passes(batch, lambda each: of(each).rests(each)) if everybody else 1
         if count < 2:
             return 0
+        passes, self._heard = 0, False
+        enough = partial(self._disturbed, batch)
         try:
-            passes, found = rolling.roll(self._runner, batch, count, self._inbox.fileno())
+            for found in self._rolling.run(batch, count, self._inbox.fileno(), enough):
+                self._take_notes()
+                charged = int(not passes)  # of the first as they were scheduled
+                self._commit(batch, found.ids, partial(self._keep_several, charged=charged))
+                passes += found.passes
         except Exception as error:
             _log.warning("several passes failed; trying one", exc_info=error)
-            return 0
-        self._take_notes()
-        self._commit(batch, found, self._keep_several)
         return passes
+
+    def _disturbed(self, batch: list[Work]) -> bool:
+        """Whether texts that pass after pass is computed of are no longer those that run."""
+        return self._heard or any(work.sequence.gone for work in batch)
 
     def _run_and_commit(self, batch: list[Work]) -> None:
         started = time.monotonic()
@@ -327,12 +317,13 @@ class Engine:
             return None
         return self._committer.commit(work.sequence, work.rows, scores)
 
-    def _keep_several(self, work: Work, ids: list[int]) -> Event:
-        """The tokens of several passes."""
+    def _keep_several(self, work: Work, ids: list[int], charged: int) -> Event | None:
+        """The tokens of several passes, for so many of which the text was charged before."""
+        if not ids:
+            return None
         assert work.tree is not None
         event = self._committer.commit_several(work.sequence, work.tree, ids)
-        # Beside the first, for which it was charged as it was scheduled.
-        self._scheduler.waiting.charge(work.sequence, len(event.ids) - 1)
+        self._scheduler.waiting.charge(work.sequence, len(event.ids) - charged)
         return event
 
     def _start(self, sequence: Sequence) -> None:

@@ -7,10 +7,11 @@ part of the numerics fingerprint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -91,6 +92,24 @@ class Rolling(Protocol):
         limits: Sequence[Limit],
     ) -> Rolled:
         """See `Runner.roll`."""
+
+
+@runtime_checkable
+class Levels(Protocol):
+    """A model that tells of each pass of a call while it runs the next."""
+
+    def levels(
+        self,
+        segments: Sequence[Segment],
+        slots: ArrayLike,
+        best: int,
+        news: int,
+        enough: Callable[[], bool],
+        certainty: Certainty | None,
+        drawings: Sequence[Drawing],
+        limits: Sequence[Limit],
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """See `Runner.levels`."""
 
 
 def prepare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from common.errors import ModelError
 from common.model.batch import FIXED_TILES, build_batch
 from common.model.cuda.device import drawn_by
-from common.model.kernels import Forward, Rolling, WholePass
+from common.model.kernels import Forward, Levels, Rolling, WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
@@ -59,11 +59,13 @@ class Runner:
         self.loaded = loaded
         self._whole: WholePass | None = None
         self._rolling: Rolling | None = None
+        self._telling: Levels | None = None
         self._forward: Forward | None = None
         if isinstance(loaded.forward, WholePass):
             self._whole = loaded.forward
             if isinstance(self._whole, Rolling) and self._whole.rolls:
                 self._rolling = self._whole
+                self._telling = self._whole if isinstance(self._whole, Levels) else None
         else:
             self._forward = loaded.forward
         self._row_multiple = 1 if loaded.device.type == "cpu" else CUDA_TILE_ROWS
@@ -155,6 +157,34 @@ class Runner:
         """
         assert self._rolling is not None
         return self._rolling.roll(segments, slots, best, certainty, news, drawings, limits)
+
+    @property
+    def tells_of_each(self) -> bool:
+        """Whether `levels` is there."""
+        return self._telling is not None
+
+    def levels(
+        self,
+        segments: Sequence[Segment],
+        slots: ArrayLike,
+        news: int,
+        enough: Callable[[], bool],
+        drawings: Sequence[Drawing] = (),
+        limits: Sequence[Limit] = (),
+    ) -> Iterator[np.ndarray]:
+        """As `roll`, where the model `tells_of_each` pass while it runs the next.
+
+        Args:
+            enough: Asked before each further pass; after that no more are begun.
+
+        The others are those of `roll`.
+
+        Yields:
+            The tokens after each level's rows, `[M]`; -1 where a row was over.
+        """
+        assert self._telling is not None
+        levels = self._telling.levels(segments, slots, 1, news, enough, None, drawings, limits)
+        return (ids[:, 0] for ids, _ in levels)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first."""

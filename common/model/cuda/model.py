@@ -154,9 +154,8 @@ class CudaModel:
         limits: Sequence[Limit] = (),
     ) -> Rolled:
         """Computes rows, and the tokens after wanted ones level by level; see `Runner.roll`."""
-        enough = partial(_readable, news)
-        levels = self.levels(segments, slots, best, enough, certainty, drawings, limits)
-        ids, behind = zip(*levels, strict=True)
+        some = self.levels(segments, slots, best, news, _never, certainty, drawings, limits)
+        ids, behind = zip(*some, strict=True)
         return Rolled(np.stack(ids), np.stack(behind), None)
 
     @torch.inference_mode()
@@ -165,6 +164,7 @@ class CudaModel:
         segments: Sequence[Segment],
         slots: ArrayLike,
         best: int,
+        news: int,
         enough: Callable[[], bool],
         certainty: Certainty | None = None,
         drawings: Sequence[Drawing] = (),
@@ -192,14 +192,16 @@ class CudaModel:
             drawn = self._room(keys.size.wanted, best, drawings)
             logits, _ = self._run(self._place(keys), keys.size)
             self._choose(logits, drawn)
-            told, launched = deque([Told(drawn, keys.wanted)]), 1
+            told, lacking = deque([Told(drawn, keys.wanted)]), len(places)
             while told and course.alive:
                 found = course.take(*told.popleft().wait()) if certainty is not None else None
-                if launched <= len(places) and course.alive and not enough():
+                if not course.alive or enough() or _readable(news):
+                    lacking = 0
+                if lacking:
+                    lacking -= 1
                     following = following or self._follow(segments, places)
                     self._run(*following, drawn)
                     told.append(Told(drawn, keys.wanted))
-                    launched += 1
                 yield found or course.take(*told.popleft().wait())
 
     def _lay_out(self, segments: Sequence[Segment]) -> Keys:
@@ -304,6 +306,10 @@ class CudaModel:
 
 def _norm(original: Any) -> RmsNorm:
     return RmsNorm(original.weight.data, original.variance_epsilon)
+
+
+def _never() -> bool:
+    return False
 
 
 def _readable(descriptor: int) -> bool:

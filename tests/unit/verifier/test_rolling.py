@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,24 +13,12 @@ from hypothesis import strategies as st
 
 from common.model.roll import Rolled
 from common.model.runner import Runner
-from common.sampling_params import SamplingParams
 from tests import tiny_models
-from tests.inprocess import Collected, Pair, heads, runner
-from tests.tiny_models import VOCAB
+from tests.inprocess import Pair, heads, runner
+from tests.unit.verifier.rolled_texts import SELDOM_S, WAYS, texts
 from verifier.config import EngineConfig
 from verifier.methods.gate import Gate
 from verifier.sequence import Source
-
-SELDOM_S = 3600.0
-"""Between two messages: calls are as long as they may be."""
-
-WAYS = (
-    SamplingParams(temperature=0.0),
-    SamplingParams(temperature=0.9, seed=5),
-    SamplingParams(temperature=1.1, top_p=0.9, top_k=40, seed=6),
-    SamplingParams(temperature=0.0, logit_bias={7: 2.0}),
-    SamplingParams(temperature=0.8, repetition_penalty=1.3, seed=8),
-)
 
 Calls = Counter[str]
 
@@ -82,30 +69,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return count
 
 
-def _begin(pair: Pair, seed: int, **options: object) -> list[Collected]:
-    """Some requests, each with a way, a length and stops of its own."""
-    draw = random.Random(seed)
-    heard = []
-    for _ in range(draw.randint(2, 7)):
-        prompt = [draw.randrange(3, VOCAB) for _ in range(draw.randint(1, 40))]
-        prompt *= draw.choice([1, 3])  # n-grams have something to find
-        ways = WAYS if draw.random() < 0.3 else WAYS[:3]
-        stops = frozenset(draw.randrange(VOCAB) for _ in range(draw.choice([0, 0, 1, 40])))
-        asked: dict[str, object] = {"sampling": draw.choice(ways), "stop_ids": stops, **options}
-        heard.append(pair.submit(prompt, draw.randint(1, 40), **asked))
-    return heard
-
-
-def _texts(pair: Pair, seed: int, **options: object) -> list[list[int]]:
-    heard = _begin(pair, seed, **options)
-    pair.run()
-    return [each.ids for each in heard]
-
-
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_texts_are_the_same(seed: int, target: Runner) -> None:
-    assert _texts(Pair.make(target, interval_s=SELDOM_S), seed) == _texts(Pair.make(target), seed)
+    assert texts(Pair.make(target, interval_s=SELDOM_S), seed) == texts(Pair.make(target), seed)
 
 
 @settings(max_examples=25)
@@ -113,7 +80,7 @@ def test_texts_are_the_same(seed: int, target: Runner) -> None:
 def test_texts_are_the_same_where_memory_is_short(seed: int, target: Runner, tight: Runner) -> None:
     config = EngineConfig(max_running=4, max_batch_tokens=48)
     pair = Pair.make(tight, config=config, interval_s=SELDOM_S)
-    assert _texts(pair, seed) == _texts(Pair.make(target), seed)
+    assert texts(pair, seed) == texts(Pair.make(target), seed)
 
 
 def test_many_passes_are_few_calls(target: Runner, calls: Calls) -> None:
@@ -189,7 +156,7 @@ def test_a_draw_that_compiled_code_is_not_sure_of_is_the_same(
     target: Runner, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if it were never sure: of the first token of a call, or of the third."""
-    expected = _texts(Pair.make(target), 3, sampling=WAYS[2])
+    expected = texts(Pair.make(target), 3, sampling=WAYS[2])
     roll = Runner.roll
 
     def doubtful(runner: Runner, segments: Any, slots: Any, *args: Any, **options: Any) -> Rolled:
@@ -202,7 +169,7 @@ def test_a_draw_that_compiled_code_is_not_sure_of_is_the_same(
         return rolled
 
     monkeypatch.setattr(Runner, "roll", doubtful)
-    assert _texts(Pair.make(target, interval_s=SELDOM_S), 3, sampling=WAYS[2]) == expected
+    assert texts(Pair.make(target, interval_s=SELDOM_S), 3, sampling=WAYS[2]) == expected
     assert calls["several"] > 3
 
 
@@ -212,9 +179,9 @@ def test_where_a_call_fails_passes_stand_alone(
     def broken(*args: object, **options: object) -> Rolled:
         raise RuntimeError("boom")
 
-    expected = _texts(Pair.make(target), 4)
+    expected = texts(Pair.make(target), 4)
     monkeypatch.setattr(Runner, "roll", broken)
-    assert _texts(Pair.make(target, interval_s=SELDOM_S), 4) == expected
+    assert texts(Pair.make(target, interval_s=SELDOM_S), 4) == expected
 
 
 @pytest.mark.parametrize("method", ["draft", "ngram", "lookahead", "medusa", "draft+ngram"])
@@ -238,8 +205,8 @@ def test_methods_that_leave_drafting_off(
     monkeypatch.setattr(Gate, "drafting", drafting)
     options: dict[str, object] = {"method": method, "sampling": WAYS[1]}
     made = Pair.make(big, small, heads=heads(demo_medusa, big), interval_s=0.02)
-    found = [_texts(made, seed, **options) for seed in range(6)]
+    found = [texts(made, seed, **options) for seed in range(6)]
     drafted = made.engine.totals.drafts[method].drafted_tokens
-    assert found == [_texts(Pair.make(big), seed, sampling=WAYS[1]) for seed in range(6)]
+    assert found == [texts(Pair.make(big), seed, sampling=WAYS[1]) for seed in range(6)]
     assert calls["several"] > 6
     assert drafted > 0

@@ -11,7 +11,9 @@ import torch
 from common.model.cuda import model as model_module
 from common.model.cuda.keys import Size
 from common.model.cuda.model import CudaModel
+from common.model.cuda.rolling import Told
 from common.model.kv_cache import KvLease
+from common.model.roll import Certainty
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
@@ -60,6 +62,32 @@ def test_levels_are_one_graph(target: Runner, monkeypatch: pytest.MonkeyPatch) -
     )
     assert graphs.kinds == [(Size(4, 1, 1, 4), 16)] * 2, "the first pass had too many rows"
     assert np.isfinite(rolled.behind).all()
+
+
+@pytest.mark.parametrize("certain", [False, True])
+def test_the_next_pass_is_launched_before_the_last_is_looked_at(
+    certain: bool, target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for those that what it found may end; and never after it was enough."""
+    model = target.loaded.forward
+    assert isinstance(model, CudaModel)
+    done: list[str] = []
+    run, wait = CudaModel._run, Told.wait
+    monkeypatch.setattr(CudaModel, "_run", lambda *args: done.append("run") or run(*args))
+    monkeypatch.setattr(Told, "wait", lambda told: done.append("look") or wait(told))
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(8)
+    over: list[bool] = []
+    certainty = Certainty([0.0], [[1.0, 1.0]], [[0.0]], [0], [1.0]) if certain else None
+    segment = Segment([5, 9], 0, lease.slots, wanted=[1])
+    slots = lease.slots[2:6][:, None]
+    for level, _ in enumerate(model.levels([segment], slots, 2, -1, lambda: bool(over), certainty)):
+        if level == 1:
+            over.append(True)
+        done.append(f"tell {level}")
+    launch_first = ["run", "run", "look", "tell 0", "run", "look", "tell 1", "look", "tell 2"]
+    look_first = ["run", "look", "run", "tell 0", "look", "run", "tell 1", "look", "tell 2"]
+    assert done == (look_first if certain else launch_first)
 
 
 def test_rows_of_a_roll_end_each_on_its_own(target: Runner) -> None:

@@ -1,0 +1,159 @@
+"""Calls that tell of each pass while the next one runs, as a GPU's do: the same texts.
+
+The CPU's compiled decoder stands in for it: it makes all passes at once and tells of one after the
+other, so what follows has been written to the cache when a pass is told of.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.model.roll import Drawing
+from common.model.runner import Runner
+from common.model.sampling import Row, sample
+from common.sampling_params import SamplingParams
+from tests import tiny_models
+from tests.inprocess import Collected, Pair, runner
+from tests.unit.verifier.rolled_texts import texts
+from verifier import rolling
+from verifier.config import EngineConfig
+
+
+def _levels(
+    runner: Runner,
+    segments: Sequence[Any],
+    slots: np.ndarray,
+    news: int,
+    enough: Callable[[], bool],
+    drawings: Sequence[Drawing] = (),
+    limits: Sequence[Any] = (),
+) -> Iterator[np.ndarray]:
+    best = 2 if drawings else 1
+    rolled = Runner.roll(runner, segments, slots, best, None, news, drawings, limits)
+    for row in (rolled.ids[0, :, 0] < 0).nonzero()[0].tolist():  # it was not sure of a draw
+        assert rolled.output is not None
+        seed, position, top_k, temperature, top_p, min_p = drawings[row]
+        params = SamplingParams(
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+        )
+        logits = rolled.output.logits[row : row + 1]
+        rolled.ids[0, row, 0] = sample(logits, [Row(params, position)])[0]
+    for ids in rolled.ids[:, :, 0]:
+        last = enough() or bool(select.select([news], [], [], 0)[0])
+        yield ids
+        if last:
+            return
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _told() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runner, "tells_of_each", True)
+        patch.setattr(Runner, "levels", _levels)
+        yield
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.save("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def target(directory: Path) -> Runner:
+    found = runner(directory, "bfloat16")
+    if not found.rolls:
+        pytest.skip("one pass a call")
+    return found
+
+
+@pytest.fixture(scope="module")
+def tight(directory: Path) -> Runner:
+    """A cache of 20 blocks."""
+    return runner(directory, "bfloat16", kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 2)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(target: Runner, tight: Runner) -> Iterator[None]:
+    yield
+    for one in (target, tight):
+        one.pool.blocks.check()
+        assert one.pool.blocks.held == 0
+
+
+def _one_by_one(target: Runner, seed: int) -> list[list[int]]:
+    """The texts where every pass is a call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runner, "tells_of_each", False)
+        return texts(Pair.make(target), seed)
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32))
+def test_texts_are_the_same(seed: int, target: Runner) -> None:
+    assert texts(Pair.make(target), seed) == _one_by_one(target, seed)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32))
+def test_texts_are_the_same_where_memory_is_short(seed: int, target: Runner, tight: Runner) -> None:
+    config = EngineConfig(max_running=4, max_batch_tokens=48)
+    assert texts(Pair.make(tight, config=config), seed) == _one_by_one(target, seed)
+
+
+def test_every_token_goes_out_at_once(target: Runner) -> None:
+    """Of one text, too; and a tenant pays for each."""
+    pair = Pair.make(target)
+    heard = pair.submit([5, 9], 41)
+    steps = 0
+    while pair.engine.live:
+        pair.engine.step()
+        steps += 1
+    assert [len(event.ids) for event in heard.events] == [1] * 41
+    assert steps == 2 + 40 // rolling._MOST_TOLD, "of the prompt, and calls"
+    load = pair.engine.load()
+    assert (load.steps, load.tokens) == (41, 41)
+    assert list(pair.engine._scheduler.waiting._rows.values()) == [42], "two of its prompt"
+
+
+def test_who_comes_or_goes_ends_a_call(target: Runner) -> None:
+    """After the pass that was begun already."""
+    pair = Pair.make(target)
+    heard: list[Collected] = [pair.submit([5, 9, first], 31) for first in range(2)]
+    pair.engine.step()
+    tell = heard[0].__call__
+
+    def cancelling(event: Any) -> None:
+        tell(event)
+        if len(heard[0].ids) == 4:
+            pair.engine.cancel(heard[0].ticket)
+            heard.append(pair.submit([7, 3], 5))
+
+    pair.engine._scheduler.running[0].listener = cancelling
+    pair.engine.step()
+    assert [len(each.ids) for each in heard] == [4, 5, 0]
+    pair.engine.step()
+    assert len(heard[2].ids) == 1
+    pair.run()
+    assert [len(each.ids) for each in heard] == [4, 31, 5]
+
+
+def test_a_call_that_fails_on_its_way_keeps_what_it_told(
+    target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = _one_by_one(target, 4)
+
+    def breaking(*args: Any) -> Iterator[np.ndarray]:
+        levels = _levels(*args)
+        yield next(levels)
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(Runner, "levels", breaking)
+    assert texts(Pair.make(target), 4) == expected
