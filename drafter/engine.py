@@ -41,6 +41,9 @@ _ROLL_S = 1.5e-3
 """Longest call of several passes where a verifier waits for one of its branches: what others say
 meanwhile waits for its end."""
 
+_FEW_PASSES = 2
+"""Where fewer take as long, a call has all that are wanted, and ends where others say something."""
+
 _SMOOTHING = 0.1
 
 
@@ -314,15 +317,17 @@ class DraftEngine:
     def _run(self, batch: list[Item]) -> int:
         """Computes a batch, and goes on with its branches where that takes no further call.
 
-        What goes ahead of outcomes stops where news comes, for one of them may be what it says.
+        What goes ahead of outcomes stops where news comes, for one of them may be what it says; so
+        does what takes long.
 
         Returns:
             Draft tokens chosen.
         """
-        most = int(_ROLL_S / self._pass_s) if self._pass_s and self._runner.rolls else 0
-        news = -1
-        if most and not any(item.mirror.due for item in batch):
-            most, news = self._config.max_draft_tokens, self._inbox.fileno()
+        most, news = 0, -1
+        if self._runner.rolls and self._pass_s:
+            most = int(_ROLL_S / self._pass_s)
+            if most < _FEW_PASSES or not any(item.mirror.due for item in batch):
+                most, news = self._config.max_draft_tokens, self._inbox.fileno()
         further = rolling.levels(batch, most)
         started = time.perf_counter()
         if further:

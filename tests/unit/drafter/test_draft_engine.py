@@ -504,9 +504,15 @@ def test_what_goes_ahead_is_the_same_where_news_comes_at_every_pass(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("pass_s", [1e-6, 1.0])
 def test_a_branch_takes_one_call_however_its_tokens_are_chosen(
-    temperature: float, verifier: Verifier, model: Runner, monkeypatch: pytest.MonkeyPatch
+    temperature: float,
+    pass_s: float,
+    verifier: Verifier,
+    model: Runner,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """And however long a pass takes."""
     if not model.rolls:
         pytest.skip("one token a call")
     calls, forward, roll = [], Runner.forward, Runner.roll
@@ -515,7 +521,7 @@ def test_a_branch_takes_one_call_however_its_tokens_are_chosen(
     verifier.open(1, _ids(10), sampling=SamplingParams(temperature=temperature, seed=3))
     verifier.commit(1, 10, [4], wanted=4, fanout=0)
     verifier.settle()
-    verifier.engine._pass_s = 1e-6
+    verifier.engine._pass_s = pass_s
     calls.clear()
     verifier.commit(1, 11, [5], wanted=4, fanout=0)
     assert [len(reply.ids) for reply in verifier.settle()] == [4]
