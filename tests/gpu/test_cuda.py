@@ -11,15 +11,18 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from common.model import noise
+from common.model.cuda.device import drawer
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import Dtype
 from common.model.runner import Runner
+from common.model.sampling import Row, sample
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import Pair, runner
 from tests.tiny_models import VOCAB
+from tests.unit.common.model import rolls
 
 pytestmark = [
     pytest.mark.gpu,
@@ -95,6 +98,29 @@ def test_models_of_llamas_shape_run_by_kernels(kind: str, tmp_path: Path) -> Non
     expected = _logits(reference, [_ids(LENGTH)], 50)[0]
     for _ in range(3):  # as they are, captured, replayed
         assert (_logits(target, [_ids(LENGTH)], 10)[0].cpu() - expected).abs().max() < 1e-3
+
+
+def test_passes_follow_each_other_on_the_device(tmp_path: Path) -> None:
+    target = runner(tiny_models.save("llama", tmp_path), device="cuda")
+    assert target.tells_of_each, "kernels were left out; the log says why"
+    for seed in range(3):  # as they are, captured, replayed
+        rolls.is_step_after_step(target, 4)
+        rolls.is_step_after_step_behind_a_tree(target, 4)
+        rolls.with_draws_is_step_after_step(target, 4)
+        rolls.ends_where_rows_are_too_unlikely(target, seed)
+        rolls.ends_with_texts(target, seed)
+    assert rolls.passes_beside_news(target, rung=False) == 3
+    assert rolls.passes_beside_news(target, rung=True) == 1
+
+
+def test_kernels_draw_what_the_cpu_does() -> None:
+    """But for a draw in a thousand, which bits decide."""
+    assert drawer(torch.device("cuda")) is not None, "the kernel was left out; the log says why"
+    ways = [{}, {"top_p": 0.9}, {"top_k": 40}, {"min_p": 0.02}, {"top_k": 20, "top_p": 0.8}]
+    rows = [Row(SamplingParams(temperature=0.8, seed=i, **ways[i % 5]), i) for i in range(2000)]
+    logits = torch.randn(len(rows), 5000, generator=torch.Generator().manual_seed(0)) * 3
+    here, there = sample(logits, rows), sample(logits.to("cuda"), rows).cpu()
+    assert (here != there).sum() <= 2
 
 
 def _logits(target: Runner, texts: Sequence[Sequence[int]], chunk: int) -> list[Tensor]:
