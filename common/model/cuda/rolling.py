@@ -90,13 +90,13 @@ def further(segments: Sequence[Segment], slots: np.ndarray) -> list[Segment]:
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "best"])
 def _advance(
     words,  # int32, see `keys`
     count,  # N
-    ids,  # int64 [N, BEST]
+    ids,  # int64 [N, best]
     drawings,  # int64 [N, WORDS]
-    BEST: tl.constexpr,
+    best,
 ):
     row = tl.program_id(0)
     path = tl.load(words + _PATH * count + row)
@@ -106,7 +106,7 @@ def _advance(
         slot = tl.load(words + path + position - own)
         tl.store(words + _POSITIONS * count + row, position)
         tl.store(words + _SLOTS * count + row, slot)
-        tl.store(words + _IDS * count + row, tl.load(ids + row * BEST).to(tl.int32))
+        tl.store(words + _IDS * count + row, tl.load(ids + row * best).to(tl.int32))
         drawn_at = drawings + row * _WORDS + _DRAWN_AT
         tl.store(drawn_at, tl.load(drawn_at) + 1)
 
@@ -120,7 +120,7 @@ def advance(words: Tensor, size: Size, drawn: Drawn) -> None:
         drawn: Of the level before.
     """
     rows, best = drawn.ids.shape
-    _advance[(rows,)](words, size.rows, drawn.ids, drawn.drawings, BEST=best)
+    _advance[(rows,)](words, size.rows, drawn.ids, drawn.drawings, best)
 
 
 class Told:

@@ -39,10 +39,11 @@ KERNELS = [
     (products._widen,
      dict(x=B, weight="*i8", scale=F, bias=B, other=B, out=B),
      dict(OUT=4096, IN=14336, BIASED=True, ADDED=True, OUTPUTS=32, INPUTS=128)),
-    (draw._score, dict(logits=B, drawings=L, scaled=F, scores=D), dict(VOCAB=128256, QUADS=256)),
-    (draw._pick, dict(scaled=F, scores=D, drawings=L, ids=L, behind=F),
-     dict(BEST=4, VOCAB=128256, TOKENS=4096), dict(num_warps=16)),
-    (rolling._advance, dict(words=I, count="i32", ids=L, drawings=L), dict(BEST=4)),
+    (draw._score, dict(logits=B, drawings=L, scaled=F, scores=D, vocab="i32"), dict(QUADS=256)),
+    (draw._pick,
+     dict(scaled=F, scores=D, drawings=L, ids=L, behind=F, best="i32", vocab="i32"),
+     dict(TOKENS=4096), dict(num_warps=draw._WARPS)),
+    (rolling._advance, dict(words=I, count="i32", ids=L, drawings=L, best="i32"), {}),
 ]
 tools = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin"
 for kernel, arguments, known, *options in KERNELS:
