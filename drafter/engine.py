@@ -14,37 +14,26 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ids
 
 import torch
-from torch import Tensor
 
 from common import fence
 from common.errors import InvalidArgument
 from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.kv_cache import MAX_SALT_BYTES, KvLease
 from common.model.runner import Runner
-from common.model.sampling import Ranked, Row, rank, sample
 from common.sampling_params import SamplingParams
-from drafter import rolling
 from drafter.branch import Round
 from drafter.config import EngineConfig
 from drafter.gauges import Gauges, Load
-from drafter.item import Item, drawn_from, row_of
+from drafter.item import Item
 from drafter.mirror import Mirror, mark
 from drafter.mirrors import Mirrors
 from drafter.nodes import Node
 from drafter.outlook import Chances
+from drafter.passes import Passes
 from drafter.reply import Key, Outbox, Reply
 from drafter.totals import Totals
 
 _log = logging.getLogger(__name__)
-
-_ROLL_S = 1.5e-3
-"""Longest call of several passes where a verifier waits for one of its branches: what others say
-meanwhile waits for its end."""
-
-_FEW_PASSES = 2
-"""Where fewer take as long, a call has all that are wanted, and ends where others say something."""
-
-_SMOOTHING = 0.1
 
 
 class DraftEngine:
@@ -60,11 +49,11 @@ class DraftEngine:
         self._config = config
         self._mirrors = Mirrors(config, runner.pool.blocks, self._drop)
         self._inbox = Inbox()
+        self._passes = Passes(runner, config.max_draft_tokens, self._inbox.fileno())
         self._replies: dict[Outbox, list[Reply]] = {}
         self._accepting = True
         self._meter, self._tokens, self._stale = StepMeter(), 0, 0
         self._gauges = Gauges(config)
-        self._pass_s = 0.0  # moving average of one pass
         # By how tokens are chosen: greedily or not, and whether independently of the target.
         self._chances: dict[tuple[bool, bool], Chances] = defaultdict(Chances)
         self.totals = Totals()
@@ -256,7 +245,7 @@ class DraftEngine:
             self._gauges.stepping(batch, len(self._mirrors), time.monotonic())
             started = time.perf_counter()
             try:
-                self._tokens += self._run(batch)
+                self._tokens += self._passes.run(batch)
                 self._commit(batch)
             except Exception:  # one bad batch must not end the thread that owns the model
                 _log.exception("draft step failed", extra={"sessions": len(batch)})
@@ -313,48 +302,6 @@ class DraftEngine:
             self._answer(key, mirror)
         nodes = [node for node in mirror.frontier()[:budget] if mirror.place(node)]
         return Item(key, mirror, nodes=nodes, ends=nodes) if nodes else None
-
-    def _run(self, batch: list[Item]) -> int:
-        """Computes a batch, and goes on with its branches where that takes no further call.
-
-        What goes ahead of outcomes stops where news comes, for one of them may be what it says; so
-        does what takes long.
-
-        Returns:
-            Draft tokens chosen.
-        """
-        most, news = 0, -1
-        if self._runner.rolls and self._pass_s:
-            most = int(_ROLL_S / self._pass_s)
-            if most < _FEW_PASSES or not any(item.mirror.due for item in batch):
-                most, news = self._config.max_draft_tokens, self._inbox.fileno()
-        further = rolling.levels(batch, most)
-        started = time.perf_counter()
-        if further:
-            passes, tokens = rolling.roll(self._runner, batch, further, news)
-        else:
-            passes, tokens = 1, self._pass(batch)
-        seconds = (time.perf_counter() - started) / passes
-        self._pass_s += (seconds - self._pass_s) * (_SMOOTHING if self._pass_s else 1.0)
-        return tokens
-
-    def _pass(self, batch: list[Item]) -> int:
-        """One forward pass, and the choice at every node that has been computed; returns how many
-        of these are draft tokens."""
-        output = self._runner.forward([item.segment() for item in batch])
-        ends = [(item, node) for item in batch for node in item.ends]
-        if not ends:
-            return 0
-        rows = [row_of(item.mirror, node) for item, node in ends]
-        logits = output.logits[: len(rows)]
-        most = max(item.mirror.ranks for item, _ in ends)
-        ranked = rank(logits, rows, most) if most > 1 else _chosen(logits, rows)
-        for (item, node), row, line, found in zip(ends, rows, logits, ranked, strict=True):
-            ranks = item.mirror.ranks
-            node.rank(found.ids[:ranks], found.behind[:ranks] if ranks > 1 else None)
-            if item.mirror.wants_drawn:
-                node.drawn = drawn_from(line, row)
-        return sum(item.mirror.round is not None for item, _ in ends)
 
     def _commit(self, batch: list[Item]) -> None:
         """Grows the branches; hands over those that are finished."""
@@ -419,8 +366,3 @@ class DraftEngine:
         for outbox, replies in self._replies.items():
             outbox(replies)
         self._replies = {}
-
-
-def _chosen(logits: Tensor, rows: Ids[Row]) -> list[Ranked]:
-    """The choices alone, where nobody wants to know what comes next."""
-    return [Ranked((token,), ()) for token in sample(logits, rows).tolist()]

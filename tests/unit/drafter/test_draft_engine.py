@@ -521,7 +521,7 @@ def test_a_branch_takes_one_call_however_its_tokens_are_chosen(
     verifier.open(1, _ids(10), sampling=SamplingParams(temperature=temperature, seed=3))
     verifier.commit(1, 10, [4], wanted=4, fanout=0)
     verifier.settle()
-    verifier.engine._pass_s = pass_s
+    verifier.engine._passes.pass_s = pass_s
     calls.clear()
     verifier.commit(1, 11, [5], wanted=4, fanout=0)
     assert [len(reply.ids) for reply in verifier.settle()] == [4]
@@ -547,7 +547,7 @@ def test_a_draw_that_compiled_code_is_not_sure_of_is_the_same(
     sampling = SamplingParams(temperature=0.9, top_p=0.9, seed=3)
     verifier.open(1, _ids(10), sampling=sampling)
     verifier.settle()
-    verifier.engine._pass_s = 1e-6
+    verifier.engine._passes.pass_s = 1e-6
     verifier.commit(1, 10, [5], wanted=6, fanout=2)
     answer, *_ = (reply for reply in verifier.settle() if reply.round)
     assert list(answer.ids) == judge.generate([*_ids(10), 5], 6, sampling=sampling)

@@ -1,0 +1,84 @@
+"""What a batch takes: one pass of the model, or several in one call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Ids
+
+from torch import Tensor
+
+from common.model.runner import Runner
+from common.model.sampling import Ranked, Row, rank, sample
+from drafter import rolling
+from drafter.item import Item, drawn_from, row_of
+
+_ROLL_S = 1.5e-3
+"""Longest call of several passes where a verifier waits for one of its branches: what others say
+meanwhile waits for its end."""
+
+_FEW_PASSES = 2
+"""Where fewer take as long, a call has all that are wanted, and ends where others say something."""
+
+_SMOOTHING = 0.1
+
+
+class Passes:
+    """Computes batches.
+
+    Args:
+        runner: The draft model.
+        most: Draft tokens of a branch, at most.
+        news: A descriptor that can be read from where verifiers have said something.
+    """
+
+    def __init__(self, runner: Runner, most: int, news: int) -> None:
+        self._runner, self._most, self._news = runner, most, news
+        self.pass_s = 0.0
+        """Moving average of one pass, in seconds; 0 before the first."""
+
+    def run(self, batch: list[Item]) -> int:
+        """Computes a batch, and goes on with its branches where that takes no further call.
+
+        What goes ahead of outcomes stops where news comes, for one of them may be what it says; so
+        does what takes long.
+
+        Returns:
+            Draft tokens chosen.
+        """
+        most, news = 0, -1
+        if self._runner.rolls and self.pass_s:
+            most = int(_ROLL_S / self.pass_s)
+            if most < _FEW_PASSES or not any(item.mirror.due for item in batch):
+                most, news = self._most, self._news
+        further = rolling.levels(batch, most)
+        started = time.perf_counter()
+        if further:
+            passes, tokens = rolling.roll(self._runner, batch, further, news)
+        else:
+            passes, tokens = 1, self._pass(batch)
+        seconds = (time.perf_counter() - started) / passes
+        self.pass_s += (seconds - self.pass_s) * (_SMOOTHING if self.pass_s else 1.0)
+        return tokens
+
+    def _pass(self, batch: list[Item]) -> int:
+        """One forward pass, and the choice at every node that has been computed; returns how many
+        of these are draft tokens."""
+        output = self._runner.forward([item.segment() for item in batch])
+        ends = [(item, node) for item in batch for node in item.ends]
+        if not ends:
+            return 0
+        rows = [row_of(item.mirror, node) for item, node in ends]
+        logits = output.logits[: len(rows)]
+        most = max(item.mirror.ranks for item, _ in ends)
+        ranked = rank(logits, rows, most) if most > 1 else _chosen(logits, rows)
+        for (item, node), row, line, found in zip(ends, rows, logits, ranked, strict=True):
+            ranks = item.mirror.ranks
+            node.rank(found.ids[:ranks], found.behind[:ranks] if ranks > 1 else None)
+            if item.mirror.wants_drawn:
+                node.drawn = drawn_from(line, row)
+        return sum(item.mirror.round is not None for item, _ in ends)
+
+
+def _chosen(logits: Tensor, rows: Ids[Row]) -> list[Ranked]:
+    """The choices alone, where nobody wants to know what comes next."""
+    return [Ranked((token,), ()) for token in sample(logits, rows).tolist()]
