@@ -9,16 +9,16 @@ _NATIVE = "common/model/native"
 _NGRAMS = "common/ngrams"
 
 
-def _headers(folder: str) -> list[str]:
-    return sorted(str(path) for path in Path(folder).glob("*.h"))
+def _files(folder: str, ending: str) -> list[str]:
+    return sorted(str(path) for path in Path(folder).glob(f"*.{ending}"))
 
 
 def _decoder(vectors: str, *flags: str) -> Extension:
     """The CPU's decoder for vectors of some width; without any, torch does the same, slowly."""
     return Extension(
         f"{_NATIVE.replace('/', '.')}._{vectors}",
-        sources=[f"{_NATIVE}/{name}.c" for name in ("apart", "decoder", "draw", "roll", "workers")],
-        depends=_headers(_NATIVE),
+        sources=_files(_NATIVE, "c"),
+        depends=_files(_NATIVE, "h"),
         extra_compile_args=["-O3", "-pthread", *_FLAGS, *flags],
         extra_link_args=["-pthread"],
         libraries=["m"],
@@ -36,7 +36,7 @@ setup(
         Extension(
             f"{_NGRAMS.replace('/', '.')}._native",
             sources=[f"{_NGRAMS}/native.c"],
-            depends=_headers(_NGRAMS),
+            depends=_files(_NGRAMS, "h"),
             extra_compile_args=["-O2", *_FLAGS],
             optional=True,
         ),

@@ -58,14 +58,13 @@ def measure(
     lease.reserve(before + 2 * max(rows))
     context = [_TOKEN] * before
     runner.forward([Segment(context, 0, lease.slots, wanted=[])])
-    chosen = torch.tensor([_TOKEN], device=loaded.device)
     times: dict[int, list[float]] = {count: [] for count in rows}
     for turn in range(passes + 1):
         for count in rows:
             segment = _segment(trees(count - 1), lease, before)
             began = time.perf_counter()
             states = runner.forward([segment]).states
-            heads.top(heads.logits(states[:1], chosen), 1)[0].tolist()
+            heads.top(heads.logits(states[:1], [_TOKEN]), 1)[0].tolist()
             _settle(loaded)
             if turn:  # the first one warms kernels up
                 times[count].append(1000 * (time.perf_counter() - began))

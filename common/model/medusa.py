@@ -12,13 +12,13 @@ run at once.)
 
 Owns the arithmetic; files are `common.model.medusa_checkpoint`'s, trees of guesses and what
 becomes of them the verifier's. A wrong guess costs speed, never text, so nothing here has to be
-bit-equal between batch sizes.
+bit-equal between batch sizes; where compiled code computes them, weights are rounded to int8.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from torch import Tensor
 from common.model import medusa_checkpoint
 from common.model.linear import MakeProduct, packed_products
 from common.model.medusa_checkpoint import HeadWeights, Tree
-from common.model.native import Decoder, NativeProducts, top
+from common.model.native import Decoder, NativeHeads, NativeProducts, top
 
 Product = Callable[[Tensor], Tensor]
 """Maps `[K, N, in]` to `[K, N, out]`, with a matrix for each of K."""
@@ -56,19 +56,31 @@ class MedusaHeads:
         self._vocab_size = lm_head.shape[0]
         self._lm_head = lm_head
         self._token_scale = None if weights.token is None else _token_scale(lm_head)
-        self._native = device.type == "cpu" and NativeProducts.work(dtype)
-        make = _maker(device, dtype, native=self._native)
         block, bias = weights.block.to(device, dtype), weights.bias.to(device, dtype)
         # The first block has one input for all heads, so it is one product.
         first = block[:, 0].flatten(0, 1)
         if weights.token is not None:
             first = torch.cat((first, weights.token.to(device, dtype).flatten(0, 1)), dim=1)
-        self._first = make(first[None], bias[None, :, 0].flatten(1))
+        first_bias = bias[:, 0].flatten()
+        output = lm_head[None] if weights.lm is None else torch.stack([*weights.lm])
+        output = output.to(device, dtype)
+        self._shared = weights.lm is None
+        self._native: NativeHeads | None = None
+        if device.type == "cpu" and NativeProducts.work(dtype):
+            scale = self._token_scale
+            self._native = NativeHeads(
+                Decoder(torch.get_num_threads()),
+                (first, first_bias),
+                (block[:, 1:].transpose(0, 1), bias[:, 1:].transpose(0, 1)),
+                output,
+                None if scale is None else (lm_head.to(dtype), scale),
+            )
+            return
+        make = _maker(device, dtype)
+        self._first = make(first[None], first_bias[None])
         later = range(1, weights.num_layers)
         self._later = [make(block[:, layer], bias[:, layer]) for layer in later]
-        self._shared = weights.lm is None
-        output = lm_head[None] if weights.lm is None else torch.stack([*weights.lm])
-        self._output = make(output.to(device, dtype), None)
+        self._output = make(output, None)
 
     @classmethod
     def load(
@@ -98,19 +110,24 @@ class MedusaHeads:
         weights = medusa_checkpoint.load(path, lm_head=lm_head)
         return cls(weights, lm_head=lm_head, dtype=dtype, device=device)
 
-    @torch.inference_mode()
-    def logits(self, hidden: Tensor, chosen: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, chosen: Sequence[int]) -> Tensor:
         """All heads' logits.
 
         Args:
             hidden: States after the final norm, in the heads' type. # [N, d]
-            chosen: The tokens that were chosen from them, int64. # [N]
+            chosen: The tokens that were chosen from them. # [N]
 
         Returns:
             Logits, float32 by compiled code, else in the heads' type. # [K, N, V]
         """
         assert hidden.ndim == 2
-        assert chosen.shape == hidden.shape[:1]
+        assert len(chosen) == len(hidden)
+        if self._native is not None:
+            return self._native(hidden, chosen)
+        return self._through_torch(hidden, torch.tensor(chosen, device=hidden.device))
+
+    @torch.inference_mode()
+    def _through_torch(self, hidden: Tensor, chosen: Tensor) -> Tensor:
         rows, size = hidden.shape
         seen = hidden
         if self._token_scale is not None:
@@ -125,7 +142,6 @@ class MedusaHeads:
             return self._output(x.reshape(1, -1, size)).view(self.num_heads, rows, -1)
         return self._output(x)
 
-    @torch.inference_mode()
     def top(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The likeliest tokens.
 
@@ -137,9 +153,10 @@ class MedusaHeads:
             Ids (int64) and their probabilities (float32), likeliest first. # [K, N, k] each
         """
         assert 0 < k <= self._vocab_size
-        if self._native:
+        if self._native is not None:
             return top(logits, k)
-        values, ids = logits.softmax(-1, dtype=torch.float32).topk(k, dim=-1)
+        with torch.inference_mode():
+            values, ids = logits.softmax(-1, dtype=torch.float32).topk(k, dim=-1)
         return ids, values
 
 
@@ -162,18 +179,8 @@ def token_vectors(lm_head: Tensor, tokens: Tensor) -> Tensor:
     return F.rms_norm(lm_head[tokens], lm_head.shape[1:], eps=_EPS)
 
 
-def _maker(
-    device: torch.device, dtype: torch.dtype, *, native: bool
-) -> Callable[[Tensor, Tensor | None], Product]:
-    """Makes products, of weights `[K, out, in]` and biases, in the fastest form for few rows.
-
-    Nothing but speed hangs on them, so they are rounded to 8 bits where that is faster.
-    """
-    if native:
-        decoder = Decoder(torch.get_num_threads())
-        return lambda weights, biases: NativeProducts(
-            decoder, weights.detach(), biases, quantize=True
-        )
+def _maker(device: torch.device, dtype: torch.dtype) -> Callable[[Tensor, Tensor | None], Product]:
+    """Makes products, of weights `[K, out, in]` and biases, in the fastest form for few rows."""
     if device.type == "cpu" and (packed := packed_products(dtype)) is not None:
         return partial(_packed, packed[1])
     return lambda weights, biases: partial(_multiply, weights=weights, biases=biases)

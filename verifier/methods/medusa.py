@@ -136,7 +136,6 @@ class MedusaProposer:
         """Forgets it."""
         del self._sessions[sequence]
 
-    @torch.inference_mode()
     def _guess(self) -> None:
         """Runs the heads for every sequence that ended a round."""
         fresh = [
@@ -147,7 +146,7 @@ class MedusaProposer:
         if not fresh:
             return
         states = torch.stack([state for _, _, state in fresh])
-        chosen = torch.tensor([session.chosen for _, session, _ in fresh], device=states.device)
+        chosen = [session.chosen for _, session, _ in fresh]
         logits = self._heads.logits(states, chosen)  # [heads, sessions, V]
         drawn = [index for index, (sequence, _, _) in enumerate(fresh) if _draws(sequence)]
         if drawn:
@@ -156,9 +155,10 @@ class MedusaProposer:
             for index, guesses in zip(drawn, found, strict=True):
                 fresh[index][1].guesses = guesses
         if len(drawn) < len(fresh):
-            ids, chances = (each.unbind(1) for each in self._heads.top(logits, self._ranks))
+            ids, chances = (each.tolist() for each in self._heads.top(logits, self._ranks))
             for index in set(range(len(fresh))).difference(drawn):
-                fresh[index][1].guesses = Guesses(ids[index].tolist(), chances[index].tolist())
+                of_one = ([line[index] for line in each] for each in (ids, chances))
+                fresh[index][1].guesses = Guesses(*of_one)
         for _, session, _ in fresh:
             session.state = None
 

@@ -8,12 +8,14 @@ sixteen rows in the time of one; weights are kept in 12 bits there, without a lo
 three has bits of its own. Elsewhere `common.model.fused` does the same through torch.
 """
 
+from common.model.native.heads import NativeHeads
 from common.model.native.library import Decoder, draw, instructions, top
 from common.model.native.model import NativeModel, can_run
 from common.model.native.product import NativeProducts
 
 __all__ = [
     "Decoder",
+    "NativeHeads",
     "NativeModel",
     "NativeProducts",
     "can_run",

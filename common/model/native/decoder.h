@@ -179,4 +179,20 @@ int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t
 int decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
                      const uint16_t *x, float *y);
 
+/* Medusa's heads; see `common/model/medusa.py`. */
+typedef struct {
+    const Product *first;    /* the first blocks of all heads */
+    const Product *blocks;   /* [later, count] */
+    const Product *output;   /* [count], or one that all share */
+    const uint16_t *vectors; /* [tokens, size]; NULL where heads do not see the chosen token */
+    const float *factors;    /* [tokens]: what vectors are multiplied by */
+    int64_t count, later, size, tokens, shared;
+} Heads;
+
+/* The logits of all heads at some states, in the light of the tokens chosen from them.
+
+   states: [rows, size], bfloat16; chosen: [rows]; logits: [count, rows, out]. */
+int decoder_guess(Decoder *decoder, const Heads *heads, long rows, const uint16_t *states,
+                  const int64_t *chosen, float *logits);
+
 #endif

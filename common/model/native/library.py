@@ -141,6 +141,23 @@ class Rolling(Structure):
     )
 
 
+class Heads(Structure):
+    """Medusa's heads."""
+
+    _fields_ = (
+        ("first", POINTER(Product)),
+        ("blocks", POINTER(Product)),
+        ("output", POINTER(Product)),
+        ("vectors", c_void_p),
+        ("factors", c_void_p),
+        ("count", c_int64),
+        ("later", c_int64),
+        ("size", c_int64),
+        ("tokens", c_int64),
+        ("shared", c_int64),
+    )
+
+
 class Decoder:
     """Threads, and room for what a pass holds; one thread uses it.
 
@@ -212,6 +229,14 @@ class Decoder:
         """Multiplies so many bfloat16 rows for each matrix; float32 rows go to another address."""
         count = len(products)
         _check(self._library.decoder_multiply(self._handle, products, count, rows, x, y))
+
+    def guess(self, heads: Heads, rows: int, states: int, chosen: int, logits: int) -> None:
+        """Computes the logits of heads at so many states, given by addresses; see `decoder_guess`.
+
+        Raises:
+            IndexError: A chosen token there is not.
+        """
+        _check(self._library.decoder_guess(self._handle, heads, rows, states, chosen, logits))
 
 
 def top(logits: Tensor, best: int) -> tuple[Tensor, Tensor]:
@@ -332,4 +357,6 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
     matrices = POINTER(Product)
     found.decoder_multiply.argtypes = [c_void_p, matrices, c_long, c_long, c_void_p, c_void_p]
     found.decoder_multiply.restype = c_int
+    found.decoder_guess.argtypes = [c_void_p, POINTER(Heads), c_long, *places]
+    found.decoder_guess.restype = c_int
     return found

@@ -40,7 +40,8 @@ class NativeProducts:
             for index, weight in enumerate(weights)
         ]
         each = (matrix.product for matrix in self._matrices)
-        self._products = (Product * len(weights))(*each)
+        self.products = (Product * len(weights))(*each)
+        """As the decoder reads them; valid as long as this is."""
 
     @staticmethod
     def work(dtype: torch.dtype) -> bool:
@@ -49,10 +50,10 @@ class NativeProducts:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`W x + b`, each matrix with rows of its own: bfloat16 `[K, N, in]` to float32."""
-        missing = self._products[0].inputs - x.shape[2]
+        missing = self.products[0].inputs - x.shape[2]
         x = F.pad(x, (0, missing)) if missing else x.contiguous()
         y = torch.empty(*x.shape[:2], self._outputs)
-        self._decoder.multiply(self._products, x.shape[1], x.data_ptr(), y.data_ptr())
+        self._decoder.multiply(self.products, x.shape[1], x.data_ptr(), y.data_ptr())
         return y
 
 

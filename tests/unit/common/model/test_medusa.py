@@ -19,6 +19,7 @@ from common.errors import ModelError
 from common.model import medusa_checkpoint
 from common.model.medusa import MedusaHeads
 from common.model.medusa_checkpoint import FACTS_FILE, WEIGHTS_FILE, HeadWeights, checked_tree
+from common.model.native import NativeProducts
 
 HIDDEN, VOCAB, HEADS = 16, 40, 3
 
@@ -28,7 +29,7 @@ def _normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 LM_HEAD = _normal(VOCAB, HIDDEN, seed=1)
-CHOSEN = torch.tensor([7, 0, 39, 7, 12])
+CHOSEN = [7, 0, 39, 7, 12]
 
 
 def _weights(*, layers: int = 1, own: bool = True, sees_token: bool = False) -> HeadWeights:
@@ -92,7 +93,7 @@ def _load(folder: Path, lm_head: Tensor = LM_HEAD) -> MedusaHeads:
     )
 
 
-def _plainly(weights: HeadWeights, hidden: Tensor, chosen: Tensor) -> Tensor:
+def _plainly(weights: HeadWeights, hidden: Tensor, chosen: list[int]) -> Tensor:
     """The paper's formula, and ours for the chosen token, head by head. # [K, N, V]"""
     logits = []
     rows = LM_HEAD[chosen]
@@ -107,6 +108,30 @@ def _plainly(weights: HeadWeights, hidden: Tensor, chosen: Tensor) -> Tensor:
         matrix = LM_HEAD if weights.lm is None else weights.lm[head].float()
         logits.append(x @ matrix.T)
     return torch.stack(logits)
+
+
+@pytest.mark.skipif(not NativeProducts.work(torch.bfloat16), reason="no compiled code here")
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("sees_token", [True, False])
+def test_compiled_heads_are_the_formula(layers: int, own: bool, sees_token: bool) -> None:
+    """As near as weights of 8 bits are."""
+    weights = _weights(layers=layers, own=own, sees_token=sees_token)
+    heads = MedusaHeads(
+        weights, lm_head=LM_HEAD.bfloat16(), dtype=torch.bfloat16, device=torch.device("cpu")
+    )
+    hidden = _normal(5, HIDDEN, seed=9)
+    found, expected = heads.logits(hidden.bfloat16(), CHOSEN), _plainly(weights, hidden, CHOSEN)
+    assert found.dtype == torch.float32
+    off = (found - expected).square().mean(-1).sqrt() / expected.std(-1)
+    assert float(off.max()) < 0.1
+    alone = torch.cat(
+        [heads.logits(hidden[i : i + 1].bfloat16(), CHOSEN[i : i + 1]) for i in range(5)], dim=1
+    )
+    assert torch.equal(alone, found)
+    if sees_token:
+        with pytest.raises(IndexError):
+            heads.logits(hidden[:1].bfloat16(), [VOCAB])
 
 
 def _check_top(heads: MedusaHeads, weights: HeadWeights) -> None:

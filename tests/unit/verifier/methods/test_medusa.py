@@ -37,9 +37,9 @@ class Heads:
     def num_heads(self) -> int:
         return len(self.chances)
 
-    def logits(self, hidden: Tensor, chosen: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, chosen: Ids[int]) -> Tensor:
         self.runs += 1
-        self.chosen += chosen.tolist()
+        self.chosen += chosen
         return torch.zeros(self.num_heads, len(hidden), 0)
 
     def top(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -164,7 +164,7 @@ class Sure(Heads):
 
     logits_: Tensor = field(default_factory=lambda: torch.zeros(0))  # [heads, V]
 
-    def logits(self, hidden: Tensor, chosen: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, chosen: Ids[int]) -> Tensor:
         return self.logits_[:, None].repeat(1, len(hidden), 1)
 
     def top(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
