@@ -74,7 +74,7 @@ class WholePass(Protocol):
 
 
 @runtime_checkable
-class Rolling(Protocol):
+class Rolls(Protocol):
     """A model of which some make several passes in one call."""
 
     @property

@@ -14,7 +14,7 @@ from torch import Tensor
 from common.errors import ModelError
 from common.model.batch import FIXED_TILES, build_batch
 from common.model.cuda.device import drawn_by
-from common.model.kernels import Forward, Levels, Rolling, WholePass
+from common.model.kernels import Forward, Levels, Rolls, WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
@@ -58,12 +58,12 @@ class Runner:
     ) -> None:
         self.loaded = loaded
         self._whole: WholePass | None = None
-        self._rolling: Rolling | None = None
+        self._rolling: Rolls | None = None
         self._telling: Levels | None = None
         self._forward: Forward | None = None
         if isinstance(loaded.forward, WholePass):
             self._whole = loaded.forward
-            if isinstance(self._whole, Rolling) and self._whole.rolls:
+            if isinstance(self._whole, Rolls) and self._whole.rolls:
                 self._rolling = self._whole
                 self._telling = self._whole if isinstance(self._whole, Levels) else None
         else:
