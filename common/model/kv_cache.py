@@ -23,8 +23,7 @@ ZERO_SLOT = 0
 """Read for columns past the end of a sequence; never written."""
 
 TRASH_SLOT = 1
-"""Written by padding rows; never read."""
-
+"""Written by rows that are padding, or have ended: what it holds reaches no text."""
 
 MAX_SALT_BYTES = 64
 """Longest salt of a lease, as hashing takes it."""

@@ -8,8 +8,8 @@ is elementwise (their bits do not depend on the place in a tensor), every reduct
 maximum or a sum of integers.
 
 On a CPU compiled code finds the same ids several times as fast, and leaves a row to what is here
-where bits would decide that it does not compute the same way. On CUDA kernels draw every row of
-which not all are greedy (`common.model.cuda.draw`), without waiting for the device.
+where bits would decide that it does not compute the same way. On CUDA kernels draw every row
+(`common.model.cuda.draw`), and the host does not wait for the device.
 
 The noise is `common.model.noise`'s; what is done with the ids is the acceptance rule's.
 """
@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.model.cuda.device import Draw, drawer, packed
+from common.model.cuda.device import Draw, drawer, packed, pinned
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.roll import Drawing
@@ -73,7 +73,7 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     assert logits.ndim == 2
     assert logits.shape[0] == len(rows)
     draws = drawer(logits.device)
-    if draws is not None and not all(row.params.greedy for row in rows):
+    if draws is not None and rows:
         return _drawn(draws, logits, rows, 1)[0][:, 0]
     adjusted = _adjust(logits, rows)
     kinds = _kinds(rows, logits.shape[1])
@@ -165,7 +165,9 @@ def _drawn(draws: Draw, logits: Tensor, rows: Sequence[Row], count: int) -> tupl
     ids = torch.empty(len(rows), count, dtype=torch.int64, device=logits.device)
     behind = torch.empty_like(ids, dtype=torch.float32)
     with torch.cuda.device_of(logits):  # Triton launches on the device that is the thread's
-        draws(logits, packed([row.drawing for row in rows]).to(logits.device), ids, behind)
+        drawings = pinned(packed([row.drawing for row in rows]), logits.device)
+        drawings = drawings.to(logits.device, non_blocking=True)
+        draws(logits.contiguous(), drawings, ids, behind)
     return ids, behind
 
 

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec
 
 import numpy as np
@@ -24,7 +23,8 @@ POSITION = 1
 """The word of a drawing that says where its token stands."""
 
 WORDS = 6
-"""Of a drawing: seed, position, temperature, top-k, top-p, and min-p's logarithm."""
+"""Of a drawing: seed, position, temperature, top-k, top-p, and min-p's logarithm. A temperature of
+0 takes the likeliest token, one below 0 none."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,16 @@ def lacks(device: torch.device) -> str:
 
 def drawn_by(device: torch.device) -> str:
     """The name of what draws tokens on a device; empty where it is torch, or the CPU."""
-    return f"{_DRAW}-triton{version('triton')}" if drawer(device) is not None else ""
+    if drawer(device) is None:
+        return ""
+    import triton
+
+    return f"{_DRAW}-triton{triton.__version__}"
+
+
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU where a copy to the device, non-blocking, waits for nothing there."""
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 @cache
@@ -66,11 +75,19 @@ def drawer(device: torch.device) -> Draw | None:
     return None
 
 
-def packed(drawings: Sequence[Drawing]) -> Tensor:
-    """Drawings as the kernels read them, int64 `[N, WORDS]`."""
-    whole = np.zeros((len(drawings), WORDS), dtype=np.int64)
+def packed(drawings: Sequence[Drawing], count: int = 0, rows: int = 0) -> Tensor:
+    """Drawings as the kernels read them, int64 `[max(N, rows), WORDS]`.
+
+    Args:
+        drawings: N of them, or none.
+        count: Without drawings, so many rows take the likeliest token.
+        rows: What follows up to here is padding, and takes none.
+    """
+    count = len(drawings) or count
+    whole = np.zeros((max(count, rows), WORDS), dtype=np.int64)
     real = whole.view(np.float64)
-    for line, number, each in zip(whole, real, drawings, strict=True):
+    real[count:, 2] = -1.0
+    for line, number, each in zip(whole, real, drawings, strict=False):
         line[0] = each.seed - (1 << 64) if each.seed >> 63 else each.seed
         line[POSITION], line[3] = each.position, each.top_k
         number[2], number[4] = each.temperature, each.top_p

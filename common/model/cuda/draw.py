@@ -23,8 +23,21 @@ _LEAST, _LARGEST = tl.constexpr(-3.4028234663852886e38), tl.constexpr(3.40282346
 _LEAST_TEMPERATURE = tl.constexpr(1e-30)
 _UNIT = tl.constexpr(2.0**40)  # what the likeliest token weighs
 _ALL = tl.constexpr(1 << 62)
+_NOWHERE, _HIGHEST = tl.constexpr(-(1 << 63)), tl.constexpr((1 << 63) - 1)  # of places of scores
 _QUADS, _TOKENS, _WARPS = 256, 4096, 32
 """Blocks of four tokens that a program scores; tokens that one looks at together, and its warps."""
+
+
+@triton.jit
+def _flipped(bits):
+    """Turns the bits of float32 into integers of the same order, and back."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _flipped_wide(bits):
+    """The same of float64."""
+    return bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF)
 
 
 @triton.jit
@@ -32,7 +45,7 @@ def _score(
     logits,  # [N, V]
     drawings,  # int64 [N, WORDS]
     scaled,  # float32 [N, V]
-    scores,  # float64 [N, V]
+    places,  # int64 [N, V]: of scores; devices of few units for float64 compare integers faster
     vocab,  # V
     QUADS: tl.constexpr,
 ):
@@ -42,6 +55,8 @@ def _score(
     inside = token < vocab
     drawing = drawings + row * _WORDS
     temperature = tl.load(drawing + 2).to(tl.float64, bitcast=True)
+    if temperature < 0:
+        return
     value = tl.load(logits + row * vocab + token, mask=inside, other=0.0).to(tl.float32)
     if temperature > 0:
         least = tl.maximum(temperature, _LEAST_TEMPERATURE).to(tl.float32)
@@ -60,7 +75,9 @@ def _score(
         uniform = (word.to(tl.float64) + 0.5) * 2.3283064365386963e-10  # 2^-32
         score -= tl.log(-tl.log(uniform))
     tl.store(scaled + row * vocab + token, value, mask=inside)
-    tl.store(scores + row * vocab + token, score, mask=inside)
+    score = tl.where(score == 0, 0.0, score)  # one zero, not two
+    place = _flipped_wide(score.to(tl.int64, bitcast=True))
+    tl.store(places + row * vocab + token, place, mask=inside)
 
 
 @triton.jit
@@ -70,36 +87,31 @@ def _weight(value, top):
 
 
 @triton.jit
-def _place(value):
-    """Integers in the order of float32 values."""
-    bits = value.to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-
-
-@triton.jit
 def _kth(line, count, vocab, TOKENS: tl.constexpr):
     """The largest value that at least so many of a line reach."""
-    low, high = tl.full([], -(1 << 31), tl.int64), tl.full([], 1 << 31, tl.int64)
-    while high - low > 1:
-        middle = (low + high) >> 1
-        reach = tl.full([], 0, tl.int64)
+    least = tl.full([], -(1 << 31), tl.int64)  # all reach it
+    step = tl.full([], 1 << 30, tl.int64)
+    while step > 0:  # a quarter of what is left at a time
+        some = tl.zeros([TOKENS], tl.int32)
+        more, most = some, some
         for start in range(0, vocab, TOKENS):
             token = start + tl.arange(0, TOKENS)
             inside = token < vocab
             value = tl.load(line + token, mask=inside, other=0.0)
-            reach += tl.sum((inside & (_place(value) >= middle)).to(tl.int64))
-        if reach >= count:
-            low = middle
-        else:
-            high = middle
-    place = low.to(tl.int32)
-    return tl.where(place < 0, place ^ 0x7FFFFFFF, place).to(tl.float32, bitcast=True)
+            place = _flipped(value.to(tl.int32, bitcast=True)).to(tl.int64) - least
+            some += (inside & (place >= step)).to(tl.int32)
+            more += (inside & (place >= 2 * step)).to(tl.int32)
+            most += (inside & (place >= 3 * step)).to(tl.int32)
+        reached = (tl.sum(some) >= count).to(tl.int64) + (tl.sum(more) >= count).to(tl.int64)
+        least += step * (reached + (tl.sum(most) >= count).to(tl.int64))
+        step = step >> 2
+    return _flipped(least.to(tl.int32)).to(tl.float32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["best"])
 def _pick(
     scaled,  # float32 [N, V]
-    scores,  # float64 [N, V]
+    places,  # int64 [N, V]
     drawings,  # int64 [N, WORDS]
     ids,  # int64 [N, best]
     behind,  # float32 [N, best]
@@ -108,73 +120,84 @@ def _pick(
     TOKENS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    values, line = scaled + row * vocab, scores + row * vocab
+    values, line = scaled + row * vocab, places + row * vocab
     drawing = drawings + row * _WORDS
-    warm = tl.load(drawing + 2).to(tl.float64, bitcast=True) > 0
+    temperature = tl.load(drawing + 2).to(tl.float64, bitcast=True)
+    if temperature < 0:
+        return
+    warm = temperature > 0
     top_k = tl.load(drawing + 3)
     top_p = tl.load(drawing + 4).to(tl.float64, bitcast=True)
     min_p = tl.load(drawing + 5).to(tl.float64, bitcast=True)
 
+    # Each lane goes through its own tokens; they meet once after each loop.
     least = tl.full([], float("-inf"), tl.float32)  # what survives reaches it
     before = tl.full([], _ALL, tl.int64)  # and less than this weight stands before it
     top = tl.full([], float("-inf"), tl.float32)
     if warm & ((top_p < 1) | (min_p > float("-inf"))):
+        tops = tl.full([TOKENS], float("-inf"), tl.float32)
         for start in range(0, vocab, TOKENS):
             token = start + tl.arange(0, TOKENS)
             value = tl.load(values + token, mask=token < vocab, other=float("-inf"))
-            top = tl.maximum(top, tl.max(value))
+            tops = tl.maximum(tops, value)
+        top = tl.max(tops)
     if warm & (top_k > 0) & (top_k < vocab):
         least = _kth(values, top_k, vocab, TOKENS)
     if warm & (top_p < 1):
-        total = tl.full([], 0, tl.int64)
+        totals = tl.zeros([TOKENS], tl.int64)
         for start in range(0, vocab, TOKENS):
             token = start + tl.arange(0, TOKENS)
             value = tl.load(values + token, mask=token < vocab, other=float("-inf"))
             kept = (token < vocab) & (value >= least)
-            total += tl.sum(tl.where(kept, _weight(value, top), 0))
-        before = tl.maximum(tl.ceil(total.to(tl.float64) * top_p).to(tl.int64), 1)
+            totals += tl.where(kept, _weight(value, top), 0)
+        before = tl.maximum(tl.ceil(tl.sum(totals).to(tl.float64) * top_p).to(tl.int64), 1)
     if warm & (min_p > float("-inf")):
         least = tl.maximum(least, (top.to(tl.float64) + min_p).to(tl.float32))
 
     bar = tl.full([], float("-inf"), tl.float32)  # at this place of the order top-p cuts, or before
     bar_token = tl.full([], vocab, tl.int32)
-    lowest, last = tl.full([], float("inf"), tl.float64), tl.full([], -1, tl.int32)
+    lowest, last = tl.full([], _HIGHEST, tl.int64), tl.full([], -1, tl.int32)
     first = tl.full([], 0.0, tl.float64)
     for rank in range(best):
-        high, found = tl.full([], float("-inf"), tl.float64), tl.full([], -1, tl.int32)
+        high, found = tl.full([], _NOWHERE, tl.int64), tl.full([], -1, tl.int32)
         searching = True
         while searching:
-            high, found = tl.full([], float("-inf"), tl.float64), tl.full([], -1, tl.int32)
+            highs = tl.full([TOKENS], _NOWHERE, tl.int64)
+            tokens = tl.full([TOKENS], -1, tl.int32)
             for start in range(0, vocab, TOKENS):
                 token = start + tl.arange(0, TOKENS)
                 inside = token < vocab
                 value = tl.load(values + token, mask=inside, other=float("-inf"))
-                score = tl.load(line + token, mask=inside, other=float("-inf"))
+                place = tl.load(line + token, mask=inside, other=0)
                 open_ = inside & (value >= least)
                 open_ &= (value > bar) | ((value == bar) & (token < bar_token))
-                open_ &= (score < lowest) | ((score == lowest) & (token > last))
-                score = tl.where(open_, score, float("-inf"))
-                highest = tl.max(score)
-                if highest > high:  # of equal ones the first
-                    high = highest
-                    found = tl.min(tl.where(score == highest, token, vocab))
+                open_ &= (place < lowest) | ((place == lowest) & (token > last))
+                higher = open_ & (place > highs)  # of equal ones the first
+                highs = tl.where(higher, place, highs)
+                tokens = tl.where(higher, token, tokens)
+            high = tl.max(highs)
+            found = tl.min(tl.where((highs == high) & (tokens >= 0), tokens, vocab))
+            found = tl.where(found < vocab, found, -1)
             searching = False
             if (found >= 0) & (before < _ALL):
                 mine = tl.load(values + found)
-                weight = tl.full([], 0, tl.int64)
+                weights = tl.zeros([TOKENS], tl.int64)
                 for start in range(0, vocab, TOKENS):
                     token = start + tl.arange(0, TOKENS)
                     value = tl.load(values + token, mask=token < vocab, other=float("-inf"))
                     ahead = (value > mine) | ((value == mine) & (token < found))
                     ahead &= token < vocab
-                    weight += tl.sum(tl.where(ahead, _weight(value, top), 0))
-                if weight >= before:
+                    weights += tl.where(ahead, _weight(value, top), 0)
+                if tl.sum(weights) >= before:
                     searching = True
                     bar, bar_token = mine, found
+        score = tl.where(
+            found >= 0, _flipped_wide(high).to(tl.float64, bitcast=True), float("-inf")
+        )
         if rank == 0:
-            first = high
+            first = score
         tl.store(ids + row * best + rank, found.to(tl.int64))
-        tl.store(behind + row * best + rank, (first - high).to(tl.float32))
+        tl.store(behind + row * best + rank, (first - score).to(tl.float32))
         lowest, last = high, found
 
 
@@ -190,13 +213,13 @@ def draw(logits: Tensor, drawings: Tensor, ids: Tensor, behind: Tensor) -> None:
     """
     rows, vocab = logits.shape
     scaled = torch.empty_like(logits, dtype=torch.float32)
-    scores = torch.empty_like(logits, dtype=torch.float64)
+    places = torch.empty_like(logits, dtype=torch.int64)
     _score[(rows, triton.cdiv(vocab, 4 * _QUADS))](
-        logits, drawings, scaled, scores, vocab, QUADS=_QUADS
+        logits, drawings, scaled, places, vocab, QUADS=_QUADS
     )
     _pick[(rows,)](
         scaled,
-        scores,
+        places,
         drawings,
         ids,
         behind,

@@ -48,8 +48,9 @@ class Graphs:
         if kind in self._graphs:
             self._graphs.move_to_end(kind)
         elif kind not in self._met or kind in self._refused or not self._capture(kind, compute):
-            self._met.add(kind)
-            return compute()
+            computed = compute()
+            self._met.add(kind)  # now: a run that failed may have compiled nothing
+            return computed
         graph, computed = self._graphs[kind]
         graph.replay()
         return computed

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from common.model.attention import AttentionContext
 from common.model.course import Course
 from common.model.cuda.attention import Attention
-from common.model.cuda.device import drawer, packed
+from common.model.cuda.device import drawer, packed, pinned
 from common.model.cuda.graphs import Graphs
 from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
 from common.model.cuda.products import Products
@@ -153,7 +153,11 @@ class CudaModel:
         drawings: Sequence[Drawing] = (),
         limits: Sequence[Limit] = (),
     ) -> Rolled:
-        """Computes rows, and the tokens after wanted ones level by level; see `Runner.roll`."""
+        """Computes rows, and the tokens after wanted ones level by level; see `Runner.roll`.
+
+        A row that has ended is computed on, unseen, as long as another goes on; so all levels have
+        to be within the model's length.
+        """
         some = self.levels(segments, slots, best, news, _never, certainty, drawings, limits)
         ids, behind = zip(*some, strict=True)
         return Rolled(np.stack(ids), np.stack(behind), None)
@@ -189,8 +193,8 @@ class CudaModel:
         places, course = np.array(slots, dtype=np.int64), Course(keys.wanted, certainty, limits)
         following: tuple[Tensor, Size] | None = None
         with self._on_device():
-            drawn = self._room(keys.size.wanted, best, drawings)
             logits, _ = self._run(self._place(keys), keys.size)
+            drawn = self._room(keys.size.wanted, best, keys.wanted, drawings)
             self._choose(logits, drawn)
             told, lacking = deque([Told(drawn, keys.wanted)]), len(places)
             while told and course.alive:
@@ -221,20 +225,18 @@ class CudaModel:
 
     def _place(self, keys: Keys) -> Tensor:
         """A batch on the device: where graphs read it, unless it is too large for one."""
-        words = torch.from_numpy(keys.words)
+        device = self._words.device
+        words = pinned(torch.from_numpy(keys.words), device)
         if self._graphs is None or keys.size.rows > _MOST_ROWS or len(words) > _MOST_WORDS:
-            return words.to(self._words.device)
-        if self._words.is_cuda:
-            words = words.pin_memory()  # else the host may wait for the pass before
+            return words.to(device, non_blocking=True)
         self._words[: len(words)].copy_(words, non_blocking=True)
         return self._words
 
-    def _room(self, rows: int, best: int, drawings: Sequence[Drawing]) -> Drawn:
-        """Room for what so many rows draw; without drawings, all draw what is likeliest."""
+    def _room(self, rows: int, best: int, count: int, drawings: Sequence[Drawing]) -> Drawn:
+        """Room for what rows draw, so many of which are no padding; see `packed`."""
         drawn = self._drawn.part(rows, best) or Drawn.room(rows, best, self._words.device)
-        drawn.drawings.zero_()
-        if drawings:
-            drawn.drawings[: len(drawings)].copy_(packed(drawings))
+        lines = pinned(packed(drawings, count, rows), self._words.device)
+        drawn.drawings.copy_(lines, non_blocking=True)
         return drawn
 
     def _run(self, words: Tensor, size: Size, drawn: Drawn | None = None) -> tuple[Tensor, Tensor]:
@@ -271,7 +273,7 @@ class CudaModel:
     def _go_on(self, words: Tensor, size: Size, drawn: Drawn) -> tuple[Tensor, Tensor]:
         """The rows that follow, and what they draw."""
         advance(words, size, drawn)
-        logits, states = self._in_place(words, size)
+        logits, states = self._compute(words, size)
         self._choose(logits, drawn)
         return logits, states
 

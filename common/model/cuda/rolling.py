@@ -120,7 +120,8 @@ def advance(words: Tensor, size: Size, drawn: Drawn) -> None:
         drawn: Of the level before.
     """
     rows, best = drawn.ids.shape
-    _advance[(rows,)](words, size.rows, drawn.ids, drawn.drawings, best)
+    # One warp: another would read what the first has moved on already.
+    _advance[(rows,)](words, size.rows, drawn.ids, drawn.drawings, best, num_warps=1)
 
 
 class Told:

@@ -22,9 +22,10 @@ from common.model.sampling import Row, sample
 from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import Collected, Pair, runner
-from tests.unit.verifier.rolled_texts import texts
+from tests.unit.verifier.rolled_texts import begin, texts
 from verifier import rolling
 from verifier.config import EngineConfig
+from verifier.cost import StepCost
 
 
 def _levels(
@@ -123,6 +124,20 @@ def test_every_token_goes_out_at_once(target: Runner) -> None:
     assert list(pair.engine._scheduler.waiting._rows.values()) == [42], "two of its prompt"
 
 
+@pytest.mark.parametrize("texts", [1, 2])
+def test_what_one_text_saves_says_nothing_of_drafts(
+    texts: int, target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are what drafts are measured against; several texts are measured with and without."""
+    observed: list[float] = []
+    monkeypatch.setattr(StepCost, "observe", lambda cost, **step: observed.append(step["seconds"]))
+    pair = Pair.make(target)
+    for first in range(texts):
+        pair.submit([5, 9, first], 31)
+    pair.run()
+    assert bool(observed) == (texts > 1)
+
+
 def test_who_comes_or_goes_ends_a_call(target: Runner) -> None:
     """After the pass that was begun already."""
     pair = Pair.make(target)
@@ -157,3 +172,23 @@ def test_a_call_that_fails_on_its_way_keeps_what_it_told(
 
     monkeypatch.setattr(Runner, "levels", breaking)
     assert texts(Pair.make(target), 4) == expected
+
+
+def test_a_drafter_that_cannot_be_told_ends_nothing(
+    target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it have passes run again for whoever left meanwhile."""
+    expected = _one_by_one(target, 5)
+    pair = Pair.make(target)
+
+    def broken() -> None:
+        raise OSError("boom")
+
+    monkeypatch.setattr(pair.engine.methods, "flush", broken)
+    heard = begin(pair, 5)
+    heard[0].events.clear()
+    pair.engine.step()
+    pair.engine.cancel(heard[0].ticket)
+    pair.run()
+    assert [each.ids for each in heard[1:]] == expected[1:]
+    assert all(event.error is None for event in heard[0].events)

@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 from common.model.cuda import attention, draw, products, rolling, rowwise
 
 HEADS = dict(HEADS=32, KV_HEADS=8, SIZE=128)
-B, F, D, I, L = "*bf16", "*fp32", "*fp64", "*i32", "*i64"
+B, F, I, L = "*bf16", "*fp32", "*i32", "*i64"
 KERNELS = [
     (attention._attend,
      dict(queries=B, cache=B, sums=F, tops=F, words=I, count="i32",
@@ -39,9 +39,9 @@ KERNELS = [
     (products._widen,
      dict(x=B, weight="*i8", scale=F, bias=B, other=B, out=B),
      dict(OUT=4096, IN=14336, BIASED=True, ADDED=True, OUTPUTS=32, INPUTS=128)),
-    (draw._score, dict(logits=B, drawings=L, scaled=F, scores=D, vocab="i32"), dict(QUADS=256)),
+    (draw._score, dict(logits=B, drawings=L, scaled=F, places=L, vocab="i32"), dict(QUADS=256)),
     (draw._pick,
-     dict(scaled=F, scores=D, drawings=L, ids=L, behind=F, best="i32", vocab="i32"),
+     dict(scaled=F, places=L, drawings=L, ids=L, behind=F, best="i32", vocab="i32"),
      dict(TOKENS=4096), dict(num_warps=draw._WARPS)),
     (rolling._advance, dict(words=I, count="i32", ids=L, drawings=L, best="i32"), {}),
 ]

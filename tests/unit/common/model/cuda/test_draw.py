@@ -95,6 +95,26 @@ def test_a_broken_row_harms_no_other(broken: float, cut: dict[str, float]) -> No
     assert drawn[1] == _drawn(logits[1:], rows[1:], 1)[0]
 
 
+def test_a_broken_greedy_row_is_the_same_beside_others() -> None:
+    logits = random_logits(2, 40, 1, torch.float32)
+    logits[0, 7] = math.nan
+    rows = [Row(SamplingParams(), 4), Row(SamplingParams(temperature=1.0), 4)]
+    assert _drawn(logits, rows, 1)[0] == _drawn(logits[:1], rows[:1], 1)[0]
+
+
+def test_rows_of_a_larger_vocabulary_may_be_cut() -> None:
+    logits = random_logits(3, 64, 2, torch.float32)
+    rows = [Row(SamplingParams(temperature=0.9, seed=3), place) for place in range(3)]
+    assert _drawn(logits[:, :50], rows, 2) == _drawn(logits[:, :50].contiguous(), rows, 2)
+
+
+def test_nothing_is_drawn_for_padding() -> None:
+    drawings = device.packed([Row(SamplingParams(temperature=0.9), 3).drawing], rows=3).to(DEVICE)
+    ids = torch.full((3, 2), 99, device=DEVICE)
+    draw.draw(random_logits(3, 40, 2, torch.float32).to(DEVICE), drawings, ids, ids.float())
+    assert (ids == 99).tolist() == [[False] * 2, [True] * 2, [True] * 2]
+
+
 def test_other_draws_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_VOCAB", 100)
     assert probe.fault_of_draws(DEVICE) == ""
