@@ -6,9 +6,10 @@ once. Every row has the bits it has alone: products run with a fixed number of r
 compute each row by itself. Where Triton, a C compiler for it or a device of compute capability 8.0
 is missing, and for other models, torch does the same, more slowly.
 
-Tokens are drawn by kernels as well, whatever model the logits are of.
+Tokens are drawn by kernels as well, whatever model the logits are of; so passes can follow each
+other on the device, where nothing has to lie between them.
 
-`keys` lays a batch out, `attention`, `rowwise` and `products` compute, `graphs` captures, `model`
-puts them together; `draw` draws, `device` says what kernels need, `probe` tries them before they
-are used, and holds the attention against `reference`.
+`keys` lays a batch out, `attention`, `rowwise` and `products` compute, `draw` draws, `rolling`
+moves rows on, `graphs` captures, `model` puts them together; `device` says what kernels need,
+`probe` tries them before they are used, and holds the attention against `reference`.
 """
