@@ -85,6 +85,9 @@ class Roofline:
     steps: list[tuple[int, float]]
     """Seconds of a step by rows."""
 
+    in_one_call: float | None
+    """Seconds of a step of one row where they follow each other in one call, if they can."""
+
     def reached(self, rows: int, seconds: float) -> float:
         """Return the share of what the machine allows."""
         return self.demand.floor_s(rows, self.limits) / seconds
@@ -102,6 +105,10 @@ class Roofline:
             ]
             for count, seconds in self.steps
         ]
+        if self.in_one_call:  # beside the first, which differs in nothing else
+            share = f"{100 * self.reached(1, self.in_one_call):.0f} %"
+            line = ["1, in one call", *rows[0][1:4], f"{1e3 * self.in_one_call:.2f}", share]
+            rows.insert(1, line)
         return Cells(
             f"{Path(self.model).name}, {self.demand.dtype}, "
             f"{self.limits.gpu or f'threads: {self.threads}'}",
@@ -141,6 +148,7 @@ def measure(model: str, dtype: str, threads: int, device: str = "cpu") -> Roofli
         limits if limits.gpu else machine.measure(MEMORY_BYTES, needs.dtype, count)
         for count in (1, cores)
     )
+    steps, in_one_call = step_times.measure(model, dtype, threads, device)
     return Roofline(
         model=model,
         threads=threads,
@@ -148,7 +156,8 @@ def measure(model: str, dtype: str, threads: int, device: str = "cpu") -> Roofli
         memory_one_thread=one,
         memory=all_of_them,
         limits=limits,
-        steps=step_times.measure(model, dtype, threads, device),
+        steps=steps,
+        in_one_call=in_one_call,
     )
 
 

@@ -83,7 +83,7 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> RoundTrips:
     progress("step times", 0, 1)
     steps = step_times.measure(
         str(settings.models.target), settings.dtype, workers.threads, settings.device
-    )
+    ).steps
     links: list[SlowLink] = []
     with ExitStack() as stack:
 

@@ -2,32 +2,53 @@
 
     python -m bench.step_times MODEL DTYPE THREADS DEVICE
 
-prints it as one line of JSON, `[[rows, seconds], ...]`.
+prints it as one line of JSON, `{"steps": [[rows, seconds], ...], "in_one_call": seconds}`: the
+latter is what a pass of one text takes without drafts where passes follow each other in one call,
+or null.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from bench.child import answer, ask
+
+if TYPE_CHECKING:
+    from common.model.runner import Runner
 
 KV_BYTES = 128 << 20
 BLOCK_TOKENS = 16
 REPETITIONS = 3
+CALLS, PASSES = 8, 16
+"""Of one repetition, and of one of its calls."""
+
+BEFORE = 128
+"""Positions that a pass in a call reads, as those of the table do."""
 
 Table = list[tuple[int, float]]
 """Seconds of a step by rows, rows rising."""
 
 
-def measure(model: str, dtype: str, threads: int, device: str = "cpu") -> Table:
+class Times(NamedTuple):
+    """What steps take."""
+
+    steps: Table
+    """Each a call, with what the host does before and after it."""
+    in_one_call: float | None
+    """Seconds of a pass of one row where they follow each other in one call; None where the model
+    makes one a call."""
+
+
+def measure(model: str, dtype: str, threads: int, device: str = "cpu") -> Times:
     """Measure in a process of its own; the least of some repetitions.
 
     Raises:
         StartupError: The model cannot be run.
     """
     found = ask("bench.step_times", model, dtype, str(threads), device)
-    return [(rows, seconds) for rows, seconds in found]
+    return Times([(rows, seconds) for rows, seconds in found["steps"]], found["in_one_call"])
 
 
 def at(table: Sequence[tuple[int, float]], rows: int) -> float:
@@ -46,8 +67,34 @@ def main(model: str, dtype: str, threads: int, device: str) -> None:
     torch.set_num_threads(threads)
     loaded = load(model, dtype=dtype, device=device)  # type: ignore[arg-type]
     runner = Runner(loaded, kv_bytes=KV_BYTES, block_tokens=BLOCK_TOKENS)
-    tables = [cost.measure(runner) for _ in range(REPETITIONS)]
-    answer([(rows[0][0], min(second for _, second in rows)) for rows in zip(*tables, strict=True)])
+    tables, calls = [], []
+    for _ in range(REPETITIONS):
+        tables.append(cost.measure(runner))
+        calls += [_in_one_call(runner) for _ in range(CALLS)] if runner.rolls else []
+    steps = [(rows[0][0], min(second for _, second in rows)) for rows in zip(*tables, strict=True)]
+    answer({"steps": steps, "in_one_call": min(calls, default=None)})
+
+
+def _in_one_call(runner: Runner) -> float:
+    """Seconds of each pass of one call."""
+    import time
+
+    from common.model.kv_cache import KvLease
+    from common.model.segment import Segment
+
+    lease = KvLease(runner.pool.blocks)
+    before = min(BEFORE, runner.max_len - PASSES)
+    assert lease.reserve(before + PASSES)
+    segment = Segment([0], before, lease.slots, wanted=[0])
+    slots = lease.slots[before + 1 : before + PASSES][:, None]
+    started = time.perf_counter()
+    if runner.tells_of_each:
+        passes = sum(1 for _ in runner.levels([segment], slots, -1, bool))
+    else:
+        passes = len(runner.roll([segment], slots, 1).ids)
+    seconds = time.perf_counter() - started
+    lease.release()
+    return seconds / passes
 
 
 if __name__ == "__main__":

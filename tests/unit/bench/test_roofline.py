@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from bench import step_times
 from bench.machine import Limits, best
 from bench.roofline import Demand, Roofline, demand, to_json
 from common.errors import ModelError
+from tests import tiny_models
+from tests.inprocess import runner
 
 LIMITS = Limits(bytes_per_s=1e10, operations_per_s=1e11)
 
@@ -66,13 +69,23 @@ def test_few_rows_are_bound_by_memory_and_many_by_arithmetic() -> None:
         memory=LIMITS,
         limits=LIMITS,
         steps=[(1, 0.002), (100, 0.010)],
+        in_one_call=0.00125,
     )
     assert found.reached(1, 0.002) == pytest.approx(0.5)
     text = found.cells().markdown()
     assert "| 1 | 10.0 | 0.010 | 1.00 | 2.00 | 50 % |" in text
+    assert "| 1, in one call | 10.0 | 0.010 | 1.00 | 1.25 | 80 % |" in text
     assert "| 100 | 10.0 | 1.000 | 10.00 | 10.00 | 100 % |" in text
     assert "10.0 GB/s" in found.about()
     assert json.loads(to_json([found]))[0]["demand"]["weight_bytes"] == 10**7
+
+
+def test_passes_of_one_call_are_timed_each(tmp_path: Path) -> None:
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+    if not target.rolls:
+        pytest.skip("one pass a call")
+    assert 0 < step_times._in_one_call(target) < 1
+    assert target.pool.blocks.held == 0
 
 
 def test_the_best_of_several_calls_counts() -> None:
