@@ -180,6 +180,9 @@ class CudaModel:
         computed once more, for nothing. Not so with a certainty, which ends rows often: there the
         next pass waits for what the one before it found.
 
+        Between two levels no other pass may run: all read their batch in one place. Nor may a level
+        lie beyond the model's length: rows that have ended go on, unseen, until no more are begun.
+
         Args:
             enough: Asked before each further pass; after that no more are begun.
 
@@ -248,7 +251,7 @@ class CudaModel:
             drawn: Set where its rows go on with what was drawn, and draw again.
 
         Returns:
-            Logits and states; the next pass may overwrite them.
+            Logits and states, of rows that go on none; the next pass may overwrite them.
         """
         kind: Hashable = size
         compute = partial(self._in_place, words, size)
@@ -271,11 +274,11 @@ class CudaModel:
         return kept
 
     def _go_on(self, words: Tensor, size: Size, drawn: Drawn) -> tuple[Tensor, Tensor]:
-        """The rows that follow, and what they draw."""
+        """The rows that follow, and what they draw; logits and states are nobody's."""
         advance(words, size, drawn)
-        logits, states = self._compute(words, size)
+        logits, _ = self._compute(words, size)
         self._choose(logits, drawn)
-        return logits, states
+        return self._logits[:0], self._states[:0]  # a graph keeps the memory of what it returns
 
     def _choose(self, logits: Tensor, drawn: Drawn) -> None:
         assert self._draw is not None

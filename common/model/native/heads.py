@@ -68,6 +68,7 @@ class NativeHeads:
         """
         states = states.contiguous()
         assert states.shape == (len(chosen), self._size)
+        assert states.dtype == torch.bfloat16
         logits = torch.empty(self._count, len(chosen), self._outputs)
         tokens = array("q", chosen)
         places = states.data_ptr(), tokens.buffer_info()[0], logits.data_ptr()

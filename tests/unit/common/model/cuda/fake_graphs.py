@@ -17,6 +17,8 @@ class FakeGraphs:
 
     def __init__(self) -> None:
         self.kinds: list[Any] = []
+        self.kept: list[int] = []
+        """Numbers that each of them returned, the memory of which a real one keeps."""
         self.cleared = 0
         self._before: tuple[Tensor, Tensor] | None = None
 
@@ -27,6 +29,7 @@ class FakeGraphs:
             part.fill_(float("nan"))
         self.kinds.append(kind)
         self._before = compute()
+        self.kept.append(sum(part.numel() for part in self._before))
         return self._before
 
     @classmethod

@@ -51,6 +51,7 @@ def test_levels_are_one_graph(target: Runner, monkeypatch: pytest.MonkeyPatch) -
     first, *further = graphs.kinds[:4]
     assert isinstance(first, Size)
     assert further == [(Size(4, 2, 1, 4), 3)] * 3
+    assert graphs.kept[1:4] == [0, 0, 0], "what a graph returns is memory of its own"
     many = tuple(range(3, 20))
     graphs.kinds.clear()
     lease = KvLease(target.pool.blocks)
