@@ -80,6 +80,7 @@ def _in_one_call(runner: Runner) -> float:
     import time
 
     from common.model.kv_cache import KvLease
+    from common.model.roll import RollOptions
     from common.model.segment import Segment
 
     lease = KvLease(runner.pool.blocks)
@@ -89,9 +90,9 @@ def _in_one_call(runner: Runner) -> float:
     slots = lease.slots[before + 1 : before + PASSES][:, None]
     started = time.perf_counter()
     if runner.tells_of_each:
-        passes = sum(1 for _ in runner.levels([segment], slots, -1, bool))
+        passes = sum(1 for _ in runner.levels([segment], slots, RollOptions(), bool))
     else:
-        passes = len(runner.roll([segment], slots, 1).ids)
+        passes = len(runner.roll([segment], slots, RollOptions()).ids)
     seconds = time.perf_counter() - started
     lease.release()
     return seconds / passes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ids
 
-from common.model.roll import Certainty
+from common.model.roll import Certainty, RollOptions
 from common.model.runner import Runner
 from common.model.sampling import rank
 from drafter.item import Item, row_of
@@ -61,14 +61,13 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[
     ranks = max(mirror.ranks for mirror, _ in ends)
     rows = [row_of(mirror, node) for mirror, node in ends]
     drawn = not all(row.params.greedy for row in rows)
-    rolled = runner.roll(
-        [item.segment() for item in batch],
-        slots,
-        max(ranks, 2) if drawn else ranks,
-        _certainty(ends) if ranks > 1 else None,
-        news,
-        [row.drawing for row in rows] if drawn else (),
+    options = RollOptions(
+        best=max(ranks, 2) if drawn else ranks,
+        certainty=_certainty(ends) if ranks > 1 else None,
+        news=news,
+        drawings=[row.drawing for row in rows] if drawn else (),
     )
+    rolled = runner.roll([item.segment() for item in batch], slots, options)
     ids, behind = (found.transpose(1, 0, 2).tolist() for found in (rolled.ids, rolled.behind))
     counts = (rolled.ids[:, :, 0] >= 0).sum(0).tolist()
     for index, ((mirror, node), known) in enumerate(zip(ends, counts, strict=True)):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.model.roll import Drawing, Limit
+from common.model.roll import Limit, RollOptions
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
 from common.model.segment import Segment
@@ -113,28 +113,22 @@ class Rolling:
             line[: len(own)] = own
         rows = [Row(params=each.request.sampling, position=len(each.ids)) for each in sequences]
         drawn = not all(row.params.greedy for row in rows)
-        drawings = [row.drawing for row in rows] if drawn else ()
-        limits = [Limit(each.room, each.request.stop_ids) for each in sequences]
+        options = RollOptions(
+            news=news,
+            drawings=[row.drawing for row in rows] if drawn else (),
+            limits=[Limit(each.room, each.request.stop_ids) for each in sequences],
+        )
         if self._runner.tells_of_each:
-            for ids in self._runner.levels(segments, slots, news, enough, drawings, limits):
+            for ids in self._runner.levels(segments, slots, options, enough):
                 yield Found(1, [[token] if token >= 0 else [] for token in ids.tolist()])
             return
-        yield self._whole(segments, slots, rows, news, drawings, limits)
+        yield self._whole(segments, slots, rows, options._replace(best=2 if drawn else 1))
 
     def _whole(
-        self,
-        segments: list[Segment],
-        slots: np.ndarray,
-        rows: list[Row],
-        news: int,
-        drawings: Works[Drawing],
-        limits: list[Limit],
+        self, segments: list[Segment], slots: np.ndarray, rows: list[Row], options: RollOptions
     ) -> Found:
         """All passes at once."""
-        best = 2 if drawings else 1
-        rolled = self._runner.roll(
-            segments, slots, best, news=news, drawings=drawings, limits=limits
-        )
+        rolled = self._runner.roll(segments, slots, options)
         found = [line[line >= 0].tolist() for line in rolled.ids[:, :, 0].T]
         for index, row in enumerate(rows):
             if not found[index]:  # compiled code was not sure

@@ -38,7 +38,7 @@ from common.model.quantized import (
     WidenedLinear,
     integer_products,
 )
-from common.model.roll import Certainty, Drawing, Limit, Rolled
+from common.model.roll import Rolled, RollOptions
 from common.model.rotary import replace_rotary
 from common.model.segment import Segment
 
@@ -81,16 +81,7 @@ class Rolls(Protocol):
     def rolls(self) -> bool:
         """Whether this one does."""
 
-    def roll(
-        self,
-        segments: Sequence[Segment],
-        slots: ArrayLike,
-        best: int,
-        certainty: Certainty | None,
-        news: int,
-        drawings: Sequence[Drawing],
-        limits: Sequence[Limit],
-    ) -> Rolled:
+    def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
         """See `Runner.roll`."""
 
 
@@ -102,14 +93,10 @@ class Levels(Protocol):
         self,
         segments: Sequence[Segment],
         slots: ArrayLike,
-        best: int,
-        news: int,
+        options: RollOptions,
         enough: Callable[[], bool],
-        certainty: Certainty | None,
-        drawings: Sequence[Drawing],
-        limits: Sequence[Limit],
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """See `Runner.levels`."""
+        """See `Runner.levels`; with what `Rolled` has of each level."""
 
 
 def prepare(

@@ -56,6 +56,23 @@ class Limit(NamedTuple):
     """And after any of these."""
 
 
+class RollOptions(NamedTuple):
+    """How rows go on, and how far."""
+
+    best: int = 1
+    """How many of the best tokens to tell of each row; two or more beside a certainty, and for the
+    CPU's compiled code beside drawings."""
+    certainty: Certainty | None = None
+    """Of the tokens; where it is low, a row goes no further."""
+    news: int = -1
+    """A descriptor; where it can be read from, no further pass is begun."""
+    drawings: Sequence[Drawing] = ()
+    """How the token after each wanted row is drawn, `[M]`, and further ones at the positions that
+    follow; none where all are the likeliest."""
+    limits: Sequence[Limit] = ()
+    """When the text is over that a row is the end of, `[M]`; none where no row is."""
+
+
 class Rolled(NamedTuple):
     """The best tokens of rows, and of those that follow them, level by level."""
 

@@ -20,7 +20,7 @@ from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
 from common.model.native import NativeModel
 from common.model.output import Computed, Output
-from common.model.roll import Certainty, Drawing, Limit, Rolled
+from common.model.roll import Rolled, RollOptions
 from common.model.segment import Segment
 
 _log = logging.getLogger(__name__)
@@ -132,31 +132,16 @@ class Runner:
         """Whether `roll` is there."""
         return self._rolling is not None
 
-    def roll(
-        self,
-        segments: Sequence[Segment],
-        slots: ArrayLike,
-        best: int,
-        certainty: Certainty | None = None,
-        news: int = -1,
-        drawings: Sequence[Drawing] = (),
-        limits: Sequence[Limit] = (),
-    ) -> Rolled:
+    def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
         """Several passes in one call, where `rolls`: wanted rows go on with their best token.
 
         Args:
             segments: Of the first pass; see `forward`.
             slots: Where the keys and values of the tokens that follow go, `[levels, M]`.
-            best: How many of the best tokens to tell of each row; two or more beside a certainty or
-                drawings.
-            certainty: Of the tokens; where it is low, a row goes no further.
-            news: A descriptor; where it can be read from, no further pass is begun.
-            drawings: How the token after each wanted row is drawn, `[M]`, and further ones at the
-                positions that follow; none where all are the likeliest.
-            limits: When the text is over that a row is the end of, `[M]`; none where no row is.
+            options: How they go on, and how far.
         """
         assert self._rolling is not None
-        return self._rolling.roll(segments, slots, best, certainty, news, drawings, limits)
+        return self._rolling.roll(segments, slots, options)
 
     @property
     def tells_of_each(self) -> bool:
@@ -167,23 +152,22 @@ class Runner:
         self,
         segments: Sequence[Segment],
         slots: ArrayLike,
-        news: int,
+        options: RollOptions,
         enough: Callable[[], bool],
-        drawings: Sequence[Drawing] = (),
-        limits: Sequence[Limit] = (),
     ) -> Iterator[np.ndarray]:
         """As `roll`, where the model `tells_of_each` pass while it runs the next.
 
         Args:
+            segments: As for `roll`.
+            slots: The same.
+            options: The same.
             enough: Asked before each further pass; after that no more are begun.
-
-        The others are those of `roll`.
 
         Yields:
             The tokens after each level's rows, `[M]`; -1 where a row was over.
         """
         assert self._telling is not None
-        levels = self._telling.levels(segments, slots, 1, news, enough, None, drawings, limits)
+        levels = self._telling.levels(segments, slots, options, enough)
         return (ids[:, 0] for ids, _ in levels)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:

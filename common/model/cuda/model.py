@@ -27,7 +27,7 @@ from common.model.fused import head_counts, joined, window
 from common.model.kv_cache import KvPool, LayerShape
 from common.model.linear import MakeProduct
 from common.model.output import Computed, Output
-from common.model.roll import Certainty, Drawing, Limit, Rolled
+from common.model.roll import Rolled, RollOptions
 from common.model.segment import Segment
 
 _MOST_ROWS = 256
@@ -143,23 +143,9 @@ class CudaModel:
         """Whether `roll` is there: where tokens are drawn on the device."""
         return self._draw is not None
 
-    def roll(
-        self,
-        segments: Sequence[Segment],
-        slots: ArrayLike,
-        best: int,
-        certainty: Certainty | None = None,
-        news: int = -1,
-        drawings: Sequence[Drawing] = (),
-        limits: Sequence[Limit] = (),
-    ) -> Rolled:
-        """Computes rows, and the tokens after wanted ones level by level; see `Runner.roll`.
-
-        A row that has ended is computed on, unseen, as long as another goes on; so all levels have
-        to be within the model's length.
-        """
-        some = self.levels(segments, slots, best, news, _never, certainty, drawings, limits)
-        ids, behind = zip(*some, strict=True)
+    def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
+        """Computes rows, and the tokens after wanted ones level by level; see `Runner.roll`."""
+        ids, behind = zip(*self.levels(segments, slots, options), strict=True)
         return Rolled(np.stack(ids), np.stack(behind), None)
 
     @torch.inference_mode()
@@ -167,12 +153,8 @@ class CudaModel:
         self,
         segments: Sequence[Segment],
         slots: ArrayLike,
-        best: int,
-        news: int,
-        enough: Callable[[], bool],
-        certainty: Certainty | None = None,
-        drawings: Sequence[Drawing] = (),
-        limits: Sequence[Limit] = (),
+        options: RollOptions,
+        enough: Callable[[], bool] = lambda: False,
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Computes rows, and tells of each level while the next one runs.
 
@@ -184,25 +166,29 @@ class CudaModel:
         lie beyond the model's length: rows that have ended go on, unseen, until no more are begun.
 
         Args:
+            segments: See `Runner.roll`.
+            slots: The same.
+            options: The same.
             enough: Asked before each further pass; after that no more are begun.
-
-        The others are those of `Runner.roll`.
 
         Yields:
             Ids and how far they are behind, of each level; see `Rolled`.
         """
         self._bind()
         keys = self._lay_out(segments)
-        places, course = np.array(slots, dtype=np.int64), Course(keys.wanted, certainty, limits)
+        course = Course(keys.wanted, options.certainty, options.limits)
+        places = np.array(slots, dtype=np.int64)
         following: tuple[Tensor, Size] | None = None
         with self._on_device():
             logits, _ = self._run(self._place(keys), keys.size)
-            drawn = self._room(keys.size.wanted, best, keys.wanted, drawings)
+            drawn = self._room(keys, options)
             self._choose(logits, drawn)
             told, lacking = deque([Told(drawn, keys.wanted)]), len(places)
             while told and course.alive:
-                found = course.take(*told.popleft().wait()) if certainty is not None else None
-                if not course.alive or enough() or _readable(news):
+                found = None
+                if options.certainty is not None:
+                    found = course.take(*told.popleft().wait())
+                if not course.alive or enough() or _readable(options.news):
                     lacking = 0
                 if lacking:
                     lacking -= 1
@@ -235,10 +221,11 @@ class CudaModel:
         self._words[: len(words)].copy_(words, non_blocking=True)
         return self._words
 
-    def _room(self, rows: int, best: int, count: int, drawings: Sequence[Drawing]) -> Drawn:
-        """Room for what rows draw, so many of which are no padding; see `packed`."""
-        drawn = self._drawn.part(rows, best) or Drawn.room(rows, best, self._words.device)
-        lines = pinned(packed(drawings, count, rows), self._words.device)
+    def _room(self, keys: Keys, options: RollOptions) -> Drawn:
+        """Room for what wanted rows draw, and how they do."""
+        rows, device = keys.size.wanted, self._words.device
+        drawn = self._drawn.part(rows, options.best) or Drawn.room(rows, options.best, device)
+        lines = pinned(packed(options.drawings, keys.wanted, rows), device)
         drawn.drawings.copy_(lines, non_blocking=True)
         return drawn
 
@@ -311,10 +298,6 @@ class CudaModel:
 
 def _norm(original: Any) -> RmsNorm:
     return RmsNorm(original.weight.data, original.variance_epsilon)
-
-
-def _never() -> bool:
-    return False
 
 
 def _readable(descriptor: int) -> bool:

@@ -31,7 +31,7 @@ from common.model.native.library import (
 from common.model.native.memory import Addresses, Rooms, Written, address
 from common.model.native.product import PackedMatrix
 from common.model.output import Output
-from common.model.roll import Certainty, Drawing, Limit, Rolled
+from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.segment import Segment
 
 _FEW_ROWS = 6
@@ -133,32 +133,18 @@ class NativeModel:
         """Whether `roll` is there."""
         return True
 
-    def roll(
-        self,
-        segments: Sequence[Segment],
-        slots: ArrayLike,
-        best: int,
-        certainty: Certainty | None = None,
-        news: int = -1,
-        drawings: Sequence[Drawing] = (),
-        limits: Sequence[Limit] = (),
-    ) -> Rolled:
+    def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
         """Computes rows, and after each wanted one the best token, and the one after that.
 
         Args:
             segments: As for a call.
             slots: Where the keys and values of those tokens go, `[levels, M]`.
-            best: How many of the best tokens to tell of each row; two or more beside a certainty or
-                drawings.
-            certainty: Of the tokens; where it is low, a row goes no further.
-            news: A descriptor; where it can be read from, no further tokens are computed.
-            drawings: How the token after each row is drawn, `[M]`, and further ones at the
-                positions that follow; none where all are the likeliest.
-            limits: When the text is over that a row is the end of, `[M]`; none where no row is.
+            options: How they go on, and how far.
 
         Raises:
             IndexError: An id, position or slot there is not.
         """
+        best, certainty, news, drawings, limits = options
         assert best > 1 or (certainty is None and not drawings)
         laid = self._lay_out(segments)
         places = np.array(slots, dtype=np.int64)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
+import pytest
+
+from common.model.runner import Runner
 from common.sampling_params import SamplingParams
-from tests.inprocess import Collected, Pair
+from tests.inprocess import Collected, Pair, runner
 from tests.tiny_models import VOCAB
 
 SELDOM_S = 3600.0
@@ -39,3 +43,23 @@ def texts(pair: Pair, seed: int, **options: object) -> list[list[int]]:
     heard = begin(pair, seed, **options)
     pair.run()
     return [each.ids for each in heard]
+
+
+def rolling_runner(directory: Path) -> Runner:
+    """A model that makes several passes in one call; skips where none does."""
+    found = runner(directory, "bfloat16")
+    if not found.rolls:
+        pytest.skip("one pass a call")
+    return found
+
+
+def tight_runner(directory: Path) -> Runner:
+    """The model with a cache of 20 blocks."""
+    return runner(directory, "bfloat16", kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 2)
+
+
+def check_nothing_left(*runners: Runner) -> None:
+    """No text has kept a block."""
+    for one in runners:
+        one.pool.blocks.check()
+        assert one.pool.blocks.held == 0

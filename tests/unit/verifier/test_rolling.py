@@ -15,7 +15,14 @@ from common.model.roll import Rolled
 from common.model.runner import Runner
 from tests import tiny_models
 from tests.inprocess import Pair, heads, runner
-from tests.unit.verifier.rolled_texts import SELDOM_S, WAYS, texts
+from tests.unit.verifier.rolled_texts import (
+    SELDOM_S,
+    WAYS,
+    check_nothing_left,
+    rolling_runner,
+    texts,
+    tight_runner,
+)
 from verifier.config import EngineConfig
 from verifier.methods.gate import Gate
 from verifier.sequence import Source
@@ -30,24 +37,18 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def target(directory: Path) -> Runner:
-    found = runner(directory, "bfloat16")
-    if not found.rolls:
-        pytest.skip("one pass a call")
-    return found
+    return rolling_runner(directory)
 
 
 @pytest.fixture(scope="module")
 def tight(directory: Path) -> Runner:
-    """A cache of 20 blocks."""
-    return runner(directory, "bfloat16", kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 2)
+    return tight_runner(directory)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left(target: Runner, tight: Runner) -> Iterator[None]:
     yield
-    for one in (target, tight):
-        one.pool.blocks.check()
-        assert one.pool.blocks.held == 0
+    check_nothing_left(target, tight)
 
 
 @pytest.fixture

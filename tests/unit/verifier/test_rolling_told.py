@@ -16,13 +16,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.model.roll import Drawing
+from common.model.roll import RollOptions
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
 from common.sampling_params import SamplingParams
 from tests import tiny_models
-from tests.inprocess import Collected, Pair, runner
-from tests.unit.verifier.rolled_texts import begin, texts
+from tests.inprocess import Collected, Pair
+from tests.unit.verifier.rolled_texts import (
+    begin,
+    check_nothing_left,
+    rolling_runner,
+    texts,
+    tight_runner,
+)
 from verifier import rolling
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
@@ -32,13 +38,11 @@ def _levels(
     runner: Runner,
     segments: Sequence[Any],
     slots: np.ndarray,
-    news: int,
+    options: RollOptions,
     enough: Callable[[], bool],
-    drawings: Sequence[Drawing] = (),
-    limits: Sequence[Any] = (),
 ) -> Iterator[np.ndarray]:
-    best = 2 if drawings else 1
-    rolled = Runner.roll(runner, segments, slots, best, None, news, drawings, limits)
+    drawings = options.drawings
+    rolled = Runner.roll(runner, segments, slots, options._replace(best=2 if drawings else 1))
     for row in (rolled.ids[0, :, 0] < 0).nonzero()[0].tolist():  # it was not sure of a draw
         assert rolled.output is not None
         seed, position, top_k, temperature, top_p, min_p = drawings[row]
@@ -48,7 +52,7 @@ def _levels(
         logits = rolled.output.logits[row : row + 1]
         rolled.ids[0, row, 0] = sample(logits, [Row(params, position)])[0]
     for ids in rolled.ids[:, :, 0]:
-        last = enough() or bool(select.select([news], [], [], 0)[0])
+        last = enough() or bool(select.select([options.news], [], [], 0)[0])
         yield ids
         if last:
             return
@@ -69,24 +73,18 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def target(directory: Path) -> Runner:
-    found = runner(directory, "bfloat16")
-    if not found.rolls:
-        pytest.skip("one pass a call")
-    return found
+    return rolling_runner(directory)
 
 
 @pytest.fixture(scope="module")
 def tight(directory: Path) -> Runner:
-    """A cache of 20 blocks."""
-    return runner(directory, "bfloat16", kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 2)
+    return tight_runner(directory)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left(target: Runner, tight: Runner) -> Iterator[None]:
     yield
-    for one in (target, tight):
-        one.pool.blocks.check()
-        assert one.pool.blocks.held == 0
+    check_nothing_left(target, tight)
 
 
 def _one_by_one(target: Runner, seed: int) -> list[list[int]]:

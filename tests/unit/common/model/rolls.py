@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 from common.model.kv_cache import KvLease
-from common.model.roll import Certainty, Limit, Rolled
+from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.runner import Runner
 from common.model.sampling import Row, rank
 from common.model.segment import Segment
@@ -46,7 +46,7 @@ def is_step_after_step(target: Runner, levels: int) -> None:
         assert lease.reserve(len(ids))
         segments.append(Segment(ids, 0, lease.slots, wanted=rows))
     slots = spare.slots[: 3 * levels].reshape(levels, 3).tolist()
-    rolled = target.roll(segments, slots, 3)
+    rolled = target.roll(segments, slots, RollOptions(3))
     _check_likeliest(target, rolled, [texts[0][:4], texts[0], texts[1]])
     for lease in (*leases, spare):
         lease.release()
@@ -62,7 +62,7 @@ def is_step_after_step_behind_a_tree(target: Runner, levels: int) -> None:
     ends = [2, tree.add_path((21, 12)), tree.add_path((11, 33, 5))]
     target.forward([Segment(ids, 0, lease.slots, wanted=[])])
     segment = Segment(tree.ids, len(ids), lease.slots, tree=tree, wanted=ends)
-    rolled = target.roll([segment], spare.slots[: 3 * levels].reshape(levels, 3), 3)
+    rolled = target.roll([segment], spare.slots[: 3 * levels].reshape(levels, 3), RollOptions(3))
     paths = [[7, *(tree.ids[node] for node in tree.path(end))] for end in ends]
     _check_likeliest(target, rolled, [[*ids, *path] for path in paths])
     lease.release()
@@ -97,7 +97,7 @@ def with_draws_is_step_after_step(target: Runner, levels: int) -> None:
     ]
     slots = lease.slots[64 : 64 + 4 * levels].reshape(levels, 4).tolist()
     drawings = [Row(each, len(ids)).drawing for each, ids in zip(params, texts, strict=True)]
-    rolled = target.roll(segments, slots, 3, drawings=drawings)
+    rolled = target.roll(segments, slots, RollOptions(3, drawings=drawings))
     assert len(rolled.ids) == levels + 1
     for index, (text, each) in enumerate(zip(texts, params, strict=True)):
         ids = [*text, *rolled.ids[:-1, index, 0].tolist()]
@@ -119,7 +119,7 @@ def ends_where_rows_are_too_unlikely(target: Runner, seed: int) -> None:
     assert spare.reserve(rows * levels)
     segment = Segment([draw.randrange(99) for _ in range(rows)], 0, lease.slots, wanted=range(rows))
     slots = spare.slots[: rows * levels].reshape(levels, rows).tolist()
-    whole = target.roll([segment], slots, 2)
+    whole = target.roll([segment], slots, RollOptions(2))
     gaps = np.sort(whole.behind[..., 1].ravel())
     certainty = Certainty(
         bounds=gaps[[len(gaps) // 3, 2 * len(gaps) // 3]],
@@ -128,7 +128,7 @@ def ends_where_rows_are_too_unlikely(target: Runner, seed: int) -> None:
         tokens=[draw.randint(-2, 2) for _ in range(rows)],
         right=[draw.choice([1.0, 0.8]) for _ in range(rows)],
     )
-    rolled = target.roll([segment], slots, 2, certainty)
+    rolled = target.roll([segment], slots, RollOptions(2, certainty))
     deepest = 0
     for row, (least, tokens, chance) in enumerate(zip(*certainty[2:], strict=True)):
         end = levels
@@ -153,14 +153,14 @@ def ends_with_texts(target: Runner, seed: int) -> None:
     assert lease.reserve(rows * (levels + 1))
     segment = Segment([draw.randrange(99) for _ in range(rows)], 0, lease.slots, wanted=range(rows))
     slots = lease.slots[rows : rows * (levels + 1)].reshape(levels, rows)
-    whole = target.roll([segment], slots, 1).ids[:, :, 0]
+    whole = target.roll([segment], slots, RollOptions(1)).ids[:, :, 0]
     limits = [
         Limit(
             draw.randint(1, levels + 2), draw.choices(whole[:, row].tolist(), k=draw.randrange(3))
         )
         for row in range(rows)
     ]
-    rolled = target.roll([segment], slots, 1, limits=limits).ids[:, :, 0]
+    rolled = target.roll([segment], slots, RollOptions(1, limits=limits)).ids[:, :, 0]
     lasted = []
     for row, limit in enumerate(limits):
         line = whole[: limit.tokens, row].tolist()
@@ -181,6 +181,6 @@ def passes_beside_news(target: Runner, *, rung: bool) -> int:
         if rung:
             cord.send(b"-")
         segment = Segment([5, 9], 0, lease.slots, wanted=[1])
-        rolled = target.roll([segment], [[2], [3]], 1, news=bell.fileno())
+        rolled = target.roll([segment], [[2], [3]], RollOptions(1, news=bell.fileno()))
     assert len(rolled.ids) == len(rolled.behind)
     return len(rolled.ids)

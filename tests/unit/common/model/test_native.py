@@ -27,7 +27,7 @@ from common.model.native import (
     top,
 )
 from common.model.quantized import integer_products, round_weight
-from common.model.roll import Certainty, Limit, Rolled
+from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
 from common.model.segment import Segment
@@ -234,7 +234,7 @@ def test_a_roll_goes_no_further_than_its_draws_are_sure(depth: int, tmp_path: Pa
     ]
     slots = lease.slots[32:40].reshape(4, 2).tolist()
     drawings = [Row(unsure, 3).drawing, Row(SamplingParams(temperature=0.0), 2).drawing]
-    rolled = target.roll(segments, slots, 2, drawings=drawings)
+    rolled = target.roll(segments, slots, RollOptions(2, drawings=drawings))
     known = (rolled.ids[:, :, 0] >= 0).sum(0).tolist()
     if depth == 0:
         assert known == [0, 1]
@@ -272,7 +272,7 @@ def test_parts_of_a_roll_are_as_the_whole(seed: int, threads: int, tmp_path: Pat
             for token, lease in zip(ids, leases, strict=True)
         ]
         slots = np.array([lease.slots[1 : 1 + levels] for lease in leases]).T
-        return target.roll(segments, slots, 2, **options)
+        return target.roll(segments, slots, RollOptions(2, **options))
 
     whole, parts = rolled(1), rolled(threads)
     assert np.array_equal(parts.ids, whole.ids)

@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from common.model.cuda import model as model_module
-from common.model.cuda.keys import Size
-from common.model.cuda.model import CudaModel
-from common.model.cuda.rolling import Told
 from common.model.kv_cache import KvLease
-from common.model.roll import Certainty
+from common.model.roll import Certainty, RollOptions
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
 from tests.unit.common.model import rolls
-from tests.unit.common.model.cuda.fake_graphs import FakeGraphs
 
 pytest.importorskip("triton")
+
+from common.model.cuda import model as model_module
+from common.model.cuda.keys import Size
+from common.model.cuda.model import CudaModel
+from common.model.cuda.rolling import Told
+from tests.unit.common.model.cuda.fake_graphs import FakeGraphs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -58,7 +59,7 @@ def test_levels_are_one_graph(target: Runner, monkeypatch: pytest.MonkeyPatch) -
     assert lease.reserve(len(many) + 2)
     slots = lease.slots[len(many) : len(many) + 2][:, None]
     rolled = target.roll(
-        [Segment(many, 0, lease.slots, wanted=[16])], slots, model_module._MOST_BEST
+        [Segment(many, 0, lease.slots, wanted=[16])], slots, RollOptions(model_module._MOST_BEST)
     )
     assert graphs.kinds == [(Size(4, 1, 1, 4), 16)] * 2, "the first pass had too many rows"
     assert np.isfinite(rolled.behind).all()
@@ -81,7 +82,9 @@ def test_the_next_pass_is_launched_before_the_last_is_looked_at(
     certainty = Certainty([0.0], [[1.0, 1.0]], [[0.0]], [0], [1.0]) if certain else None
     segment = Segment([5, 9], 0, lease.slots, wanted=[1])
     slots = lease.slots[2:6][:, None]
-    for level, _ in enumerate(model.levels([segment], slots, 2, -1, lambda: bool(over), certainty)):
+    for level, _ in enumerate(
+        model.levels([segment], slots, RollOptions(2, certainty), lambda: bool(over))
+    ):
         if level == 1:
             over.append(True)
         done.append(f"tell {level}")
