@@ -30,8 +30,12 @@ settings.load_profile("suite")
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes: a file in one, and whole services not side by side."""
+    """Where tests run in several processes: a file in one, and whole services not side by side.
+
+    First, for xdist's own hook reads the groups.
+    """
     for item in items:
         folder, *_ = item.path.relative_to(ROOT / "tests").parts
         group = "services" if folder in {"rpc", "e2e"} else item.nodeid.partition("::")[0]
