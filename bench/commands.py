@@ -87,8 +87,11 @@ def bench(
     ] = None,
     peers: Annotated[
         str | None,
-        typer.Option(help="Of engine,transformers,assisted,lookup (default: by profile)"),
+        typer.Option(help=f"Of {','.join(PEERS)} (default: by profile)"),
     ] = None,
+    llama_server: Annotated[
+        str, typer.Option(help="llama.cpp's server, for the peers llama and llama-draft")
+    ] = "llama-server",
     concurrency: Annotated[
         str | None,
         typer.Option(help="Prompts at once, with commas; empty for none (default: by profile)"),
@@ -129,6 +132,7 @@ def bench(
             per_domain=per_domain,
             methods=profile.methods if methods is None else words(methods),
             peers=profile.peers if peers is None else contenders(peers),
+            llama_server=llama_server,
             concurrency=profile.concurrency if concurrency is None else counts(concurrency),
             concurrent_methods=profile.concurrent_methods if methods is None else (),
             round_trips_ms=profile.round_trips_ms if round_trips is None else delays(round_trips),

@@ -3,8 +3,8 @@
     python -m bench.contender NAME '{"target": …, "draft": …, "dtype": …, …}'
 
 reads one request a line, `{"prompt_ids": [...], "max_tokens": N, "seed": S}`, and answers each with
-`{"ids": [...], "tokens": N, "seconds": S}`, as `bench.measurement.Sample` has them. Between
-requests it sleeps.
+`{"ids": [...], "tokens": N, "seconds": S}`, as `bench.measurement.Sample` has them, or
+`{"error": "..."}` where it cannot start. Between requests it sleeps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from bench.measurement import Sample
-from common.errors import StartupError
+from common.errors import PacelineError, StartupError
 from launcher.process import tethered
 
 CONTENDERS = {
@@ -28,6 +28,8 @@ CONTENDERS = {
     "transformers": "bench.peers:Transformers",
     "assisted": "bench.peers:Assisted",
     "lookup": "bench.peers:PromptLookup",
+    "llama": "bench.llama_cpp:LlamaServer",
+    "llama-draft": "bench.llama_cpp:LlamaDrafting",
 }
 
 
@@ -52,6 +54,9 @@ class Loading:
 
     temperature: float = 0.0
     """0 decodes greedily."""
+
+    llama_server: str = "llama-server"
+    """llama.cpp's program, for those who use it."""
 
 
 class Engine(Protocol):
@@ -90,14 +95,17 @@ class Contender:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._child.kill()
-        self._child.communicate()
+        if kind is None:
+            self._child.communicate()  # it ends with its standard input
+        else:
+            self._child.kill()
+            self._child.communicate()
 
     def generate(self, prompt_ids: Sequence[int], max_tokens: int, seed: int = 0) -> Sample:
         """Have it decode.
 
         Raises:
-            StartupError: The process died; its own words are on standard error.
+            StartupError: It could not start, or died; its own words are on standard error then.
         """
         assert self._child.stdin
         assert self._child.stdout
@@ -107,6 +115,8 @@ class Contender:
             answer = json.loads(self._child.stdout.readline())
         except (BrokenPipeError, ValueError):
             raise StartupError(f"the contender {self._name} died") from None
+        if "error" in answer:
+            raise StartupError(answer["error"])
         return Sample(ids=tuple(answer["ids"]), tokens=answer["tokens"], seconds=answer["seconds"])
 
 
@@ -115,7 +125,11 @@ def serve(name: str, loading: Loading) -> None:
     # Only our answers may go to standard output; libraries print where they like.
     answers, sys.stdout = sys.stdout, sys.stderr
     module, cls = CONTENDERS[name].split(":")
-    engine: Engine = getattr(importlib.import_module(module), cls)(loading)
+    try:
+        engine: Engine = getattr(importlib.import_module(module), cls)(loading)
+    except PacelineError as error:
+        print(json.dumps({"error": str(error)}), file=answers, flush=True)
+        return
     for line in sys.stdin:
         request = json.loads(line)
         sample = engine.generate(**request)

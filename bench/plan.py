@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -9,7 +10,15 @@ from dataclasses import dataclass, field
 from paceline import Client
 
 from bench.contender import Contender, Loading
-from bench.settings import HYBRIDS, PEERS, PLAIN, Settings, at_once
+from bench.settings import (
+    DRAFTING_PEERS,
+    HYBRIDS,
+    LLAMA_PEERS,
+    PEERS,
+    PLAIN,
+    Settings,
+    at_once,
+)
 from bench.variants import ConcurrentVariant, ContenderVariant, GatewayVariant, Variant
 
 
@@ -41,8 +50,8 @@ def plan(
     """
     made = Plan()
     for name in settings.peers:
-        if name == "assisted" and settings.models.draft is None:
-            made.left_out.append(f"{PEERS[name]}: there is no draft model")
+        if problem := lacks(name, settings):
+            made.left_out.append(f"{PEERS[name]}: {problem}")
             continue
         contender = stack.enter_context(Contender(name, loading(settings, threads)))
         made.single.append(ContenderVariant(PEERS[name], contender))
@@ -63,6 +72,15 @@ def plan(
             for count in settings.concurrency
         ]
     return made
+
+
+def lacks(peer: str, settings: Settings) -> str:
+    """Return why a peer cannot be run; nothing where it can."""
+    if peer in DRAFTING_PEERS and settings.models.draft is None:
+        return "there is no draft model"
+    if peer in LLAMA_PEERS and shutil.which(settings.llama_server) is None:
+        return f"no program {settings.llama_server}; install llama.cpp, or name its server's path"
+    return ""
 
 
 def choose(asked: Sequence[str], offered: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
@@ -100,4 +118,5 @@ def loading(settings: Settings, threads: int) -> Loading:
         device=settings.device,
         threads=threads,
         temperature=settings.temperature,
+        llama_server=settings.llama_server,
     )

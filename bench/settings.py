@@ -19,8 +19,14 @@ PEERS = {
     "transformers": "transformers",
     "assisted": "transformers, assisted",
     "lookup": "transformers, prompt lookup",
+    "llama": "llama.cpp",
+    "llama-draft": "llama.cpp, draft model",
 }
 """Contenders by their name in `bench.contender`, and what they are called in reports."""
+DRAFTING_PEERS = ("assisted", "llama-draft")
+"""Of them, those that have use for a draft model."""
+LLAMA_PEERS = ("llama", "llama-draft")
+"""Those that run llama.cpp's server, which is the user's to install."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,9 @@ class Settings:
 
     peers: tuple[str, ...]
     """Keys of `PEERS`."""
+
+    llama_server: str = "llama-server"
+    """llama.cpp's program: a path, or a name to be found on PATH."""
 
     concurrency: tuple[int, ...]
     """Through the gateway, so many at once."""

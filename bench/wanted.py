@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bench.settings import DRAFT, HYBRIDS, LOCKSTEP, PEERS, PLAIN, Settings, at_once
 
 ENGINE, TRANSFORMERS, ASSISTED = PEERS["engine"], PEERS["transformers"], PEERS["assisted"]
+LLAMA, LLAMA_DRAFT = PEERS["llama"], PEERS["llama-draft"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ MORE = (
     Wanted(PLAIN, TRANSFORMERS, 2.0),
     Wanted(DRAFT, TRANSFORMERS, 4.0),
     Wanted(DRAFT, ASSISTED, 2.5),
+    Wanted(PLAIN, LLAMA, 1.0),
+    Wanted(DRAFT, LLAMA, 1.0),
+    Wanted(DRAFT, LLAMA_DRAFT, 1.0),
     Wanted(at_once(PLAIN, 16), at_once(PLAIN, 1), 5.0),
     Wanted(at_once(DRAFT, 16), at_once(PLAIN, 1), 5.0),
 )

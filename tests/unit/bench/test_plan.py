@@ -55,6 +55,22 @@ def test_nothing_asked_for_is_everything_offered() -> None:
     assert lacking == []
 
 
+def test_peers_without_their_models_and_programs_are_left_out_and_said() -> None:
+    asked = replace(
+        settings(full=True),
+        peers=("assisted", "llama", "llama-draft"),
+        llama_server="/nowhere/llama",
+    )
+    with ExitStack() as stack, Client("127.0.0.1:1") as client:
+        made = plan(asked, 1, ("plain",), client, stack)
+    assert [variant.name for variant in made.single] == ["plain"]
+    assert made.left_out[:3] == [
+        "transformers, assisted: there is no draft model",
+        "llama.cpp: no program /nowhere/llama; install llama.cpp, or name its server's path",
+        "llama.cpp, draft model: there is no draft model",
+    ]
+
+
 def test_hybrids_run_several_at_once_too() -> None:
     asked, offered = replace(settings(full=True), peers=()), ("plain", "draft", "ngram")
     with ExitStack() as stack, Client("127.0.0.1:1") as client:

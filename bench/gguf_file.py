@@ -1,0 +1,119 @@
+"""A model directory as the GGUF file that llama.cpp reads: the same weights, none rounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from common.errors import StartupError
+
+_ARCHITECTURES = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
+"""By `model_type`; what the `gguf` package calls them."""
+
+
+def write(model: Path, dtype: str, path: Path) -> None:
+    """Write a model.
+
+    Args:
+        model: A directory in Hugging Face form.
+        dtype: torch dtype of the matrices, or auto for that of the file.
+        path: The file to write.
+
+    Raises:
+        StartupError: It is a model that this does not know, or the `gguf` package is missing.
+    """
+    try:
+        import gguf
+    except ImportError:
+        raise StartupError("llama.cpp reads GGUF files: pip install gguf") from None
+
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    rope = config.get("rope_parameters") or {}
+    kind = config["model_type"]
+    if kind not in _ARCHITECTURES:
+        known = ", ".join(_ARCHITECTURES)
+        raise StartupError(f"{model.name}: written for llama.cpp are {known}, not {kind}")
+    if rope.get("rope_type", "default") != "default" or config.get("use_sliding_window"):
+        raise StartupError(f"{model.name}: not written for llama.cpp: scaled RoPE, or a window")
+    architecture = getattr(gguf.MODEL_ARCH, _ARCHITECTURES[kind])
+    heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
+    size = config.get("head_dim") or config["hidden_size"] // heads
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
+    writer.add_block_count(layers)
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(size)
+    writer.add_value_length(size)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_dimension_count(size)
+    writer.add_rope_freq_base(rope.get("rope_theta", config.get("rope_theta", 10_000.0)))
+    writer.add_vocab_size(config["vocab_size"])
+    _add_tokens(writer, config)
+    names = gguf.get_tensor_name_map(architecture, layers)
+    for name, weight in _weights(model):
+        if config.get("tie_word_embeddings") and name == "lm_head.weight":
+            continue
+        if kind == "llama":
+            weight = _turned(name, weight, size)
+        short = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if short is None:
+            raise StartupError(f"{model.name}: {name} has no name in llama.cpp")
+        wide = weight.ndim == 1 or dtype == "float32"  # llama.cpp takes norms and biases so alone
+        _add_tensor(writer, short, weight.float() if wide else _typed(weight, dtype))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _weights(model: Path) -> Iterator[tuple[str, Tensor]]:
+    for file in sorted(model.glob("*.safetensors")):
+        yield from load_file(file).items()
+
+
+def _typed(weight: Tensor, dtype: str) -> Tensor:
+    return weight if dtype == "auto" else weight.to(getattr(torch, dtype))
+
+
+def _turned(name: str, weight: Tensor, size: int) -> Tensor:
+    """Rows of queries and keys as llama.cpp turns them: pairs side by side, not half a head apart.
+
+    It does so with Llama alone; others it takes as they are.
+    """
+    if ".q_proj." not in name and ".k_proj." not in name:
+        return weight
+    heads = weight.shape[0] // size
+    return weight.reshape(heads, 2, size // 2, -1).transpose(1, 2).reshape(weight.shape)
+
+
+def _add_tensor(writer: Any, name: str, weight: Tensor) -> None:
+    import gguf
+
+    weight = weight.contiguous()
+    if weight.dtype == torch.bfloat16:  # which numpy does not know
+        raw = weight.view(torch.uint8).numpy()
+        writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    else:
+        writer.add_tensor(name, weight.numpy())
+
+
+def _add_tokens(writer: Any, config: dict[str, Any]) -> None:
+    """A vocabulary of names: prompts are ids, and so is what is read of the answer."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([f"t{index}" for index in range(config["vocab_size"])])
+    writer.add_token_merges(["t 0"])  # there have to be some
+    writer.add_add_bos_token(False)
+    for name in ("bos", "eos"):
+        if (index := config.get(f"{name}_token_id")) is not None:
+            first = index[0] if isinstance(index, list) else index
+            getattr(writer, f"add_{name}_token_id")(first)

@@ -1,0 +1,166 @@
+"""llama.cpp's server as a contender: the same weights on the same cores, by its own speculation.
+
+The program is the user's own, such as `llama-server` built with `cmake -DGGML_NATIVE=ON`. What is
+measured is what it says itself: tokens after the first, and the time from the first to the last
+inside the server, so that HTTP costs it nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import http.client
+import json
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import gguf_file
+from bench.contender import Loading
+from bench.measurement import Sample
+from common.errors import StartupError
+from launcher.process import tethered
+
+START_S = 300.0
+TICK_S = 0.05
+
+
+class LlamaServer:
+    """A contender, see `bench.contender`: plain decoding.
+
+    Args:
+        loading: Which model.
+
+    Raises:
+        StartupError: The server did not start; with its last words.
+    """
+
+    def __init__(self, loading: Loading) -> None:
+        self._temperature = loading.temperature
+        self._directory = tempfile.TemporaryDirectory(prefix="paceline-llama-")
+        atexit.register(self.close)
+        self._socket = self._file("server.sock")
+        try:
+            self._child = self._started(loading)
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the files; the server ends with this process."""
+        self._directory.cleanup()
+
+    def generate(self, prompt_ids: list[int], max_tokens: int, seed: int) -> Sample:
+        """Decode greedily, or draw with this seed."""
+        done = self._ask(
+            "POST",
+            "/completion",
+            {
+                "prompt": prompt_ids,
+                "n_predict": max_tokens,
+                "temperature": self._temperature,
+                "samplers": ["temperature"],  # its own defaults cut
+                "seed": seed,
+                "cache_prompt": False,
+                "return_tokens": True,
+            },
+        )
+        timings = done["timings"]
+        return Sample(
+            ids=tuple(done["tokens"]),
+            tokens=timings["predicted_n"] - 1,
+            seconds=timings["predicted_ms"] / 1e3,
+        )
+
+    def _started(self, loading: Loading) -> subprocess.Popen[bytes]:
+        threads = str(loading.threads)
+        command = [
+            *(loading.llama_server, "--model", self._written(loading.target, loading)),
+            *("--host", self._socket, "--parallel", "1"),
+            *("--threads", threads, "--threads-batch", threads),
+            *(("--device", "none") if loading.device == "cpu" else ()),
+            *self._speculation(loading, threads),
+        ]
+        with Path(self._file("server.log")).open("wb") as log:
+            return subprocess.Popen(
+                tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _speculation(self, loading: Loading, threads: str) -> tuple[str, ...]:
+        """Flags of the server that have it guess."""
+        return ()
+
+    def _written(self, model: str, loading: Loading) -> str:
+        """A model as a file of the server's."""
+        path = self._file(f"{Path(model).name}.gguf")
+        gguf_file.write(Path(model), loading.dtype, Path(path))
+        return path
+
+    def _file(self, name: str) -> str:
+        return str(Path(self._directory.name) / name)
+
+    def _wait(self) -> None:
+        """Waits until the server has loaded its models."""
+        until = time.monotonic() + START_S
+        while time.monotonic() < until and self._child.poll() is None:
+            try:
+                self._ask("GET", "/health")
+            except (OSError, http.client.HTTPException):
+                time.sleep(TICK_S)
+            else:
+                return
+        self._child.kill()
+        self._child.wait()
+        said = Path(self._file("server.log")).read_text("utf-8", errors="replace").splitlines()
+        raise StartupError(f"llama-server did not start: {' / '.join(said[-3:])}")
+
+    def _ask(self, how: str, what: str, body: Any = None) -> Any:
+        """What the server answers.
+
+        Raises:
+            OSError: It does not listen.
+            http.client.HTTPException: It refuses, as while it loads a model.
+        """
+        connection = _Connection(self._socket)
+        try:
+            connection.request(how, what, json.dumps(body) if body else None)
+            answer = connection.getresponse()
+            found = json.loads(answer.read())
+        finally:
+            connection.close()
+        if answer.status != http.client.OK:
+            raise http.client.HTTPException(f"llama-server: {found}")
+        return found
+
+
+class LlamaDrafting(LlamaServer):
+    """With the draft model, in drafts as long as its server makes them where nothing is said."""
+
+    def _speculation(self, loading: Loading, threads: str) -> tuple[str, ...]:
+        """Flags of the server that have it guess."""
+        if loading.draft is None:
+            raise StartupError("llama.cpp's drafting needs a draft model")
+        return (
+            *(
+                "--spec-type",
+                "draft-simple",
+                "--model-draft",
+                self._written(loading.draft, loading),
+            ),
+            *("--threads-draft", threads),
+        )
+
+
+class _Connection(http.client.HTTPConnection):
+    """To a socket in the file system, which nobody else can reach."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(self._path)

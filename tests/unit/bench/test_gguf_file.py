@@ -1,0 +1,127 @@
+"""Models as llama.cpp reads them; that it writes the same ids, `test_llama_cpp` tries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from bench.gguf_file import _turned, write
+from common.errors import StartupError
+from tests import tiny_models
+
+SIZE = 12
+
+
+def _written(model: Path, dtype: str, tmp: Path) -> gguf.GGUFReader:
+    write(model, dtype, tmp / "model.gguf")
+    return gguf.GGUFReader(tmp / "model.gguf")
+
+
+def _field(reader: gguf.GGUFReader, name: str) -> Any:
+    field = reader.get_field(name)
+    assert field is not None, name
+    return field.contents()
+
+
+def test_sizes_and_ends_are_those_of_the_model(tmp_path: Path) -> None:
+    reader = _written(tiny_models.save("llama", tmp_path), "auto", tmp_path)
+    found = {
+        name: _field(reader, f"llama.{name}")
+        for name in (
+            "block_count",
+            "context_length",
+            "embedding_length",
+            "feed_forward_length",
+            "attention.head_count",
+            "attention.head_count_kv",
+            "attention.key_length",
+            "rope.dimension_count",
+            "rope.freq_base",
+            "vocab_size",
+        )
+    }
+    assert list(found.values()) == [2, tiny_models.MAX_LEN, 48, 96, 4, 2, 12, 12, 10_000.0, 199]
+    assert _field(reader, "tokenizer.ggml.eos_token_id") == 2
+    assert len(_field(reader, "tokenizer.ggml.tokens")) == tiny_models.VOCAB
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("auto", "F32"), ("float32", "F32"), ("bfloat16", "BF16")]
+)
+def test_matrices_have_the_type_asked_for_and_vectors_are_wide(
+    dtype: str, kind: str, tmp_path: Path
+) -> None:
+    reader = _written(
+        tiny_models.save("qwen2", tmp_path, use_sliding_window=False), dtype, tmp_path
+    )
+    assert {(len(one.shape), one.tensor_type.name) for one in reader.tensors} == {
+        (1, "F32"),
+        (2, kind),
+    }
+
+
+def test_every_weight_is_there_and_none_is_rounded(tmp_path: Path) -> None:
+    model = tiny_models.save("qwen3", tmp_path)
+    reader = _written(model, "auto", tmp_path)
+    found = {one.name: torch.from_numpy(one.data.copy()) for one in reader.tensors}
+    weights = load_file(model / "model.safetensors")
+    assert len(found) == len(weights)
+    assert torch.equal(found["token_embd.weight"], weights["model.embed_tokens.weight"])
+    for part, name in (("attn_q", "self_attn.q_proj"), ("ffn_down", "mlp.down_proj")):
+        assert torch.equal(found[f"blk.1.{part}.weight"], weights[f"model.layers.1.{name}.weight"])
+
+
+def test_what_is_tied_is_written_once(tmp_path: Path) -> None:
+    reader = _written(
+        tiny_models.save("llama", tmp_path, tie_word_embeddings=True), "auto", tmp_path
+    )
+    assert "output.weight" not in {one.name for one in reader.tensors}
+
+
+def test_turned_heads_have_the_products_they_had() -> None:
+    """Rotary embedding of halves of a head, as in transformers, and of pairs, as in llama.cpp."""
+    generator = torch.Generator().manual_seed(0)
+    draw = {"generator": generator, "dtype": torch.float64}
+    weights = {name: torch.randn(2 * SIZE, 7, **draw) for name in (".q_proj.", ".k_proj.")}
+    hidden, angles = torch.randn(7, **draw), torch.randn(2, SIZE // 2, **draw)
+    halves, pairs = [], []
+    for (name, weight), turns in zip(weights.items(), angles, strict=True):
+        halves.append(_rotated((weight @ hidden).view(2, 2, SIZE // 2), turns, 1))
+        pairs.append(
+            _rotated((_turned(name, weight, SIZE) @ hidden).view(2, SIZE // 2, 2), turns, 2)
+        )
+    assert torch.allclose((halves[0] * halves[1]).sum((1, 2)), (pairs[0] * pairs[1]).sum((1, 2)))
+    assert torch.equal(_turned(".v_proj.", weights[".q_proj."], SIZE), weights[".q_proj."])
+
+
+def _rotated(heads: Tensor, turns: Tensor, axis: int) -> Tensor:
+    """Heads whose two parts lie along an axis, each pair turned by its angle."""
+    one, two = heads.unbind(axis)
+    cos, sin = turns.cos(), turns.sin()
+    return torch.stack((one * cos - two * sin, two * cos + one * sin), axis)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("gpt2", {}, "written for llama.cpp are llama, qwen2, qwen3, not gpt2"),
+        ("qwen2", {}, "scaled RoPE, or a window"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+            "scaled RoPE, or a window",
+        ),
+    ],
+)
+def test_what_would_be_another_model_there_is_refused(
+    kind: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StartupError, match=message):
+        write(tiny_models.save(kind, tmp_path, **changes), "auto", tmp_path / "model.gguf")
+    assert not (tmp_path / "model.gguf").exists()

@@ -1,0 +1,104 @@
+"""llama.cpp as a contender: its own server where there is one, and a scripted one everywhere.
+
+No package index has its program ready to run, so what is tried everywhere is our half.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.contender import Contender, Loading
+from bench.llama_cpp import LlamaDrafting, LlamaServer
+from common.errors import StartupError
+from tests import tiny_models
+
+PROMPT = [5, 60, 7, 110, 9, 60, 7]
+
+SCRIPTED = """#!{python}
+import http.server, json, socketserver, sys
+
+asked = 0
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        global asked
+        asked += 1
+        self.answer(503 if asked < 3 else 200, {{"error": "loading"}})
+
+    def do_POST(self):
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert said["return_tokens"] and not said["cache_prompt"]
+        ids = said["prompt"][::-1][: said["n_predict"]]
+        took = {{"predicted_n": len(ids), "predicted_ms": 500.0}}
+        self.answer(200, {{"tokens": ids, "timings": took}})
+
+    def answer(self, code, body):
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def address_string(self):
+        return "socket"
+
+if "broken" in sys.argv[0]:
+    sys.exit("one\\ntwo\\nthree\\nno model")
+flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+assert open(flags["--model"], "rb").read(4) == b"GGUF"
+assert open(flags.get("--model-draft", flags["--model"]), "rb").read(4) == b"GGUF"
+socketserver.UnixStreamServer(flags["--host"], Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(tiny_models.save("llama", tmp_path / "model"))
+
+
+def _scripted(path: Path) -> str:
+    path.write_text(SCRIPTED.format(python=sys.executable), encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-draft"])
+def test_it_is_asked_for_ids_and_timed_by_its_own_clock(
+    name: str, model: str, tmp_path: Path
+) -> None:
+    program = _scripted(tmp_path / "server")
+    loading = Loading(target=model, draft=model, llama_server=program)
+    with Contender(name, loading) as contender:
+        sample = contender.generate(PROMPT, 5)
+    assert sample.ids == (7, 60, 9, 110, 7)
+    assert (sample.tokens, sample.seconds) == (4, 0.5)
+
+
+def test_one_that_does_not_start_says_its_last_words(model: str, tmp_path: Path) -> None:
+    program = _scripted(tmp_path / "broken")
+    with pytest.raises(StartupError, match="did not start: two / three / no model"):
+        LlamaServer(Loading(target=model, llama_server=program))
+
+
+def test_drafting_needs_a_draft(model: str, tmp_path: Path) -> None:
+    program = _scripted(tmp_path / "server")
+    with pytest.raises(StartupError, match="needs a draft model"):
+        LlamaDrafting(Loading(target=model, llama_server=program))
+
+
+@pytest.mark.skipif(shutil.which("llama-server") is None, reason="llama-server is not installed")
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_it_writes_what_transformers_does(kind: str, tmp_path: Path) -> None:
+    window = {"use_sliding_window": False, "layer_types": ["full_attention"] * 2}
+    directory = tiny_models.save(kind, tmp_path, **(window if kind == "qwen2" else {}))
+    loading = Loading(target=str(directory), draft=str(directory), dtype="float32")
+    with (
+        Contender("transformers", loading) as reference,
+        Contender("llama", loading) as plain,
+        Contender("llama-draft", loading) as drafting,
+    ):
+        expected, *found = (one.generate(PROMPT, 12) for one in (reference, plain, drafting))
+    assert [sample.ids for sample in found] == [expected.ids] * 2
+    assert [sample.tokens for sample in found] == [len(expected.ids) - 1] * 2
