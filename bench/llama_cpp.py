@@ -143,15 +143,8 @@ class LlamaDrafting(LlamaServer):
         """Flags of the server that have it guess."""
         if loading.draft is None:
             raise StartupError("llama.cpp's drafting needs a draft model")
-        return (
-            *(
-                "--spec-type",
-                "draft-simple",
-                "--model-draft",
-                self._written(loading.draft, loading),
-            ),
-            *("--threads-draft", threads),
-        )
+        draft = self._written(loading.draft, loading)
+        return "--spec-type", "draft-simple", "--model-draft", draft, "--threads-draft", threads
 
 
 class _Connection(http.client.HTTPConnection):
