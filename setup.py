@@ -13,10 +13,10 @@ def _files(folder: str, ending: str) -> list[str]:
     return sorted(str(path) for path in Path(folder).glob(f"*.{ending}"))
 
 
-def _decoder(vectors: str, *flags: str) -> Extension:
+def _decoder(name: str, *flags: str) -> Extension:
     """The CPU's decoder for vectors of some width; without any, torch does the same, slowly."""
     return Extension(
-        f"{_NATIVE.replace('/', '.')}._{vectors}",
+        f"{_NATIVE.replace('/', '.')}._{name}",
         sources=_files(_NATIVE, "c"),
         depends=_files(_NATIVE, "h"),
         extra_compile_args=["-O3", "-pthread", *_FLAGS, *flags],
@@ -26,12 +26,18 @@ def _decoder(vectors: str, *flags: str) -> Extension:
     )
 
 
-_AVX512 = [f"-mavx512{feature}" for feature in ("f", "bw", "dq", "vl", "vnni", "bf16")]
+_VECTORS = {
+    "avx512": [
+        *(f"-mavx512{feature}" for feature in ("f", "bw", "dq", "vl", "vnni", "bf16")),
+        "-mfma",
+    ],
+    "avx2": ["-mavx2", "-mfma"],
+}
 
 setup(
     ext_modules=[
-        _decoder("avx512", *_AVX512, "-mfma"),
-        _decoder("avx2", "-mavx2", "-mfma"),
+        *(_decoder(vectors, *flags) for vectors, flags in _VECTORS.items()),
+        *(_decoder(f"{vectors}_float32", *flags, "-DWIDE") for vectors, flags in _VECTORS.items()),
         # N-grams: where they cannot be compiled, Python does the same.
         Extension(
             f"{_NGRAMS.replace('/', '.')}._native",

@@ -53,6 +53,12 @@ _FUSED = "fused2"
 _CUDA = "cuda1"
 """Names of layers; the number rises with every change of their bits."""
 
+_COMPILED: dict[torch.dtype, tuple[Quantize, ...]] = {
+    torch.bfloat16: ("none", "int8"),
+    torch.float32: ("none",),
+}
+"""What the compiled decoder reads on a CPU: weights of these types, rounded to these."""
+
 Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]` and the states the
 output layer read, `[M, hidden]`."""
@@ -134,7 +140,7 @@ def prepare(
     if device.type == "cuda":
         if ours and _cuda_runs(model, device):
             whole = _on_cuda(model, context, max_len, quantize)
-    elif ours and quantize != "int4" and can_run(model):
+    elif ours and quantize in _COMPILED.get(dtype, ()) and can_run(model):
         whole = _native(model, context, max_len, quantize, most_threads)
     elif can_fuse(model):
         whole = _fused(model, context, max_len, dtype, quantize)
@@ -170,7 +176,8 @@ def _native(
     """A model of the compiled decoder, and its name."""
     rounded = quantize == "int8"
     native = NativeModel(model, context, max_len, quantize=rounded, most_threads=most_threads)
-    return native, f"{_NATIVE}-{instructions()}{'-int8' if rounded else ''}"
+    used = instructions(model.lm_head.weight.dtype)
+    return native, f"{_NATIVE}-{used}{'-int8' if rounded else ''}"
 
 
 def _fused(

@@ -91,7 +91,7 @@ static Batch part_of(const Model *model, const Batch *batch, long from, long to,
 
 static long bytes_of(const Product *product)
 {
-    return product->out * product->in * (product->scales ? 1 : 2);
+    return product->out * product->in * (product->scales ? 1 : (long)sizeof(Number));
 }
 
 /* Bytes of the weights that a pass reads. */

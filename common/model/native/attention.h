@@ -26,9 +26,9 @@ typedef struct {
     long count;
 } Stretch;
 
-/* As many keys as a vector has lanes, two values of each a lane: lane i of vector p has the pair p of
-   key i. */
-INLINE void load_turned(const bf16 *keys, const int64_t *slots, long count, long slot_step,
+/* As many keys as a vector has lanes, four bytes of each a lane: lane i of vector p has the pair p
+   of key i, or its number p where a number takes a lane. */
+INLINE void load_turned(const Number *keys, const int64_t *slots, long count, long slot_step,
                         Halves mask, Ints out[LANES])
 {
     Ints rows[LANES];
@@ -38,9 +38,8 @@ INLINE void load_turned(const bf16 *keys, const int64_t *slots, long count, long
     transpose(rows, out);
 }
 
-/* Scores times a scale into weights, as bfloat16; returns their sum. Positions before `from` are
-   not seen. */
-static float soften(const float *scores, float scale, long from, long count, bf16 *weights)
+/* Scores times a scale into weights; returns their sum. Positions before `from` are not seen. */
+static float soften(const float *scores, float scale, long from, long count, Number *weights)
 {
     Floats most = every(-INFINITY), sum = every(0.0f);
     Floats steps = every(scale * 1.44269504088896341f); /* a number of powers of two */
@@ -53,7 +52,7 @@ static float soften(const float *scores, float scale, long from, long count, bf1
     for (long at = begin; at < count; at += LANES) {
         Lanes seen = first_lanes(count - at) & ~first_lanes(from - at);
         Floats weight = only(seen, exp2_of((load_all(scores + at) - most) * steps));
-        store_bf16(weights + at, ALL_LANES, weight);
+        store_number(weights + at, ALL_LANES, weight);
         sum = sum + weight;
     }
     return sum_of(sum);
@@ -78,7 +77,7 @@ INLINE void fetch(const Model *model, const Layer *layer, const Stretch *stretch
             if (at <= known && table[at] == before[at])
                 continue;
             const char *slot = (const char *)(layer->cache + table[at] * slot_step);
-            for (long byte = 0; byte < slot_step * (long)sizeof(bf16); byte += CACHE_LINE)
+            for (long byte = 0; byte < slot_step * (long)sizeof(Number); byte += CACHE_LINE)
                 if (by_loads)
                     (void)*(const volatile char *)(slot + byte);
                 else
@@ -125,9 +124,9 @@ INLINE long tile_step(long last)
 /* Room for one thread's attention. */
 typedef struct {
     float *scores;   /* of queries over positions */
-    bf16 *weights;   /* the same, softened */
-    bf16 *queries;   /* by tiles only, as the two below */
-    bf16 *values;    /* of some positions, in pairs */
+    Number *weights; /* the same, softened */
+    Number *queries; /* by tiles only, as the two below */
+    Number *values;  /* of some positions, in pairs */
     Ints *turned;    /* keys of some positions */
 } Desk;
 

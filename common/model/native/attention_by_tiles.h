@@ -108,7 +108,7 @@ AMX static void score_tiles(const Sight *sight, long block, Alike alike, int who
 static void pair_values(const bf16 *values, const int64_t *slots, long count, long slot_step,
                         __mmask32 mask, bf16 *out)
 {
-    for (long at = 0; at < SPAN; at += 2, out += PAIR_LANES) {
+    for (long at = 0; at < SPAN; at += 2, out += NUMBERS) {
         long here = slots[at < count ? at : count - 1];
         long next = slots[at + 1 < count ? at + 1 : count - 1];
         __m512i one = _mm512_maskz_loadu_epi16(mask, values + here * slot_step);
@@ -116,7 +116,7 @@ static void pair_values(const bf16 *values, const int64_t *slots, long count, lo
         __m512i first, second;
         interleave(one, two, &first, &second);
         _mm512_storeu_si512(out, first);
-        _mm512_storeu_si512(out + TILE_ROWS * PAIR_LANES, second);
+        _mm512_storeu_si512(out + TILE_ROWS * NUMBERS, second);
     }
 }
 
@@ -126,7 +126,7 @@ AMX static inline void add_values(const bf16 *weights, long step, const bf16 *va
     _tile_loadd(LEFT, weights, step * sizeof *weights);
     _tile_loadd(RIGHT, values, TILE_LINE);
     _tile_dpbf16ps(SUMS, LEFT, RIGHT);
-    _tile_loadd(MORE_RIGHT, values + TILE_ROWS * PAIR_LANES, TILE_LINE);
+    _tile_loadd(MORE_RIGHT, values + TILE_ROWS * NUMBERS, TILE_LINE);
     _tile_dpbf16ps(MORE_SUMS, LEFT, MORE_RIGHT);
 }
 
@@ -169,7 +169,7 @@ AMX static void gather_tiles(const Sight *sight, long part, const float *totals,
                     desk->values + (block - begin) / SPAN * SPAN_VALUES);
     for (long query = 0; query < sight->queries; query += TILE_ROWS) {
         const bf16 *weights = desk->weights + query * sight->step;
-        float sums[TILE_ROWS][PAIR_LANES];
+        float sums[TILE_ROWS][NUMBERS];
         long block = begin;
         _tile_zero(SUMS);
         _tile_zero(MORE_SUMS);
@@ -184,8 +184,8 @@ AMX static void gather_tiles(const Sight *sight, long part, const float *totals,
             long row = (query + i) / sight->heads, head = (query + i) % sight->heads;
             bf16 *to = out + stretch->rows[row] * out_step + head * sight->size + part;
             __m512 total = _mm512_set1_ps(totals[query + i]);
-            for (long at = 0; at < PAIR_LANES; at += LANES)
-                store_bf16(to + at, first_lanes(width - at),
+            for (long at = 0; at < NUMBERS; at += LANES)
+                store_number(to + at, first_lanes(width - at),
                            _mm512_div_ps(_mm512_loadu_ps(sums[i] + at), total));
         }
     }

@@ -7,16 +7,36 @@
 
 #define HEADS_TOGETHER (REGISTERS / 4) /* whose scores, and values, are summed together */
 
-/* Weighted sums of values for `heads` queries, two vectors wide, two positions at a time. */
-INLINE void gather(int heads, const bf16 *weights, long weights_step, const float *totals,
-                   const bf16 *values, const int64_t *slots, long from, long count, long slot_step,
-                   bf16 *out, long out_step, long width)
+#define GATHERED (2 * LANES) /* numbers of a value whose sums are in registers */
+
+#ifdef WIDE
+
+/* Adds the weighted values of some positions to sums, one position at a time. */
+INLINE void weigh(int heads, const Number *weights, long weights_step, const Number *values,
+                  const int64_t *slots, long from, long count, long slot_step, long width,
+                  Floats acc[HEADS_TOGETHER][2])
+{
+    Lanes first = first_lanes(width), second = first_lanes(width - LANES);
+    for (long at = from; at < count; at++) {
+        const Number *value = values + slots[at] * slot_step;
+        Floats left = load(first, value), right = load(second, value + LANES);
+#pragma GCC unroll 8
+        for (int head = 0; head < heads; head++) {
+            Floats weight = every(weights[head * weights_step + at]);
+            acc[head][0] = fmadd(left, weight, acc[head][0]);
+            acc[head][1] = fmadd(right, weight, acc[head][1]);
+        }
+    }
+}
+
+#else
+
+/* Adds the weighted values of some positions to sums, two positions at a time. */
+INLINE void weigh(int heads, const Number *weights, long weights_step, const Number *values,
+                  const int64_t *slots, long from, long count, long slot_step, long width,
+                  Floats acc[HEADS_TOGETHER][2])
 {
     Halves mask = first_halves(width);
-    Floats acc[HEADS_TOGETHER][2];
-#pragma GCC unroll 8
-    for (int head = 0; head < heads; head++)
-        acc[head][0] = acc[head][1] = every(0.0f);
     for (long at = from / 2 * 2; at < count; at += 2) { /* what is not seen has no weight */
         long here = slots[at < from ? at + 1 : at], next = slots[at + 1 < count ? at + 1 : at];
         Ints one = load_halves(mask, values + here * slot_step);
@@ -30,11 +50,25 @@ INLINE void gather(int heads, const bf16 *weights, long weights_step, const floa
             acc[head][1] = dot_pairs(acc[head][1], right, both);
         }
     }
+}
+
+#endif
+
+/* Weighted sums of values for `heads` queries, two vectors wide. */
+INLINE void gather(int heads, const Number *weights, long weights_step, const float *totals,
+                   const Number *values, const int64_t *slots, long from, long count,
+                   long slot_step, Number *out, long out_step, long width)
+{
+    Floats acc[HEADS_TOGETHER][2];
+#pragma GCC unroll 8
+    for (int head = 0; head < heads; head++)
+        acc[head][0] = acc[head][1] = every(0.0f);
+    weigh(heads, weights, weights_step, values, slots, from, count, slot_step, width, acc);
 #pragma GCC unroll 8
     for (int head = 0; head < heads; head++) {
         Floats total = every(totals[head]);
-        store_bf16(out + head * out_step, first_lanes(width), acc[head][0] / total);
-        store_bf16(out + head * out_step + LANES, first_lanes(width - LANES),
+        store_number(out + head * out_step, first_lanes(width), acc[head][0] / total);
+        store_number(out + head * out_step + LANES, first_lanes(width - LANES),
                    acc[head][1] / total);
     }
 }
@@ -51,7 +85,7 @@ INLINE int alike(const Stretch *stretch, long one, long other, long block)
 }
 
 /* Scores of a block's keys with `heads` queries, or what another part of their size adds to them. */
-INLINE void score(int heads, const Pairs turned[LANES], const bf16 *query, long query_step,
+INLINE void score(int heads, const Pairs turned[LANES], const Number *query, long query_step,
                   long width, float *scores, long step, int adds)
 {
     Floats sums[HEADS_TOGETHER];
@@ -62,12 +96,12 @@ INLINE void score(int heads, const Pairs turned[LANES], const bf16 *query, long 
     for (int pair = 0; pair < (count); pair++) \
         _Pragma("GCC unroll 8") for (int head = 0; head < heads; head++) \
             sums[head] = dot_pairs(sums[head], turned[pair], \
-                                   every_pair(query + head * query_step + 2 * pair));
-    if (width == PAIR_LANES)
+                                   every_pair(query + head * query_step + TOGETHER * pair));
+    if (width == NUMBERS)
 #pragma GCC unroll 16
         ADD_PAIRS(LANES)
     else
-        ADD_PAIRS(width / 2)
+        ADD_PAIRS(width / TOGETHER)
 #undef ADD_PAIRS
 #pragma GCC unroll 8
     for (int head = 0; head < heads; head++)
@@ -76,15 +110,15 @@ INLINE void score(int heads, const Pairs turned[LANES], const bf16 *query, long 
 
 /* Scores of one block of positions, for every row that sees some of it. */
 static void score_block(const Model *model, const Layer *layer, long kv_head,
-                        const Stretch *stretch, long block, const bf16 *queries, float *scores,
+                        const Stretch *stretch, long block, const Number *queries, float *scores,
                         long step)
 {
     long size = model->size, slot_step = model->kv_heads * 2 * size;
     long heads = model->heads / model->kv_heads;
-    const bf16 *keys = layer->cache + kv_head * 2 * size;
-    for (long d = 0; d < size; d += PAIR_LANES) {
+    const Number *keys = layer->cache + kv_head * 2 * size;
+    for (long d = 0; d < size; d += NUMBERS) {
         Pairs turned[LANES];
-        long width = size - d < PAIR_LANES ? size - d : PAIR_LANES, held = -1;
+        long width = size - d < NUMBERS ? size - d : NUMBERS, held = -1;
         Halves mask = first_halves(width);
         for (long i = 0; i < stretch->count; i++) {
             long position = stretch->positions[i];
@@ -99,7 +133,8 @@ static void score_block(const Model *model, const Layer *layer, long kv_head,
                     turned[pair] = pairs_of(raw[pair]);
             }
             held = i;
-            const bf16 *query = queries + (stretch->rows[i] * model->heads + kv_head * heads) * size;
+            long first = stretch->rows[i] * model->heads + kv_head * heads;
+            const Number *query = queries + first * size;
             float *line = scores + i * heads * step + block;
             for (long head = 0; head < heads; head += HEADS_TOGETHER)
 #define SCORE(n) \
@@ -121,14 +156,14 @@ static void score_block(const Model *model, const Layer *layer, long kv_head,
 
    queries: [rows, heads, size]; out: [rows, out_step]; the row's heads stand side by side. */
 static void attend_by_vectors(const Model *model, const Layer *layer, long kv_head,
-                              const Stretch *stretch, const bf16 *queries, bf16 *out,
+                              const Stretch *stretch, const Number *queries, Number *out,
                               long out_step, const Desk *desk)
 {
     long size = model->size, slot_step = model->kv_heads * 2 * size;
     long heads = model->heads / model->kv_heads, first_head = kv_head * heads;
-    const bf16 *values = layer->cache + kv_head * 2 * size + size;
+    const Number *values = layer->cache + kv_head * 2 * size + size;
     float *scores = desk->scores;
-    bf16 *weights = desk->weights;
+    Number *weights = desk->weights;
     long nearest, last;
     extent(layer, stretch, &nearest, &last);
     long step = (last / LANES + 1) * LANES;
@@ -144,8 +179,8 @@ static void attend_by_vectors(const Model *model, const Layer *layer, long kv_he
             for (int head = 0; head < together; head++)
                 totals[head] = soften(scores + (i * heads + first + head) * step, model->scale,
                                       from, seen, weights + head * step);
-            bf16 *to = out + stretch->rows[i] * out_step + (first_head + first) * size;
-            for (long d = 0; d < size; d += PAIR_LANES)
+            Number *to = out + stretch->rows[i] * out_step + (first_head + first) * size;
+            for (long d = 0; d < size; d += GATHERED)
 #define GATHER(n) \
     case n: \
         gather(n, weights, step, totals, values + d, stretch->tables[i], from, seen, slot_step, \

@@ -100,7 +100,7 @@ INLINE void gather_few(int count, const Sight *sight, long row, long part, const
                 from += slots[at + odd < end ? at + odd : at] * sight->slot_step;
 #pragma GCC unroll 2
                 for (int v = 0; v < 2; v++) {
-                    __m512 values = load_bf16(from + v * LANES, masks[v]);
+                    __m512 values = load_number(from + v * LANES, masks[v]);
 #pragma GCC unroll 5
                     for (int q = 0; q < count; q++)
                         sums[odd][q][v] = _mm512_fmadd_ps(
@@ -116,7 +116,7 @@ INLINE void gather_few(int count, const Sight *sight, long row, long part, const
 #pragma GCC unroll 5
     for (int q = 0; q < count; q++)
         for (int v = 0; v < 2; v++)
-            store_bf16(out + q * sight->size + part + v * LANES, masks[v],
+            store_number(out + q * sight->size + part + v * LANES, masks[v],
                        _mm512_div_ps(acc[q][v], _mm512_set1_ps(totals[q])));
 }
 
@@ -132,7 +132,7 @@ static void soften_few(const Sight *sight, const Layer *layer, float scale, long
         *totals = soften(scores, scale, from, position + 1, weights);
         memset(weights + begin, 0, (first - begin) * sizeof *weights);
         for (long at = begin; at <= position; at += LANES)
-            _mm512_storeu_ps(scores + at, load_bf16(weights + at, 0xffff));
+            _mm512_storeu_ps(scores + at, load_number(weights + at, 0xffff));
         fetch_ahead(ahead);
     }
 }
@@ -150,7 +150,7 @@ static void attend_to_few(const Sight *sight, const Layer *layer, float scale, c
         for (long q = 0; q < sight->heads; q++)
             for (long at = 0; at < line; at += LANES) {
                 const bf16 *from = queries + stretch->rows[row] * row_step + q * size + at;
-                _mm512_storeu_ps(pairs + q * line + at, load_bf16(from, first_lanes(size - at)));
+                _mm512_storeu_ps(pairs + q * line + at, load_number(from, first_lanes(size - at)));
             }
         long seen = first_seen(layer, stretch->positions[row]);
         for (long block = seen / LANES * LANES; block <= stretch->positions[row]; block += LANES) {

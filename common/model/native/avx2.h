@@ -10,18 +10,12 @@
 #define REGISTERS 16
 #define SUMS_AT_ONCE 10 /* vectors of them, for which a product has registers */
 #define SUMS_A_ROW 2    /* at the least: fewer would have inputs fetched more often */
-#define SIDES 2 /* in which pairs, and groups of four bytes, are multiplied: what is even, and odd */
 
 typedef __m256 Floats;
 typedef __m256i Ints;
 typedef uint8_t Lanes;
-typedef uint16_t Halves;
-typedef struct {
-    Floats even, odd;
-} Pairs;
 
 #define ALL_LANES 0xff
-#define ALL_HALVES 0xffff
 
 INLINE int processor_fits(void)
 {
@@ -88,46 +82,6 @@ INLINE void store(float *to, Lanes mask, Floats x)
         store_all(to, x);
     else
         _mm256_maskstore_ps(to, bits_of(mask), x);
-}
-
-static __attribute__((noinline)) void copy_some(bf16 *to, Halves mask, const bf16 *from)
-{
-    for (; mask; mask >>= 1, to++, from++)
-        if (mask & 1)
-            *to = *from;
-}
-
-INLINE Ints load_halves(Halves mask, const bf16 *from)
-{
-    bf16 some[2 * LANES] = {0};
-    if (mask != ALL_HALVES)
-        copy_some(some, mask, from);
-    return _mm256_loadu_si256((const Ints *)(mask == ALL_HALVES ? from : some));
-}
-
-INLINE Floats load_bf16(const bf16 *from, Lanes mask)
-{
-    bf16 some[LANES] = {0};
-    if (mask != ALL_LANES)
-        copy_some(some, mask, from);
-    __m128i numbers = _mm_loadu_si128((const __m128i *)(mask == ALL_LANES ? from : some));
-    return as_floats(_mm256_slli_epi32(_mm256_cvtepu16_epi32(numbers), 16));
-}
-
-/* Rounds to the nearest, of two the even. */
-INLINE void store_bf16(bf16 *to, Lanes mask, Floats x)
-{
-    Ints bits = as_ints(x), upper = _mm256_srli_epi32(bits, 16);
-    Ints last = _mm256_and_si256(upper, every_int(1));
-    Ints rounded = _mm256_add_epi32(_mm256_add_epi32(bits, every_int(0x7fff)), last);
-    Ints quiet = _mm256_or_si256(upper, every_int(0x40));
-    Ints nan = as_ints(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    rounded = _mm256_blendv_epi8(_mm256_srli_epi32(rounded, 16), quiet, nan);
-    Ints packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
-    bf16 some[LANES];
-    _mm_storeu_si128((__m128i *)(mask == ALL_LANES ? to : some), _mm256_castsi256_si128(packed));
-    if (mask != ALL_LANES)
-        copy_some(to, mask, some);
 }
 
 /* Stores whole parts, of 0 to 255. */
@@ -263,6 +217,81 @@ INLINE void store_ints(void *to, Ints x)
     _mm256_storeu_si256((Ints *)to, x);
 }
 
+/* Rows and columns of 32-bit numbers, exchanged. */
+INLINE void transpose(Ints a[LANES], Ints out[LANES])
+{
+    Ints b[LANES];
+#pragma GCC unroll 4
+    for (int i = 0; i < LANES; i += 2) {
+        b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < LANES; i += 4) {
+        a[i] = _mm256_unpacklo_epi64(b[i], b[i + 2]);
+        a[i + 1] = _mm256_unpackhi_epi64(b[i], b[i + 2]);
+        a[i + 2] = _mm256_unpacklo_epi64(b[i + 1], b[i + 3]);
+        a[i + 3] = _mm256_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    /* a[4 q + j]: of rows 4 q to 4 q + 3, columns j and j + 4. */
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        out[j] = _mm256_permute2x128_si256(a[j], a[4 + j], 0x20);
+        out[4 + j] = _mm256_permute2x128_si256(a[j], a[4 + j], 0x31);
+    }
+}
+
+#ifndef WIDE
+
+#define SIDES 2 /* in which pairs, and groups of four bytes, are multiplied: what is even, and odd */
+
+typedef uint16_t Halves;
+typedef struct {
+    Floats even, odd;
+} Pairs;
+
+#define ALL_HALVES 0xffff
+
+static __attribute__((noinline)) void copy_some(bf16 *to, Halves mask, const bf16 *from)
+{
+    for (; mask; mask >>= 1, to++, from++)
+        if (mask & 1)
+            *to = *from;
+}
+
+INLINE Ints load_halves(Halves mask, const bf16 *from)
+{
+    bf16 some[2 * LANES] = {0};
+    if (mask != ALL_HALVES)
+        copy_some(some, mask, from);
+    return _mm256_loadu_si256((const Ints *)(mask == ALL_HALVES ? from : some));
+}
+
+INLINE Floats load_number(const bf16 *from, Lanes mask)
+{
+    bf16 some[LANES] = {0};
+    if (mask != ALL_LANES)
+        copy_some(some, mask, from);
+    __m128i numbers = _mm_loadu_si128((const __m128i *)(mask == ALL_LANES ? from : some));
+    return as_floats(_mm256_slli_epi32(_mm256_cvtepu16_epi32(numbers), 16));
+}
+
+/* Rounds to the nearest, of two the even. */
+INLINE void store_number(bf16 *to, Lanes mask, Floats x)
+{
+    Ints bits = as_ints(x), upper = _mm256_srli_epi32(bits, 16);
+    Ints last = _mm256_and_si256(upper, every_int(1));
+    Ints rounded = _mm256_add_epi32(_mm256_add_epi32(bits, every_int(0x7fff)), last);
+    Ints quiet = _mm256_or_si256(upper, every_int(0x40));
+    Ints nan = as_ints(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    rounded = _mm256_blendv_epi8(_mm256_srli_epi32(rounded, 16), quiet, nan);
+    Ints packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
+    bf16 some[LANES];
+    _mm_storeu_si128((__m128i *)(mask == ALL_LANES ? to : some), _mm256_castsi256_si128(packed));
+    if (mask != ALL_LANES)
+        copy_some(to, mask, some);
+}
+
 INLINE Ints upper_halves(Ints x)
 {
     return _mm256_and_si256(x, every_int((int)0xffff0000));
@@ -304,30 +333,6 @@ INLINE Ints add_side(int narrow, Ints acc, Ints weights, Ints inputs)
     return acc;
 }
 
-/* Rows and columns of 32-bit numbers, exchanged. */
-INLINE void transpose(Ints a[LANES], Ints out[LANES])
-{
-    Ints b[LANES];
-#pragma GCC unroll 4
-    for (int i = 0; i < LANES; i += 2) {
-        b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < LANES; i += 4) {
-        a[i] = _mm256_unpacklo_epi64(b[i], b[i + 2]);
-        a[i + 1] = _mm256_unpackhi_epi64(b[i], b[i + 2]);
-        a[i + 2] = _mm256_unpacklo_epi64(b[i + 1], b[i + 3]);
-        a[i + 3] = _mm256_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
-    /* a[4 q + j]: of rows 4 q to 4 q + 3, columns j and j + 4. */
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        out[j] = _mm256_permute2x128_si256(a[j], a[4 + j], 0x20);
-        out[4 + j] = _mm256_permute2x128_si256(a[j], a[4 + j], 0x31);
-    }
-}
-
 /* Two vectors number by number: what begins with their first halves, and with their second. */
 INLINE void interleave(Ints one, Ints two, Ints *first, Ints *second)
 {
@@ -335,5 +340,7 @@ INLINE void interleave(Ints one, Ints two, Ints *first, Ints *second)
     *first = _mm256_permute2x128_si256(low, high, 0x20);
     *second = _mm256_permute2x128_si256(low, high, 0x31);
 }
+
+#endif
 
 #endif

@@ -7,16 +7,12 @@
 #define REGISTERS 32
 #define SUMS_AT_ONCE 28 /* vectors of them, for which a product has registers */
 #define SUMS_A_ROW 4    /* at the least: fewer would have inputs fetched more often */
-#define SIDES 1 /* in which pairs, and groups of four bytes, are multiplied: at once */
 
 typedef __m512 Floats;
 typedef __m512i Ints;
 typedef __mmask16 Lanes;
-typedef __mmask32 Halves;
-typedef __m512i Pairs;
 
 #define ALL_LANES 0xffff
-#define ALL_HALVES (~0u)
 
 INLINE int processor_fits(void)
 {
@@ -46,11 +42,6 @@ INLINE Ints load_ints(Lanes mask, const int32_t *from)
     return _mm512_maskz_loadu_epi32(mask, from);
 }
 
-INLINE Ints load_halves(Halves mask, const bf16 *from)
-{
-    return _mm512_maskz_loadu_epi16(mask, from);
-}
-
 INLINE void store(float *to, Lanes mask, Floats x)
 {
     _mm512_mask_storeu_ps(to, mask, x);
@@ -59,17 +50,6 @@ INLINE void store(float *to, Lanes mask, Floats x)
 INLINE void store_all(float *to, Floats x)
 {
     _mm512_storeu_ps(to, x);
-}
-
-INLINE Floats load_bf16(const bf16 *from, Lanes mask)
-{
-    __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
-}
-
-INLINE void store_bf16(bf16 *to, Lanes mask, Floats x)
-{
-    _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
 /* Stores whole parts, of 0 to 255. */
@@ -211,6 +191,64 @@ INLINE void store_ints(void *to, Ints x)
     _mm512_storeu_si512(to, x);
 }
 
+/* Rows and columns of 32-bit numbers, exchanged. */
+INLINE void transpose(Ints a[LANES], Ints out[LANES])
+{
+    Ints b[LANES];
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i += 2) {
+        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < LANES; i += 4) {
+        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    /* a[4 q + j]: of rows 4 q to 4 q + 3, columns j, j + 4, j + 8 and j + 12. */
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        b[j] = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88);
+        b[4 + j] = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xdd);
+        b[8 + j] = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x88);
+        b[12 + j] = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        out[j] = _mm512_shuffle_i32x4(b[j], b[8 + j], 0x88);
+        out[8 + j] = _mm512_shuffle_i32x4(b[j], b[8 + j], 0xdd);
+        out[4 + j] = _mm512_shuffle_i32x4(b[4 + j], b[12 + j], 0x88);
+        out[12 + j] = _mm512_shuffle_i32x4(b[4 + j], b[12 + j], 0xdd);
+    }
+}
+
+#ifndef WIDE
+
+#define SIDES 1 /* in which pairs, and groups of four bytes, are multiplied: at once */
+
+typedef __mmask32 Halves;
+typedef __m512i Pairs;
+
+#define ALL_HALVES (~0u)
+
+INLINE Floats load_number(const bf16 *from, Lanes mask)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+INLINE void store_number(bf16 *to, Lanes mask, Floats x)
+{
+    _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(x));
+}
+
+INLINE Ints load_halves(Halves mask, const bf16 *from)
+{
+    return _mm512_maskz_loadu_epi16(mask, from);
+}
+
 INLINE Pairs pairs_of(Ints x)
 {
     return x;
@@ -245,39 +283,6 @@ INLINE Ints add_side(int narrow, Ints acc, Ints weights, Ints inputs)
     return acc;
 }
 
-/* Rows and columns of 32-bit numbers, exchanged. */
-INLINE void transpose(Ints a[LANES], Ints out[LANES])
-{
-    Ints b[LANES];
-#pragma GCC unroll 8
-    for (int i = 0; i < LANES; i += 2) {
-        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < LANES; i += 4) {
-        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
-        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
-    /* a[4 q + j]: of rows 4 q to 4 q + 3, columns j, j + 4, j + 8 and j + 12. */
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        b[j] = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88);
-        b[4 + j] = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xdd);
-        b[8 + j] = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x88);
-        b[12 + j] = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0xdd);
-    }
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        out[j] = _mm512_shuffle_i32x4(b[j], b[8 + j], 0x88);
-        out[8 + j] = _mm512_shuffle_i32x4(b[j], b[8 + j], 0xdd);
-        out[4 + j] = _mm512_shuffle_i32x4(b[4 + j], b[12 + j], 0x88);
-        out[12 + j] = _mm512_shuffle_i32x4(b[4 + j], b[12 + j], 0xdd);
-    }
-}
-
 /* Two vectors number by number: what begins with their first halves, and with their second. */
 INLINE void interleave(Ints one, Ints two, Ints *first, Ints *second)
 {
@@ -288,5 +293,7 @@ INLINE void interleave(Ints one, Ints two, Ints *first, Ints *second)
     *first = _mm512_permutex2var_epi16(one, low, two);
     *second = _mm512_permutex2var_epi16(one, high, two);
 }
+
+#endif
 
 #endif

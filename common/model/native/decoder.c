@@ -1,7 +1,7 @@
 /* One pass of a batch through a model: see `decoder.h`.
 
-   Residuals, norms, scores and sums are float32; what products read and what the cache holds is
-   bfloat16. A row's arithmetic depends on that row and on the keys it sees alone. */
+   Residuals, norms, scores and sums are float32; what products read and what the cache holds are
+   numbers of the decoder's type. A row's arithmetic depends on that row and on the keys it sees alone. */
 
 #include "decoder.h"
 
@@ -25,15 +25,15 @@ typedef struct {
     const Batch *batch;
     const Layer *layer;
     const Product *product;               /* that is multiplied by next, as follows */
-    const bf16 *from;                     /* [count, from_step] */
+    const Number *from;                   /* [count, from_step] */
     float *to;                            /* [count, to_step] */
     long count, from_step, to_step, adds; /* adds: whether to what is there */
     float *x;                             /* residuals, [rows, hidden] */
     float *y;                             /* what a product made, [rows, y_step] */
-    bf16 *a;                              /* what a product reads, [rows, a_step] */
+    Number *a;                            /* what a product reads, [rows, a_step] */
     float *wanted_x;                      /* both of wanted rows alone */
-    bf16 *wanted_a;
-    bf16 *queries;                        /* [rows, heads * size] */
+    Number *wanted_a;
+    Number *queries;                      /* [rows, heads * size] */
     char *laid;                           /* rows that are laid out, [rows, laid_bytes] */
     float *scales;                        /* theirs, [rows] */
     int64_t *positions, *slots;           /* [rows]; of the latter, where keys are written */
@@ -74,19 +74,19 @@ static float inverse_rms(const float *x, long size, float epsilon)
     return 1.0f / sqrtf(sum_of(squares) / size + epsilon);
 }
 
-/* x / rms(x) * weight, as bfloat16. */
-static void normed(const float *x, const float *weight, long size, float epsilon, bf16 *out)
+/* x / rms(x) * weight. */
+static void normed(const float *x, const float *weight, long size, float epsilon, Number *out)
 {
     Floats inverse = every(inverse_rms(x, size, epsilon));
     for (long at = 0; at < size; at += LANES) {
         Lanes mask = first_lanes(size - at);
-        store_bf16(out + at, mask, load(mask, x + at) * inverse * load(mask, weight + at));
+        store_number(out + at, mask, load(mask, x + at) * inverse * load(mask, weight + at));
     }
 }
 
 /* Turns one head by its position, as `rotate_half` does; normed before where the model does so. */
 static void turned(const Model *model, const float *norm, long position, const float *head,
-                   bf16 *out)
+                   Number *out)
 {
     long size = model->size, half = size / 2;
     const float *cos = model->cos + position * size, *sin = model->sin + position * size;
@@ -100,19 +100,19 @@ static void turned(const Model *model, const float *norm, long position, const f
         Floats low = first * load(mask, cos + at), high = second * load(mask, cos + half + at);
         low = fnmadd(second, load(mask, sin + at), low);
         high = fmadd(first, load(mask, sin + half + at), high);
-        store_bf16(out + at, mask, low);
-        store_bf16(out + half + at, mask, high);
+        store_number(out + at, mask, low);
+        store_number(out + half + at, mask, high);
     }
 }
 
 /* silu(gate) * up of one row. */
-static void gated(const float *both, long size, bf16 *out)
+static void gated(const float *both, long size, Number *out)
 {
     for (long at = 0; at < size; at += LANES) {
         Lanes mask = first_lanes(size - at);
         Floats gate = load(mask, both + at);
         Floats silu = gate / (every(1.0f) + exp_of(every(0.0f) - gate));
-        store_bf16(out + at, mask, silu * load(mask, both + size + at));
+        store_number(out + at, mask, silu * load(mask, both + size + at));
     }
 }
 
@@ -127,8 +127,8 @@ static void embed(void *what, Part part)
     PART_OF(pass->rows)
         for (long at = 0; at < hidden; at += LANES) {
             Lanes mask = first_lanes(hidden - at);
-            const bf16 *from = pass->model->embeddings + pass->batch->ids[i] * hidden + at;
-            store(pass->x + i * hidden + at, mask, load_bf16(from, mask));
+            const Number *from = pass->model->embeddings + pass->batch->ids[i] * hidden + at;
+            store(pass->x + i * hidden + at, mask, load_number(from, mask));
         }
 }
 
@@ -155,12 +155,12 @@ static void turn(void *what, Part part)
         for (long head = 0; head < heads; head++)
             turned(model, layer->q_norm, position, row + head * size,
                    pass->queries + (i * heads + head) * size);
-        bf16 *slot = layer->cache + pass->slots[i] * kv_heads * 2 * size;
+        Number *slot = layer->cache + pass->slots[i] * kv_heads * 2 * size;
         for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
             turned(model, layer->k_norm, position, keys + head * size, slot);
             for (long at = 0; at < size; at += LANES) {
                 Lanes mask = first_lanes(size - at);
-                store_bf16(slot + size + at, mask, load(mask, values + head * size + at));
+                store_number(slot + size + at, mask, load(mask, values + head * size + at));
             }
         }
     }
@@ -397,10 +397,10 @@ static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, ch
     long queries = (ROWS_TOGETHER * heads + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     long step = tile_step(longest);
     Desk found = {.scores = taken(room, used, queries * step * sizeof(float))};
-    found.weights = taken(room, used, larger(queries, HEADS_TOGETHER) * step * sizeof(bf16));
+    found.weights = taken(room, used, larger(queries, HEADS_TOGETHER) * step * sizeof(Number));
     if (tiled) {
-        found.queries = taken(room, used, queries * spans * SPAN * sizeof(bf16));
-        found.values = taken(room, used, step / SPAN * SPAN_VALUES * sizeof(bf16));
+        found.queries = taken(room, used, queries * spans * SPAN * sizeof(Number));
+        found.values = taken(room, used, step / SPAN * SPAN_VALUES * sizeof(Number));
         found.turned = taken(room, used, spans * LANES * sizeof *found.turned);
     }
     if (room)
@@ -506,7 +506,7 @@ void decoder_close(Decoder *decoder)
 }
 
 /* Multiplies rows by a matrix; what comes out goes to others or is added to them. */
-static void product(Decoder *decoder, Pass *pass, const Product *by, long count, const bf16 *from,
+static void product(Decoder *decoder, Pass *pass, const Product *by, long count, const Number *from,
                     long from_step, float *to, long to_step, int adds)
 {
     pass->product = by;
@@ -664,11 +664,11 @@ int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t
     for (long i = 0; i < count; i++)
         if (from[i] < 0 || from[i] >= model->slots || to[i] < 0 || to[i] >= model->slots)
             return OUT_OF_RANGE;
-    bf16 *held = roomy(&decoder->room, count * width * sizeof *held);
+    Number *held = roomy(&decoder->room, count * width * sizeof *held);
     if (!held)
         return OUT_OF_MEMORY;
     for (long layer = 0; layer < model->layers; layer++) {
-        bf16 *cache = model->layer[layer].cache;
+        Number *cache = model->layer[layer].cache;
         for (long i = 0; i < count; i++)
             memcpy(held + i * width, cache + from[i] * width, width * sizeof *held);
         for (long i = 0; i < count; i++)
@@ -681,7 +681,7 @@ typedef struct {
     const Product *products; /* of one shape */
     long count, rows;
     int tiled;
-    const bf16 *x;   /* [count, rows, in] */
+    const Number *x;   /* [count, rows, in] */
     float *y;        /* [count, rows, out] */
     char *laid;      /* the rows laid out, [count, rows, laid_bytes] */
     float *scales;   /* [count, rows] */
@@ -730,7 +730,7 @@ static size_t lay_stack(Stack *stack, int threads, char *room)
 }
 
 int decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
-                     const bf16 *x, float *y)
+                     const Number *x, float *y)
 {
     Stack stack = {.products = products, .count = count, .rows = rows, .x = x, .y = y};
     stack.tiled = decoder->tiled;

@@ -8,17 +8,19 @@
 #include <stdint.h>
 
 #include "draw.h"
+#include "number.h"
 #include "workers.h"
 
 /* A matrix [out, in], packed in blocks of 64 outputs, the last one padded.
 
    Of bfloat16: for each pair of inputs, those two weights of every output of the block; `in` is
    even. They may be squeezed, see `squeezed.h`, where the decoder has tiles. Of int8: for each four
-   inputs their four weights; each output has a scale, and the sum of its weights. */
+   inputs their four weights; each output has a scale, and the sum of its weights. Of float32, in a
+   decoder of its own: for each input its weight of every output of the block. */
 typedef struct {
     const void *packed;
     const float *bias;   /* [out], or NULL */
-    const float *scales; /* [out]; NULL where the weights are bfloat16 */
+    const float *scales; /* [out]; NULL where the weights are not int8 */
     const int32_t *sums; /* [out]; the same */
     const int32_t *stray_starts; /* [slabs + 1]: where those of each slab begin; NULL where weights
                                     are not squeezed */
@@ -31,7 +33,7 @@ typedef struct {
     Product qkv, out, gate_up, down;
     const float *attention_norm, *mlp_norm; /* [hidden] */
     const float *q_norm, *k_norm;           /* [size], or NULL */
-    uint16_t *cache;                        /* [slots, kv_heads, 2 * size]: keys beside values */
+    Number *cache;                          /* [slots, kv_heads, 2 * size]: keys beside values */
     int64_t window;                         /* keys a row sees, itself included; 0: all */
 } Layer;
 
@@ -39,7 +41,7 @@ typedef struct {
     int64_t hidden, heads, kv_heads, size, inner, layers;
     int64_t vocab, positions, slots; /* how many there are */
     float epsilon, scale;
-    const uint16_t *embeddings; /* [V, hidden] */
+    const Number *embeddings; /* [V, hidden] */
     const float *cos, *sin;     /* [positions, size] */
     const float *norm;          /* [hidden] */
     Product head;
@@ -61,7 +63,7 @@ typedef struct {
     const int64_t *behind;        /* [tails[runs]] */
     const int64_t *wanted;        /* [wanted_rows]: rows, no more than there are */
     float *logits;                /* [wanted_rows, V] */
-    uint16_t *states;             /* [wanted_rows, hidden] */
+    Number *states;               /* [wanted_rows, hidden] */
     int64_t *likeliest;           /* [wanted_rows]: ids of the largest logits; or NULL */
 } Batch;
 
@@ -71,7 +73,7 @@ typedef struct {
 typedef struct {
     int64_t *words;
     float *logits;
-    uint16_t *states;
+    Number *states;
 } Request;
 
 /* What calls return; 0 where all is well. */
@@ -175,24 +177,24 @@ int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t
 
 /* y = W x + b, for each of some matrices of one shape with rows of its own.
 
-   x: [count, rows, in], bfloat16; y: [count, rows, out]. */
+   x: [count, rows, in]; y: [count, rows, out]. */
 int decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
-                     const uint16_t *x, float *y);
+                     const Number *x, float *y);
 
 /* Medusa's heads; see `common/model/medusa.py`. */
 typedef struct {
     const Product *first;    /* the first blocks of all heads */
     const Product *blocks;   /* [later, count] */
     const Product *output;   /* [count], or one that all share */
-    const uint16_t *vectors; /* [tokens, size]; NULL where heads do not see the chosen token */
+    const Number *vectors;   /* [tokens, size]; NULL where heads do not see the chosen token */
     const float *factors;    /* [tokens]: what vectors are multiplied by */
     int64_t count, later, size, tokens, shared;
 } Heads;
 
 /* The logits of all heads at some states, in the light of the tokens chosen from them.
 
-   states: [rows, size], bfloat16; chosen: [rows]; logits: [count, rows, out]. */
-int decoder_guess(Decoder *decoder, const Heads *heads, long rows, const uint16_t *states,
+   states: [rows, size]; chosen: [rows]; logits: [count, rows, out]. */
+int decoder_guess(Decoder *decoder, const Heads *heads, long rows, const Number *states,
                   const int64_t *chosen, float *logits);
 
 #endif

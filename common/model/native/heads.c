@@ -6,36 +6,36 @@
 #include "decoder.h"
 #include "vector.h"
 
-/* x + silu(y), as bfloat16. */
-static void stepped(const bf16 *x, const float *y, long size, bf16 *out)
+/* x + silu(y). */
+static void stepped(const Number *x, const float *y, long size, Number *out)
 {
     for (long at = 0; at < size; at += LANES) {
         Lanes mask = first_lanes(size - at);
         Floats inner = load(mask, y + at);
         Floats silu = inner / (every(1.0f) + exp_of(every(0.0f) - inner));
-        store_bf16(out + at, mask, load_bf16(x + at, mask) + silu);
+        store_number(out + at, mask, load_number(x + at, mask) + silu);
     }
 }
 
 /* A row that the first block reads: a state, and the vector of the token chosen from it. */
-static void seen(const Heads *heads, const bf16 *state, int64_t token, bf16 *out)
+static void seen(const Heads *heads, const Number *state, int64_t token, Number *out)
 {
     long size = heads->size;
     memcpy(out, state, size * sizeof *out);
     if (!heads->vectors)
         return;
-    const bf16 *vector = heads->vectors + token * size;
+    const Number *vector = heads->vectors + token * size;
     Floats factor = every(heads->factors[token]);
     for (long at = 0; at < size; at += LANES) {
         Lanes mask = first_lanes(size - at);
-        store_bf16(out + size + at, mask, load_bf16(vector + at, mask) * factor);
+        store_number(out + size + at, mask, load_number(vector + at, mask) * factor);
     }
 }
 
 /* What heads compute on their way. */
 typedef struct {
-    bf16 *seen; /* [rows, first's inputs] */
-    bf16 *x;    /* [heads, rows, inputs]: of the blocks after the first, and of the output */
+    Number *seen; /* [rows, first's inputs] */
+    Number *x;    /* [heads, rows, inputs]: of the blocks after the first, and of the output */
     float *y;   /* [rows, heads * size], then [heads, rows, size] */
 } Inside;
 
@@ -43,18 +43,19 @@ typedef struct {
 static int lay_inside(const Heads *heads, long rows, long inputs, Inside *inside)
 {
     long blocks = heads->count * rows;
-    size_t seen_bytes = rows * heads->first->in * sizeof(bf16);
-    size_t x_bytes = blocks * inputs * sizeof(bf16), y_bytes = blocks * heads->size * sizeof(float);
+    size_t seen_bytes = rows * heads->first->in * sizeof(Number);
+    size_t x_bytes = blocks * inputs * sizeof(Number);
+    size_t y_bytes = blocks * heads->size * sizeof(float);
     char *room = calloc(1, seen_bytes + x_bytes + y_bytes);
     if (!room)
         return OUT_OF_MEMORY;
     inside->y = (float *)room;
-    inside->x = (bf16 *)(room + y_bytes);
-    inside->seen = (bf16 *)(room + y_bytes + x_bytes);
+    inside->x = (Number *)(room + y_bytes);
+    inside->seen = (Number *)(room + y_bytes + x_bytes);
     return 0;
 }
 
-int decoder_guess(Decoder *decoder, const Heads *heads, long rows, const bf16 *states,
+int decoder_guess(Decoder *decoder, const Heads *heads, long rows, const Number *states,
                   const int64_t *chosen, float *logits)
 {
     long size = heads->size, count = heads->count, inputs = heads->output->in;

@@ -35,6 +35,9 @@ BLOCK_OUTPUTS = 64
 VECTORS = ("avx512", "avx2")
 """What a decoder may have been built for, the widest first."""
 
+_OF_TYPE = {torch.bfloat16: "", torch.float32: "_float32"}
+"""What a decoder's name ends with, by the type of its weights; there are none of others."""
+
 _OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
 
 
@@ -164,6 +167,7 @@ class Decoder:
     Args:
         threads: Of a pass, the caller's among them.
         most_threads: Of a large one; 0 for no more than of others.
+        dtype: Of weights that are not rounded to int8, and of what they are multiplied with.
         tiles: Whether to multiply by the processor's tiles, where it has them.
         shared_cache: Bytes of the cache that processors share; what the system says where None.
     """
@@ -173,10 +177,11 @@ class Decoder:
         threads: int,
         most_threads: int = 0,
         *,
+        dtype: torch.dtype = torch.bfloat16,
         tiles: bool = True,
         shared_cache: int | None = None,
     ) -> None:
-        self._library = found = _library()
+        self._library = found = _library(dtype)
         cache = _shared_cache() if shared_cache is None else shared_cache
         self.tiles = tiles and bool(found.decoder_has_tiles())
         """Whether it multiplies by tiles."""
@@ -226,7 +231,7 @@ class Decoder:
         _check(self._library.decoder_move(self._handle, model, count, sources, targets))
 
     def multiply(self, products: Array[Product], rows: int, x: int, y: int) -> None:
-        """Multiplies so many bfloat16 rows for each matrix; float32 rows go to another address."""
+        """Multiplies so many rows for each matrix; float32 rows go to another address."""
         count = len(products)
         _check(self._library.decoder_multiply(self._handle, products, count, rows, x, y))
 
@@ -287,10 +292,10 @@ def draw(logits: Tensor, drawings: Sequence[Drawing], best: int) -> tuple[np.nda
     return ids, scores
 
 
-def instructions() -> str:
-    """What the decoder computes with: amx, avx512 or avx2, of which each sums bfloat16 in an order
+def instructions(dtype: torch.dtype = torch.bfloat16) -> str:
+    """What the decoder of a type computes with: amx, avx512 or avx2, of which each sums in an order
     of its own. Empty where it was not built, or this processor cannot run it."""
-    used = build()
+    used = build(dtype)
     if used is None:
         return ""
     vectors, library = used
@@ -315,23 +320,25 @@ def _check(status: int) -> None:
 
 
 @cache
-def build() -> tuple[str, ctypes.CDLL] | None:
+def build(dtype: torch.dtype = torch.bfloat16) -> tuple[str, ctypes.CDLL] | None:
     """The widest vectors that a decoder was built for and this processor has, and that decoder."""
-    built = ((vectors, opened(vectors)) for vectors in VECTORS)
+    built = ((vectors, opened(vectors, dtype)) for vectors in VECTORS)
     return next(((vectors, library) for vectors, library in built if library), None)
 
 
-def opened(vectors: str) -> ctypes.CDLL | None:
+def opened(vectors: str, dtype: torch.dtype = torch.bfloat16) -> ctypes.CDLL | None:
     """The decoder for such vectors, where it was built and this processor can run it."""
-    spec = find_spec(f"common.model.native._{vectors}")
+    if dtype not in _OF_TYPE:
+        return None
+    spec = find_spec(f"common.model.native._{vectors}{_OF_TYPE[dtype]}")
     if spec is None or spec.origin is None:
         return None
     library = ctypes.CDLL(spec.origin)
     return _declared(library) if library.decoder_supported() else None
 
 
-def _library() -> ctypes.CDLL:
-    used = build()
+def _library(dtype: torch.dtype = torch.bfloat16) -> ctypes.CDLL:
+    used = build(dtype)
     assert used is not None
     return used[1]
 

@@ -43,14 +43,15 @@ class Room:
         rows: How many there is room for.
         vocab_size: Logits of each.
         hidden: Numbers of each state.
+        dtype: Of states.
     """
 
-    def __init__(self, rows: int, vocab_size: int, hidden: int) -> None:
+    def __init__(self, rows: int, vocab_size: int, hidden: int, dtype: torch.dtype) -> None:
         self.rows = rows
         """How many there is room for."""
         self.logits = torch.empty(rows, vocab_size)
         """`[rows, V]`."""
-        self.states = torch.empty(rows, hidden, dtype=torch.bfloat16)
+        self.states = torch.empty(rows, hidden, dtype=dtype)
         """`[rows, hidden]`."""
         self.logits_at, self.states_at = self.logits.data_ptr(), self.states.data_ptr()
         """Where they begin."""
@@ -90,18 +91,19 @@ class Rooms:
     Args:
         vocab_size: Logits of a row.
         hidden: Numbers of its state.
+        dtype: Of states.
     """
 
-    def __init__(self, vocab_size: int, hidden: int) -> None:
-        self._sizes = vocab_size, hidden
-        self._kept = Room(1, *self._sizes)
+    def __init__(self, vocab_size: int, hidden: int, dtype: torch.dtype) -> None:
+        self._what = vocab_size, hidden, dtype
+        self._kept = Room(1, *self._what)
         self._last: Callable[[], Written | None] = lambda: None  # what was written there
 
     def take(self, rows: int) -> tuple[Room, Written]:
         """Room for so many rows, and what will have been written there."""
         room = self._kept
         if rows > room.rows or room.shown or self._last() is not None:
-            room = Room(max(rows, 1), *self._sizes)
+            room = Room(max(rows, 1), *self._what)
         written = Written(room, rows)
         if room.rows <= _KEPT_ROWS:
             self._kept, self._last = room, weakref.ref(written)

@@ -71,8 +71,9 @@ class NativeModel:
         most_threads: int = 0,
     ) -> None:
         self._quantize = quantize
-        self._decoder = Decoder(torch.get_num_threads(), most_threads)
         inner = original.model
+        dtype = inner.embed_tokens.weight.dtype
+        self._decoder = Decoder(torch.get_num_threads(), most_threads, dtype=dtype)
         self._context, self._pool = context, context.pool
         self._kept: list[Tensor] = []  # what the structures point to
         self._matrices: list[PackedMatrix] = []
@@ -80,7 +81,7 @@ class NativeModel:
         attention, mlp = inner.layers[0].self_attn, inner.layers[0].mlp
         self._embeddings: Tensor = inner.embed_tokens.weight.data  # [V, hidden]
         vocab_size, hidden = original.lm_head.weight.shape
-        self._addresses, self._rooms = Addresses(), Rooms(vocab_size, hidden)
+        self._addresses, self._rooms = Addresses(), Rooms(vocab_size, hidden, dtype)
         size = attention.head_dim
         heads, kv_heads = head_counts(attention)
         self._shape = LayerShape(kv_heads, size, size)
@@ -280,14 +281,13 @@ def _limits(limits: Sequence[Limit]) -> tuple[Any, object]:
 
 
 def can_run(model: Any) -> bool:
-    """Whether the decoder is there and knows every layer of a model on CPU."""
-    if not instructions() or not can_fuse(model):
+    """Whether a decoder of its type is there and knows every layer of a model on CPU."""
+    if not can_fuse(model) or not instructions(model.lm_head.weight.dtype):
         return False
     attention, mlp = model.model.layers[0].self_attn, model.model.layers[0].mlp
     inputs = (model.lm_head, attention.o_proj, mlp.down_proj)
     return (
-        model.lm_head.weight.dtype == torch.bfloat16
-        and model.lm_head.bias is None
+        model.lm_head.bias is None
         and all(layer.weight.shape[1] % 2 == 0 for layer in inputs)
         and attention.head_dim % 2 == 0
     )

@@ -20,7 +20,7 @@ class NativeProducts:
 
     Args:
         decoder: Whose threads multiply.
-        weights: bfloat16, `[K, out, in]`.
+        weights: Of the decoder's type, `[K, out, in]`.
         biases: `[K, out]` or None.
         quantize: Whether to round weights to int8, and what they are multiplied with.
     """
@@ -49,7 +49,7 @@ class NativeProducts:
         return dtype == torch.bfloat16 and bool(instructions())
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`W x + b`, each matrix with rows of its own: bfloat16 `[K, N, in]` to float32."""
+        """`W x + b`, each matrix with rows of its own: `[K, N, in]` to float32."""
         missing = self.products[0].inputs - x.shape[2]
         x = F.pad(x, (0, missing)) if missing else x.contiguous()
         y = torch.empty(*x.shape[:2], self._outputs)
@@ -61,7 +61,7 @@ class PackedMatrix:
     """One matrix as the decoder reads it.
 
     Args:
-        weight: bfloat16, `[out, in]`; not kept.
+        weight: Of the decoder's type, `[out, in]`; not kept.
         bias: `[out]` or None.
         quantize: Whether to round the weights to int8.
         squeezes: Whether the decoder reads squeezed weights, which are less and as exact.
@@ -79,7 +79,7 @@ class PackedMatrix:
             weight, self._scales = round_weight(weight)
             self._sums = weight.sum(1, dtype=torch.int32)
         else:
-            if inputs % 2:  # rows are padded likewise
+            if inputs * weight.itemsize % 4:  # rows are padded likewise
                 weight = F.pad(weight, (0, 1))
             squeezed = squeeze(weight) if squeezes else None
         self._packed = _PAGES.copy(squeezed.packed if squeezed else _packed(weight))
@@ -99,7 +99,7 @@ class PackedMatrix:
 
 
 def _packed(weight: Tensor) -> Tensor:
-    """Packs a matrix of bfloat16 or int8. # [out, in] -> [blocks, groups of inputs, 64, inputs]
+    """Packs a matrix. # [out, in] -> [blocks, groups of inputs, 64, inputs]
 
     A group of inputs has four bytes; what is missing of outputs and inputs is 0.
     """

@@ -16,7 +16,7 @@
 #define ZERO 128     /* what stands for 0 in a row of 8-bit numbers, which have no sign */
 #define LEAST 1e-30f /* scale of what is zero all over */
 
-/* Rows to multiply: bfloat16, or 8 bits with a scale for each row.
+/* Rows to multiply: numbers, or 8 bits with a scale for each row.
 
    Where sides are multiplied by themselves, they are laid out as a tile of rows reads them: of each
    group the sides of every row, in four bytes each. */
@@ -29,7 +29,7 @@ typedef struct {
 /* Groups of inputs: four bytes of a row each. */
 INLINE long groups_in(int narrow, long inputs)
 {
-    return narrow ? (inputs + 3) / 4 : inputs / 2;
+    return narrow ? (inputs + 3) / 4 : inputs / TOGETHER;
 }
 
 INLINE long groups_of(int narrow, const Product *product)
@@ -80,22 +80,23 @@ INLINE long laid_bytes(int narrow, long inputs)
 }
 
 /* Rounds a row to 8 bits; returns its scale. */
-static float narrowed(const bf16 *x, long inputs, uint8_t *out)
+static float narrowed(const Number *x, long inputs, uint8_t *out)
 {
     Floats top = every(0.0f);
     for (long at = 0; at < inputs; at += LANES)
-        top = larger_of(top, without_sign(load_bf16(x + at, first_lanes(inputs - at))));
+        top = larger_of(top, without_sign(load_number(x + at, first_lanes(inputs - at))));
     float scale = largest_of(top);
     scale = (scale > LEAST ? scale : LEAST) * (1.0f / STEPS);
     for (long at = 0; at < inputs; at += LANES) {
-        Floats steps = load_bf16(x + at, first_lanes(inputs - at)) / every(scale);
+        Floats steps = load_number(x + at, first_lanes(inputs - at)) / every(scale);
         store_bytes(out + at, steps + every(ZERO + 0.5f)); /* conversion cuts off */
     }
     return scale;
 }
 
 /* Lays a row out, at a place of a tile of so many; returns its scale. */
-static float lay_row(int narrow, long inputs, const bf16 *from, long place, long count, char *tile)
+static float lay_row(int narrow, long inputs, const Number *from, long place, long count,
+                     char *tile)
 {
 #if SIDES == 1
     return narrowed(from, inputs, (uint8_t *)tile + place * narrow_step(inputs));
@@ -113,8 +114,8 @@ static float lay_row(int narrow, long inputs, const bf16 *from, long place, long
 }
 
 /* Lays a tile of rows out: see `Rows`. */
-static void lay_tile(int narrow, long inputs, const bf16 *from, long from_step, long count, long t,
-                     char *to, float *scales)
+static void lay_tile(int narrow, long inputs, const Number *from, long from_step, long count,
+                     long t, char *to, float *scales)
 {
     long row = count * t / row_tiles(count), end = count * (t + 1) / row_tiles(count);
     char *tile = to + row * laid_bytes(narrow, inputs);
@@ -123,12 +124,12 @@ static void lay_tile(int narrow, long inputs, const bf16 *from, long from_step, 
 }
 
 /* Rows as products read them: laid out, where that was needed. */
-INLINE Rows rows_of(int narrow, long inputs, const bf16 *from, long from_step, const char *laid,
+INLINE Rows rows_of(int narrow, long inputs, const Number *from, long from_step, const char *laid,
                     const float *scales)
 {
     if (laid_out(narrow))
         return (Rows){laid, scales, laid_bytes(narrow, inputs)};
-    return (Rows){from, NULL, from_step * (long)sizeof(bf16)};
+    return (Rows){from, NULL, from_step * (long)sizeof(Number)};
 }
 
 #endif

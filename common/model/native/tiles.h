@@ -5,7 +5,7 @@
 
 #define FEW_NARROW_ROWS 2 /* of 8-bit numbers, that are faster by vectors, with the same sums */
 
-#ifdef __AVX512BF16__
+#if defined(__AVX512BF16__) && !defined(WIDE)
 
 #include "attention_by_tiles.h"
 #include "squeezed_by_tiles.h"
@@ -50,7 +50,7 @@ static void multiply_tiled(int narrow, const Product *product, long count, const
 }
 
 static void attend_by_tiles(const Model *model, const Layer *layer, long kv_head,
-                            const Stretch *stretch, const bf16 *queries, bf16 *out,
+                            const Stretch *stretch, const Number *queries, Number *out,
                             long out_step, const Desk *desk, Ahead *ahead)
 {
     __builtin_unreachable();

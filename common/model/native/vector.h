@@ -10,21 +10,24 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "number.h"
+
 #define CACHE_LINE 64
 #define TILE_ROWS 16 /* of a tile register, where there are such */
 #define AHEAD 16384  /* bytes by which weights are fetched before they are needed */
 
 #define INLINE static inline __attribute__((always_inline))
 
-typedef uint16_t bf16;
-
 #ifdef __AVX512BF16__
 #include "avx512.h"
 #else
 #include "avx2.h"
 #endif
+#ifdef WIDE
+#include "wide.h"
+#endif
 
-#define PAIR_LANES (2 * LANES) /* bfloat16 values of a vector */
+#define NUMBERS (TOGETHER * LANES) /* of a vector */
 
 /* Lanes below a count. */
 INLINE Lanes first_lanes(long count)
@@ -32,10 +35,10 @@ INLINE Lanes first_lanes(long count)
     return count >= LANES ? ALL_LANES : (Lanes)((1u << (count > 0 ? count : 0)) - 1);
 }
 
-/* Numbers below a count, of a vector of bfloat16. */
+/* Numbers below a count, of a vector of them. */
 INLINE Halves first_halves(long count)
 {
-    return count >= PAIR_LANES ? ALL_HALVES : (Halves)((1u << count) - 1);
+    return count >= NUMBERS ? ALL_HALVES : (Halves)((1u << count) - 1);
 }
 
 /* 2^x to about one unit in the last place, for x of 0 or less; 0 far below, so that masked lanes

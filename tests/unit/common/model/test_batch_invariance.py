@@ -36,6 +36,7 @@ KINDS = ("llama", "mistral-bfloat16", "gemma2", "qwen3_moe", "gpt2", "gpt2-int8"
         "float32-threads",
         "bfloat16-more",
         "bfloat16-torch",
+        "float32-torch",
         "bfloat16-int8",
         "bfloat16-int4",
         *KINDS,

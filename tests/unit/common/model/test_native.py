@@ -18,6 +18,7 @@ from torch import Tensor
 from common.model import kernels
 from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
+from common.model.loader import Dtype
 from common.model.native import (
     Decoder,
     NativeModel,
@@ -50,6 +51,10 @@ def _vectors(request: pytest.FixtureRequest) -> Iterator[None]:
     library.build.cache_clear()
 
 
+TILES = [False, True] if instructions() == "amx" else [False]
+WEIGHTS = [(False, torch.bfloat16), (True, torch.bfloat16), (False, torch.float32)]
+"""Whether they are rounded to int8, and their type."""
+
 LENGTH = 300
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -67,6 +72,16 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_in_float32_it_is_the_model(name: str, tmp_path: Path) -> None:
+    kind, sizes = SHAPES[name]
+    directory = tiny_models.save(kind, tmp_path, **sizes, initializer_range=0.1)
+    native = runner(directory, "float32")
+    assert isinstance(native.loaded.forward, NativeModel)
+    found, expected = _logits(native), _logits(_through_torch(directory, "none", "float32"))
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("quantize", ["none", "int8"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_the_model(name: str, quantize: Quantize, tmp_path: Path) -> None:
@@ -78,25 +93,25 @@ def test_it_is_the_model(name: str, quantize: Quantize, tmp_path: Path) -> None:
     directory = tiny_models.save(kind, tmp_path, **sizes, initializer_range=0.1)
     native = runner(directory, "bfloat16", quantize=quantize)
     assert isinstance(native.loaded.forward, NativeModel)
-    exact = _logits(runner(directory, "float32"))
+    exact = _logits(_through_torch(directory, "none", "float32"))
     error = (_logits(native) - exact).abs().mean()
     torchs = (_logits(_through_torch(directory, quantize)) - exact).abs().mean()
     assert error < torchs * (1.0 if quantize == "none" else 1.1 if integer_products() else 1.6)
 
 
-@pytest.mark.parametrize("tiles", [False, True])
+@pytest.mark.parametrize("tiles", TILES)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 2, 4, 7, 8, 13, 14, 15, 40])
 @pytest.mark.parametrize("inputs", [38, 39, 64])
-@pytest.mark.parametrize("quantize", [False, True])
+@pytest.mark.parametrize(("quantize", "dtype"), WEIGHTS)
 def test_a_product_is_the_sum_over_inputs(
-    quantize: bool, inputs: int, rows: int, threads: int, tiles: bool
+    quantize: bool, dtype: torch.dtype, inputs: int, rows: int, threads: int, tiles: bool
 ) -> None:
     generator = torch.Generator().manual_seed(rows)
-    weights = torch.randn(3, 100, inputs, generator=generator).bfloat16()
+    weights = torch.randn(3, 100, inputs, generator=generator).to(dtype)
     biases = torch.randn(3, 100, generator=generator)
-    x = torch.randn(3, rows, inputs, generator=generator).bfloat16()
-    decoder = Decoder(threads, tiles=tiles)
+    x = torch.randn(3, rows, inputs, generator=generator).to(dtype)
+    decoder = Decoder(threads, dtype=dtype, tiles=tiles)
     products = NativeProducts(decoder, weights, biases, quantize=quantize)
     left, right = x.float(), weights.float()
     if quantize:
@@ -109,20 +124,20 @@ def test_a_product_is_the_sum_over_inputs(
 
 @pytest.mark.parametrize("scale", [1.0, 1e-19], ids=["normal", "denormal"])
 @pytest.mark.parametrize("inputs", [38, 320, 432])
-@pytest.mark.parametrize("tiles", [False, True])
-@pytest.mark.parametrize("quantize", [False, True])
+@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize(("quantize", "dtype"), WEIGHTS)
 def test_the_bits_of_a_row_are_its_own(
-    quantize: bool, tiles: bool, inputs: int, scale: float
+    quantize: bool, dtype: torch.dtype, tiles: bool, inputs: int, scale: float
 ) -> None:
     """Few rows may go another way than many: every sum is made in one order all the same."""
     generator = torch.Generator().manual_seed(inputs)
 
     def values(*shape: int) -> Tensor:
         powers = torch.randint(-20, 5, shape, generator=generator)
-        return (scale * torch.randn(*shape, generator=generator) * 2.0**powers).bfloat16()
+        return (scale * torch.randn(*shape, generator=generator) * 2.0**powers).to(dtype)
 
     products = NativeProducts(
-        Decoder(1, tiles=tiles), values(1, 100, inputs), None, quantize=quantize
+        Decoder(1, dtype=dtype, tiles=tiles), values(1, 100, inputs), None, quantize=quantize
     )
     x = values(1, 20, inputs)
     together = products(x)
@@ -199,9 +214,10 @@ def test_of_equal_logits_the_lower_come_first_wherever_they_stand(
     assert ids == expected + [0] * (best - len(expected))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("levels", [0, 1, 4])
-def test_rolling_on_is_step_after_step(levels: int, tmp_path: Path) -> None:
-    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+def test_rolling_on_is_step_after_step(levels: int, dtype: Dtype, tmp_path: Path) -> None:
+    target = runner(tiny_models.save("llama", tmp_path), dtype)
     rolls.is_step_after_step(target, levels)
     rolls.is_step_after_step_behind_a_tree(target, levels)
     rolls.with_draws_is_step_after_step(target, levels)
@@ -324,8 +340,9 @@ def _drawn(target: Runner, ids: list[int], tokens: int, sampling: SamplingParams
     return ids
 
 
-def test_moves_read_before_they_write(tmp_path: Path) -> None:
-    target = runner(tiny_models.save("llama", tmp_path), "bfloat16")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_moves_read_before_they_write(dtype: Dtype, tmp_path: Path) -> None:
+    target = runner(tiny_models.save("llama", tmp_path), dtype)
     for layer in target.pool.layers:
         layer.copy_(torch.arange(len(layer))[:, None, None].expand(layer.shape))
     target.move([(20, 21), (21, 22), (30, 20)])
@@ -350,7 +367,7 @@ def _logits(target: Runner) -> Tensor:
     )
 
 
-def _through_torch(directory: Path, quantize: Quantize) -> Runner:
+def _through_torch(directory: Path, quantize: Quantize, dtype: Dtype = "bfloat16") -> Runner:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "can_run", lambda model: False)
-        return runner(directory, "bfloat16", quantize=quantize)
+        return runner(directory, dtype, quantize=quantize)

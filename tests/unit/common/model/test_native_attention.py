@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.model.loader import Dtype
 from common.model.native import Decoder, NativeModel, instructions, model
 from common.model.runner import Runner
 from common.model.segment import Segment
@@ -31,25 +32,33 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+WAYS = ["bfloat16", "float32", *(["bfloat16 by tiles"] if instructions() == "amx" else [])]
+
+
 @cache
-def _target(shape: str, tiles: bool, threads: int) -> Runner:
+def _target(shape: str, way: str, threads: int) -> Runner:
     kind, sizes = SHAPES[shape]
+    dtype: Dtype = "float32" if way == "float32" else "bfloat16"
+
+    def decoder(_: int, most_threads: int, *, dtype: torch.dtype) -> Decoder:
+        return Decoder(threads, most_threads, dtype=dtype, tiles="tiles" in way)
+
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "Decoder", lambda _, most: Decoder(threads, most, tiles=tiles))
-        return runner(tiny_models.save(kind, Path(directory), **sizes), "bfloat16")
+        patch.setattr(model, "Decoder", decoder)
+        return runner(tiny_models.save(kind, Path(directory), **sizes), dtype)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("tiles", [False, True])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", SHAPES)
 @given(batch=segments(), seed=st.integers(0, 9))
 @settings(max_examples=25)
 def test_a_row_has_the_bits_it_has_alone(
-    shape: str, tiles: bool, threads: int, batch: list[Segment], seed: int
+    shape: str, way: str, threads: int, batch: list[Segment], seed: int
 ) -> None:
     """In chains, in trees, beside texts that begin alike, and beside others on threads of their
     own; nothing else is read."""
-    target = _target(shape, tiles, threads)
+    target = _target(shape, way, threads)
     assert isinstance(target.loaded.forward, NativeModel)
     generator = torch.Generator().manual_seed(seed)
     for layer in target.pool.layers:
