@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -31,6 +32,10 @@ CONTENDERS = {
     "llama": "bench.llama_cpp:LlamaServer",
     "llama-draft": "bench.llama_cpp:LlamaDrafting",
 }
+
+
+STOP_S = 3.0
+"""How long a contender has to end by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +100,9 @@ class Contender:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self._child.communicate()  # it ends with its standard input
-        else:
+        try:
+            self._child.communicate(timeout=STOP_S)  # it ends with its standard input
+        except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.communicate()
 
@@ -110,10 +115,11 @@ class Contender:
         assert self._child.stdin
         assert self._child.stdout
         request = {"prompt_ids": list(prompt_ids), "max_tokens": max_tokens, "seed": seed}
-        try:
+        with suppress(BrokenPipeError):  # one that could not start has said why
             print(json.dumps(request), file=self._child.stdin, flush=True)
+        try:
             answer = json.loads(self._child.stdout.readline())
-        except (BrokenPipeError, ValueError):
+        except ValueError:
             raise StartupError(f"the contender {self._name} died") from None
         if "error" in answer:
             raise StartupError(answer["error"])

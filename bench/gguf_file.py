@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,15 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import AutoConfig, GenerationConfig
 
 from common.errors import StartupError
 
 _ARCHITECTURES = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
 """By `model_type`; what the `gguf` package calls them."""
+
+_ENDS = ("eos", "eot", "eom")
+"""What llama.cpp calls tokens that end a text."""
 
 
 def write(model: Path, dtype: str, path: Path) -> None:
@@ -33,34 +36,36 @@ def write(model: Path, dtype: str, path: Path) -> None:
     except ImportError:
         raise StartupError("llama.cpp reads GGUF files: pip install gguf") from None
 
-    config = json.loads((model / "config.json").read_text("utf-8"))
-    rope = config.get("rope_parameters") or {}
-    kind = config["model_type"]
+    config = AutoConfig.from_pretrained(model, local_files_only=True)
+    kind = config.model_type
     if kind not in _ARCHITECTURES:
         known = ", ".join(_ARCHITECTURES)
         raise StartupError(f"{model.name}: written for llama.cpp are {known}, not {kind}")
-    if rope.get("rope_type", "default") != "default" or config.get("use_sliding_window"):
+    rope, window = config.rope_parameters, getattr(config, "sliding_window", None)
+    if rope.get("rope_type", "default") != "default" or window:
         raise StartupError(f"{model.name}: not written for llama.cpp: scaled RoPE, or a window")
     architecture = getattr(gguf.MODEL_ARCH, _ARCHITECTURES[kind])
-    heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
-    size = config.get("head_dim") or config["hidden_size"] // heads
+    heads, layers = config.num_attention_heads, config.num_hidden_layers
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
     writer.add_block_count(layers)
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(size)
     writer.add_value_length(size)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_dimension_count(size)
-    writer.add_rope_freq_base(rope.get("rope_theta", config.get("rope_theta", 10_000.0)))
-    writer.add_vocab_size(config["vocab_size"])
-    _add_tokens(writer, config)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    _add_tokens(writer, config.vocab_size, _ends(model, config))
     names = gguf.get_tensor_name_map(architecture, layers)
     for name, weight in _weights(model):
-        if config.get("tie_word_embeddings") and name == "lm_head.weight":
+        if name.endswith("rotary_emb.inv_freq"):  # of old checkpoints: it follows from the rest
+            continue
+        if config.tie_word_embeddings and name == "lm_head.weight":
             continue
         if kind == "llama":
             weight = _turned(name, weight, size)
@@ -106,14 +111,26 @@ def _add_tensor(writer: Any, name: str, weight: Tensor) -> None:
         writer.add_tensor(name, weight.numpy())
 
 
-def _add_tokens(writer: Any, config: dict[str, Any]) -> None:
+def _ends(model: Path, config: Any) -> list[int]:
+    """Ids that end a text, as `transformers` finds them."""
+    try:
+        ends = GenerationConfig.from_pretrained(model, local_files_only=True).eos_token_id
+    except OSError:
+        ends = None
+    if ends is None:
+        ends = config.eos_token_id
+    found = ends if isinstance(ends, list) else [ends]
+    if None in found or len(found) > len(_ENDS):
+        raise StartupError(f"{model.name}: llama.cpp takes one to {len(_ENDS)} ends, not {ends}")
+    return found
+
+
+def _add_tokens(writer: Any, vocab_size: int, ends: list[int]) -> None:
     """A vocabulary of names: prompts are ids, and so is what is read of the answer."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list([f"t{index}" for index in range(config["vocab_size"])])
+    writer.add_token_list([f"t{index}" for index in range(vocab_size)])
     writer.add_token_merges(["t 0"])  # there have to be some
     writer.add_add_bos_token(False)
-    for name in ("bos", "eos"):
-        if (index := config.get(f"{name}_token_id")) is not None:
-            first = index[0] if isinstance(index, list) else index
-            getattr(writer, f"add_{name}_token_id")(first)
+    for name, index in zip(_ENDS, ends, strict=False):
+        getattr(writer, f"add_{name}_token_id")(index)

@@ -25,6 +25,10 @@ from launcher.process import tethered
 
 START_S = 300.0
 TICK_S = 0.05
+ANSWER_S = 5.0
+TEXT_S = 600.0
+CONTEXT_TOKENS = 8192
+"""The bench's prompts are short; a cache of a model's own length may be larger than the memory."""
 
 
 class LlamaServer:
@@ -40,17 +44,23 @@ class LlamaServer:
     def __init__(self, loading: Loading) -> None:
         self._temperature = loading.temperature
         self._directory = tempfile.TemporaryDirectory(prefix="paceline-llama-")
+        self._child: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
         self._socket = self._file("server.sock")
         try:
             self._child = self._started(loading)
-            self._wait()
+            self._wait(self._child)
+            for file in Path(self._directory.name).glob("*.gguf"):
+                file.unlink()  # the server has them open, and nobody is left with gigabytes
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Remove the files; the server ends with this process."""
+        """End the server, and remove its files."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
         self._directory.cleanup()
 
     def generate(self, prompt_ids: list[int], max_tokens: int, seed: int) -> Sample:
@@ -67,6 +77,7 @@ class LlamaServer:
                 "cache_prompt": False,
                 "return_tokens": True,
             },
+            TEXT_S,
         )
         timings = done["timings"]
         return Sample(
@@ -78,8 +89,8 @@ class LlamaServer:
     def _started(self, loading: Loading) -> subprocess.Popen[bytes]:
         threads = str(loading.threads)
         command = [
-            *(loading.llama_server, "--model", self._written(loading.target, loading)),
-            *("--host", self._socket, "--parallel", "1"),
+            *(loading.llama_server, "--model", self._written("target", loading.target, loading)),
+            *("--host", self._socket, "--parallel", "1", "--ctx-size", str(CONTEXT_TOKENS)),
             *("--threads", threads, "--threads-batch", threads),
             *(("--device", "none") if loading.device == "cpu" else ()),
             *self._speculation(loading, threads),
@@ -93,38 +104,36 @@ class LlamaServer:
         """Flags of the server that have it guess."""
         return ()
 
-    def _written(self, model: str, loading: Loading) -> str:
+    def _written(self, role: str, model: str, loading: Loading) -> str:
         """A model as a file of the server's."""
-        path = self._file(f"{Path(model).name}.gguf")
+        path = self._file(f"{role}.gguf")
         gguf_file.write(Path(model), loading.dtype, Path(path))
         return path
 
     def _file(self, name: str) -> str:
         return str(Path(self._directory.name) / name)
 
-    def _wait(self) -> None:
+    def _wait(self, child: subprocess.Popen[bytes]) -> None:
         """Waits until the server has loaded its models."""
         until = time.monotonic() + START_S
-        while time.monotonic() < until and self._child.poll() is None:
+        while time.monotonic() < until and child.poll() is None:
             try:
-                self._ask("GET", "/health")
+                self._ask("GET", "/health", None, ANSWER_S)
             except (OSError, http.client.HTTPException):
                 time.sleep(TICK_S)
             else:
                 return
-        self._child.kill()
-        self._child.wait()
         said = Path(self._file("server.log")).read_text("utf-8", errors="replace").splitlines()
         raise StartupError(f"llama-server did not start: {' / '.join(said[-3:])}")
 
-    def _ask(self, how: str, what: str, body: Any = None) -> Any:
+    def _ask(self, how: str, what: str, body: Any, timeout_s: float) -> Any:
         """What the server answers.
 
         Raises:
-            OSError: It does not listen.
+            OSError: It does not listen, or does not answer in time.
             http.client.HTTPException: It refuses, as while it loads a model.
         """
-        connection = _Connection(self._socket)
+        connection = _Connection(self._socket, timeout_s)
         try:
             connection.request(how, what, json.dumps(body) if body else None)
             answer = connection.getresponse()
@@ -143,17 +152,21 @@ class LlamaDrafting(LlamaServer):
         """Flags of the server that have it guess."""
         if loading.draft is None:
             raise StartupError("llama.cpp's drafting needs a draft model")
-        draft = self._written(loading.draft, loading)
-        return "--spec-type", "draft-simple", "--model-draft", draft, "--threads-draft", threads
+        draft = self._written("draft", loading.draft, loading)
+        return (
+            *("--spec-type", "draft-simple", "--model-draft", draft, "--threads-draft", threads),
+            *(("--device-draft", "none") if loading.device == "cpu" else ()),
+        )
 
 
 class _Connection(http.client.HTTPConnection):
     """To a socket in the file system, which nobody else can reach."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost")
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)

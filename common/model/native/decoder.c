@@ -1,7 +1,8 @@
 /* One pass of a batch through a model: see `decoder.h`.
 
    Residuals, norms, scores and sums are float32; what products read and what the cache holds are
-   numbers of the decoder's type. A row's arithmetic depends on that row and on the keys it sees alone. */
+   numbers of the decoder's type. A row's arithmetic depends on that row and on the keys it sees
+   alone. */
 
 #include "decoder.h"
 

@@ -167,7 +167,7 @@ class Decoder:
     Args:
         threads: Of a pass, the caller's among them.
         most_threads: Of a large one; 0 for no more than of others.
-        dtype: Of weights that are not rounded to int8, and of what they are multiplied with.
+        dtype: Of weights, and of what they are multiplied with; of bfloat16 weights may be int8.
         tiles: Whether to multiply by the processor's tiles, where it has them.
         shared_cache: Bytes of the cache that processors share; what the system says where None.
     """

@@ -73,6 +73,7 @@ class NativeModel:
         self._quantize = quantize
         inner = original.model
         dtype = inner.embed_tokens.weight.dtype
+        assert dtype == torch.bfloat16 or not quantize, "float32 is not rounded by the decoder"
         self._decoder = Decoder(torch.get_num_threads(), most_threads, dtype=dtype)
         self._context, self._pool = context, context.pool
         self._kept: list[Tensor] = []  # what the structures point to

@@ -1,4 +1,6 @@
-/* Lanes of one float32 number, where those of other decoders hold two of bfloat16. */
+/* Lanes of one float32 number, where those of other decoders hold two of bfloat16.
+
+   Names are theirs: what is a pair or a half there is a whole lane here. */
 
 #ifndef PACELINE_WIDE_H
 #define PACELINE_WIDE_H

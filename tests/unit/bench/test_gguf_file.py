@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,32 @@ def _rotated(heads: Tensor, turns: Tensor, axis: int) -> Tensor:
     return torch.stack((one * cos - two * sin, two * cos + one * sin), axis)
 
 
+@pytest.mark.parametrize("ends", [2, [2, 7, 9]])
+def test_ends_are_those_that_texts_are_generated_with(
+    ends: int | list[int], tmp_path: Path
+) -> None:
+    model = tiny_models.save("llama", tmp_path, eos_token_id=3)
+    generation = json.loads((model / "generation_config.json").read_text())
+    (model / "generation_config.json").write_text(json.dumps(generation | {"eos_token_id": ends}))
+    reader = _written(model, "auto", tmp_path)
+    found = [reader.get_field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    assert [field.contents() for field in found if field] == (ends if ends != 2 else [2])
+
+
+def test_scaled_rope_is_refused_in_older_configurations(tmp_path: Path) -> None:
+    model = tiny_models.save("llama", tmp_path)
+    config = json.loads((model / "config.json").read_text())
+    del config["rope_parameters"]
+    scaling = {"rope_type": "linear", "factor": 2.0}
+    (model / "config.json").write_text(json.dumps(config | {"rope_scaling": scaling}))
+    with pytest.raises(StartupError, match="scaled RoPE"):
+        write(model, "auto", tmp_path / "model.gguf")
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
+        ("llama", {"eos_token_id": None}, "llama.cpp takes one to 3 ends, not None"),
         ("gpt2", {}, "written for llama.cpp are llama, qwen2, qwen3, not gpt2"),
         ("qwen2", {}, "scaled RoPE, or a window"),
         (

@@ -47,8 +47,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 if "broken" in sys.argv[0]:
     sys.exit("one\\ntwo\\nthree\\nno model")
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-assert open(flags["--model"], "rb").read(4) == b"GGUF"
-assert open(flags.get("--model-draft", flags["--model"]), "rb").read(4) == b"GGUF"
+models = [open(flags[name], "rb").read() for name in ("--model", "--model-draft") if name in flags]
+assert all(model.startswith(b"GGUF") for model in models)
+assert len(set(models)) == len(models)
 socketserver.UnixStreamServer(flags["--host"], Handler).serve_forever()
 """
 
@@ -66,14 +67,18 @@ def _scripted(path: Path) -> str:
 
 @pytest.mark.parametrize("name", ["llama", "llama-draft"])
 def test_it_is_asked_for_ids_and_timed_by_its_own_clock(
-    name: str, model: str, tmp_path: Path
+    name: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = _scripted(tmp_path / "server")
-    loading = Loading(target=model, draft=model, llama_server=program)
+    draft = str(tiny_models.save("llama", tmp_path / "other" / "model", seed=1))
+    loading = Loading(target=model, draft=draft, llama_server=program, device="cpu")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with Contender(name, loading) as contender:
         sample = contender.generate(PROMPT, 5)
+        assert not list(tmp_path.glob("paceline-llama-*/*.gguf")), "the server has them"
     assert sample.ids == (7, 60, 9, 110, 7)
     assert (sample.tokens, sample.seconds) == (4, 0.5)
+    assert not list(tmp_path.glob("paceline-llama-*"))
 
 
 def test_one_that_does_not_start_says_its_last_words(model: str, tmp_path: Path) -> None:
