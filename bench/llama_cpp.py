@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import http.client
 import json
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,7 @@ from typing import Any
 from bench import gguf_file
 from bench.contender import Loading
 from bench.measurement import Sample
+from bench.ports import free_ports
 from common.errors import StartupError
 from launcher.process import tethered
 
@@ -46,7 +46,7 @@ class LlamaServer:
         self._directory = tempfile.TemporaryDirectory(prefix="paceline-llama-")
         self._child: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
-        self._socket = self._file("server.sock")
+        (self._port,) = free_ports(1)
         try:
             self._child = self._started(loading)
             self._wait(self._child)
@@ -90,7 +90,8 @@ class LlamaServer:
         threads = str(loading.threads)
         command = [
             *(loading.llama_server, "--model", self._written("target", loading.target, loading)),
-            *("--host", self._socket, "--parallel", "1", "--ctx-size", str(CONTEXT_TOKENS)),
+            *("--host", "127.0.0.1", "--port", str(self._port)),
+            *("--parallel", "1", "--ctx-size", str(CONTEXT_TOKENS)),
             *("--threads", threads, "--threads-batch", threads),
             *(("--device", "none") if loading.device == "cpu" else ()),
             *self._speculation(loading, threads),
@@ -133,7 +134,7 @@ class LlamaServer:
             OSError: It does not listen, or does not answer in time.
             http.client.HTTPException: It refuses, as while it loads a model.
         """
-        connection = _Connection(self._socket, timeout_s)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout_s)
         try:
             connection.request(how, what, json.dumps(body) if body else None)
             answer = connection.getresponse()
@@ -157,16 +158,3 @@ class LlamaDrafting(LlamaServer):
             *("--spec-type", "draft-simple", "--model-draft", draft, "--threads-draft", threads),
             *(("--device-draft", "none") if loading.device == "cpu" else ()),
         )
-
-
-class _Connection(http.client.HTTPConnection):
-    """To a socket in the file system, which nobody else can reach."""
-
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)

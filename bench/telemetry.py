@@ -8,7 +8,6 @@ this machine. Scrapes stop while the first is measured.
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
 import threading
 import urllib.request
@@ -24,6 +23,7 @@ from bench.deployment import FORGETFUL, await_draft
 from bench.measure import measure
 from bench.measurement import Pass
 from bench.otlp_sink import OtlpSink
+from bench.ports import free_ports
 from bench.settings import DRAFT, PLAIN, at_once
 from bench.telemetry_parts import parts
 from bench.variants import ConcurrentVariant, GatewayVariant, Variant
@@ -179,15 +179,6 @@ def cost(variant: Variant, on: list[Pass], off: list[Pass]) -> Cost:
     table = whole if isinstance(variant, ConcurrentVariant) else grid
     grids = table(on), table(off)
     return Cost(name=variant.name, on=rate(grids[0]), off=rate(grids[1]), quotient=ratio(*grids))
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now."""
-    with ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [each.getsockname()[1] for each in sockets]
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tests import tiny_models
 PROMPT = [5, 60, 7, 110, 9, 60, 7]
 
 SCRIPTED = """#!{python}
-import http.server, json, socketserver, sys
+import http.server, json, sys
 
 asked = 0
 
@@ -41,16 +41,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(body).encode())
 
-    def address_string(self):
-        return "socket"
-
 if "broken" in sys.argv[0]:
     sys.exit("one\\ntwo\\nthree\\nno model")
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 models = [open(flags[name], "rb").read() for name in ("--model", "--model-draft") if name in flags]
 assert all(model.startswith(b"GGUF") for model in models)
 assert len(set(models)) == len(models)
-socketserver.UnixStreamServer(flags["--host"], Handler).serve_forever()
+address = flags["--host"], int(flags["--port"])
+http.server.HTTPServer(address, Handler).serve_forever()
 """
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bench import telemetry
 from bench.measurement import Pass, Sample
+from bench.ports import free_ports
 from bench.telemetry import Scraped, cost, variants
 
 
@@ -30,7 +31,7 @@ def test_scrapes_go_on_while_a_pass_runs_and_no_longer() -> None:
         def measure(self, prompts: object, max_tokens: int) -> Pass:
             return passes(1.0)[0]
 
-    (port,) = telemetry.free_ports(1)
+    (port,) = free_ports(1)
     scraped = Scraped(Waiting(), [])
     assert scraped.name == "waiting, told"
     assert scraped.measure([], 1).tokens == 300
