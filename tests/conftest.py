@@ -30,18 +30,6 @@ settings.load_profile("suite")
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes: a file in one, and whole services not side by side.
-
-    First, for xdist's own hook reads the groups.
-    """
-    for item in items:
-        folder, *_ = item.path.relative_to(ROOT / "tests").parts
-        group = "services" if folder in {"rpc", "e2e"} else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def demo_target() -> Path:
     """The bundled target model: a real, trained one, 14.2 M parameters."""
