@@ -25,7 +25,7 @@ bench: $(VENV)/.installed ## Measure every way to decode, in turns (ARGS=--full:
 	@$(BIN)/paceline bench $(ARGS)
 
 test: $(VENV)/.dev ## Run the tests (CPU, no network; ARGS="-k name" narrows them)
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.dev ## Style, types, import rules and protos
 	$(BIN)/ruff check .
