@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gguf
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -29,13 +30,8 @@ def write(model: Path, dtype: str, path: Path) -> None:
         path: The file to write.
 
     Raises:
-        StartupError: It is a model that this does not know, or the `gguf` package is missing.
+        StartupError: It is a model that this does not know.
     """
-    try:
-        import gguf
-    except ImportError:
-        raise StartupError("llama.cpp reads GGUF files: pip install gguf") from None
-
     config = AutoConfig.from_pretrained(model, local_files_only=True)
     kind = config.model_type
     if kind not in _ARCHITECTURES:
@@ -101,8 +97,6 @@ def _turned(name: str, weight: Tensor, size: int) -> Tensor:
 
 
 def _add_tensor(writer: Any, name: str, weight: Tensor) -> None:
-    import gguf
-
     weight = weight.contiguous()
     if weight.dtype == torch.bfloat16:  # which numpy does not know
         raw = weight.view(torch.uint8).numpy()

@@ -42,11 +42,10 @@ class LlamaServer:
     """
 
     def __init__(self, loading: Loading) -> None:
-        self._temperature = loading.temperature
+        self._temperature, self._port = loading.temperature, 0
         self._directory = tempfile.TemporaryDirectory(prefix="paceline-llama-")
         self._child: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
-        (self._port,) = free_ports(1)
         try:
             self._child = self._started(loading)
             self._wait(self._child)
@@ -88,13 +87,16 @@ class LlamaServer:
 
     def _started(self, loading: Loading) -> subprocess.Popen[bytes]:
         threads = str(loading.threads)
+        target = self._written("target", loading.target, loading)
+        speculation = self._speculation(loading, threads)
+        (self._port,) = free_ports(1)  # last: others get ports while models are written
         command = [
-            *(loading.llama_server, "--model", self._written("target", loading.target, loading)),
+            *(loading.llama_server, "--model", target),
             *("--host", "127.0.0.1", "--port", str(self._port)),
             *("--parallel", "1", "--ctx-size", str(CONTEXT_TOKENS)),
             *("--threads", threads, "--threads-batch", threads),
             *(("--device", "none") if loading.device == "cpu" else ()),
-            *self._speculation(loading, threads),
+            *speculation,
         ]
         with Path(self._file("server.log")).open("wb") as log:
             return subprocess.Popen(

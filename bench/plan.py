@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from paceline import Client
 
@@ -80,6 +81,8 @@ def lacks(peer: str, settings: Settings) -> str:
         return "there is no draft model"
     if peer in LLAMA_PEERS and shutil.which(settings.llama_server) is None:
         return f"no program {settings.llama_server}; install llama.cpp, or name its server's path"
+    if peer in LLAMA_PEERS and find_spec("gguf") is None:
+        return "it reads GGUF files, for which the package gguf is wanted; install it"
     return ""
 
 

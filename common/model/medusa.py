@@ -29,7 +29,7 @@ from torch import Tensor
 from common.model import medusa_checkpoint
 from common.model.linear import MakeProduct, packed_products
 from common.model.medusa_checkpoint import HeadWeights, Tree
-from common.model.native import Decoder, NativeHeads, NativeProducts, top
+from common.model.native import Decoder, NativeHeads, top
 
 Product = Callable[[Tensor], Tensor]
 """Maps `[K, N, in]` to `[K, N, out]`, with a matrix for each of K."""
@@ -66,7 +66,7 @@ class MedusaHeads:
         output = output.to(device, dtype)
         self._shared = weights.lm is None
         self._native: NativeHeads | None = None
-        if device.type == "cpu" and NativeProducts.work(dtype):
+        if device.type == "cpu" and NativeHeads.work(dtype):
             scale = self._token_scale
             self._native = NativeHeads(
                 Decoder(torch.get_num_threads()),

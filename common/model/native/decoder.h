@@ -1,6 +1,6 @@
 /* A causal language model of Llama's shape, its cache and a batch, as `model.py` lays them out.
 
-   The structures stand in `library.py` a second time, field by field. */
+   The structures stand in `structures.py` a second time, field by field. */
 
 #ifndef PACELINE_DECODER_H
 #define PACELINE_DECODER_H

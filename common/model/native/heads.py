@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.model.native.library import Decoder, Heads
+from common.model.native.library import Decoder, instructions
 from common.model.native.product import NativeProducts
+from common.model.native.structures import Heads
 
 
 class NativeHeads:
@@ -52,6 +53,11 @@ class NativeHeads:
         self._heads.count, self._heads.later, self._heads.size = self._count, layers, self._size
         self._heads.tokens = len(self._vectors[0]) if self._vectors else 0
         self._heads.shared = len(output) < self._count
+
+    @staticmethod
+    def work(dtype: torch.dtype) -> bool:
+        """Whether there are such heads here for states of a type: int8 weights want bfloat16."""
+        return dtype == torch.bfloat16 and bool(instructions(dtype))
 
     def __call__(self, states: Tensor, chosen: Sequence[int]) -> Tensor:
         """All heads' logits.

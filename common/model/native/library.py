@@ -1,4 +1,4 @@
-"""The compiled decoder: its structures, field by field as in `decoder.h`, and its calls."""
+"""The compiled decoder: where it is, and its calls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from ctypes import (
     POINTER,
     Array,
-    Structure,
     byref,
     c_char_p,
-    c_float,
     c_int,
     c_int64,
     c_long,
@@ -27,6 +25,7 @@ import torch
 from torch import Tensor
 
 from common.model.native.memory import address
+from common.model.native.structures import Heads, Model, Product, Request, Rolling
 from common.model.roll import Drawing
 
 BLOCK_OUTPUTS = 64
@@ -39,126 +38,6 @@ _OF_TYPE = {torch.bfloat16: "", torch.float32: "_float32"}
 """What a decoder's name ends with, by the type of its weights; there are none of others."""
 
 _OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
-
-
-class Product(Structure):
-    """A packed matrix."""
-
-    _fields_ = (
-        ("packed", c_void_p),
-        ("bias", c_void_p),
-        ("scales", c_void_p),
-        ("sums", c_void_p),
-        ("stray_starts", c_void_p),
-        ("strays", c_void_p),
-        ("outputs", c_int64),
-        ("inputs", c_int64),
-        ("exponent", c_int64),
-    )
-
-
-class Layer(Structure):
-    """A decoder layer and its cache."""
-
-    _fields_ = (
-        ("qkv", Product),
-        ("out", Product),
-        ("gate_up", Product),
-        ("down", Product),
-        ("attention_norm", c_void_p),
-        ("mlp_norm", c_void_p),
-        ("q_norm", c_void_p),
-        ("k_norm", c_void_p),
-        ("cache", c_void_p),
-        ("window", c_int64),
-    )
-
-
-class Model(Structure):
-    """A whole model."""
-
-    _fields_ = (
-        ("hidden", c_int64),
-        ("heads", c_int64),
-        ("kv_heads", c_int64),
-        ("size", c_int64),
-        ("inner", c_int64),
-        ("layers", c_int64),
-        ("vocab", c_int64),
-        ("positions", c_int64),
-        ("slots", c_int64),
-        ("epsilon", c_float),
-        ("scale", c_float),
-        ("embeddings", c_void_p),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
-        ("norm", c_void_p),
-        ("head", Product),
-        ("layer", POINTER(Layer)),
-    )
-
-
-class Request(Structure):
-    """Rows to compute, and where to."""
-
-    _fields_ = (
-        ("words", c_void_p),
-        ("logits", c_void_p),
-        ("states", c_void_p),
-    )
-
-
-class Ends(Structure):
-    """When rows of a roll have gone far enough."""
-
-    _fields_ = (
-        ("ranges", c_int64),
-        ("longest", c_int64),
-        ("bounds", c_void_p),
-        ("chances", c_void_p),
-        ("least", c_void_p),
-        ("tokens", c_void_p),
-        ("right", c_void_p),
-    )
-
-
-class Limits(Structure):
-    """When the texts are over of which rows of a roll are the ends."""
-
-    _fields_ = (
-        ("tokens", c_void_p),
-        ("stops", c_void_p),
-        ("starts", c_void_p),
-    )
-
-
-class Rolling(Structure):
-    """How the tokens of a roll are chosen, and how long it goes on."""
-
-    _fields_ = (
-        ("drawings", c_char_p),
-        ("ends", POINTER(Ends)),
-        ("limits", POINTER(Limits)),
-        ("best", c_int64),
-        ("news", c_int64),
-    )
-
-
-class Heads(Structure):
-    """Medusa's heads."""
-
-    _fields_ = (
-        ("first", POINTER(Product)),
-        ("blocks", POINTER(Product)),
-        ("output", POINTER(Product)),
-        ("vectors", c_void_p),
-        ("factors", c_void_p),
-        ("count", c_int64),
-        ("later", c_int64),
-        ("size", c_int64),
-        ("tokens", c_int64),
-        ("shared", c_int64),
-    )
 
 
 class Decoder:

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from common.model.attention import AttentionContext
 from common.model.fused import can_fuse, head_counts, joined, window
 from common.model.kv_cache import LayerShape
-from common.model.native.library import (
-    Decoder,
+from common.model.native.library import Decoder, instructions, packed
+from common.model.native.memory import Addresses, Rooms, Written, address
+from common.model.native.product import PackedMatrix
+from common.model.native.structures import (
     Ends,
     Layer,
     Limits,
@@ -25,11 +27,7 @@ from common.model.native.library import (
     Product,
     Request,
     Rolling,
-    instructions,
-    packed,
 )
-from common.model.native.memory import Addresses, Rooms, Written, address
-from common.model.native.product import PackedMatrix
 from common.model.output import Output
 from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.segment import Segment

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.native.library import BLOCK_OUTPUTS, Decoder, Product, instructions
+from common.model.native.library import BLOCK_OUTPUTS, Decoder
 from common.model.native.squeezed import Squeezed, squeeze
+from common.model.native.structures import Product
 from common.model.pages import LargePages
 from common.model.quantized import round_weight
 
@@ -42,11 +43,6 @@ class NativeProducts:
         each = (matrix.product for matrix in self._matrices)
         self.products = (Product * len(weights))(*each)
         """As the decoder reads them; valid as long as this is."""
-
-    @staticmethod
-    def work(dtype: torch.dtype) -> bool:
-        """Whether there are such products on this machine."""
-        return dtype == torch.bfloat16 and bool(instructions())
 
     def __call__(self, x: Tensor) -> Tensor:
         """`W x + b`, each matrix with rows of its own: `[K, N, in]` to float32."""

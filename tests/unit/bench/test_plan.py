@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from paceline import Client
 
-from bench.plan import choose, plan
+from bench.plan import choose, lacks, plan
 from bench.settings import FULL, METHODS, SHORT, Settings
 from bench.wanted import wanted
 from launcher.models import Models
@@ -69,6 +71,13 @@ def test_peers_without_their_models_and_programs_are_left_out_and_said() -> None
         "llama.cpp: no program /nowhere/llama; install llama.cpp, or name its server's path",
         "llama.cpp, draft model: there is no draft model",
     ]
+
+
+def test_a_peer_whose_files_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replace(settings(full=True), llama_server=sys.executable)
+    assert lacks("llama", asked) == ""
+    monkeypatch.setattr("bench.plan.find_spec", lambda name: None)
+    assert "package gguf" in lacks("llama", asked)
 
 
 def test_hybrids_run_several_at_once_too() -> None:

@@ -19,7 +19,7 @@ from common.errors import ModelError
 from common.model import medusa_checkpoint
 from common.model.medusa import MedusaHeads
 from common.model.medusa_checkpoint import FACTS_FILE, WEIGHTS_FILE, HeadWeights, checked_tree
-from common.model.native import NativeProducts
+from common.model.native import NativeHeads
 
 HIDDEN, VOCAB, HEADS = 16, 40, 3
 
@@ -110,7 +110,7 @@ def _plainly(weights: HeadWeights, hidden: Tensor, chosen: list[int]) -> Tensor:
     return torch.stack(logits)
 
 
-@pytest.mark.skipif(not NativeProducts.work(torch.bfloat16), reason="no compiled code here")
+@pytest.mark.skipif(not NativeHeads.work(torch.bfloat16), reason="no compiled code here")
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("sees_token", [True, False])

@@ -1,0 +1,125 @@
+"""What the compiled decoder is given: structures, field by field as in `decoder.h`."""
+
+from __future__ import annotations
+
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int64, c_void_p
+
+
+class Product(Structure):
+    """A packed matrix."""
+
+    _fields_ = (
+        ("packed", c_void_p),
+        ("bias", c_void_p),
+        ("scales", c_void_p),
+        ("sums", c_void_p),
+        ("stray_starts", c_void_p),
+        ("strays", c_void_p),
+        ("outputs", c_int64),
+        ("inputs", c_int64),
+        ("exponent", c_int64),
+    )
+
+
+class Layer(Structure):
+    """A decoder layer and its cache."""
+
+    _fields_ = (
+        ("qkv", Product),
+        ("out", Product),
+        ("gate_up", Product),
+        ("down", Product),
+        ("attention_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+        ("cache", c_void_p),
+        ("window", c_int64),
+    )
+
+
+class Model(Structure):
+    """A whole model."""
+
+    _fields_ = (
+        ("hidden", c_int64),
+        ("heads", c_int64),
+        ("kv_heads", c_int64),
+        ("size", c_int64),
+        ("inner", c_int64),
+        ("layers", c_int64),
+        ("vocab", c_int64),
+        ("positions", c_int64),
+        ("slots", c_int64),
+        ("epsilon", c_float),
+        ("scale", c_float),
+        ("embeddings", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("norm", c_void_p),
+        ("head", Product),
+        ("layer", POINTER(Layer)),
+    )
+
+
+class Request(Structure):
+    """Rows to compute, and where to."""
+
+    _fields_ = (
+        ("words", c_void_p),
+        ("logits", c_void_p),
+        ("states", c_void_p),
+    )
+
+
+class Ends(Structure):
+    """When rows of a roll have gone far enough."""
+
+    _fields_ = (
+        ("ranges", c_int64),
+        ("longest", c_int64),
+        ("bounds", c_void_p),
+        ("chances", c_void_p),
+        ("least", c_void_p),
+        ("tokens", c_void_p),
+        ("right", c_void_p),
+    )
+
+
+class Limits(Structure):
+    """When the texts are over of which rows of a roll are the ends."""
+
+    _fields_ = (
+        ("tokens", c_void_p),
+        ("stops", c_void_p),
+        ("starts", c_void_p),
+    )
+
+
+class Rolling(Structure):
+    """How the tokens of a roll are chosen, and how long it goes on."""
+
+    _fields_ = (
+        ("drawings", c_char_p),
+        ("ends", POINTER(Ends)),
+        ("limits", POINTER(Limits)),
+        ("best", c_int64),
+        ("news", c_int64),
+    )
+
+
+class Heads(Structure):
+    """Medusa's heads."""
+
+    _fields_ = (
+        ("first", POINTER(Product)),
+        ("blocks", POINTER(Product)),
+        ("output", POINTER(Product)),
+        ("vectors", c_void_p),
+        ("factors", c_void_p),
+        ("count", c_int64),
+        ("later", c_int64),
+        ("size", c_int64),
+        ("tokens", c_int64),
+        ("shared", c_int64),
+    )
