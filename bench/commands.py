@@ -92,6 +92,10 @@ def bench(
     llama_server: Annotated[
         str, typer.Option(help="llama.cpp's server, for the peers llama and llama-draft")
     ] = "llama-server",
+    vllm: Annotated[
+        str,
+        typer.Option(help="vLLM's program, in an environment of its own, for the peers vllm…"),
+    ] = "vllm",
     concurrency: Annotated[
         str | None,
         typer.Option(help="Prompts at once, with commas; empty for none (default: by profile)"),
@@ -133,6 +137,7 @@ def bench(
             methods=profile.methods if methods is None else words(methods),
             peers=profile.peers if peers is None else contenders(peers),
             llama_server=llama_server,
+            vllm=vllm,
             concurrency=profile.concurrency if concurrency is None else counts(concurrency),
             concurrent_methods=profile.concurrent_methods if methods is None else (),
             round_trips_ms=profile.round_trips_ms if round_trips is None else delays(round_trips),

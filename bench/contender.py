@@ -2,9 +2,11 @@
 
     python -m bench.contender NAME '{"target": …, "draft": …, "dtype": …, …}'
 
-reads one request a line, `{"prompt_ids": [...], "max_tokens": N, "seed": S}`, and answers each with
-`{"ids": [...], "tokens": N, "seconds": S}`, as `bench.measurement.Sample` has them, or
-`{"error": "..."}` where it cannot start. Between requests it sleeps.
+reads one request a line and answers each with one. `{"prompt_ids": [...], "max_tokens": N, "seed":
+S}` asks for one text, and gets `{"ids": [...], "tokens": N, "seconds": S}`, as
+`bench.measurement.Sample` has them. `{"prompts": [[...], ...], "max_tokens": N, "at_once": N,
+"least_s": S}` asks for several at a time, see `bench.crowd`, and gets a `Pass` in the same way. One
+that cannot start answers `{"error": "..."}`. Between requests it sleeps.
 """
 
 from __future__ import annotations
@@ -12,15 +14,17 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
-from bench.measurement import Sample
+from bench.measurement import Pass, Sample
 from common.errors import PacelineError, StartupError
 from launcher.process import tethered
 
@@ -32,7 +36,10 @@ CONTENDERS = {
     "llama": "bench.llama_cpp:LlamaServer",
     "llama-draft": "bench.llama_cpp:LlamaDrafting",
 }
+"""Those that run by our own Python: module and class."""
 
+VLLM = Path(__file__).with_name("vllm_engine.py")
+"""The others, which want vLLM's environment and nothing of ours."""
 
 STOP_S = 3.0
 """How long a contender has to end by itself."""
@@ -60,15 +67,26 @@ class Loading:
     temperature: float = 0.0
     """0 decodes greedily."""
 
+    at_once: int = 1
+    """Texts that it is to take at a time, at most."""
+
     llama_server: str = "llama-server"
     """llama.cpp's program, for those who use it."""
 
+    vllm: str = "vllm"
+    """vLLM's program, beside which is the Python that has it, for those who use it."""
+
 
 class Engine(Protocol):
-    """What a contender must do."""
+    """What a contender must do; `crowd` only those that are asked for several texts at a time."""
 
     def generate(self, prompt_ids: list[int], max_tokens: int, seed: int) -> Sample:
         """Decode greedily, or draw with this seed."""
+
+    def crowd(
+        self, prompts: list[list[int]], max_tokens: int, at_once: int, least_s: float
+    ) -> Pass:
+        """Decode every prompt at least once, see `bench.crowd`; the first with a seed of 0."""
 
 
 class Contender:
@@ -81,9 +99,8 @@ class Contender:
 
     def __init__(self, name: str, loading: Loading) -> None:
         self._name = name
-        flags = [name, json.dumps(asdict(loading))]
         self._child = subprocess.Popen(
-            tethered([sys.executable, "-P", "-m", "bench.contender", *flags]),
+            tethered([*program(name, loading), name, json.dumps(asdict(loading))]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -112,9 +129,31 @@ class Contender:
         Raises:
             StartupError: It could not start, or died; its own words are on standard error then.
         """
+        request = {"prompt_ids": list(prompt_ids), "max_tokens": max_tokens, "seed": seed}
+        return _sample(self._ask(request))
+
+    def crowd(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, at_once: int, least_s: float
+    ) -> Pass:
+        """Have it decode several prompts at a time.
+
+        Raises:
+            StartupError: As in `generate`.
+        """
+        answer = self._ask(
+            {
+                "prompts": [list(prompt) for prompt in prompts],
+                "max_tokens": max_tokens,
+                "at_once": at_once,
+                "least_s": least_s,
+            }
+        )
+        samples = tuple(_sample(each) for each in answer["samples"])
+        return Pass(samples=samples, tokens=answer["tokens"], seconds=answer["seconds"])
+
+    def _ask(self, request: dict[str, Any]) -> Any:
         assert self._child.stdin
         assert self._child.stdout
-        request = {"prompt_ids": list(prompt_ids), "max_tokens": max_tokens, "seed": seed}
         with suppress(BrokenPipeError):  # one that could not start has said why
             print(json.dumps(request), file=self._child.stdin, flush=True)
         try:
@@ -123,7 +162,25 @@ class Contender:
             raise StartupError(f"the contender {self._name} died") from None
         if "error" in answer:
             raise StartupError(answer["error"])
-        return Sample(ids=tuple(answer["ids"]), tokens=answer["tokens"], seconds=answer["seconds"])
+        return answer
+
+
+def _sample(answer: Any) -> Sample:
+    return Sample(ids=tuple(answer["ids"]), tokens=answer["tokens"], seconds=answer["seconds"])
+
+
+def program(name: str, loading: Loading) -> list[str]:
+    """Return what runs a contender."""
+    if name in CONTENDERS:
+        return [sys.executable, "-P", "-m", "bench.contender"]
+    return [str(beside(loading.vllm)), "-P", str(VLLM)]
+
+
+def beside(program: str) -> Path | None:
+    """Return the Python of the environment that a program is in; None where there is none."""
+    found = shutil.which(program)
+    python = Path(found).absolute().with_name("python") if found else None
+    return python if python and python.exists() else None
 
 
 def serve(name: str, loading: Loading) -> None:
@@ -138,9 +195,8 @@ def serve(name: str, loading: Loading) -> None:
         return
     for line in sys.stdin:
         request = json.loads(line)
-        sample = engine.generate(**request)
-        answer = {"ids": sample.ids, "tokens": sample.tokens, "seconds": sample.seconds}
-        print(json.dumps(answer), file=answers, flush=True)
+        found = engine.crowd(**request) if "prompts" in request else engine.generate(**request)
+        print(json.dumps(asdict(found)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from typing import Any
 
 from bench import gguf_file
 from bench.contender import Loading
-from bench.measurement import Sample
+from bench.crowd import Note, crowd
+from bench.measurement import Pass, Sample
 from bench.ports import free_ports
 from common.errors import StartupError
 from launcher.process import tethered
@@ -29,6 +30,8 @@ ANSWER_S = 5.0
 TEXT_S = 600.0
 CONTEXT_TOKENS = 8192
 """The bench's prompts are short; a cache of a model's own length may be larger than the memory."""
+SHARE_TOKENS = 2048
+"""The same of each text, where there are several at a time."""
 
 
 class LlamaServer:
@@ -42,7 +45,7 @@ class LlamaServer:
     """
 
     def __init__(self, loading: Loading) -> None:
-        self._temperature, self._port = loading.temperature, 0
+        self._loading, self._port = loading, 0
         self._directory = tempfile.TemporaryDirectory(prefix="paceline-llama-")
         self._child: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
@@ -64,13 +67,36 @@ class LlamaServer:
 
     def generate(self, prompt_ids: list[int], max_tokens: int, seed: int) -> Sample:
         """Decode greedily, or draw with this seed."""
+        sample, _ = self._text(prompt_ids, max_tokens, seed)
+        return sample
+
+    def crowd(
+        self, prompts: list[list[int]], max_tokens: int, at_once: int, least_s: float
+    ) -> Pass:
+        """Decode every prompt at least once, see `bench.crowd`.
+
+        A text comes whole, when it is done; by the server's clock its tokens were made one after
+        the other from the first to the last.
+        """
+
+        def write(seed: int, note: Note) -> Sample:
+            sample, first_s = self._text(prompts[seed], max_tokens, seed)
+            note(first_s, 1)
+            for number in range(1, sample.tokens + 1):
+                note(first_s + sample.seconds * number / sample.tokens, 1)
+            return sample
+
+        return crowd(write, len(prompts), at_once, least_s)
+
+    def _text(self, prompt_ids: list[int], max_tokens: int, seed: int) -> tuple[Sample, float]:
+        """A text, and when its first token was there."""
         done = self._ask(
             "POST",
             "/completion",
             {
                 "prompt": prompt_ids,
                 "n_predict": max_tokens,
-                "temperature": self._temperature,
+                "temperature": self._loading.temperature,
                 "samplers": ["temperature"],  # its own defaults cut
                 "seed": seed,
                 "cache_prompt": False,
@@ -78,22 +104,21 @@ class LlamaServer:
             },
             TEXT_S,
         )
-        timings = done["timings"]
-        return Sample(
-            ids=tuple(done["tokens"]),
-            tokens=timings["predicted_n"] - 1,
-            seconds=timings["predicted_ms"] / 1e3,
-        )
+        seconds = done["timings"]["predicted_ms"] / 1e3
+        tokens = done["timings"]["predicted_n"] - 1
+        sample = Sample(ids=tuple(done["tokens"]), tokens=tokens, seconds=seconds)
+        return sample, time.perf_counter() - seconds
 
     def _started(self, loading: Loading) -> subprocess.Popen[bytes]:
-        threads = str(loading.threads)
+        threads, texts = str(loading.threads), loading.at_once
+        context = texts * SHARE_TOKENS if texts > 1 else CONTEXT_TOKENS
         target = self._written("target", loading.target, loading)
         speculation = self._speculation(loading, threads)
         (self._port,) = free_ports(1)  # last: others get ports while models are written
         command = [
             *(loading.llama_server, "--model", target),
             *("--host", "127.0.0.1", "--port", str(self._port)),
-            *("--parallel", "1", "--ctx-size", str(CONTEXT_TOKENS)),
+            *("--parallel", str(texts), "--ctx-size", str(context)),
             *("--threads", threads, "--threads-batch", threads),
             *(("--device", "none") if loading.device == "cpu" else ()),
             *speculation,

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
 from bench.contender import Loading
-from bench.measurement import Sample, kept
+from bench.measurement import Pass, Sample, kept
 from common.errors import StartupError
 from common.model.loader import device_name
 
@@ -40,23 +40,56 @@ class Transformers:
     def generate(self, prompt_ids: list[int], max_tokens: int, seed: int) -> Sample:
         """Decode greedily, or draw with this seed."""
         torch.manual_seed(seed)
-        clock = Clock()
-        ids = torch.tensor([prompt_ids], device=self._model.device)
+        (new,), clock = self._written([prompt_ids], max_tokens)
+        return Sample(
+            ids=tuple(new),
+            tokens=max(0, len(new) - clock.first_tokens),
+            seconds=clock.at_s[-1] - clock.at_s[0],
+        )
+
+    def crowd(
+        self, prompts: list[list[int]], max_tokens: int, at_once: int, least_s: float
+    ) -> Pass:
+        """Decode every prompt at least once, batch by batch: none begins before all have ended."""
+        samples: dict[int, Sample] = {}
+        began_s, tokens, turn = 0.0, 0, 0
+        until = time.perf_counter() + least_s
+        while turn < len(prompts) or time.perf_counter() < until:
+            torch.manual_seed(turn)
+            batch = [prompts[(turn + row) % len(prompts)] for row in range(at_once)]
+            rows, clock = self._written(batch, max_tokens)
+            for row in rows:
+                tokens += len(row)
+                samples[turn] = Sample(
+                    ids=tuple(row),
+                    tokens=len(row) - 1,
+                    seconds=clock.at_s[len(row) - 1] - clock.at_s[0],
+                )
+                turn += 1
+            if not began_s:
+                began_s, tokens = clock.at_s[0], tokens - at_once
+        return Pass(
+            samples=tuple(samples[turn] for turn in range(len(prompts))),
+            tokens=tokens,
+            seconds=time.perf_counter() - began_s,
+        )
+
+    def _written(self, prompts: list[list[int]], max_tokens: int) -> tuple[list[list[int]], Clock]:
+        """Continues prompts together; what comes after an end token counts as nothing."""
+        clock, width = Clock(), max(map(len, prompts))
+        padding = [width - len(prompt) for prompt in prompts]
+        rows = [[0] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)]
+        mask = [[0] * pad + [1] * (width - pad) for pad in padding]
         output = self._model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
+            torch.tensor(rows, device=self._model.device),
+            attention_mask=torch.tensor(mask, device=self._model.device),
             max_new_tokens=max_tokens,
             streamer=clock,
             **self._sampling,
             **self._options,
         )
-        # Assisted generation may go past the end token; what is past it counts as nothing.
-        new = kept(output[0, len(prompt_ids) :].tolist()[:max_tokens], self._ends)
-        return Sample(
-            ids=tuple(new),
-            tokens=max(0, len(new) - clock.first_tokens),
-            seconds=clock.last_s - clock.first_s,
-        )
+        # Assisted generation may go past the end token, and past the tokens asked for.
+        return [kept(row[width:][:max_tokens], self._ends) for row in output.tolist()], clock
 
 
 class Assisted(Transformers):
@@ -78,20 +111,21 @@ class PromptLookup(Transformers):
 
 
 class Clock(BaseStreamer):  # type: ignore[misc]
-    """Notes when the first and the last tokens came; `generate` hands over the prompt before."""
+    """Notes when tokens came; `generate` hands over the prompt before."""
 
     def __init__(self) -> None:
-        self.first_s = self.last_s = 0.0
+        self.at_s: list[float] = []
+        """When, for each pass."""
         self.first_tokens = 0
-        """Tokens that came when the clock started."""
-        self._calls = 0
+        """Tokens of the first one."""
+        self._begun = False
 
     def put(self, value: torch.Tensor) -> None:
         """Called with the prompt, then with the tokens of each pass."""
-        self._calls += 1
-        self.last_s = time.perf_counter()
-        if self._calls == 2:
-            self.first_s, self.first_tokens = self.last_s, value.numel()
+        if self._begun:
+            self.at_s.append(time.perf_counter())
+            self.first_tokens = self.first_tokens or value.numel()
+        self._begun = True
 
     def end(self) -> None:
         """Called after the last token."""

@@ -5,22 +5,30 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 from paceline import Client
 
-from bench.contender import Contender, Loading
+from bench.contender import Contender, Loading, beside
 from bench.settings import (
+    CROWD_PEERS,
     DRAFTING_PEERS,
     HYBRIDS,
     LLAMA_PEERS,
     PEERS,
     PLAIN,
+    VLLM_PEERS,
     Settings,
     at_once,
 )
-from bench.variants import ConcurrentVariant, ContenderVariant, GatewayVariant, Variant
+from bench.variants import (
+    ConcurrentVariant,
+    ContendersCrowd,
+    ContenderVariant,
+    GatewayVariant,
+    Variant,
+)
 
 
 @dataclass
@@ -30,8 +38,8 @@ class Plan:
     single: list[Variant] = field(default_factory=list)
     """One prompt at a time."""
 
-    concurrent: list[tuple[str, int, ConcurrentVariant]] = field(default_factory=list)
-    """Several at once: method, how many, and the variant."""
+    concurrent: list[tuple[str, int, Variant]] = field(default_factory=list)
+    """Several at once: method or peer, how many, and the variant."""
 
     left_out: list[str] = field(default_factory=list)
     """A line for each that was asked for and cannot be run."""
@@ -56,6 +64,8 @@ def plan(
             continue
         contender = stack.enter_context(Contender(name, loading(settings, threads)))
         made.single.append(ContenderVariant(PEERS[name], contender))
+        if settings.concurrency and name in CROWD_PEERS:
+            made.concurrent += crowds(name, settings, threads, stack)
     methods, lacking = choose(settings.methods, offered)
     made.left_out += lacking
     heat = settings.temperature
@@ -63,7 +73,7 @@ def plan(
     if settings.concurrency:
         together, lacking = choose(settings.concurrent_methods or methods, offered)
         made.left_out += [line for line in lacking if line not in made.left_out]
-        made.concurrent = [
+        made.concurrent += [
             (
                 method,
                 count,
@@ -75,6 +85,20 @@ def plan(
     return made
 
 
+def crowds(
+    peer: str, settings: Settings, threads: int, stack: ExitStack
+) -> list[tuple[str, int, Variant]]:
+    """Return a peer with several prompts at once, which has the threads of all models."""
+    models = 2 if settings.models.draft else 1
+    wanted = replace(loading(settings, threads * models), at_once=max(settings.concurrency))
+    contender = stack.enter_context(Contender(peer, wanted))
+    label = PEERS[peer]
+    return [
+        (label, count, ContendersCrowd(at_once(label, count), contender, count))
+        for count in settings.concurrency
+    ]
+
+
 def lacks(peer: str, settings: Settings) -> str:
     """Return why a peer cannot be run; nothing where it can."""
     if peer in DRAFTING_PEERS and settings.models.draft is None:
@@ -83,6 +107,11 @@ def lacks(peer: str, settings: Settings) -> str:
         return f"no program {settings.llama_server}; install llama.cpp, or name its server's path"
     if peer in LLAMA_PEERS and find_spec("gguf") is None:
         return "it reads GGUF files, for which the package gguf is wanted; install it"
+    if peer in VLLM_PEERS and beside(settings.vllm) is None:
+        return (
+            f"no program {settings.vllm} with a Python beside it; install vLLM in an environment "
+            "of its own, or name its program's path"
+        )
     return ""
 
 
@@ -122,4 +151,5 @@ def loading(settings: Settings, threads: int) -> Loading:
         threads=threads,
         temperature=settings.temperature,
         llama_server=settings.llama_server,
+        vllm=settings.vllm,
     )

@@ -21,12 +21,19 @@ PEERS = {
     "lookup": "transformers, prompt lookup",
     "llama": "llama.cpp",
     "llama-draft": "llama.cpp, draft model",
+    "vllm": "vLLM",
+    "vllm-draft": "vLLM, draft model",
+    "vllm-ngram": "vLLM, n-grams",
 }
 """Contenders by their name in `bench.contender`, and what they are called in reports."""
-DRAFTING_PEERS = ("assisted", "llama-draft")
+DRAFTING_PEERS = ("assisted", "llama-draft", "vllm-draft")
 """Of them, those that have use for a draft model."""
 LLAMA_PEERS = ("llama", "llama-draft")
 """Those that run llama.cpp's server, which is the user's to install."""
+VLLM_PEERS = ("vllm", "vllm-draft", "vllm-ngram")
+"""Those that run vLLM's engine, in an environment which is the user's to make."""
+CROWD_PEERS = ("transformers", *LLAMA_PEERS, *VLLM_PEERS)
+"""Those that take several texts at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +74,11 @@ class Settings:
     llama_server: str = "llama-server"
     """llama.cpp's program: a path, or a name to be found on PATH."""
 
+    vllm: str = "vllm"
+    """vLLM's program, in the same way; the Python beside it runs the engine."""
+
     concurrency: tuple[int, ...]
-    """Through the gateway, so many at once."""
+    """So many at once, through the gateway and by the peers that can."""
 
     concurrent_methods: tuple[str, ...]
     """With these methods; empty takes all of `methods`."""

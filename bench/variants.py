@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from paceline import Chunk, Client
 
 from bench.contender import Contender
+from bench.crowd import LEAST_S, Note, crowd
 from bench.measurement import Pass, Sample
 from launcher.timing import Timed, timed
-
-LEAST_S = 2.0
-"""Seconds that a concurrent pass lasts, at least: an engine finds out what pays under a load by
-trying, which is to count for what it is worth to a service that goes on."""
 
 
 class Variant(Protocol):
@@ -86,12 +81,31 @@ class GatewayVariant:
         return timed(generation)
 
 
-class ConcurrentVariant:
-    """Through all services, several prompts at a time, each worker taking the next.
+class ContendersCrowd:
+    """A contender in its own process, several prompts at a time.
 
-    The prompts are repeated until the pass has lasted for a while. The clock runs from the first
-    token of all, so prefill counts, to where a worker finds nothing left to do: from then on fewer
-    would run than are to.
+    Args:
+        name: What to call it.
+        contender: One that takes as many.
+        concurrency: Prompts at a time.
+        least_s: See `bench.crowd`.
+    """
+
+    def __init__(
+        self, name: str, contender: Contender, concurrency: int, *, least_s: float = LEAST_S
+    ) -> None:
+        self.name = name
+        self._contender = contender
+        self._concurrency = concurrency
+        self._least_s = least_s
+
+    def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
+        """Decode every prompt at least once, the first with a seed of 0, the next with 1."""
+        return self._contender.crowd(prompts, max_tokens, self._concurrency, self._least_s)
+
+
+class ConcurrentVariant:
+    """Through all services, several prompts at a time, see `bench.crowd`.
 
     Args:
         name: What to call it.
@@ -99,7 +113,7 @@ class ConcurrentVariant:
         method: The speculation method.
         concurrency: Prompts at a time.
         temperature: 0 decodes greedily.
-        least_s: Seconds from the start of a pass in which workers go on taking prompts.
+        least_s: See `bench.crowd`.
     """
 
     def __init__(
@@ -121,38 +135,22 @@ class ConcurrentVariant:
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
         """Decode every prompt at least once, the first with a seed of 0, the next with 1."""
-        arrivals: list[tuple[float, int]] = []
-        idle: list[float] = []
-        runs: dict[int, Timed] = {}
-        until = time.perf_counter() + self._least_s
-        turns = itertools.count()
 
-        def note(chunk: Chunk) -> None:
-            if chunk.token_ids:
-                arrivals.append((time.perf_counter(), len(chunk.token_ids)))
+        def write(seed: int, note: Note) -> Sample:
+            def told(chunk: Chunk) -> None:
+                if chunk.token_ids:
+                    note(time.perf_counter(), len(chunk.token_ids))
 
-        def work() -> None:
-            while (turn := next(turns)) < len(prompts) or time.perf_counter() < until:
-                seed = turn % len(prompts)
-                generation = self._client.generate(
-                    token_ids=prompts[seed],
-                    method=self._method,
-                    max_tokens=max_tokens,
-                    temperature=self._temperature,
-                    seed=seed,
-                )
-                runs[turn] = timed(generation, note)
-            idle.append(time.perf_counter())
+            generation = self._client.generate(
+                token_ids=prompts[seed],
+                method=self._method,
+                max_tokens=max_tokens,
+                temperature=self._temperature,
+                seed=seed,
+            )
+            return sample(timed(generation, told))
 
-        with ThreadPoolExecutor(self._concurrency) as pool:
-            for worker in [pool.submit(work) for _ in range(self._concurrency)]:
-                worker.result()
-        began, ended = min(arrivals)[0], min(idle)
-        return Pass(
-            samples=tuple(sample(runs[turn]) for turn in range(len(prompts))),
-            tokens=sum(count for at, count in arrivals if began < at <= ended),
-            seconds=ended - began,
-        )
+        return crowd(write, len(prompts), self._concurrency, self._least_s)
 
 
 def sample(run: Timed) -> Sample:

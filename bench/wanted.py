@@ -9,6 +9,7 @@ from bench.settings import DRAFT, HYBRIDS, LOCKSTEP, PEERS, PLAIN, Settings, at_
 
 ENGINE, TRANSFORMERS, ASSISTED = PEERS["engine"], PEERS["transformers"], PEERS["assisted"]
 LLAMA, LLAMA_DRAFT = PEERS["llama"], PEERS["llama-draft"]
+VLLM, VLLM_DRAFT = PEERS["vllm"], PEERS["vllm-draft"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ MORE = (
     Wanted(PLAIN, LLAMA, 1.0),
     Wanted(DRAFT, LLAMA, 1.0),
     Wanted(DRAFT, LLAMA_DRAFT, 1.0),
+    Wanted(PLAIN, VLLM, 1.0),
+    Wanted(DRAFT, VLLM, 1.0),
+    Wanted(DRAFT, VLLM_DRAFT, 1.0),
+    Wanted(at_once(PLAIN, 16), at_once(LLAMA, 16), 1.0),
+    Wanted(at_once(PLAIN, 16), at_once(VLLM, 16), 1.0),
     Wanted(at_once(PLAIN, 16), at_once(PLAIN, 1), 5.0),
     Wanted(at_once(DRAFT, 16), at_once(PLAIN, 1), 5.0),
 )

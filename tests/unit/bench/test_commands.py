@@ -27,5 +27,5 @@ def test_a_round_trip_is_a_sensible_time(text: str) -> None:
 
 
 def test_a_contender_is_one_there_is() -> None:
-    with pytest.raises(typer.BadParameter, match=r"must be of engine, .* got vllm"):
-        contenders("engine,vllm")
+    with pytest.raises(typer.BadParameter, match=r"must be of engine, .* got sglang"):
+        contenders("engine,sglang")

@@ -44,6 +44,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 if "broken" in sys.argv[0]:
     sys.exit("one\\ntwo\\nthree\\nno model")
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+context, texts = int(flags["--ctx-size"]), int(flags["--parallel"])
+assert context == {{1: 8192, 2: 2 * 2048}}[texts]
 models = [open(flags[name], "rb").read() for name in ("--model", "--model-draft") if name in flags]
 assert all(model.startswith(b"GGUF") for model in models)
 assert len(set(models)) == len(models)
@@ -77,6 +79,18 @@ def test_it_is_asked_for_ids_and_timed_by_its_own_clock(
     assert sample.ids == (7, 60, 9, 110, 7)
     assert (sample.tokens, sample.seconds) == (4, 0.5)
     assert not list(tmp_path.glob("paceline-llama-*"))
+
+
+def test_several_texts_share_a_server_and_its_clock(model: str, tmp_path: Path) -> None:
+    program = _scripted(tmp_path / "server")
+    loading = Loading(target=model, llama_server=program, device="cpu", at_once=2)
+    prompts = [PROMPT, PROMPT[:4], PROMPT[1:]]
+    with Contender("llama", loading) as contender:
+        done = contender.crowd(prompts, 5, at_once=2, least_s=0)
+    assert [list(sample.ids) for sample in done.samples] == [ids[::-1][:5] for ids in prompts]
+    assert [sample.tokens for sample in done.samples] == [4, 3, 4]
+    assert 0 < done.tokens < sum(len(sample.ids) for sample in done.samples)
+    assert 0.5 <= done.seconds < 5, "of the server's half a second a text"
 
 
 def test_one_that_does_not_start_says_its_last_words(model: str, tmp_path: Path) -> None:

@@ -25,6 +25,20 @@ def test_speculation_of_transformers_gives_the_same_ids(
     assert 0 < sample.tokens <= expected.tokens == len(expected.ids) - 1
 
 
+def test_a_batch_of_transformers_has_the_texts_that_each_prompt_has_alone(
+    demo_target: Path,
+) -> None:
+    engine = Transformers(Loading(target=str(demo_target), dtype="float32"))
+    prompts = [PROMPT, PROMPT[:3], PROMPT[2:]]
+    alone = [engine.generate(prompt, 12, seed=0) for prompt in prompts]
+    done = engine.crowd(prompts, 12, at_once=2, least_s=0)
+    assert [sample.ids for sample in done.samples] == [sample.ids for sample in alone]
+    assert [sample.tokens for sample in done.samples] == [sample.tokens for sample in alone]
+    # The fourth place repeats the first prompt; of the first step's two tokens the clock has none.
+    assert done.tokens == sum(len(sample.ids) for sample in (*alone, alone[0])) - 2
+    assert done.seconds > max(sample.seconds for sample in done.samples)
+
+
 def test_assisted_generation_needs_a_draft(demo_target: Path) -> None:
     with pytest.raises(StartupError, match="needs a draft model"):
         Assisted(Loading(target=str(demo_target)))
@@ -34,11 +48,11 @@ def test_the_clock_starts_with_the_first_new_tokens() -> None:
     clock = Clock()
     clock.put(torch.tensor([[1, 2, 3]]))
     clock.put(torch.tensor([4, 5]))
-    started_s = clock.first_s
     clock.put(torch.tensor([6]))
     clock.end()
     assert clock.first_tokens == 2
-    assert clock.first_s == started_s <= clock.last_s
+    assert clock.at_s == sorted(clock.at_s)
+    assert len(clock.at_s) == 2
 
 
 def test_what_comes_after_the_end_is_no_output() -> None:
