@@ -8,8 +8,9 @@
 
 #define LANES 8
 #define REGISTERS 16
-#define SUMS_AT_ONCE 10 /* vectors of them, for which a product has registers */
+#define SUMS_AT_ONCE 12 /* vectors of them, for which a product has registers */
 #define SUMS_A_ROW 2    /* at the least: fewer would have inputs fetched more often */
+#define SLICE 2         /* vectors of a group's weights that lie side by side: a line */
 
 typedef __m256 Floats;
 typedef __m256i Ints;

@@ -10,16 +10,30 @@
 #define FAR_AHEAD 131072 /* bytes by which weights come into the second cache, */
 #define NEAR_AHEAD 4096  /* and from there into the first */
 
-/* Vectors of a block whose sums, of so many rows, are in registers. */
+/* Vectors of a block whose sums, of so many rows, are in registers: with less than all of these,
+   where the compiler would want one more for four vectors of three rows. */
 #define AT_ONCE(rows) \
-    (VECTORS * (rows) <= SUMS_AT_ONCE ? VECTORS : 4 * (rows) <= SUMS_AT_ONCE ? 4 : 2)
+    (VECTORS * (rows) <= SUMS_AT_ONCE ? VECTORS : 4 * (rows) < SUMS_AT_ONCE ? 4 : 2)
+
+/* A block lies in memory as slices of its outputs, each of which has all groups, so that those read
+   by themselves are read in order: every second line, or every fourth, comes half as fast. */
+INLINE long slice_vectors(const Product *product, int narrow)
+{
+    return groups_of(narrow, product) * SLICE;
+}
+
+/* Where a vector of a group's weights is, from the first one of some slices. */
+INLINE long place(int vector, long slice)
+{
+    return vector / SLICE * slice + vector % SLICE;
+}
 
 /* Fetches a line of weights for later. Where arithmetic takes the time, memory has to be asked long
    before: the first cache can wait for few lines at a time, the second for many. */
-INLINE void fetch_weights(int count, const void *line)
+INLINE void fetch_weights(int count, const void *line, long ahead)
 {
     if (count <= 2) { /* memory takes the time anyway, and wants to be asked once */
-        _mm_prefetch((const char *)line + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)line + ahead, _MM_HINT_T0);
         return;
     }
     _mm_prefetch((const char *)line + FAR_AHEAD, _MM_HINT_T1);
@@ -35,7 +49,7 @@ INLINE Ints inputs_of(const char *tile, long step, int count, int row, long grou
 }
 
 /* Adds a side of a group to sums, with what is less in registers: inputs or weights. */
-INLINE void add_group(int narrow, int count, int begin, int end, const Ints *weights,
+INLINE void add_group(int narrow, int count, int begin, int end, const Ints *weights, long slice,
                       const char *tile, long step, long group, int side,
                       Ints acc[MOST_ROWS][VECTORS])
 {
@@ -46,7 +60,7 @@ INLINE void add_group(int narrow, int count, int begin, int end, const Ints *wei
             few[i] = inputs_of(tile, step, count, i, group, side);
 #pragma GCC unroll 8
         for (int v = begin; v < end; v++) {
-            Ints sided = weights_side(narrow, side, weights[v]);
+            Ints sided = weights_side(narrow, side, weights[place(v, slice)]);
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++)
                 acc[i][v] = add_side(narrow, acc[i][v], sided, few[i]);
@@ -58,7 +72,8 @@ INLINE void add_group(int narrow, int count, int begin, int end, const Ints *wei
         Ints inputs = inputs_of(tile, step, count, i, group, side);
 #pragma GCC unroll 8
         for (int v = begin; v < end; v++)
-            acc[i][v] = add_side(narrow, acc[i][v], weights_side(narrow, side, weights[v]), inputs);
+            acc[i][v] = add_side(narrow, acc[i][v],
+                                 weights_side(narrow, side, weights[place(v, slice)]), inputs);
     }
 }
 
@@ -68,8 +83,14 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
                  const Rows *rows, long row, float *y, long y_step, int adds)
 {
     long groups = groups_of(narrow, product);
-    long first = block * BLOCK + from * LANES;
-    const Ints *weights = (const Ints *)product->packed + block * groups * VECTORS + from;
+    long first = block * BLOCK + from * LANES, slice = slice_vectors(product, narrow);
+    const Ints *weights = (const Ints *)product->packed + block * groups * VECTORS;
+    weights += place(from, slice);
+    /* Slices that are read beside each other are followed by what comes after the last of them. */
+    long beside = vectors > SLICE ? (vectors / SLICE - 1) * slice * (long)sizeof(Ints) : 0;
+    long soon = AHEAD / (SLICE * (long)sizeof(Ints));
+    if (beside && soon > groups)
+        soon = groups;
     const char *tile = (const char *)rows->x + row * rows->step;
     /* Whether sums leave no register for inputs beside all weights. */
     int full = SIDES == 1 && count * vectors + vectors >= REGISTERS;
@@ -80,18 +101,19 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; v++)
             acc[i][v] = every_int(0);
-    for (long group = 0; group < groups; group++, weights += VECTORS) {
+    for (long group = 0; group < groups; group++, weights += SLICE) {
+        long ahead = soon * SLICE * (long)sizeof(Ints) + (group + soon < groups ? 0 : beside);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v += LINE_VECTORS)
-            fetch_weights(count, weights + v);
+            fetch_weights(count, weights + place(v, slice), ahead);
 #pragma GCC unroll 2
         for (int side = 0; side < SIDES; side++)
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; v += at_a_time) {
                 if (v) /* else inputs would stay in registers for this, and sums would not */
                     __asm__("" ::: "memory");
-                add_group(narrow, count, v, v + at_a_time, weights, tile, rows->step, group, side,
-                          acc);
+                add_group(narrow, count, v, v + at_a_time, weights, slice, tile, rows->step, group,
+                          side, acc);
             }
     }
 #pragma GCC unroll 8
@@ -120,10 +142,11 @@ TILES(1) TILES(2) TILES(3) TILES(4) TILES(5)
 #if MOST_ROWS == 7
 TILES(6) TILES(7)
 #define MANY(narrow) , tile_##narrow##_6, tile_##narrow##_7
-#elif MOST_ROWS == 5
-#define MANY(narrow)
+#elif MOST_ROWS == 6
+TILES(6)
+#define MANY(narrow) , tile_##narrow##_6
 #else
-#error "there are tiles of up to five rows, and of up to seven"
+#error "there are tiles of up to six rows, and of up to seven"
 #endif
 #define ALL(narrow) \
     {tile_##narrow##_1, tile_##narrow##_2, tile_##narrow##_3, tile_##narrow##_4, \

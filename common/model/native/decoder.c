@@ -479,6 +479,11 @@ int decoder_has_tiles(void)
     return decoder_supported() && tiles_work();
 }
 
+int decoder_slice(void)
+{
+    return SLICE * LANES;
+}
+
 Decoder *decoder_open(int threads, int most_threads, int tiled, int64_t shared_cache)
 {
     Decoder *decoder = calloc(1, sizeof *decoder + most_threads * sizeof *decoder->own);

@@ -11,12 +11,13 @@
 #include "number.h"
 #include "workers.h"
 
-/* A matrix [out, in], packed in blocks of 64 outputs, the last one padded.
+/* A matrix [out, in], packed in blocks of 64 outputs, the last one padded. A block is cut in slices
+   of some of its outputs, and of each:
 
-   Of bfloat16: for each pair of inputs, those two weights of every output of the block; `in` is
-   even. They may be squeezed, see `squeezed.h`, where the decoder has tiles. Of int8: for each four
-   inputs their four weights; each output has a scale, and the sum of its weights. Of float32, in a
-   decoder of its own: for each input its weight of every output of the block. */
+   Of bfloat16: for each pair of inputs, those two weights of every output; `in` is even. They may
+   be squeezed, see `squeezed.h`, where the decoder has tiles. Of int8: for each four inputs their
+   four weights; each output has a scale, and the sum of its weights. Of float32, in a decoder of its
+   own: for each input its weight of every output. */
 typedef struct {
     const void *packed;
     const float *bias;   /* [out], or NULL */
@@ -87,6 +88,9 @@ int decoder_supported(void);
 
 /* Whether it has tiles as well (AMX), and this process may use them. */
 int decoder_has_tiles(void);
+
+/* Outputs of a slice of a packed matrix. */
+int decoder_slice(void);
 
 /* A decoder with so many threads for a pass, the caller's among them, and for a large one; with
    products by tiles, if they are there and wanted, on processors that share a cache of so many

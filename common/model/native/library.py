@@ -29,7 +29,7 @@ from common.model.native.structures import Heads, Model, Product, Request, Rolli
 from common.model.roll import Drawing
 
 BLOCK_OUTPUTS = 64
-"""Outputs of a block of a packed matrix; `BLOCK` of `product.h`."""
+"""Outputs of a block of a packed matrix; `BLOCK` of `rows.h`."""
 
 VECTORS = ("avx512", "avx2")
 """What a decoder may have been built for, the widest first."""
@@ -64,6 +64,8 @@ class Decoder:
         cache = _shared_cache() if shared_cache is None else shared_cache
         self.tiles = tiles and bool(found.decoder_has_tiles())
         """Whether it multiplies by tiles."""
+        self.slice_outputs: int = found.decoder_slice()
+        """Outputs whose weights lie side by side in a packed matrix."""
         self._handle = found.decoder_open(threads, max(threads, most_threads), tiles, cache)
         if not self._handle:
             raise MemoryError("no threads to be had for the decoder")
@@ -225,6 +227,7 @@ def _library(dtype: torch.dtype = torch.bfloat16) -> ctypes.CDLL:
 def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
     """A decoder whose calls know what they take."""
     found.decoder_has_tiles.argtypes, found.decoder_has_tiles.restype = [], c_int
+    found.decoder_slice.argtypes, found.decoder_slice.restype = [], c_int
     found.decoder_open.argtypes = [c_int, c_int, c_int, c_int64]
     found.decoder_open.restype = c_void_p
     found.decoder_close.argtypes, found.decoder_close.restype = [c_void_p], None

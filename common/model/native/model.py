@@ -240,7 +240,7 @@ class NativeModel:
     def _product(self, *layers: nn.Linear) -> Product:
         """Layers over one input as one matrix."""
         self._matrices.append(
-            PackedMatrix(*joined(*layers), quantize=self._quantize, squeezes=self._decoder.tiles)
+            PackedMatrix(*joined(*layers), self._decoder, quantize=self._quantize)
         )
         return self._matrices[-1].product
 

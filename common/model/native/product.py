@@ -35,8 +35,8 @@ class NativeProducts:
             PackedMatrix(
                 weight,
                 None if biases is None else biases[index],
+                decoder,
                 quantize=quantize,
-                squeezes=decoder.tiles,
             )
             for index, weight in enumerate(weights)
         ]
@@ -59,12 +59,12 @@ class PackedMatrix:
     Args:
         weight: Of the decoder's type, `[out, in]`; not kept.
         bias: `[out]` or None.
+        decoder: Who reads it.
         quantize: Whether to round the weights to int8.
-        squeezes: Whether the decoder reads squeezed weights, which are less and as exact.
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, *, quantize: bool, squeezes: bool
+        self, weight: Tensor, bias: Tensor | None, decoder: Decoder, *, quantize: bool
     ) -> None:
         outputs, inputs = weight.shape
         self._bias = None if bias is None else bias.float().contiguous()
@@ -77,8 +77,9 @@ class PackedMatrix:
         else:
             if inputs * weight.itemsize % 4:  # rows are padded likewise
                 weight = F.pad(weight, (0, 1))
-            squeezed = squeeze(weight) if squeezes else None
-        self._packed = _PAGES.copy(squeezed.packed if squeezed else _packed(weight))
+            squeezed = squeeze(weight) if decoder.tiles else None
+        packed = squeezed.packed if squeezed else _packed(weight, decoder.slice_outputs)
+        self._packed = _PAGES.copy(packed)
         self._strays = squeezed and (squeezed.starts, squeezed.strays)
         self.product = Product(
             packed=self._packed.data_ptr(),
@@ -94,16 +95,16 @@ class PackedMatrix:
         """What points to it; valid as long as this is."""
 
 
-def _packed(weight: Tensor) -> Tensor:
-    """Packs a matrix. # [out, in] -> [blocks, groups of inputs, 64, inputs]
+def _packed(weight: Tensor, side_by_side: int) -> Tensor:
+    """Packs a matrix. # [out, in] -> [slices, groups of inputs, outputs of a slice, inputs]
 
     A group of inputs has four bytes; what is missing of outputs and inputs is 0.
     """
     outputs, inputs = weight.shape
     together = 4 // weight.itemsize
     padded = F.pad(weight, (0, -inputs % together, 0, -outputs % BLOCK_OUTPUTS))
-    blocks = padded.view(-1, BLOCK_OUTPUTS, padded.shape[1] // together, together)
-    return blocks.transpose(1, 2)
+    slices = padded.view(-1, side_by_side, padded.shape[1] // together, together)
+    return slices.transpose(1, 2)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
