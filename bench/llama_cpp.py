@@ -99,7 +99,6 @@ class LlamaServer:
                 "temperature": self._loading.temperature,
                 "samplers": ["temperature"],  # its own defaults cut
                 "seed": seed,
-                "cache_prompt": False,
                 "return_tokens": True,
             },
             TEXT_S,

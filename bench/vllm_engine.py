@@ -62,7 +62,6 @@ class Engine:
             max_num_seqs=loading["at_once"],
             kv_cache_memory_bytes=CACHE_BYTES,
             skip_tokenizer_init=True,
-            enable_prefix_caching=False,
             use_tqdm_on_load=False,
             speculative_config=speculation or None,
         ).llm_engine
