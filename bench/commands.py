@@ -94,7 +94,9 @@ def bench(
     ] = "llama-server",
     vllm: Annotated[
         str,
-        typer.Option(help="vLLM's program, in an environment of its own, for the peers vllm…"),
+        typer.Option(
+            help="vLLM's program in its own environment, for the peers vllm, vllm-draft, vllm-ngram"
+        ),
     ] = "vllm",
     concurrency: Annotated[
         str | None,

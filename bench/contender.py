@@ -93,7 +93,7 @@ class Contender:
     """A contender's process, as a context manager.
 
     Args:
-        name: One of `CONTENDERS`.
+        name: A key of `bench.settings.PEERS`.
         loading: What it loads.
     """
 
@@ -173,13 +173,15 @@ def program(name: str, loading: Loading) -> list[str]:
     """Return what runs a contender."""
     if name in CONTENDERS:
         return [sys.executable, "-P", "-m", "bench.contender"]
-    return [str(beside(loading.vllm)), "-P", str(VLLM)]
+    python = beside(loading.vllm)
+    assert python, "see bench.plan.lacks"
+    return [str(python), "-P", str(VLLM)]
 
 
 def beside(program: str) -> Path | None:
     """Return the Python of the environment that a program is in; None where there is none."""
     found = shutil.which(program)
-    python = Path(found).absolute().with_name("python") if found else None
+    python = Path(found).resolve().with_name("python") if found else None
     return python if python and python.exists() else None
 
 

@@ -141,7 +141,12 @@ def choose(asked: Sequence[str], offered: Sequence[str]) -> tuple[tuple[str, ...
 
 
 def loading(settings: Settings, threads: int) -> Loading:
-    """Return what contenders load: the same weights, type and threads as the services."""
+    """Return what contenders load: the same weights and type as the services.
+
+    Args:
+        settings: What is asked for.
+        threads: CPU threads.
+    """
     draft = settings.models.draft
     return Loading(
         target=str(settings.models.target),

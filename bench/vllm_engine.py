@@ -17,9 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-CONTEXT_TOKENS = 8192
+CONTEXT_TOKENS = 2048
 """The bench's prompts are short; a cache of a model's own length may be larger than the memory."""
 CACHE_BYTES = 1 << 30
+"""Of all texts; it has to hold one that is as long as they may be."""
 
 SPECULATION: dict[str, dict[str, Any]] = {
     "vllm": {},
@@ -48,16 +49,22 @@ class Engine:
 
     def __init__(self, name: str, loading: dict[str, Any]) -> None:
         from vllm import LLM, SamplingParams, TokensPrompt
+        from vllm.platforms import current_platform
         from vllm.sampling_params import RequestOutputKind
 
+        if loading["device"] not in ("auto", current_platform.device_type):
+            has, wanted = current_platform.device_type, loading["device"]
+            raise ValueError(f"it is built for {has}, not for {wanted}")
         speculation = dict(SPECULATION[name])
         if speculation.get("method") == "draft_model":
             speculation["model"] = loading["draft"]
         config = json.loads(Path(loading["target"], "config.json").read_text("utf-8"))
         context = config.get("max_position_embeddings", CONTEXT_TOKENS)
+        # Its own auto makes 16 bits of 32.
+        own = config.get("dtype") or config.get("torch_dtype") or "auto"
         self._engine = LLM(
             model=loading["target"],
-            dtype=loading["dtype"],
+            dtype=own if loading["dtype"] == "auto" else loading["dtype"],
             max_model_len=min(context, CONTEXT_TOKENS),
             max_num_seqs=loading["at_once"],
             kv_cache_memory_bytes=CACHE_BYTES,
@@ -155,9 +162,9 @@ def prepare(threads: int) -> None:
     """
     cores = sorted(os.sched_getaffinity(0))[:threads]
     os.environ.update(ENVIRONMENT, VLLM_CPU_OMP_THREADS_BIND=",".join(map(str, cores)))
-    openmp = Path(sys.prefix, "lib", "libiomp5.so")
-    if openmp.exists() and "LD_PRELOAD" not in os.environ:
-        os.environ["LD_PRELOAD"] = str(openmp)
+    openmp, loaded = Path(sys.prefix, "lib", "libiomp5.so"), os.environ.get("LD_PRELOAD", "")
+    if openmp.exists() and openmp.name not in loaded:
+        os.environ["LD_PRELOAD"] = f"{openmp}:{loaded}".rstrip(":")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

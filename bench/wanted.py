@@ -37,6 +37,7 @@ SHORT = (
     Wanted(PLAIN, TRANSFORMERS, 1.0),
     Wanted(at_once(PLAIN, 8), PLAIN, 3.0),
     Wanted(at_once(DRAFT, 8), at_once(PLAIN, 8), 0.98),
+    Wanted(at_once(PLAIN, 8), at_once(TRANSFORMERS, 8), 1.0),
 )
 
 MORE = (

@@ -17,6 +17,8 @@
 
 #define AMX __attribute__((target("amx-tile,amx-bf16,amx-int8")))
 
+_Static_assert(SLICE == VECTORS, "tiles, and squeezed weights, have whole blocks side by side");
+
 #define TILE_GROUPS 16 /* four bytes of a row each */
 #define TILE_LINE 64   /* bytes of a row of a tile */
 #define TILE_BYTES (TILE_ROWS * TILE_LINE)

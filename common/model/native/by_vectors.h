@@ -10,14 +10,14 @@
 #define FAR_AHEAD 131072 /* bytes by which weights come into the second cache, */
 #define NEAR_AHEAD 4096  /* and from there into the first */
 
-/* Vectors of a block whose sums, of so many rows, are in registers: with less than all of these,
-   where the compiler would want one more for four vectors of three rows. */
+/* Vectors of a block whose sums, of so many rows, are in registers. Four of three rows would take
+   all of twelve, and the compiler then wants one more. */
 #define AT_ONCE(rows) \
     (VECTORS * (rows) <= SUMS_AT_ONCE ? VECTORS : 4 * (rows) < SUMS_AT_ONCE ? 4 : 2)
 
 /* A block lies in memory as slices of its outputs, each of which has all groups, so that those read
    by themselves are read in order: every second line, or every fourth, comes half as fast. */
-INLINE long slice_vectors(const Product *product, int narrow)
+INLINE long slice_vectors(int narrow, const Product *product)
 {
     return groups_of(narrow, product) * SLICE;
 }
@@ -83,7 +83,7 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
                  const Rows *rows, long row, float *y, long y_step, int adds)
 {
     long groups = groups_of(narrow, product);
-    long first = block * BLOCK + from * LANES, slice = slice_vectors(product, narrow);
+    long first = block * BLOCK + from * LANES, slice = slice_vectors(narrow, product);
     const Ints *weights = (const Ints *)product->packed + block * groups * VECTORS;
     weights += place(from, slice);
     /* Slices that are read beside each other are followed by what comes after the last of them. */

@@ -51,12 +51,12 @@ def test_what_comes_once_a_worker_has_run_out_does_not_count(
     nearly, may_end = threading.Event(), threading.Event()
 
     def clock() -> int:
-        me = threading.get_ident()
+        now, me = next(ticks), threading.get_ident()
         looks[me] += 1
         # The quick one looks whether there is more to do, and, once idle, a second time.
         if threads.get("quick") == me and looks[me] == 2:
             may_end.set()
-        return next(ticks)
+        return now
 
     threads: dict[str, int] = {}
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))
@@ -102,9 +102,9 @@ class Echoing:
 
 
 def test_texts_through_the_gateway_are_noted_as_they_come() -> None:
-    one = ConcurrentVariant("", Echoing(), "plain", 3, least_s=0.05)  # type: ignore[arg-type]
+    one = ConcurrentVariant("", Echoing(), "plain", 3, least_s=0.5)  # type: ignore[arg-type]
     done = one.measure(PROMPTS, 8)
     assert [list(each.ids) for each in done.samples] == [list(ids) for ids in PROMPTS]
     assert [each.tokens for each in done.samples] == [len(ids) - 1 for ids in PROMPTS]
     assert done.tokens > sum(map(len, PROMPTS))
-    assert done.seconds >= 0.04
+    assert done.seconds > 0.1

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from paceline import Client
 
+from bench.contender import Loading
 from bench.plan import choose, lacks, plan
 from bench.settings import FULL, METHODS, SHORT, Settings
 from bench.wanted import wanted
@@ -78,6 +80,27 @@ def test_a_peer_whose_files_cannot_be_written_is_left_out(monkeypatch: pytest.Mo
     assert lacks("llama", asked) == ""
     monkeypatch.setattr("bench.plan.find_spec", lambda name: None)
     assert "package gguf" in lacks("llama", asked)
+
+
+def test_peers_at_once_have_the_threads_of_both_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def contender(name: str, loading: Loading) -> Iterator[None]:
+        started.append((name, loading.threads, loading.at_once))
+        yield
+
+    monkeypatch.setattr("bench.plan.Contender", contender)
+    models = Models(target=Path("target"), draft=Path("draft"))
+    peers = ("transformers", "assisted")
+    asked = replace(settings(full=True), models=models, peers=peers, concurrency=(4, 16))
+    with ExitStack() as stack, Client("127.0.0.1:1") as client:
+        made = plan(asked, 3, ("plain",), client, stack)
+    assert started == [("transformers", 3, 1), ("transformers", 6, 16), ("assisted", 3, 1)]
+    assert [(method, count, variant.name) for method, count, variant in made.concurrent][:2] == [
+        ("transformers", 4, "transformers, 4 at once"),
+        ("transformers", 16, "transformers, 16 at once"),
+    ]
 
 
 def test_hybrids_run_several_at_once_too() -> None:
