@@ -88,7 +88,7 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
     weights += place(from, slice);
     /* Slices that are read beside each other are followed by what comes after the last of them. */
     long beside = vectors > SLICE ? (vectors / SLICE - 1) * slice * (long)sizeof(Ints) : 0;
-    long soon = AHEAD / (SLICE * (long)sizeof(Ints));
+    long soon = AHEAD / (vectors * (long)sizeof(Ints));
     if (beside && soon > groups)
         soon = groups;
     const char *tile = (const char *)rows->x + row * rows->step;
