@@ -157,8 +157,8 @@ class Text:
 def prepare(threads: int) -> None:
     """Set what vLLM reads as it is imported, in a new process of the same name where it must be.
 
-    On x86 it wants Intel's OpenMP, which comes with it, loaded before all else: without, a step is
-    half as fast.
+    On x86 it wants Intel's OpenMP, which comes with it, loaded before all else: without, steps take
+    1.5 to 2 times as long.
     """
     cores = sorted(os.sched_getaffinity(0))[:threads]
     os.environ.update(ENVIRONMENT, VLLM_CPU_OMP_THREADS_BIND=",".join(map(str, cores)))

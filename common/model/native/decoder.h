@@ -12,7 +12,7 @@
 #include "workers.h"
 
 /* A matrix [out, in], packed in blocks of 64 outputs, the last one padded. A block is cut in slices
-   of some of its outputs, and of each:
+   of its outputs, one after another, and a slice has:
 
    Of bfloat16: for each pair of inputs, those two weights of every output; `in` is even. They may
    be squeezed, see `squeezed.h`, where the decoder has tiles. Of int8: for each four inputs their
