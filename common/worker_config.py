@@ -29,8 +29,9 @@ class WorkerConfig:
     threads: int = 0
     """CPU threads of one forward pass; 0 takes torch's default."""
     most_threads: int = 0
-    """CPU threads of a pass of many rows (prompts, several requests, large trees), which computing
-    bounds and not the memory; 0 for no more than of others. For models of the compiled decoder."""
+    """CPU threads of a pass of many rows (prompts, several requests, large trees), and of every
+    pass where one of a row is milliseconds shorter with them, as of large models; 0 for no more
+    than of others. For models of the compiled decoder."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int

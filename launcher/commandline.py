@@ -29,19 +29,28 @@ class WorkerOptions:
     """Where the models run: auto, cpu, cuda."""
 
     threads: int = 0
-    """CPU threads of each model; 0 shares the cores between the two. The target's passes of many
-    rows take the drafter's as well, which rests under such a load."""
+    """CPU threads of each model; 0 shares the cores between the two."""
 
     grace_s: float = 5.0
     """Seconds that running requests get when a service stops."""
+
+    @property
+    def own_threads(self) -> int:
+        """CPU threads of each model."""
+        return self.threads or default_threads()
+
+    @property
+    def most_threads(self) -> int:
+        """Those of both, which the target may take: for passes of many rows, under whose load the
+        drafter rests, and for all that are much shorter with them."""
+        return 2 * self.own_threads
 
 
 def verifier_command(
     models: Models, options: WorkerOptions, store_url: str | None = None
 ) -> list[str]:
     """Return the verifier's command line."""
-    threads = options.threads or default_threads()
-    more = {"quantize": options.quantize, "most-threads": str(2 * threads)}
+    more = {"quantize": options.quantize, "most-threads": str(options.most_threads)}
     if models.medusa:
         more["medusa"] = str(models.medusa)
     if store_url:
@@ -64,7 +73,7 @@ def worker_command(
         "port": "0",
         "dtype": options.dtype,
         "device": options.device,
-        "threads": str(options.threads or default_threads()),
+        "threads": str(options.own_threads),
         "grace-s": str(options.grace_s),
         **more,
     }

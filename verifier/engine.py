@@ -73,13 +73,15 @@ class Engine:
         self._config = config
         self._cost = cost or StepCost()
         self._rolling = Rolling(runner, self._cost, interval_s)
+        processors = priority.processors() if runner.loaded.device.type == "cpu" else 0
         parts = Parts(
             config=config,
             cost=self._cost,
             links=links if links is not None else _no_links,
             heads=heads,
             lookahead=lookahead or LookaheadConfig(),
-            processors=priority.processors() if runner.loaded.device.type == "cpu" else 0,
+            processors=processors,
+            fills=0 < processors <= runner.threads,
             parameters=runner.loaded.parameters,
             shared=shared,
         )

@@ -128,6 +128,21 @@ class Runner:
         return output
 
     @property
+    def threads(self) -> int:
+        """CPU threads of a pass of few rows."""
+        model = self.loaded.forward
+        return model.threads if isinstance(model, NativeModel) else torch.get_num_threads()
+
+    def spread(self, whether: bool) -> bool:
+        """Has passes of few rows take the CPU threads of those of many, or no longer.
+
+        Returns:
+            Whether there are more of them.
+        """
+        model = self.loaded.forward
+        return isinstance(model, NativeModel) and model.spread(whether)
+
+    @property
     def rolls(self) -> bool:
         """Whether `roll` is there."""
         return self._rolling is not None

@@ -14,6 +14,7 @@ from paceline.v1 import worker_pb2, worker_pb2_grpc
 
 from common.engine_thread import EngineThread, Steppable
 from common.errors import PacelineError
+from common.model import threads
 from common.model.loader import LoadedModel
 from common.model.runner import Runner
 from common.rpc import server, worker
@@ -71,6 +72,7 @@ def load_runner(
     facts = {"model": loaded.name, "device": str(loaded.device), "kernels": loaded.kernels}
     _log.info("model loaded", extra=facts)
     runner = Runner(loaded, kv_bytes=kv_bytes, block_tokens=block_tokens, max_len=max_len)
+    threads.settle(runner)
     # What is there now stays: a full collection need not walk half a million objects of torch and
     # transformers while requests wait.
     gc.collect()

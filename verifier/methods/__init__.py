@@ -38,6 +38,8 @@ class Parts:
     """Sizes of lookahead decoding."""
     processors: int = 0
     """That passes of several texts take; 0 where they run on a device."""
+    fills: bool = False
+    """Whether those of one text take all of them, too."""
     parameters: float = 0.0
     """Of the target; decides those sizes where they are left open."""
     shared: SharedPools | None = None
@@ -51,6 +53,7 @@ METHODS: dict[str, Callable[[Parts], Proposer | None]] = {
         parts.config.draft_tokens,
         parts.cost,
         parts.config.draft_fanout,
+        0 if parts.fills else parts.config.draft_fanout,
         parts.processors,
     ),
     "medusa": lambda parts: _medusa(parts),

@@ -47,6 +47,7 @@ class DraftProposer:
         draft_tokens: Longest draft where a request leaves the length open.
         cost: Of the engine's steps.
         fanout: Most bonus tokens to draft for ahead of each outcome; 0 drafts nothing ahead.
+        near_fanout: The same of drafters on this machine, whose processors a pass may take.
         processors: That passes of several texts take; 0 where they run on a device.
     """
 
@@ -54,6 +55,7 @@ class DraftProposer:
     draft_tokens: int
     cost: StepCost
     fanout: int
+    near_fanout: int
     processors: int = 0
     stale: int = 0
     """Waves dropped: another round's, or come too late; and branches that made no sense."""
@@ -72,6 +74,7 @@ class DraftProposer:
             self.links,
             self.draft_tokens,
             self.fanout,
+            self.near_fanout,
             self.cost,
             self._sessions.__len__,
             self.processors,

@@ -45,6 +45,7 @@ class Pairing:
         links: Finds the link to a drafter.
         draft_tokens: Longest draft where a request leaves the length open.
         fanout: Most bonus tokens to draft for ahead of each outcome.
+        near_fanout: The same of drafters on this machine.
         cost: Of the engine's steps.
         texts: How many the method has, those among them that wait or have no drafter.
         processors: That passes of several texts take; 0 where they run on a device.
@@ -53,6 +54,7 @@ class Pairing:
     links: LinkSource
     draft_tokens: int
     fanout: int
+    near_fanout: int
     cost: StepCost
     texts: Callable[[], int]
     processors: int = 0
@@ -195,13 +197,15 @@ class Pairing:
             link: The drafter, as it is.
             room: Most tokens that may be drafted.
         """
+        fanout = self.near_fanout if link.near else self.fanout
         if request.draft_tokens:
-            return Wish(max(min(request.draft_tokens, room), 0), self.fanout)
+            return Wish(max(min(request.draft_tokens, room), 0), fanout)
         most = min(self.draft_tokens, room)
         best = self._choose(length, link, most) if most > 0 else 0
         if not best:
             return Wish()
-        fanout = self.fanout if length.ahead else 0
+        if not length.ahead:
+            fanout = 0
         if not any(length.least):  # rows cost nothing
             return Wish(best, fanout)
         return Wish(most, fanout, length.least)

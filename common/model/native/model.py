@@ -56,7 +56,7 @@ class NativeModel:
         context: Its cache.
         max_len: Positions to be ready for.
         quantize: Whether to round the weights of products to int8, and what they read.
-        most_threads: Of a large pass; others have torch's number.
+        most_threads: Of a large pass; others have torch's number until they are `spread`.
     """
 
     def __init__(
@@ -72,7 +72,10 @@ class NativeModel:
         inner = original.model
         dtype = inner.embed_tokens.weight.dtype
         assert dtype == torch.bfloat16 or not quantize, "float32 is not rounded by the decoder"
-        self._decoder = Decoder(torch.get_num_threads(), most_threads, dtype=dtype)
+        threads = torch.get_num_threads()
+        self._few, self._many = threads, max(threads, most_threads)
+        self._spread = False  # passes of few rows have as many as others
+        self._decoder = Decoder(self._few, self._many, dtype=dtype)
         self._context, self._pool = context, context.pool
         self._kept: list[Tensor] = []  # what the structures point to
         self._matrices: list[PackedMatrix] = []
@@ -127,6 +130,16 @@ class NativeModel:
         self._decoder.run(self._model, laid.request)
         laid.written.likeliest = laid.words[len(laid.words) - laid.wanted :].tolist()
         return laid.written
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of a pass of few rows."""
+        return self._many if self._spread else self._few
+
+    def spread(self, whether: bool) -> bool:
+        """See `Runner.spread`."""
+        self._spread = whether
+        return self._many > self._few
 
     @property
     def rolls(self) -> bool:
@@ -194,7 +207,7 @@ class NativeModel:
                 behind += tail
                 tails.append(len(behind))
         rows = len(ids)
-        large = rows > (_FEW_ROWS if len(segments) > 1 else _OF_ONE_TEXT)
+        large = self._spread or rows > (_FEW_ROWS if len(segments) > 1 else _OF_ONE_TEXT)
         words = array("q", (rows, len(wanted), len(tables), large))
         for part in (ids, ordered, starts, positions, tables, lengths, tails, behind, wanted):
             words.fromlist(part)

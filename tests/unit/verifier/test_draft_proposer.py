@@ -113,7 +113,9 @@ class Table:
     ) -> None:
         self.links = {f"d{index}": link for index, link in enumerate(links)}
         cost = StepCost([(1, step_s), (64, step_s + 63 * row_s)])
-        self.proposer = DraftProposer(self.links.get, draft_tokens=8, cost=cost, fanout=2)
+        self.proposer = DraftProposer(
+            self.links.get, draft_tokens=8, cost=cost, fanout=2, near_fanout=1
+        )
         request = Request(
             request_id="r",
             prompt_ids=(5, 6, 7),
@@ -270,6 +272,18 @@ def test_nothing_is_wished_for_ahead_where_others_fill_the_time(clock: Clock) ->
     table.round(8)
     assert link.wishes[-1].draft_tokens
     assert link.wishes[-1].fanout == 0
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_a_drafter_on_this_machine_goes_ahead_as_far_as_passes_leave_it(
+    draft_tokens: int, clock: Clock
+) -> None:
+    for near, fanout in ((True, 1), (False, 2)):
+        link = Link(near=near)
+        table = Table(link, draft_tokens=draft_tokens)
+        table.warm()
+        table.round(8)
+        assert {wish.fanout for wish in (*link.ahead, *link.wishes)} == {fanout}
 
 
 def test_a_branch_is_used_once(clock: Clock) -> None:

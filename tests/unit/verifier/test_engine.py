@@ -27,6 +27,7 @@ from tests.inprocess import Collected, Pair, runner
 from tests.tiny_models import MAX_LEN, VOCAB
 from verifier.committer import Committer
 from verifier.config import EngineConfig
+from verifier.engine import Engine
 from verifier.methods.plain import PlainProposer
 from verifier.sequence import FinishReason, Source
 
@@ -214,6 +215,16 @@ def test_drafts_leave_room_for_prefill(roomy: Runner, twin: Runner) -> None:
         pair.engine.step()
     assert newcomer.done
     pair.run()
+
+
+@pytest.mark.parametrize(("processors", "fanout"), [(2, 0), (4, 3)])
+def test_nothing_is_drafted_ahead_where_a_pass_takes_all_processors(
+    processors: int, fanout: int, roomy: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.priority.processors", lambda: processors)
+    monkeypatch.setattr(Runner, "threads", 2)
+    draft = Engine(roomy, EngineConfig()).methods.draft
+    assert (draft.near_fanout, draft.fanout) == (fanout, 3)
 
 
 def test_cancelled_requests_say_nothing_more(roomy: Runner) -> None:
