@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from bench.roofline import demand
+from bench.widened_model import write
+from common.errors import ModelError
+from tests import tiny_models
+
+PROMPT = torch.tensor([[1, 17, 60, 5, 9]])
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_a_wider_model_writes_the_same_text(kind: str, tmp_path: Path) -> None:
+    narrow, wide = tiny_models.save(kind, tmp_path / "narrow"), tmp_path / "wide"
+    write(narrow, wide, 8)
+    texts, parameters = [], []
+    for directory in (narrow, wide):
+        model = AutoModelForCausalLM.from_pretrained(directory)
+        texts.append(model.generate(PROMPT, do_sample=False, max_new_tokens=40).tolist())
+        parameters.append(model.num_parameters())
+    assert texts[0] == texts[1]
+    layers, hidden, inner = 2, 48, 96
+    assert parameters[1] - parameters[0] == layers * 3 * hidden * 7 * inner
+    assert demand(wide, "auto").weight_bytes > demand(narrow, "auto").weight_bytes
+
+
+def test_models_of_other_families_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="must have an intermediate_size and no mlp_bias"):
+        write(tiny_models.save("gpt2", tmp_path / "gpt2"), tmp_path / "wide", 2)
+    with pytest.raises(ModelError, match=r"must have layers named \*\.mlp\.down_proj\.weight"):
+        write(tiny_models.save("gpt_neox", tmp_path / "neox"), tmp_path / "wide", 2)
+    assert not (tmp_path / "wide").exists()
