@@ -62,7 +62,10 @@ class Loading:
     """torch device, or auto."""
 
     threads: int = 1
-    """CPU threads."""
+    """CPU threads: all that the models of the services may take together."""
+
+    own_threads: int = 1
+    """Those that each of them has for itself, which says how our own engine runs."""
 
     temperature: float = 0.0
     """0 decodes greedily."""
@@ -92,21 +95,17 @@ class Engine(Protocol):
 class Contender:
     """A contender's process, as a context manager.
 
+    It starts with the first request, so that those of a run do so one after the other: engines
+    measure the machine as they start, and want it for themselves.
+
     Args:
         name: A key of `bench.settings.PEERS`.
         loading: What it loads.
     """
 
     def __init__(self, name: str, loading: Loading) -> None:
-        self._name = name
-        self._child = subprocess.Popen(
-            tethered([*program(name, loading), name, json.dumps(asdict(loading))]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"},
-        )
+        self._name, self._loading = name, loading
+        self._child: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +116,8 @@ class Contender:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._child is None:
+            return
         try:
             self._child.communicate(timeout=STOP_S)  # it ends with its standard input
         except subprocess.TimeoutExpired:
@@ -152,17 +153,31 @@ class Contender:
         return Pass(samples=samples, tokens=answer["tokens"], seconds=answer["seconds"])
 
     def _ask(self, request: dict[str, Any]) -> Any:
-        assert self._child.stdin
-        assert self._child.stdout
+        child = self._started()
+        assert child.stdin
+        assert child.stdout
         with suppress(BrokenPipeError):  # one that could not start has said why
-            print(json.dumps(request), file=self._child.stdin, flush=True)
+            print(json.dumps(request), file=child.stdin, flush=True)
         try:
-            answer = json.loads(self._child.stdout.readline())
+            answer = json.loads(child.stdout.readline())
         except ValueError:
             raise StartupError(f"the contender {self._name} died") from None
         if "error" in answer:
             raise StartupError(answer["error"])
         return answer
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._child is None:
+            command = [*program(self._name, self._loading), self._name]
+            self._child = subprocess.Popen(
+                tethered([*command, json.dumps(asdict(self._loading))]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"},
+            )
+        return self._child
 
 
 def _sample(answer: Any) -> Sample:

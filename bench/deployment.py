@@ -7,7 +7,7 @@ import time
 from paceline import Client
 
 from bench.settings import DRAFT, Settings
-from launcher.commandline import WorkerOptions, default_threads
+from launcher.commandline import WorkerOptions
 
 JOIN_S = 30.0
 """Time a drafter gets to be found by the gateway."""
@@ -24,8 +24,7 @@ IN_LOCKSTEP = {"PACELINE_VERIFIER_ENGINE__DRAFT_FANOUT": "0"}
 
 def options(settings: Settings) -> WorkerOptions:
     """Return what both models' processes are told."""
-    threads = settings.threads or default_threads()
-    return WorkerOptions(dtype=settings.dtype, device=settings.device, threads=threads)
+    return WorkerOptions(dtype=settings.dtype, device=settings.device, threads=settings.threads)
 
 
 def offered(client: Client) -> tuple[str, ...]:

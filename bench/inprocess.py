@@ -10,6 +10,7 @@ from bench.contender import Loading
 from bench.measurement import Sample
 from common.model.loader import load
 from common.model.runner import Runner
+from common.model.threads import settle
 from common.sampling_params import SamplingParams
 from verifier.config import EngineConfig
 from verifier.engine import Engine
@@ -24,10 +25,16 @@ class InProcess:
     """
 
     def __init__(self, loading: Loading) -> None:
-        torch.set_num_threads(loading.threads)
+        torch.set_num_threads(loading.own_threads)
         config = EngineConfig()
-        loaded = load(loading.target, dtype=loading.dtype, device=loading.device)  # type: ignore[arg-type]
+        loaded = load(
+            loading.target,
+            dtype=loading.dtype,  # type: ignore[arg-type]
+            device=loading.device,
+            most_threads=loading.threads,
+        )
         runner = Runner(loaded, kv_bytes=config.kv_bytes, block_tokens=config.block_tokens)
+        settle(runner)
         self._engine = Engine(runner, config)
         self._temperature = loading.temperature
         self._eos = frozenset(loaded.eos_token_ids)

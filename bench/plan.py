@@ -29,6 +29,7 @@ from bench.variants import (
     GatewayVariant,
     Variant,
 )
+from launcher.commandline import WorkerOptions
 
 
 @dataclass
@@ -46,13 +47,17 @@ class Plan:
 
 
 def plan(
-    settings: Settings, threads: int, offered: Sequence[str], client: Client, stack: ExitStack
+    settings: Settings,
+    workers: WorkerOptions,
+    offered: Sequence[str],
+    client: Client,
+    stack: ExitStack,
 ) -> Plan:
     """Make the variants.
 
     Args:
         settings: What is asked for.
-        threads: CPU threads of each model's process.
+        workers: How the services run their models.
         offered: Methods the deployment lists.
         client: Of its gateway.
         stack: Ends the contenders' processes.
@@ -62,10 +67,10 @@ def plan(
         if problem := lacks(name, settings):
             made.left_out.append(f"{PEERS[name]}: {problem}")
             continue
-        contender = stack.enter_context(Contender(name, loading(settings, threads)))
+        contender = stack.enter_context(Contender(name, loading(settings, workers)))
         made.single.append(ContenderVariant(PEERS[name], contender))
         if settings.concurrency and name in CROWD_PEERS:
-            made.concurrent += crowds(name, settings, threads, stack)
+            made.concurrent += crowds(name, settings, workers, stack)
     methods, lacking = choose(settings.methods, offered)
     made.left_out += lacking
     heat = settings.temperature
@@ -86,11 +91,10 @@ def plan(
 
 
 def crowds(
-    peer: str, settings: Settings, threads: int, stack: ExitStack
+    peer: str, settings: Settings, workers: WorkerOptions, stack: ExitStack
 ) -> list[tuple[str, int, Variant]]:
-    """Return a peer with several prompts at once, which has the threads of all models."""
-    models = 2 if settings.models.draft else 1
-    wanted = replace(loading(settings, threads * models), at_once=max(settings.concurrency))
+    """Return a peer with several prompts at once."""
+    wanted = replace(loading(settings, workers), at_once=max(settings.concurrency))
     contender = stack.enter_context(Contender(peer, wanted))
     label = PEERS[peer]
     return [
@@ -140,12 +144,12 @@ def choose(asked: Sequence[str], offered: Sequence[str]) -> tuple[tuple[str, ...
     return tuple(name for name, parts in lacking.items() if not parts), lines
 
 
-def loading(settings: Settings, threads: int) -> Loading:
-    """Return what contenders load: the same weights and type as the services.
+def loading(settings: Settings, workers: WorkerOptions) -> Loading:
+    """Return what contenders load: the same weights, type and threads as the services.
 
     Args:
         settings: What is asked for.
-        threads: CPU threads.
+        workers: How the services run their models.
     """
     draft = settings.models.draft
     return Loading(
@@ -153,7 +157,8 @@ def loading(settings: Settings, threads: int) -> Loading:
         draft=str(draft) if draft else None,
         dtype=settings.dtype,
         device=settings.device,
-        threads=threads,
+        threads=workers.most_threads,
+        own_threads=workers.own_threads,
         temperature=settings.temperature,
         llama_server=settings.llama_server,
         vllm=settings.vllm,

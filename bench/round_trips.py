@@ -82,7 +82,11 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> RoundTrips:
     workers = options(settings)
     progress("step times", 0, 1)
     steps = step_times.measure(
-        str(settings.models.target), settings.dtype, workers.threads, settings.device
+        str(settings.models.target),
+        settings.dtype,
+        workers.own_threads,
+        settings.device,
+        most_threads=workers.most_threads,
     ).steps
     links: list[SlowLink] = []
     with ExitStack() as stack:

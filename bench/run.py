@@ -50,7 +50,7 @@ def run(settings: Settings, watchers: Watchers, progress: Progress) -> Report:
         client = stack.enter_context(Client(cluster.address))
         if settings.models.draft:
             await_draft(client)
-        planned = plan(settings, workers.threads, offered(client), client, stack)
+        planned = plan(settings, workers, offered(client), client, stack)
         if settings.full and settings.models.draft:
             try:
                 planned.single.append(lockstep(settings, watchers(), stack))
@@ -146,7 +146,7 @@ def described(settings: Settings) -> dict[str, str | float]:
         "medusa": models.medusa.name if models.medusa else "none",
         "dtype": settings.dtype,
         "device": settings.device,
-        "threads": options(settings).threads,
+        "threads": options(settings).own_threads,
         "cores": os.cpu_count() or 0,
         "repetitions": settings.repetitions,
         "max_tokens": settings.max_tokens,

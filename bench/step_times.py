@@ -1,6 +1,6 @@
 """How long a step of a model takes by its rows: the table by which the verifier chooses drafts.
 
-    python -m bench.step_times MODEL DTYPE THREADS DEVICE
+    python -m bench.step_times MODEL DTYPE THREADS DEVICE MOST_THREADS
 
 prints it as one line of JSON, `{"steps": [[rows, seconds], ...], "in_one_call": seconds}`: the
 latter is what a pass of one text takes without drafts where passes follow each other in one call,
@@ -41,13 +41,22 @@ class Times(NamedTuple):
     makes one a call."""
 
 
-def measure(model: str, dtype: str, threads: int, device: str = "cpu") -> Times:
+def measure(
+    model: str, dtype: str, threads: int, device: str = "cpu", *, most_threads: int = 0
+) -> Times:
     """Measure in a process of its own; the least of some repetitions.
+
+    Args:
+        model: Its directory.
+        dtype: torch dtype of the weights, or auto.
+        threads: CPU threads of a pass.
+        device: Where it runs.
+        most_threads: Those of a pass of many rows, as a verifier's; 0 for no more.
 
     Raises:
         StartupError: The model cannot be run.
     """
-    found = ask("bench.step_times", model, dtype, str(threads), device)
+    found = ask("bench.step_times", model, dtype, str(threads), device, str(most_threads))
     return Times([(rows, seconds) for rows, seconds in found["steps"]], found["in_one_call"])
 
 
@@ -56,17 +65,19 @@ def at(table: Sequence[tuple[int, float]], rows: int) -> float:
     return next((seconds for count, seconds in table if count >= rows), table[-1][1])
 
 
-def main(model: str, dtype: str, threads: int, device: str) -> None:
+def main(model: str, dtype: str, threads: int, device: str, most_threads: int) -> None:
     """Measure in this process and print the table."""
     import torch
 
     from common.model.loader import load
     from common.model.runner import Runner
+    from common.model.threads import settle
     from verifier import cost
 
     torch.set_num_threads(threads)
-    loaded = load(model, dtype=dtype, device=device)  # type: ignore[arg-type]
+    loaded = load(model, dtype=dtype, device=device, most_threads=most_threads)  # type: ignore[arg-type]
     runner = Runner(loaded, kv_bytes=KV_BYTES, block_tokens=BLOCK_TOKENS)
+    settle(runner)
     tables, calls = [], []
     for _ in range(REPETITIONS):
         tables.append(cost.measure(runner))
@@ -100,4 +111,4 @@ def _in_one_call(runner: Runner) -> float:
 
 if __name__ == "__main__":
     sys.stdout = sys.stderr  # libraries print where they like
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))

@@ -29,7 +29,7 @@ from bench.telemetry_parts import parts
 from bench.variants import ConcurrentVariant, GatewayVariant, Variant
 from common.telemetry.config import TracingConfig
 from launcher.cluster import Cluster
-from launcher.commandline import WorkerOptions, default_threads
+from launcher.commandline import WorkerOptions
 from launcher.models import choose
 
 SCRAPE_S = 1.0
@@ -155,7 +155,7 @@ def deployments(
         for environment in (telling, {}):
             cluster = Cluster(
                 models=choose(None, None),
-                options=WorkerOptions(threads=default_threads()),
+                options=WorkerOptions(),
                 with_store=False,
                 environment=FORGETFUL | environment,
             )

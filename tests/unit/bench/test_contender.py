@@ -32,14 +32,15 @@ def test_drawn_texts_follow_from_the_seed(demo_target: Path) -> None:
 
 
 def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
-    with Contender("engine", Loading(target=str(tmp_path))) as engine:
-        engine._child.wait(60)  # others may have their turns meanwhile
-        with pytest.raises(StartupError, match=r"no config\.json there"):
-            engine.generate([1], 2)
+    with (
+        Contender("engine", Loading(target=str(tmp_path))) as engine,
+        pytest.raises(StartupError, match=r"no config\.json there"),
+    ):
+        engine.generate([1], 2)
 
 
 def test_one_that_died_is_an_error(tmp_path: Path) -> None:
     with Contender("engine", Loading(target=str(tmp_path))) as engine:
-        engine._child.kill()
+        engine._started().kill()
         with pytest.raises(StartupError, match="the contender engine died"):
             engine.generate([1], 2)

@@ -13,6 +13,7 @@ from bench.contender import Loading
 from bench.plan import choose, lacks, plan
 from bench.settings import FULL, METHODS, SHORT, Settings
 from bench.wanted import wanted
+from launcher.commandline import WorkerOptions
 from launcher.models import Models
 
 
@@ -66,7 +67,7 @@ def test_peers_without_their_models_and_programs_are_left_out_and_said() -> None
         llama_server="/nowhere/llama",
     )
     with ExitStack() as stack, Client("127.0.0.1:1") as client:
-        made = plan(asked, 1, ("plain",), client, stack)
+        made = plan(asked, WorkerOptions(threads=1), ("plain",), client, stack)
     assert [variant.name for variant in made.single] == ["plain"]
     assert made.left_out[:3] == [
         "transformers, assisted: there is no draft model",
@@ -82,7 +83,7 @@ def test_a_peer_whose_files_cannot_be_written_is_left_out(monkeypatch: pytest.Mo
     assert "package gguf" in lacks("llama", asked)
 
 
-def test_peers_at_once_have_the_threads_of_both_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_have_the_threads_of_both_models(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, int, int]] = []
 
     @contextmanager
@@ -95,8 +96,8 @@ def test_peers_at_once_have_the_threads_of_both_models(monkeypatch: pytest.Monke
     peers = ("transformers", "assisted")
     asked = replace(settings(full=True), models=models, peers=peers, concurrency=(4, 16))
     with ExitStack() as stack, Client("127.0.0.1:1") as client:
-        made = plan(asked, 3, ("plain",), client, stack)
-    assert started == [("transformers", 3, 1), ("transformers", 6, 16), ("assisted", 3, 1)]
+        made = plan(asked, WorkerOptions(threads=3), ("plain",), client, stack)
+    assert started == [("transformers", 6, 1), ("transformers", 6, 16), ("assisted", 6, 1)]
     assert [(method, count, variant.name) for method, count, variant in made.concurrent][:2] == [
         ("transformers", 4, "transformers, 4 at once"),
         ("transformers", 16, "transformers, 16 at once"),
@@ -106,7 +107,7 @@ def test_peers_at_once_have_the_threads_of_both_models(monkeypatch: pytest.Monke
 def test_hybrids_run_several_at_once_too() -> None:
     asked, offered = replace(settings(full=True), peers=()), ("plain", "draft", "ngram")
     with ExitStack() as stack, Client("127.0.0.1:1") as client:
-        made = plan(asked, 1, offered, client, stack)
+        made = plan(asked, WorkerOptions(threads=1), offered, client, stack)
     together = {(method, count) for method, count, _ in made.concurrent}
     assert together == {
         (method, count) for method in (*offered, "draft+ngram") for count in FULL.concurrency
