@@ -7,6 +7,7 @@
 #define REGISTERS 32
 #define SUMS_AT_ONCE 28 /* vectors of them, for which a product has registers */
 #define SUMS_A_ROW 4    /* at the least: fewer would have inputs fetched more often */
+#define ASKED_ONCE 2    /* rows up to which memory takes the time, and is asked once for a line */
 #define SLICE 4         /* vectors of a group's weights that lie side by side: all of a block */
 
 typedef __m512 Floats;

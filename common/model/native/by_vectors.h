@@ -28,11 +28,11 @@ INLINE long place(int vector, long slice)
     return vector / SLICE * slice + vector % SLICE;
 }
 
-/* Fetches a line of weights for later. Where arithmetic takes the time, memory has to be asked long
-   before: the first cache can wait for few lines at a time, the second for many. */
+/* Fetches a line of weights for later. Where arithmetic takes the time, memory may have to be asked
+   long before: the first cache can wait for few lines at a time, the second for many. */
 INLINE void fetch_weights(int count, const void *line, long ahead)
 {
-    if (count <= 2) { /* memory takes the time anyway, and wants to be asked once */
+    if (count <= ASKED_ONCE) {
         _mm_prefetch((const char *)line + ahead, _MM_HINT_T0);
         return;
     }
