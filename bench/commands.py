@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 
 from bench import plots, roofline
+from bench.deployment import options
 from bench.progress import shown
 from bench.report import Report
 from bench.run import run
 from bench.settings import FULL, PEERS, SHORT, Settings
 from bench.tables import markdown, notes, tables
 from launcher import models
-from launcher.commandline import default_threads
 from launcher.commands import (
     Device,
     DeviceOption,
@@ -167,7 +167,7 @@ def measured(settings: Settings, console: Console) -> Report:
 
 def compare_with_roofline(settings: Settings, console: Console, as_json: bool) -> None:
     """Show how near the models' steps come to what memory allows."""
-    threads = settings.threads or default_threads()
+    threads = options(settings).own_threads
     found = [
         roofline.measure(str(model), settings.dtype, threads, settings.device)
         for model in (settings.models.target, settings.models.draft)

@@ -30,7 +30,7 @@ from bench.settings import METHODS, PLAIN
 from bench.tables import Cells
 from common.errors import StartupError
 from launcher.cluster import Cluster
-from launcher.commandline import WorkerOptions, default_threads
+from launcher.commandline import WorkerOptions
 from launcher.commands import Draft, Medusa, Target, Threads, ending_well
 from launcher.models import Models
 from launcher.models import choose as choose_models
@@ -59,7 +59,7 @@ class Sweep:
     models: Models
     """What is served and what guesses."""
     threads: int
-    """CPU threads of each model's process."""
+    """CPU threads of each model's process; 0 shares the cores."""
     methods: tuple[str, ...]
     """What decodes; empty takes what `everything` says."""
     generations: int
@@ -203,7 +203,7 @@ def promise(
     with ending_well(interrupted=130):
         sweep = Sweep(
             models=choose_models(target, draft, medusa),
-            threads=threads or default_threads(),
+            threads=threads,
             methods=words(methods),
             generations=generations,
             max_tokens=max_tokens,

@@ -147,6 +147,7 @@ def described(settings: Settings) -> dict[str, str | float]:
         "dtype": settings.dtype,
         "device": settings.device,
         "threads": options(settings).own_threads,
+        "most_threads": options(settings).most_threads,
         "cores": os.cpu_count() or 0,
         "repetitions": settings.repetitions,
         "max_tokens": settings.max_tokens,

@@ -41,9 +41,10 @@ class WorkerOptions:
 
     @property
     def most_threads(self) -> int:
-        """Those of both, which the target may take: for passes of many rows, under whose load the
-        drafter rests, and for all that are much shorter with them."""
-        return 2 * self.own_threads
+        """Those of both, as far as there are processors, which the target may take: for passes of
+        many rows, under whose load the drafter rests, and for all that are much shorter with them.
+        """
+        return max(self.own_threads, min(2 * self.own_threads, priority.processors()))
 
 
 def verifier_command(

@@ -33,10 +33,14 @@ def test_each_worker_is_told_of_its_own_quantisation(target: str, draft: str) ->
     assert (drafter.model, drafter.quantize) == ("/draft", draft)
 
 
-def test_large_passes_of_the_target_take_the_drafters_share_of_the_cores() -> None:
+@pytest.mark.parametrize(("processors", "most"), [(8, 6), (4, 4), (2, 3)])
+def test_large_passes_of_the_target_take_the_drafters_share_of_the_cores(
+    processors: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.priority.processors", lambda: processors)
     options = WorkerOptions(threads=3)
     verifier = _understood(VerifierConfig, verifier_command(MODELS, options))
-    assert (verifier.threads, verifier.most_threads) == (3, 6)
+    assert (verifier.threads, verifier.most_threads) == (3, most)
     assert MODELS.draft is not None
     drafter = _understood(DrafterConfig, drafter_command(MODELS.draft, options))
     assert (drafter.threads, drafter.most_threads) == (3, 0)
