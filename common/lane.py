@@ -32,6 +32,8 @@ OFFER = "paceline-lane"
 """Metadata with which a server offers a lane: the path of a socket."""
 
 _HEAD = struct.Struct("<Id")
+_PEER = struct.Struct("3i")
+"""The other end's process, user and group."""
 _PREFIX = "paceline-"
 _CHUNK_BYTES = 1 << 18
 _MOST_BYTES = 64 << 20
@@ -61,6 +63,8 @@ class Lane:
         self._came, self._unsent = bytearray(), bytearray()
         self._more = False  # whole messages came that wait for the next turn
         self._over = ""  # why
+        self.shares_processors = _shares_processors(connection)
+        """Whether there are processors that both ends may run on."""
         weakref.finalize(self, connection.close)  # where an engine is gone, nobody closes
 
     def fileno(self) -> int:
@@ -197,3 +201,18 @@ def connect(path: str) -> socket.socket | None:
         connection.close()
         return None
     return connection
+
+
+def _shares_processors(connection: socket.socket) -> bool:
+    """Whether both ends of a socket may run on the same processors; so they may where nobody says.
+
+    Linux knows the process at the other end, and where its threads may run.
+    """
+    try:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        process, _, _ = _PEER.unpack(credentials)
+        if process <= 0:  # of another namespace
+            return True
+        return not os.sched_getaffinity(0).isdisjoint(os.sched_getaffinity(process))
+    except (AttributeError, OSError):
+        return True

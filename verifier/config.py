@@ -32,7 +32,7 @@ class EngineConfig:
     """Longest draft where a request leaves the length to the verifier, in tokens."""
     draft_fanout: int = 3
     """Most bonus tokens a drafter drafts for ahead of a round's outcome, for each accepted length.
-    0 has it wait for the outcome, as it does where passes take all processors that it shares."""
+    0 has it wait for the outcome, as it does where passes take most processors that it may have."""
     tree_nodes: int = 24
     """Most nodes of a tree that heads, pools or look-ups propose, in tokens."""
     medusa_tree: Literal["dynamic", "static"] = "dynamic"

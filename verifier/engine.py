@@ -81,7 +81,7 @@ class Engine:
             heads=heads,
             lookahead=lookahead or LookaheadConfig(),
             processors=processors,
-            fills=0 < processors <= runner.threads,
+            fills=0 < processors < 2 * runner.threads,
             parameters=runner.loaded.parameters,
             shared=shared,
         )

@@ -39,7 +39,7 @@ class Parts:
     processors: int = 0
     """That passes of several texts take; 0 where they run on a device."""
     fills: bool = False
-    """Whether those of one text take all of them, too."""
+    """Whether those of one text, too, leave less than half of them to a drafter."""
     parameters: float = 0.0
     """Of the target; decides those sizes where they are left open."""
     shared: SharedPools | None = None

@@ -47,7 +47,7 @@ class DraftProposer:
         draft_tokens: Longest draft where a request leaves the length open.
         cost: Of the engine's steps.
         fanout: Most bonus tokens to draft for ahead of each outcome; 0 drafts nothing ahead.
-        near_fanout: The same of drafters on this machine, whose processors a pass may take.
+        near_fanout: The same of drafters on processors that a pass may take.
         processors: That passes of several texts take; 0 where they run on a device.
     """
 

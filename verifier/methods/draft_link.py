@@ -139,7 +139,7 @@ class DraftLink(Protocol):
 
     @property
     def near(self) -> bool:
-        """Whether the drafter is on this machine."""
+        """Whether the drafter is on this machine, on processors that this process may have, too."""
 
     def open(
         self,

@@ -45,7 +45,7 @@ class Pairing:
         links: Finds the link to a drafter.
         draft_tokens: Longest draft where a request leaves the length open.
         fanout: Most bonus tokens to draft for ahead of each outcome.
-        near_fanout: The same of drafters on this machine.
+        near_fanout: The same of drafters on processors of this process.
         cost: Of the engine's steps.
         texts: How many the method has, those among them that wait or have no drafter.
         processors: That passes of several texts take; 0 where they run on a device.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -128,6 +129,27 @@ def test_a_turn_takes_no_more_than_so_much(ends: tuple[End, End]) -> None:
         turns.append(len(other.came) - before)
         assert other.lane.behind is (turns[-1] == lane._MOST_NOTES)
     assert max(turns) == lane._MOST_NOTES
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="nobody says")
+@pytest.mark.parametrize(
+    ("other", "shared"), [({2, 3}, True), ({4, 5}, False), (ProcessLookupError(), True)]
+)
+def test_ends_on_processors_of_their_own_share_none(
+    other: set[int] | OSError, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def affinity(process: int) -> set[int]:
+        if process == 0:
+            return {0, 1, 2}
+        assert process == os.getpid()
+        if isinstance(other, OSError):
+            raise other
+        return other
+
+    monkeypatch.setattr(os, "sched_getaffinity", affinity)
+    one, two = socket.socketpair()
+    with one, two:
+        assert Lane(one, lambda message, sent_at: []).shares_processors == shared
 
 
 async def test_an_offer_stands_for_one() -> None:

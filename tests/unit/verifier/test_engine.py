@@ -217,8 +217,8 @@ def test_drafts_leave_room_for_prefill(roomy: Runner, twin: Runner) -> None:
     pair.run()
 
 
-@pytest.mark.parametrize(("processors", "fanout"), [(2, 0), (4, 3)])
-def test_nothing_is_drafted_ahead_where_a_pass_takes_all_processors(
+@pytest.mark.parametrize(("processors", "fanout"), [(1, 0), (3, 0), (4, 3)])
+def test_nothing_is_drafted_ahead_where_passes_take_most_processors(
     processors: int, fanout: int, roomy: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.priority.processors", lambda: processors)
