@@ -24,7 +24,7 @@ from torch import Tensor
 from common.errors import ModelError
 
 _INTO, _OUT_OF = (".mlp.gate_proj.weight", ".mlp.up_proj.weight"), ".mlp.down_proj.weight"
-_SIZE = "intermediate_size"
+_SIZE, _LAYERS = "intermediate_size", "num_hidden_layers"
 
 
 def write(source: Path, directory: Path, times: int) -> None:
@@ -36,14 +36,19 @@ def write(source: Path, directory: Path, times: int) -> None:
         times: How often as wide as they were.
 
     Raises:
-        ModelError: Its layers have other names than those of that family, or biases.
+        ModelError: Its layers have other names than those of that family, or biases; or the model
+            would be written over itself.
     """
+    if directory.exists() and directory.samefile(source):
+        raise ModelError(f"{directory}: must be another directory than that of the model")
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    if _SIZE not in config or config.get("mlp_bias"):
+    if not {_SIZE, _LAYERS} <= config.keys() or config.get("mlp_bias"):
         raise ModelError(f"{source}: must have an {_SIZE} and no mlp_bias, as Llama's family has")
     weights = dict(_widened(source, times))
-    if not any(name.endswith(_OUT_OF) for name in weights):
-        raise ModelError(f"{source}: must have layers named *{_OUT_OF}, as Llama's family has")
+    for end in (*_INTO, _OUT_OF):
+        if sum(name.endswith(end) for name in weights) != config[_LAYERS]:
+            problem = f"must have safetensors weights *{end} in each layer, as Llama's family has"
+            raise ModelError(f"{source}: {problem}")
     directory.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
         if file.is_file() and not file.name.startswith(("model", "config.json")):
@@ -83,5 +88,5 @@ if __name__ == "__main__":
         parser.error(f"argument --times: must be at least 1, got {arguments.times}")
     try:
         write(arguments.source, arguments.directory, arguments.times)
-    except (ModelError, OSError) as problem:
+    except (ModelError, OSError, ValueError) as problem:
         parser.error(str(problem))

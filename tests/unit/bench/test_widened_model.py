@@ -32,6 +32,11 @@ def test_a_wider_model_writes_the_same_text(kind: str, tmp_path: Path) -> None:
 def test_models_of_other_families_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="must have an intermediate_size and no mlp_bias"):
         write(tiny_models.save("gpt2", tmp_path / "gpt2"), tmp_path / "wide", 2)
-    with pytest.raises(ModelError, match=r"must have layers named \*\.mlp\.down_proj\.weight"):
-        write(tiny_models.save("gpt_neox", tmp_path / "neox"), tmp_path / "wide", 2)
+    with pytest.raises(ModelError, match=r"weights \*\.mlp\.gate_proj\.weight in each layer"):
+        write(tiny_models.save("phi3", tmp_path / "phi3"), tmp_path / "wide", 2)
     assert not (tmp_path / "wide").exists()
+
+
+def test_a_model_is_not_written_over_itself(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="another directory"):
+        write(tiny_models.save("llama", tmp_path), tmp_path, 2)
