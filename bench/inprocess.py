@@ -8,9 +8,9 @@ import torch
 
 from bench.contender import Loading
 from bench.measurement import Sample
+from common.model import threads
 from common.model.loader import load
 from common.model.runner import Runner
-from common.model.threads import settle
 from common.sampling_params import SamplingParams
 from verifier.config import EngineConfig
 from verifier.engine import Engine
@@ -34,7 +34,7 @@ class InProcess:
             most_threads=loading.threads,
         )
         runner = Runner(loaded, kv_bytes=config.kv_bytes, block_tokens=config.block_tokens)
-        settle(runner)
+        threads.choose(runner)
         self._engine = Engine(runner, config)
         self._temperature = loading.temperature
         self._eos = frozenset(loaded.eos_token_ids)

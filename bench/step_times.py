@@ -71,13 +71,13 @@ def main(model: str, dtype: str, threads: int, device: str, most_threads: int) -
 
     from common.model.loader import load
     from common.model.runner import Runner
-    from common.model.threads import settle
+    from common.model.threads import choose
     from verifier import cost
 
     torch.set_num_threads(threads)
     loaded = load(model, dtype=dtype, device=device, most_threads=most_threads)  # type: ignore[arg-type]
     runner = Runner(loaded, kv_bytes=KV_BYTES, block_tokens=BLOCK_TOKENS)
-    settle(runner)
+    choose(runner)
     tables, calls = [], []
     for _ in range(REPETITIONS):
         tables.append(cost.measure(runner))

@@ -124,7 +124,7 @@ def prepare(
         max_len: Positions to be ready for.
         quantize: What its weights are rounded to.
         kernels: Whose kernels are taken.
-        most_threads: CPU threads of a pass of many rows, where that can differ from others'.
+        most_threads: CPU threads of a pass of many rows, and of every pass where that is chosen.
 
     Returns:
         The model as the engine calls it, and the name of its kernels.

@@ -92,8 +92,8 @@ def load(
         device: "cpu", "cuda", "cuda:1", …; "auto" takes CUDA where it is there.
         quantize: What the weights of its linear layers are rounded to.
         kernels: Whether passes may run through ours, or through torch's alone.
-        most_threads: CPU threads of a pass of many rows, where that can differ from torch's
-            number; 0 for no more.
+        most_threads: CPU threads of a pass of many rows, and of every pass where that is chosen,
+            where that can differ from torch's number; 0 for no more.
 
     Raises:
         ModelError: Missing, corrupt or unsupported; says which file or what.

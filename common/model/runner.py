@@ -133,14 +133,17 @@ class Runner:
         model = self.loaded.forward
         return model.threads if isinstance(model, NativeModel) else torch.get_num_threads()
 
-    def spread(self, whether: bool) -> bool:
-        """Has passes of few rows take the CPU threads of those of many, or no longer.
-
-        Returns:
-            Whether there are more of them.
-        """
+    @property
+    def most_threads(self) -> int:
+        """CPU threads of a pass of many rows."""
         model = self.loaded.forward
-        return isinstance(model, NativeModel) and model.spread(whether)
+        return model.most_threads if isinstance(model, NativeModel) else torch.get_num_threads()
+
+    def spread(self, whether: bool) -> None:
+        """Has passes of few rows take the CPU threads of those of many, or no longer."""
+        model = self.loaded.forward
+        if isinstance(model, NativeModel):
+            model.spread(whether)
 
     @property
     def rolls(self) -> bool:

@@ -16,8 +16,9 @@ from common.model.kv_cache import KvLease
 from common.model.runner import Runner
 from common.model.segment import Segment
 
-_SAVED_S = 0.003
-"""What a pass must be shorter by: more than the drafts of a round usually take."""
+_SAVED_S, _SAVED = 0.003, 0.1
+"""What a pass must be shorter by, in seconds: more than the drafts of a round usually take; and how
+much of it, for a machine's moods change long passes by more than that."""
 
 _TURNS, _MOST_TURNS = 3, 30
 _ENOUGH_S = 2.0
@@ -26,13 +27,13 @@ _ENOUGH_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-def settle(runner: Runner) -> None:
+def choose(runner: Runner) -> None:
     """Gives passes of few rows all threads, if one of a row is much shorter for it.
 
     Args:
         runner: Idle.
     """
-    if not runner.spread(True):
+    if runner.most_threads == runner.threads:
         return
     lease = KvLease(runner.pool.blocks)
     assert lease.reserve(1)
@@ -46,7 +47,7 @@ def settle(runner: Runner) -> None:
             started = time.perf_counter()
             runner.forward([row])
             least[whether] = min(least[whether], time.perf_counter() - started)
-        saves = least[False] - least[True] >= _SAVED_S
+        saves = least[False] - least[True] >= max(_SAVED_S, _SAVED * least[False])
         if turn >= _TURNS and (saves or time.perf_counter() - began > _ENOUGH_S):
             break
     lease.release()

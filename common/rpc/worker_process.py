@@ -72,7 +72,7 @@ def load_runner(
     facts = {"model": loaded.name, "device": str(loaded.device), "kernels": loaded.kernels}
     _log.info("model loaded", extra=facts)
     runner = Runner(loaded, kv_bytes=kv_bytes, block_tokens=block_tokens, max_len=max_len)
-    threads.settle(runner)
+    threads.choose(runner)
     # What is there now stays: a full collection need not walk half a million objects of torch and
     # transformers while requests wait.
     gc.collect()

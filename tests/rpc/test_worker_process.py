@@ -17,12 +17,14 @@ from types import ModuleType
 import grpc
 import grpc.aio
 import pytest
+import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline.v1 import verifier_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 import drafter.__main__
 import verifier.__main__
 from common import logs
+from common.model.native import instructions
 from common.rpc.channel import open_channel
 from tests.rpc.services import Text, ask, refusal
 from tests.scrapes import scrape_port
@@ -153,9 +155,10 @@ async def until_not_serving(health: health_pb2_grpc.HealthStub) -> None:
 async def test_a_pair_drains_without_breaking_a_request(tiny_directory: Path) -> None:
     metrics = [free_port() for _ in range(2)]
     flags = [("--grace-s", "60", "--metrics-port", str(port)) for port in metrics]
+    threads = "--threads", "1", "--most-threads", "2"
     async with (
         running("drafter", tiny_directory, *flags[0]) as (drafting, drafter_address),
-        running("verifier", tiny_directory, *flags[1]) as (verifying, address),
+        running("verifier", tiny_directory, *flags[1], *threads) as (verifying, address),
         open_channel(drafter_address) as drafter_channel,
         open_channel(address) as channel,
     ):
@@ -181,6 +184,7 @@ async def test_a_pair_drains_without_breaking_a_request(tiny_directory: Path) ->
         events = await ended(verifying, 10)
         assert events[-1] == "stopped"
         assert "drafter joined" in events
+        assert not instructions(torch.float32) or "threads of a pass of few rows" in events
         retiring = worker_pb2_grpc.WorkerStub(drafter_channel)
         await retiring.Drain(worker_pb2.DrainRequest())
         assert (await ended(drafting, 10))[-2:] == ["draining", "stopped"]

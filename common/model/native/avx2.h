@@ -10,7 +10,8 @@
 #define REGISTERS 16
 #define SUMS_AT_ONCE 12 /* vectors of them, for which a product has registers */
 #define SUMS_A_ROW 2    /* at the least: fewer would have inputs fetched more often */
-#define ASKED_ONCE 6    /* rows up to which memory is asked once for a line: any number */
+/* Rows up to which memory is asked once for a line: any number. */
+#define ASKED_ONCE (SUMS_AT_ONCE / SUMS_A_ROW)
 #define SLICE 2         /* vectors of a group's weights that lie side by side: a line */
 
 typedef __m256 Floats;

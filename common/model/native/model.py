@@ -33,7 +33,8 @@ from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.segment import Segment
 
 _FEW_ROWS = 6
-"""Up to so many, reading the weights takes longer than computing: more threads gain nothing."""
+"""Up to so many, reading the weights takes longer than computing: with small models more threads
+gain next to nothing."""
 
 _OF_ONE_TEXT = 12
 """Up to so many rows of a single text may be a draft, whose drafter needs the processors."""
@@ -73,9 +74,10 @@ class NativeModel:
         dtype = inner.embed_tokens.weight.dtype
         assert dtype == torch.bfloat16 or not quantize, "float32 is not rounded by the decoder"
         threads = torch.get_num_threads()
-        self._few, self._many = threads, max(threads, most_threads)
-        self._spread = False  # passes of few rows have as many as others
-        self._decoder = Decoder(self._few, self._many, dtype=dtype)
+        self._few, self._spread = threads, False
+        self.most_threads = max(threads, most_threads)
+        """CPU threads of a pass of many rows."""
+        self._decoder = Decoder(threads, self.most_threads, dtype=dtype)
         self._context, self._pool = context, context.pool
         self._kept: list[Tensor] = []  # what the structures point to
         self._matrices: list[PackedMatrix] = []
@@ -134,12 +136,11 @@ class NativeModel:
     @property
     def threads(self) -> int:
         """CPU threads of a pass of few rows."""
-        return self._many if self._spread else self._few
+        return self.most_threads if self._spread else self._few
 
-    def spread(self, whether: bool) -> bool:
+    def spread(self, whether: bool) -> None:
         """See `Runner.spread`."""
         self._spread = whether
-        return self._many > self._few
 
     @property
     def rolls(self) -> bool:
