@@ -66,6 +66,7 @@ def load_heads(path: str, runner: Runner) -> MedusaHeads:
         lm_head=weight,
         dtype=runner.loaded.dtype,
         device=runner.loaded.device,
+        threads=runner.threads,
     )
 
 

@@ -45,10 +45,17 @@ class MedusaHeads:
         lm_head: The base model's output matrix, used where the heads have none. # [V, d]
         dtype: To compute in; the base model's.
         device: Where they run.
+        threads: Of the processor, for compiled heads; torch's number where None.
     """
 
     def __init__(
-        self, weights: HeadWeights, *, lm_head: Tensor, dtype: torch.dtype, device: torch.device
+        self,
+        weights: HeadWeights,
+        *,
+        lm_head: Tensor,
+        dtype: torch.dtype,
+        device: torch.device,
+        threads: int | None = None,
     ) -> None:
         self.num_heads: int = weights.num_heads
         self.tree: Tree | None = weights.tree
@@ -69,7 +76,7 @@ class MedusaHeads:
         if device.type == "cpu" and NativeHeads.work(dtype):
             scale = self._token_scale
             self._native = NativeHeads(
-                Decoder(torch.get_num_threads()),
+                Decoder(threads or torch.get_num_threads()),
                 (first, first_bias),
                 (block[:, 1:].transpose(0, 1), bias[:, 1:].transpose(0, 1)),
                 output,
@@ -92,6 +99,7 @@ class MedusaHeads:
         lm_head: Tensor,
         dtype: torch.dtype,
         device: torch.device,
+        threads: int | None = None,
     ) -> MedusaHeads:
         """Loads heads from any layout that `common.model.medusa_checkpoint` knows.
 
@@ -102,13 +110,14 @@ class MedusaHeads:
             lm_head: That matrix. # [V, d]
             dtype: To compute in; the base model's.
             device: Where they run.
+            threads: Of the processor, for compiled heads; torch's number where None.
 
         Raises:
             ModelError: Missing, corrupt or made for another model; names file and key.
         """
         assert lm_head.shape == (vocab_size, hidden_size)
         weights = medusa_checkpoint.load(path, lm_head=lm_head)
-        return cls(weights, lm_head=lm_head, dtype=dtype, device=device)
+        return cls(weights, lm_head=lm_head, dtype=dtype, device=device, threads=threads)
 
     def logits(self, hidden: Tensor, chosen: Sequence[int]) -> Tensor:
         """All heads' logits.

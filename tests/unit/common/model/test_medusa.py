@@ -117,8 +117,15 @@ def _plainly(weights: HeadWeights, hidden: Tensor, chosen: list[int]) -> Tensor:
 def test_compiled_heads_are_the_formula(layers: int, own: bool, sees_token: bool) -> None:
     """As near as weights of 8 bits are."""
     weights = _weights(layers=layers, own=own, sees_token=sees_token)
-    heads = MedusaHeads(
-        weights, lm_head=LM_HEAD.bfloat16(), dtype=torch.bfloat16, device=torch.device("cpu")
+    heads, threaded = (
+        MedusaHeads(
+            weights,
+            lm_head=LM_HEAD.bfloat16(),
+            dtype=torch.bfloat16,
+            device=torch.device("cpu"),
+            threads=threads,
+        )
+        for threads in (1, 3)
     )
     hidden = _normal(5, HIDDEN, seed=9)
     found, expected = heads.logits(hidden.bfloat16(), CHOSEN), _plainly(weights, hidden, CHOSEN)
@@ -126,7 +133,7 @@ def test_compiled_heads_are_the_formula(layers: int, own: bool, sees_token: bool
     off = (found - expected).square().mean(-1).sqrt() / expected.std(-1)
     assert float(off.max()) < 0.1
     alone = torch.cat(
-        [heads.logits(hidden[i : i + 1].bfloat16(), CHOSEN[i : i + 1]) for i in range(5)], dim=1
+        [threaded.logits(hidden[i : i + 1].bfloat16(), CHOSEN[i : i + 1]) for i in range(5)], dim=1
     )
     assert torch.equal(alone, found)
     if sees_token:
