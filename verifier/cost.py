@@ -28,6 +28,10 @@ _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 _ROUNDS, _MOST_ROUNDS = 5, 60
 _ENOUGH_S = 0.8
 """All sizes are timed so often at least, and until so much time has gone into it."""
+_MOST_S = 3.0
+"""Or until so much has, once all are timed: what takes long is not as easily disturbed."""
+_LONG_S = 0.01
+"""A pass as long as this finds as little in the caches after another as after its like."""
 
 _BEFORE = 128
 """Positions before a measured step: what they hold does not matter, that it is read does."""
@@ -176,11 +180,12 @@ def measure(runner: Runner, rows: Ids[int] = _ROWS) -> StepTable:
         Segment(tree.ids, before, lease.slots, tree=tree, wanted=range(len(tree))) for tree in trees
     ]
     least = [math.inf] * len(sizes)
-    began, rounds = time.perf_counter(), 0
-    while rounds < _ROUNDS or (rounds < _MOST_ROUNDS and time.perf_counter() - began < _ENOUGH_S):
+    began = time.perf_counter()
+    for done in range(1, _MOST_ROUNDS + 1):
         # In turns: what else runs on a machine comes and goes, and would be taken for a size's own.
         least = [min(known, _time(runner, one)) for known, one in zip(least, segments, strict=True)]
-        rounds += 1
+        if time.perf_counter() - began > (_ENOUGH_S if done >= _ROUNDS else _MOST_S):
+            break
     lease.release()
     return list(zip(sizes, itertools.accumulate(least, max), strict=True))
 
@@ -196,11 +201,12 @@ def _tree(nodes: int) -> TokenTree:
 
 
 def _time(runner: Runner, segment: Segment) -> float:
-    _pass(runner, segment)  # what the caches hold of the weights hangs on the pass before
+    # What the caches hold of the weights hangs on the pass before.
+    seconds = _pass(runner, segment)
+    return seconds if seconds > _LONG_S else _pass(runner, segment)
+
+
+def _pass(runner: Runner, segment: Segment) -> float:
     started = time.perf_counter()
-    _pass(runner, segment)
-    return time.perf_counter() - started
-
-
-def _pass(runner: Runner, segment: Segment) -> None:
     runner.forward([segment]).logits.argmax(-1).tolist()  # the read waits for the device
+    return time.perf_counter() - started

@@ -6,7 +6,10 @@ import itertools
 from pathlib import Path
 
 import pytest
+import torch
 
+from common.model.output import Computed
+from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
 from verifier.cost import StepCost, measure
@@ -115,6 +118,28 @@ def test_the_others_of_a_step_count_while_they_draft() -> None:
     cost.observe(rows=40, sequences=8, tokens=16, seconds=0.007)
     assert cost.rate(2, 1.0) == pytest.approx(16)
     assert cost.plain_s < cost.round_s(0)
+
+
+@pytest.mark.parametrize(
+    ("pass_s", "passes"),
+    [(0.001, 2 * 60), (0.006, 2 * 34), (0.011, 37), (0.3, 5), (0.7, 3), (9.0, 1)],
+)
+def test_long_passes_are_timed_less_often(
+    pass_s: float, passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = runner(tiny_models.save("llama", tmp_path))
+    now, made = 0.0, []
+
+    def forward(segments: list[Segment]) -> Computed:
+        nonlocal now
+        now += pass_s
+        made.append(len(segments[0].ids))
+        return Computed(torch.zeros(1, 1), torch.zeros(1, 1))
+
+    monkeypatch.setattr(target, "forward", forward)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    assert measure(target, (1, 2)) == [(1, pytest.approx(pass_s)), (2, pytest.approx(pass_s))]
+    assert made.count(1) == made.count(2) == passes
 
 
 def test_a_model_is_measured_at_every_size_that_fits(tmp_path: Path) -> None:
