@@ -65,19 +65,19 @@ def at(table: Sequence[tuple[int, float]], rows: int) -> float:
     return next((seconds for count, seconds in table if count >= rows), table[-1][1])
 
 
-def main(model: str, dtype: str, threads: int, device: str, most_threads: int) -> None:
+def main(model: str, dtype: str, own_threads: int, device: str, most_threads: int) -> None:
     """Measure in this process and print the table."""
     import torch
 
+    from common.model import threads
     from common.model.loader import load
     from common.model.runner import Runner
-    from common.model.threads import choose
     from verifier import cost
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(own_threads)
     loaded = load(model, dtype=dtype, device=device, most_threads=most_threads)  # type: ignore[arg-type]
     runner = Runner(loaded, kv_bytes=KV_BYTES, block_tokens=BLOCK_TOKENS)
-    choose(runner)
+    threads.choose(runner)
     tables, calls = [], []
     for _ in range(REPETITIONS):
         tables.append(cost.measure(runner))

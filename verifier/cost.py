@@ -26,10 +26,9 @@ from common.step_table import Others, StepTable, Worth, seconds_of
 
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 _ROUNDS, _MOST_ROUNDS = 5, 60
-_ENOUGH_S = 0.8
-"""All sizes are timed so often at least, and until so much time has gone into it."""
-_MOST_S = 3.0
-"""Or until so much has, once all are timed: what takes long is not as easily disturbed."""
+_ENOUGH_S, _MOST_S = 0.4, 2.0
+"""All sizes are timed so often at least, and until timed passes came to the former; or to the
+latter, however few they were: what takes long is not as easily disturbed."""
 _LONG_S = 0.01
 """A pass as long as this finds as little in the caches after another as after its like."""
 
@@ -179,12 +178,13 @@ def measure(runner: Runner, rows: Ids[int] = _ROWS) -> StepTable:
     segments = [
         Segment(tree.ids, before, lease.slots, tree=tree, wanted=range(len(tree))) for tree in trees
     ]
-    least = [math.inf] * len(sizes)
-    began = time.perf_counter()
+    least, timed_s = [math.inf] * len(sizes), 0.0
     for done in range(1, _MOST_ROUNDS + 1):
         # In turns: what else runs on a machine comes and goes, and would be taken for a size's own.
-        least = [min(known, _time(runner, one)) for known, one in zip(least, segments, strict=True)]
-        if time.perf_counter() - began > (_ENOUGH_S if done >= _ROUNDS else _MOST_S):
+        took = [_time(runner, segment, first=done == 1) for segment in segments]
+        least = [min(both) for both in zip(least, took, strict=True)]
+        timed_s += sum(took)
+        if timed_s > (_ENOUGH_S if done >= _ROUNDS else _MOST_S):
             break
     lease.release()
     return list(zip(sizes, itertools.accumulate(least, max), strict=True))
@@ -200,10 +200,13 @@ def _tree(nodes: int) -> TokenTree:
     return tree
 
 
-def _time(runner: Runner, segment: Segment) -> float:
-    # What the caches hold of the weights hangs on the pass before.
+def _time(runner: Runner, segment: Segment, *, first: bool) -> float:
+    """Seconds of a pass; that of a size before it sets up kernels, or graphs, if it is the first.
+
+    What the caches hold of the weights hangs on the pass before, too.
+    """
     seconds = _pass(runner, segment)
-    return seconds if seconds > _LONG_S else _pass(runner, segment)
+    return _pass(runner, segment) if first or seconds < _LONG_S else seconds
 
 
 def _pass(runner: Runner, segment: Segment) -> float:

@@ -16,13 +16,20 @@ pytestmark = pytest.mark.skipif(not instructions(), reason="no compiler or no AV
 
 
 @pytest.mark.parametrize(
-    ("most_threads", "work_s", "taken"),
-    [(4, 0.016, 4), (4, 0.002, 1), (0, 0.016, 1), (1, 0.016, 1)],
-    ids=["milliseconds sooner", "hardly sooner", "no others", "no more"],
+    ("most_threads", "shared_s", "alone_s", "taken"),
+    [
+        (4, 0.016, 0.0, 4),
+        (4, 0.002, 0.0, 1),
+        (4, 0.016, 0.2, 1),
+        (0, 0.016, 0.0, 1),
+        (1, 0.016, 0.0, 1),
+    ],
+    ids=["milliseconds sooner", "hardly sooner", "for how long it is", "no others", "no more"],
 )
 def test_passes_of_few_rows_take_all_threads_where_that_saves_milliseconds(
     most_threads: int,
-    work_s: float,
+    shared_s: float,
+    alone_s: float,
     taken: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -33,7 +40,7 @@ def test_passes_of_few_rows_take_all_threads_where_that_saves_milliseconds(
         now = 0.0
 
         def perf_counter(self) -> float:
-            self.now += work_s / target.threads
+            self.now += alone_s + shared_s / target.threads
             return self.now
 
     monkeypatch.setattr(threads, "time", Clock())
