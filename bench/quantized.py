@@ -22,9 +22,9 @@ import torch
 
 from bench import prompts
 from bench.tables import Cells
-from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import load
+from common.model.quantized import Quantize
 from common.model.runner import Runner
 from common.model.segment import Segment
 

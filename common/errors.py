@@ -111,3 +111,9 @@ class ConfigError(StartupError):
 
 class ModelError(StartupError):
     """A model directory is missing, corrupt, or of an architecture we cannot run."""
+
+
+def first_line(error: BaseException) -> str:
+    """What another library's error says first; its kind where it says nothing."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)

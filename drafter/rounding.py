@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import LoadedModel, load
+from common.model.quantized import Quantize
 from common.model.runner import Runner
 from common.model.segment import Segment
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.model.kernels import Quantize
 from common.model.loader import Dtype, load
 from common.model.medusa import MedusaHeads
+from common.model.quantized import Quantize
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from drafter.branch import Round

@@ -1,28 +1,19 @@
-"""Attention over the paged cache, for every model that goes through `AttentionInterface`.
+"""Attention over the paged cache, by torch.
 
-`transformers` calls `paged_attention` with the new rows' queries, keys and values. It writes
-keys and values to their slots, gathers what each tile of queries may see (see
-`common.model.batch`) and attends. Position is the only mask there is: ancestors of tree nodes
-are gathered in canonical order, so "column <= position" and, with a sliding window, "column >
-position - window" say everything.
+The new rows' keys and values are written to their slots; what each tile of queries may see (see
+`common.model.batch`) is gathered and attended to. Position is the only mask there is: ancestors
+of tree nodes are gathered in canonical order, so "column <= position" and, with a sliding window,
+"column > position - window" say everything.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from torch import Tensor
 
 from common.model.batch import FIXED_TILES, Batch, Group, TileRows
 from common.model.kv_cache import KvPool, LayerShape
-
-NAME = "paceline"
-"""The attention implementation's name in `transformers`' registry."""
-
-_CONTEXT = "paceline_context"
 
 _SETTLED_ROWS, _MOST_ROWS = 4, 32
 """Of one product of the fused kernel; see `_tile_rows`."""
@@ -112,68 +103,6 @@ def _tile_rows(repeat: int, query: Tensor) -> TileRows:
     return TileRows(least, max(least, _MOST_ROWS // repeat))
 
 
-def register() -> None:
-    """Makes `attn_implementation=NAME` known to `transformers`."""
-    AttentionInterface.register(NAME, paged_attention)
-    AttentionMaskInterface.register(NAME, _no_mask)
-
-
-def attach(model: nn.Module, context: AttentionContext) -> int:
-    """Gives every attention layer of `model` the context; returns how many there are."""
-    layers = [
-        module
-        for module in model.modules()
-        if hasattr(module, "layer_idx") and "attention" in type(module).__name__.lower()
-    ]
-    for module in layers:
-        setattr(module, _CONTEXT, context)
-    return len(layers)
-
-
-def paged_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Attends new rows to the cache; the signature is `transformers`'.
-
-    Args:
-        module: The layer; carries `layer_idx` and our context.
-        query: `[1, H, N, D]`.
-        key: `[1, Hkv, N, D]`.
-        value: `[1, Hkv, N, Dv]`.
-        attention_mask: Not used: positions say everything.
-        scaling: Factor on the scores; D ** -0.5 where None.
-        dropout: Not used: we never train through this.
-        sliding_window: Keys a row sees, itself included; all where None.
-        softcap: Scores become softcap * tanh(score / softcap).
-        s_aux: Attention sink of each head, `[H]`.
-
-    Returns:
-        `[1, N, H, Dv]`, and None for the weights.
-    """
-    context: AttentionContext = getattr(module, _CONTEXT)
-    out = attend(
-        context,
-        int(module.layer_idx),  # type: ignore[arg-type]
-        query[0].transpose(0, 1),
-        torch.cat((key[0], value[0]), dim=-1).transpose(0, 1),
-        scale=query.shape[3] ** -0.5 if scaling is None else scaling,
-        window=sliding_window,
-        softcap=softcap,
-        sinks=s_aux,
-    )
-    return out[None], None
-
-
 def attend(
     context: AttentionContext,
     layer: int,
@@ -259,8 +188,3 @@ def _explicit(
     if sinks is not None:
         weights = weights[..., :-1]
     return torch.matmul(weights, value)
-
-
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Masks are ours; `transformers` need not build any."""
-    return None

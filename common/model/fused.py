@@ -2,44 +2,18 @@
 
 At a handful of rows a pass costs what its calls cost, not its arithmetic. A layer here takes
 four products where the original takes seven, with both residual sums inside them, and talks to
-the paged cache directly. It replaces models whose layers are of
-classes known to compute just this; a row still depends on nothing but itself.
+the paged cache directly. A row still depends on nothing but itself.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from common.model.attention import AttentionContext, attend
-from common.model.linear import PARALLEL_ELEMENTS, MakeProduct, Product
-
-FUSED_CLASSES = {
-    "LlamaDecoderLayer",
-    "MistralDecoderLayer",
-    "Qwen2DecoderLayer",
-    "Qwen3DecoderLayer",
-}
-"""Layer classes of `transformers` whose arithmetic is the one below."""
-
-
-def _product(make: MakeProduct, *layers: nn.Linear) -> Product:
-    """Layers over one input as one product."""
-    return make(*joined(*layers))
-
-
-def joined(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of layers over one input."""
-    if len(layers) == 1:
-        (layer,) = layers
-        return layer.weight.data, None if layer.bias is None else layer.bias.data
-    biases = [layer.bias.data for layer in layers if layer.bias is not None]
-    assert len(biases) in (0, len(layers)), "biases on all parts or on none"
-    weight = torch.cat([layer.weight.data for layer in layers])
-    return weight, torch.cat(biases) if biases else None
+from common.model.linear import PARALLEL_ELEMENTS, MakeProduct
+from common.model.llama import Linear, Llama, LlamaLayer
 
 
 class _RmsNorm:
@@ -49,14 +23,15 @@ class _RmsNorm:
     contracts two would do so in its vector part and not in its tail, or the other way round.
 
     Args:
-        *norms: What it stands in for: one, or one for each head.
+        weight: `[D]`, or of each head, `[H, D]`.
+        epsilon: What is added to the mean square.
     """
 
-    def __init__(self, *norms: Any) -> None:
-        weight = torch.stack([norm.weight.data for norm in norms]).squeeze(0).float()
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        weight = weight.float()
         # The mean is a sum: x / sqrt(sum / n + e) * w  =  x / sqrt(sum + n e) * (sqrt(n) w)
         self._weight = weight * weight.shape[-1] ** 0.5
-        self._epsilon = weight.shape[-1] * norms[0].variance_epsilon
+        self._epsilon = weight.shape[-1] * epsilon
 
     def __call__(self, x: Tensor) -> Tensor:
         length = torch.linalg.vector_norm(x, 2, -1, keepdim=True, dtype=torch.float32)
@@ -68,27 +43,35 @@ class FusedLayer:
     """One decoder layer.
 
     Args:
-        original: The layer it stands in for, of one of `FUSED_CLASSES`.
+        index: Which.
+        weights: Of it.
+        model: Whose it is.
         context: The model's cache and batch.
         make: Makes its products.
     """
 
-    def __init__(self, original: Any, context: AttentionContext, make: MakeProduct) -> None:
-        attention, mlp = original.self_attn, original.mlp
-        self._context, self._layer = context, attention.layer_idx
-        self._size, self._scale = attention.head_dim, attention.scaling
-        self._qkv = _product(make, attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = _product(make, attention.o_proj)
-        self._gate_up = _product(make, mlp.gate_proj, mlp.up_proj)
-        self._down = _product(make, mlp.down_proj)
-        self._heads, self._kv_heads = head_counts(attention)
-        self._attention_norm = _RmsNorm(original.input_layernorm)
-        self._mlp_norm = _RmsNorm(original.post_attention_layernorm)
-        self._window = window(attention)
+    def __init__(
+        self,
+        index: int,
+        weights: LlamaLayer,
+        model: Llama,
+        context: AttentionContext,
+        make: MakeProduct,
+    ) -> None:
+        self._context, self._layer = context, index
+        self._heads, self._kv_heads = model.heads, model.kv_heads
+        self._size, self._scale = model.head_size, model.scale
+        self._qkv = make(*Linear.joined(weights.q, weights.k, weights.v))
+        self._out = make(*weights.o)
+        self._gate_up = make(*Linear.joined(weights.gate, weights.up))
+        self._down = make(*weights.down)
+        self._attention_norm = _RmsNorm(weights.attention_norm, model.epsilon)
+        self._mlp_norm = _RmsNorm(weights.mlp_norm, model.epsilon)
+        self._window = weights.window
         self._qk_norm: _RmsNorm | None = None
-        if hasattr(attention, "q_norm"):
-            norms = [attention.q_norm] * self._heads + [attention.k_norm] * self._kv_heads
-            self._qk_norm = _RmsNorm(*norms)
+        if weights.q_norm is not None and weights.k_norm is not None:
+            norms = [weights.q_norm] * self._heads + [weights.k_norm] * self._kv_heads
+            self._qk_norm = _RmsNorm(torch.stack(norms), model.epsilon)
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Maps hidden states `[N, hidden]` to the next layer's.
@@ -121,29 +104,25 @@ class FusedModel:
     """A causal language model of such layers.
 
     Args:
-        original: The model it stands in for; see `can_fuse`.
+        model: What it is made of; its layers are taken.
         context: The model's cache and batch.
-        max_len: Positions to be ready for.
         make: Makes the products of its layers.
         head: Makes that of its output layer.
     """
 
     def __init__(
-        self,
-        original: Any,
-        context: AttentionContext,
-        max_len: int,
-        make: MakeProduct,
-        head: MakeProduct,
+        self, model: Llama, context: AttentionContext, make: MakeProduct, head: MakeProduct
     ) -> None:
-        inner = original.model
-        self._embeddings = inner.embed_tokens.weight.data  # [V, hidden]
-        angles = inner.rotary_emb(self._embeddings, torch.arange(max_len)[None])
-        cos, (first, second) = angles[0][0], angles[1][0].chunk(2, dim=-1)
+        self._embeddings = model.embeddings
+        cos, sin = (part.to(model.facts.dtype) for part in model.rotary.table(model.facts.max_len))
+        first, second = sin.chunk(2, dim=-1)
         self._cos, self._sin = cos[:, None], torch.cat((-first, second), dim=-1)[:, None]
-        self._layers = [FusedLayer(layer, context, make) for layer in inner.layers]
-        self._norm = _RmsNorm(inner.norm)
-        self._head = _product(head, original.lm_head)
+        self._layers = [
+            FusedLayer(index, layer, model, context, make)
+            for index, layer in enumerate(model.layers)
+        ]
+        self._norm = _RmsNorm(model.norm, model.epsilon)
+        self._head = head(*model.head)
 
     def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `[M, V]` and last states `[M, hidden]` of the wanted rows of a batch `[N]`."""
@@ -153,37 +132,6 @@ class FusedModel:
             x = layer(x, cos, sin)
         states = self._norm(x.index_select(0, wanted))
         return self._head(states), states
-
-
-def can_fuse(model: Any) -> bool:
-    """Whether every layer of a model is of a class known to compute what `FusedLayer` does.
-
-    Models whose weights a tensor-parallel plan has split are left as they are.
-    """
-    layers = getattr(getattr(model, "model", None), "layers", ())
-    return bool(layers) and all(
-        type(layer).__name__ in FUSED_CLASSES
-        and type(layer.mlp.act_fn).__name__ in _SWISH
-        and type(layer.mlp.gate_proj.weight.data) is Tensor
-        for layer in layers
-    )
-
-
-_SWISH = {"SiLU", "SiLUActivation"}
-
-
-def head_counts(attention: Any) -> tuple[int, int]:
-    """Query heads and key/value heads of a layer."""
-    queries, keys = (layer.weight.shape[0] for layer in (attention.q_proj, attention.k_proj))
-    return queries // attention.head_dim, keys // attention.head_dim
-
-
-def window(attention: Any) -> int | None:
-    """Keys that a row of a layer sees, itself included; None where it sees all."""
-    if type(attention).__name__ == "MistralAttention":
-        size: int | None = attention.config.sliding_window
-        return size
-    return getattr(attention, "sliding_window", None)
 
 
 def _swiglu(both: Tensor) -> Tensor:

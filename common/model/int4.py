@@ -59,10 +59,13 @@ class Int4Product:
         bias: `[out]` or None.
 
     Raises:
-        ModelError: Its shape cannot be rounded.
+        ModelError: Its type or shape cannot be rounded.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        if weight.dtype != torch.bfloat16:
+            kind = str(weight.dtype).removeprefix("torch.")
+            raise ModelError(f"quantize: int4 takes dtype: bfloat16, not {kind}")
         outputs, inputs = weight.shape
         group = group_inputs(outputs, inputs)
         if group is None:

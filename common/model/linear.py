@@ -1,4 +1,4 @@
-"""Linear layers and activations whose output row depends on its input row alone, bit for bit.
+"""Linear layers whose output row depends on its input row alone, bit for bit.
 
 BLAS picks another kernel, and so another order of summation, when the number of rows
 changes. Three replacements take that freedom away:
@@ -8,8 +8,6 @@ changes. Three replacements take that freedom away:
 * `WidenedProduct` (CPU): the same with weights of 16 bits held as float32, where the processor
   has no products of 16 bits and torch imitates them one number at a time.
 * `TiledLinear` (any device): rows padded to tiles of a fixed count, one product a tile.
-
-`transformers` experts, which hold their weights as 3-D parameters, run through `tiled_experts`.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -164,28 +162,6 @@ class ProductLinear(nn.Module):
         return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
 
-class SteadyActivation(nn.Module):
-    """An elementwise activation on CPU, kept clear of scalar tails and uneven thread splits.
-
-    Args:
-        inner: The activation; maps any shape to the same shape.
-    """
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Applies the activation to every element of `x`."""
-        count = x.numel()
-        if count % 64 == 0 and count < PARALLEL_ELEMENTS and x.is_contiguous():
-            out: Tensor = self.inner(x)
-            return out
-        flat = F.pad(x.reshape(-1), (0, -count % 64))
-        parts = [self.inner(part) for part in torch.split(flat, PARALLEL_ELEMENTS // 2)]
-        return torch.cat(parts)[:count].view(x.shape)
-
-
 def packed_products(dtype: torch.dtype) -> tuple[str, MakeProduct] | None:
     """How oneDNN multiplies by weights of `dtype` here, and what that is called; None: never."""
     if packing_works(dtype):
@@ -251,85 +227,3 @@ def linear_maker(device: torch.device, dtype: torch.dtype) -> tuple[str, MakeLin
 def tile_rows(device: torch.device) -> int:
     """Rows of one product where kernels are not invariant by themselves."""
     return TILE_ROWS if device.type == "cpu" else CUDA_TILE_ROWS
-
-
-def replace_linears(
-    model: nn.Module, device: torch.device, make: MakeLinear, head: MakeLinear
-) -> None:
-    """Swaps every linear layer and, on CPU, every activation of `model` for a steady one.
-
-    Layers that a tensor-parallel plan has split (their weights are DTensors) are left alone.
-
-    Args:
-        model: A loaded `transformers` model.
-        device: Where it runs.
-        make: Makes the layers.
-        head: Makes the output layer.
-    """
-    output_layer = model.get_output_embeddings()  # type: ignore[operator]
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            weights = _linear_weights(child)
-            if weights is not None:
-                setattr(parent, name, (head if child is output_layer else make)(*weights))
-            elif device.type == "cpu" and _is_activation(child):
-                setattr(parent, name, SteadyActivation(child))
-
-
-def _linear_weights(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
-    """Weight `[out, in]` and bias of a layer that is a plain affine map, else None."""
-    if type(module) is nn.Linear:
-        if type(module.weight.data) is not Tensor:
-            return None
-        return module.weight.data, None if module.bias is None else module.bias.data
-    if (
-        type(module).__name__ == "Conv1D"
-        and type(module).__module__ == "transformers.pytorch_utils"
-    ):
-        weight, bias = module.weight.data, module.bias.data
-        assert isinstance(weight, Tensor)
-        assert isinstance(bias, Tensor)
-        return weight.T.contiguous(), bias
-    return None
-
-
-def _is_activation(module: nn.Module) -> bool:
-    kind = type(module)
-    return kind.__module__ in (
-        "transformers.activations",
-        "torch.nn.modules.activation",
-    ) and not any(True for _ in module.parameters())
-
-
-def tiled_experts(self: Any, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """A mixture-of-experts layer in products of `TILE_ROWS` rows, for `ExpertsInterface`.
-
-    Args:
-        self: The experts module of `transformers`, holding `[E, ...]` weights.
-        hidden: Inputs, `[N, H]`.
-        top_k_index: Experts chosen for each row, `[N, k]`.
-        top_k_weights: Their weights, `[N, k]`.
-
-    Returns:
-        `[N, H]`: for each row the weighted sum over its experts, in ascending order of expert.
-    """
-    out = torch.zeros_like(hidden)
-    for expert in torch.unique(top_k_index).tolist():
-        if expert >= self.num_experts:
-            continue
-        rows, rank = torch.where(top_k_index == expert)
-        inner = _expert_linear(
-            self, "gate_up_proj" if self.has_gate else "up_proj", expert, hidden[rows]
-        )
-        inner = self._apply_gate(inner) if self.has_gate else self.act_fn(inner)
-        result = _expert_linear(self, "down_proj", expert, inner)
-        if getattr(self, "has_post_expert_norm", False):
-            result = self.post_expert_norm(result)
-        out.index_add_(0, rows, (result * top_k_weights[rows, rank, None]).to(out.dtype))
-    return out
-
-
-def _expert_linear(experts: Any, name: str, expert: int, x: Tensor) -> Tensor:
-    weight = getattr(experts, name)[expert]
-    bias = getattr(experts, f"{name}_bias")[expert] if experts.has_bias else None
-    return tiled_linear(x, weight.T if experts.is_transposed else weight, bias, tile_rows(x.device))

@@ -9,11 +9,15 @@ weights are widened for each product, which then runs in tiles like that of `Til
 from __future__ import annotations
 
 from functools import cache
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from common.model.linear import ProductLinear, tiled_linear
+
+Quantize = Literal["none", "int8", "int4"]
+"""What weights are rounded to when a model is loaded."""
 
 _STEPS = 127
 _LEAST = 1e-30  # scale of what is zero all over

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from common.model import noise
 from common.model.cuda.device import drawer
-from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import Dtype
+from common.model.quantized import Quantize
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
 from common.model.segment import Segment

@@ -1,4 +1,4 @@
-"""A `transformers` model of Llama's shape on CUDA."""
+"""A model of Llama's shape on CUDA."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
 
 from common.model.attention import AttentionContext
 from common.model.course import Course
@@ -23,9 +22,9 @@ from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
 from common.model.cuda.products import Products
 from common.model.cuda.rolling import Drawn, Told, advance, further
 from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
-from common.model.fused import head_counts, joined, window
 from common.model.kv_cache import KvPool, LayerShape
 from common.model.linear import MakeProduct
+from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.output import Computed, Output
 from common.model.roll import Rolled, RollOptions
 from common.model.segment import Segment
@@ -44,30 +43,31 @@ class _Layer:
     """One decoder layer.
 
     Args:
-        original: The layer it stands in for, of one of `FUSED_CLASSES`.
-        cos: Cosines, float32 `[positions, D]`.
-        sin: Sines.
+        weights: Of it.
+        model: Whose it is.
+        angles: Cosines and sines, float32 `[positions, D]`.
         make: Makes its products.
     """
 
-    def __init__(self, original: Any, cos: Tensor, sin: Tensor, make: MakeProduct) -> None:
-        attention, mlp = original.self_attn, original.mlp
-        heads, kv_heads = head_counts(attention)
-        self._qkv = make(*joined(attention.q_proj, attention.k_proj, attention.v_proj))
-        self._out = make(*joined(attention.o_proj))
-        self._gate_up = make(*joined(mlp.gate_proj, mlp.up_proj))
-        self._down = make(*joined(mlp.down_proj))
-        self._attention_norm = _norm(original.input_layernorm)
-        self._mlp_norm = _norm(original.post_attention_layernorm)
+    def __init__(
+        self,
+        weights: LlamaLayer,
+        model: Llama,
+        angles: tuple[Tensor, Tensor],
+        make: MakeProduct,
+    ) -> None:
+        heads, kv_heads, epsilon = model.heads, model.kv_heads, model.epsilon
+        self._qkv = make(*Linear.joined(weights.q, weights.k, weights.v))
+        self._out = make(*weights.o)
+        self._gate_up = make(*Linear.joined(weights.gate, weights.up))
+        self._down = make(*weights.down)
+        self._attention_norm = RmsNorm(weights.attention_norm, epsilon)
+        self._mlp_norm = RmsNorm(weights.mlp_norm, epsilon)
         norms = None
-        if hasattr(attention, "q_norm"):
-            norms = torch.stack((attention.q_norm.weight.data, attention.k_norm.weight.data))
-        self._turn = Turn(
-            heads, kv_heads, cos, sin, norms, original.input_layernorm.variance_epsilon
-        )
-        self._attend = Attention(
-            heads, kv_heads, attention.head_dim, attention.scaling, window(attention)
-        )
+        if weights.q_norm is not None and weights.k_norm is not None:
+            norms = torch.stack((weights.q_norm, weights.k_norm))
+        self._turn = Turn(heads, kv_heads, *angles, norms, epsilon)
+        self._attend = Attention(heads, kv_heads, model.head_size, model.scale, weights.window)
 
     def __call__(self, x: Tensor, cache: Tensor, words: Tensor, size: Size, page: int) -> Tensor:
         """Maps hidden states `[N, hidden]` to the next layer's."""
@@ -81,40 +81,29 @@ class CudaModel:
     """A causal language model whose passes of few rows are graphs.
 
     Args:
-        original: The model it stands in for, of layers of `FUSED_CLASSES`; they are taken out.
+        model: What it is made of; its layers are taken.
         context: Its cache.
-        max_len: Positions to be ready for.
         products: What it multiplies by.
     """
 
-    def __init__(
-        self, original: Any, context: AttentionContext, max_len: int, products: Products
-    ) -> None:
-        inner = original.model
-        attention = inner.layers[0].self_attn
+    def __init__(self, model: Llama, context: AttentionContext, products: Products) -> None:
         self._context, self._pool = context, context.pool
-        self._embeddings: Tensor = inner.embed_tokens.weight.data  # [V, hidden]
-        heads, kv_heads = head_counts(attention)
-        self._shape = LayerShape(kv_heads, attention.head_dim, attention.head_dim)
-        self._tile_rows = tile_rows(heads, kv_heads)
+        self._embeddings = model.embeddings
+        self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
+        self._tile_rows = tile_rows(model.heads, model.kv_heads)
         device = self._embeddings.device
-        places = torch.arange(max_len, device=device)[None]
-        angles = inner.rotary_emb(self._embeddings[:1].float(), places)
-        cos, sin = (angle[0].float().contiguous() for angle in angles)
-        self._norm = _norm(inner.norm)
-        self._head = products.head(*joined(original.lm_head))
+        angles = model.rotary.table(model.facts.max_len)
+        self._norm = RmsNorm(model.norm, model.epsilon)
+        self._head = products.head(*model.head)
         self._row_step = products.row_step
-        self._layers = []
-        for index, layer in enumerate(inner.layers):
-            self._layers.append(_Layer(layer, cos, sin, products.layer))
-            inner.layers[index] = nn.Identity()  # a large model is not there twice
+        self._layers = [_Layer(layer, model, angles, products.layer) for layer in model.layers]
         on_cuda = device.type == "cuda"
         self._graphs = Graphs(device) if on_cuda else None
         # Triton launches on the device that is the thread's.
         self._on_device = partial(torch.cuda.device, device) if on_cuda else nullcontext
         # Where graphs read their batch, and what all of them write.
         self._words = torch.zeros(_MOST_WORDS, dtype=torch.int32, device=device)
-        vocab_size, hidden = original.lm_head.weight.shape
+        vocab_size, hidden = model.head.weight.shape
         self._logits = self._embeddings.new_empty(_MOST_ROWS if on_cuda else 0, vocab_size)
         self._states = self._embeddings.new_empty(len(self._logits), hidden)
         self._drawn = Drawn.room(_MOST_ROWS, _MOST_BEST, device)
@@ -294,10 +283,6 @@ class CudaModel:
             self._pool = pool
             if self._graphs is not None:
                 self._graphs.clear()
-
-
-def _norm(original: Any) -> RmsNorm:
-    return RmsNorm(original.weight.data, original.variance_epsilon)
 
 
 def _readable(descriptor: int) -> bool:

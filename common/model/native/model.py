@@ -1,4 +1,4 @@
-"""A `transformers` model for the compiled decoder."""
+"""A model of Llama's shape for the compiled decoder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
 
 from common.model.attention import AttentionContext
-from common.model.fused import can_fuse, head_counts, joined, window
 from common.model.kv_cache import LayerShape
+from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.native.library import Decoder, instructions, packed
 from common.model.native.memory import Addresses, Rooms, Written, address
 from common.model.native.product import PackedMatrix
@@ -53,25 +53,22 @@ class NativeModel:
     """A causal language model whose passes are single calls.
 
     Args:
-        original: The model it stands in for; see `can_run`.
+        model: What it is made of, see `can_run`; its layers are taken.
         context: Its cache.
-        max_len: Positions to be ready for.
         quantize: Whether to round the weights of products to int8, and what they read.
         most_threads: Of a large pass; others have torch's number until they are `spread`.
     """
 
     def __init__(
         self,
-        original: Any,
+        model: Llama,
         context: AttentionContext,
-        max_len: int,
         *,
         quantize: bool = False,
         most_threads: int = 0,
     ) -> None:
         self._quantize = quantize
-        inner = original.model
-        dtype = inner.embed_tokens.weight.dtype
+        dtype, positions = model.facts.dtype, model.facts.max_len
         assert dtype == torch.bfloat16 or not quantize, "float32 is not rounded by the decoder"
         threads = torch.get_num_threads()
         self._few, self._spread = threads, False
@@ -81,33 +78,27 @@ class NativeModel:
         self._context, self._pool = context, context.pool
         self._kept: list[Tensor] = []  # what the structures point to
         self._matrices: list[PackedMatrix] = []
-        layers = [self._layer(layer) for layer in inner.layers]
-        attention, mlp = inner.layers[0].self_attn, inner.layers[0].mlp
-        self._embeddings: Tensor = inner.embed_tokens.weight.data  # [V, hidden]
-        vocab_size, hidden = original.lm_head.weight.shape
-        self._addresses, self._rooms = Addresses(), Rooms(vocab_size, hidden, dtype)
-        size = attention.head_dim
-        heads, kv_heads = head_counts(attention)
-        self._shape = LayerShape(kv_heads, size, size)
-        angles = inner.rotary_emb(self._embeddings[:1].float(), torch.arange(max_len)[None])
-        cos, sin = (self._keep(angle[0].float()) for angle in angles)
-        self._layers = (Layer * len(layers))(*layers)
+        self._layers = (Layer * model.depth)(*map(self._layer, model.layers))
+        vocab_size = len(model.head.weight)
+        self._addresses, self._rooms = Addresses(), Rooms(vocab_size, model.hidden, dtype)
+        self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
+        cos, sin = map(self._keep, model.rotary.table(positions))
         self._model = Model(
-            hidden=hidden,
-            heads=heads,
-            kv_heads=kv_heads,
-            size=size,
-            inner=mlp.gate_proj.weight.shape[0],
-            layers=len(layers),
-            vocab=len(self._embeddings),
-            positions=max_len,
-            epsilon=inner.norm.variance_epsilon,
-            scale=attention.scaling,
-            embeddings=self._keep(self._embeddings),
+            hidden=model.hidden,
+            heads=model.heads,
+            kv_heads=model.kv_heads,
+            size=model.head_size,
+            inner=model.inner,
+            layers=model.depth,
+            vocab=len(model.embeddings),
+            positions=positions,
+            epsilon=model.epsilon,
+            scale=model.scale,
+            embeddings=self._keep(model.embeddings),
             cos=cos,
             sin=sin,
-            norm=self._keep(inner.norm.weight.data.float()),
-            head=self._product(original.lm_head),
+            norm=self._keep(model.norm.float()),
+            head=self._product(model.head),
             layer=self._layers,
         )
 
@@ -236,26 +227,24 @@ class NativeModel:
             for layer, cache in zip(self._layers, pool.layers, strict=True):
                 layer.cache = cache.data_ptr()
 
-    def _layer(self, original: Any) -> Layer:
-        attention, mlp = original.self_attn, original.mlp
-        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+    def _layer(self, layer: LlamaLayer) -> Layer:
+        q_norm, k_norm = layer.q_norm, layer.k_norm
         return Layer(
-            qkv=self._product(attention.q_proj, attention.k_proj, attention.v_proj),
-            out=self._product(attention.o_proj),
-            gate_up=self._product(mlp.gate_proj, mlp.up_proj),
-            down=self._product(mlp.down_proj),
-            attention_norm=self._keep(original.input_layernorm.weight.data.float()),
-            mlp_norm=self._keep(original.post_attention_layernorm.weight.data.float()),
-            q_norm=None if q_norm is None else self._keep(q_norm.weight.data.float()),
-            k_norm=None if k_norm is None else self._keep(k_norm.weight.data.float()),
-            window=window(attention) or 0,
+            qkv=self._product(layer.q, layer.k, layer.v),
+            out=self._product(layer.o),
+            gate_up=self._product(layer.gate, layer.up),
+            down=self._product(layer.down),
+            attention_norm=self._keep(layer.attention_norm.float()),
+            mlp_norm=self._keep(layer.mlp_norm.float()),
+            q_norm=None if q_norm is None else self._keep(q_norm.float()),
+            k_norm=None if k_norm is None else self._keep(k_norm.float()),
+            window=layer.window or 0,
         )
 
-    def _product(self, *layers: nn.Linear) -> Product:
-        """Layers over one input as one matrix."""
-        self._matrices.append(
-            PackedMatrix(*joined(*layers), self._decoder, quantize=self._quantize)
-        )
+    def _product(self, *parts: Linear) -> Product:
+        """Maps of one input as one matrix."""
+        weight, bias = Linear.joined(*parts)
+        self._matrices.append(PackedMatrix(weight, bias, self._decoder, quantize=self._quantize))
         return self._matrices[-1].product
 
     def _keep(self, tensor: Tensor) -> int:
@@ -293,14 +282,12 @@ def _limits(limits: Sequence[Limit]) -> tuple[Any, object]:
     return pointer(Limits(*(numbers.buffer_info()[0] for numbers in arrays))), arrays
 
 
-def can_run(model: Any) -> bool:
+def can_run(model: Llama) -> bool:
     """Whether a decoder of its type is there and knows every layer of a model on CPU."""
-    if not can_fuse(model) or not instructions(model.lm_head.weight.dtype):
-        return False
-    attention, mlp = model.model.layers[0].self_attn, model.model.layers[0].mlp
-    inputs = (model.lm_head, attention.o_proj, mlp.down_proj)
+    attended = model.heads * model.head_size
+    inputs = (model.hidden, attended, model.inner, model.head_size)
     return (
-        model.lm_head.bias is None
-        and all(layer.weight.shape[1] % 2 == 0 for layer in inputs)
-        and attention.head_dim % 2 == 0
+        bool(instructions(model.facts.dtype))
+        and model.head.bias is None
+        and all(numbers % 2 == 0 for numbers in inputs)
     )

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from common.model import kernels
 from common.model.batch import key_width
-from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import Dtype
+from common.model.quantized import Quantize
 from common.model.runner import Runner
 from common.model.segment import Segment, tree_positions
 from common.model.tree import TokenTree

@@ -13,6 +13,7 @@ from common.model.native import NativeModel
 from common.model.output import Computed, Output
 from common.model.runner import Runner
 from common.model.segment import Segment
+from tests import tiny_models
 
 
 @pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
@@ -39,3 +40,11 @@ def test_rows_that_influence_each_other_are_not_served(
     monkeypatch.setattr(NativeModel, "__call__", wrong)
     with pytest.raises(ModelError, match=r"through native.*size of the batch \(kernels: torch"):
         Runner(loaded, kv_bytes=4 << 20)
+
+
+def test_the_log_says_why_a_model_goes_through_torch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(str(tiny_models.save("gemma2", tmp_path)), device="cpu")
+    (said,) = (record.__dict__ for record in caplog.records if "left out" in record.message)
+    assert said["reason"] == "Gemma2ForCausalLM is not of Llama's shape"

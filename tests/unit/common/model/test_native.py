@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from common.model import kernels
-from common.model.kernels import Quantize
 from common.model.kv_cache import KvLease
 from common.model.loader import Dtype
 from common.model.native import (
@@ -27,7 +26,7 @@ from common.model.native import (
     library,
     top,
 )
-from common.model.quantized import integer_products, round_weight
+from common.model.quantized import Quantize, integer_products, round_weight
 from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.runner import Runner
 from common.model.sampling import Row, sample

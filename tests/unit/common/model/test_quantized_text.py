@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.model.kernels import Quantize
+from common.model.quantized import Quantize
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from tests.inprocess import Pair, heads, runner

@@ -12,7 +12,7 @@ import torch
 from common.model import loader, sampling
 from common.model.attention import AttentionContext
 from common.model.kernels import WholePass
-from tests.tiny_models import MAX_LEN
+from common.model.llama import Llama
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +31,12 @@ def _sums_of_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
 
 
-def _prepare(model: Any, context: AttentionContext, **_: object) -> tuple[WholePass, str]:
+def _prepare(model: Llama, context: AttentionContext, **_: object) -> tuple[WholePass, str]:
     from common.model.cuda.model import CudaModel
     from common.model.cuda.products import Products, TiledProduct
 
     few = partial(TiledProduct, tile=4)  # every row that is padding is interpreted, too
-    return CudaModel(model, context, MAX_LEN, Products(few, few, 4)), "cuda"
+    return CudaModel(model, context, Products(few, few, 4)), "cuda"
 
 
 @pytest.fixture

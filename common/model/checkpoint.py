@@ -1,0 +1,345 @@
+"""Reads decoders of Llama's shape from their files, without `transformers`.
+
+Importing that, and building a model to take its weights out, is most of the time that a worker
+takes to start. So what is written plainly in the files is read here; a setting or a tensor that
+is not known to leave the computation as it is has the model loaded by `transformers` instead
+(`modules`), which says no to what it cannot use. Both ways lead to the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from common.model.facts import Facts
+from common.model.llama import Linear, Llama, LlamaLayer, Rotary
+
+Config = Mapping[str, Any]
+"""What `config.json` holds."""
+
+_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+_NO_MATTER = {
+    "architectures",
+    "attention_dropout",
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "initializer_range",
+    "max_position_embeddings",
+    "model_type",
+    "pad_token_id",
+    "pretraining_tp",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+    "_name_or_path",
+}
+"""Settings that change nothing in how a row is computed."""
+
+_READ = {
+    "head_dim",
+    "hidden_act",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "tie_word_embeddings",
+    "vocab_size",
+}
+"""Settings of every kind of model that are read below."""
+
+
+class _Kind(NamedTuple):
+    """How a kind of model differs from the others."""
+
+    settings: frozenset[str]
+    """It has beside `_READ`."""
+    qk_norm: bool = False
+    """Whether queries and keys have a norm."""
+
+
+_EMBEDDINGS, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+_LAYERS = "model.layers"
+_QK_NORMS = "self_attn.q_norm.weight", "self_attn.k_norm.weight"
+"""Names of tensors."""
+
+_STORED = {"F32", "F16", "BF16"}
+"""Types of a tensor in a file."""
+
+_WINDOWS = {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}
+
+_KINDS = {
+    "LlamaForCausalLM": _Kind(frozenset({"attention_bias", "mlp_bias"})),
+    "MistralForCausalLM": _Kind(frozenset({"sliding_window"})),
+    "Qwen2ForCausalLM": _Kind(frozenset(_WINDOWS)),
+    "Qwen3ForCausalLM": _Kind(frozenset({"attention_bias", *_WINDOWS}), qk_norm=True),
+}
+
+
+class _Unknown(Exception):
+    """Something that is not known to be read right."""
+
+
+def read(
+    directory: Path, config: Config, dtype: torch.dtype | None, device: torch.device
+) -> Llama | None:
+    """Reads a model.
+
+    Args:
+        directory: Where its files are.
+        config: What its `config.json` holds.
+        dtype: Of the weights; None for what the configuration says.
+        device: Where they go.
+
+    Returns:
+        The model; None where `transformers` has to read it.
+    """
+    try:
+        return _Reader(directory, config, dtype, device).model()
+    except (_Unknown, OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None
+
+
+class _Reader:
+    """Reads one model; anything may raise."""
+
+    def __init__(
+        self, directory: Path, config: Config, dtype: torch.dtype | None, device: torch.device
+    ) -> None:
+        (self._class,) = config["architectures"]
+        self._kind = _KINDS[self._class]
+        _insist(self._class.lower() == f"{config['model_type']}forcausallm")
+        _insist(set(config) <= _NO_MATTER | _READ | self._kind.settings)
+        _insist(config["hidden_act"] == "silu")
+        self._config, self._device = config, device
+        self._dtype = dtype or _TYPES[config.get("dtype") or config["torch_dtype"]]
+        self._eos = _eos(directory, config)
+        self._depth = _count(config["num_hidden_layers"])
+        self._vocab, self._hidden = _count(config["vocab_size"]), _count(config["hidden_size"])
+        self._inner = _count(config["intermediate_size"])
+        self._heads = _count(config["num_attention_heads"])
+        self._kv_heads = _count(config["num_key_value_heads"])
+        self._size = self._head_size()
+        self._files = _files(directory)
+
+    def model(self) -> Llama:
+        """The model; its layers are read when they are asked for."""
+        config = self._config
+        windows, shapes = self._windows(), self._shapes()
+        parameters = sum(self._look(name, shape) for name, shape in shapes.items())
+        embeddings = self._tensor(_EMBEDDINGS)
+        head = self._tensor(_HEAD) if _HEAD in shapes else embeddings
+        facts = Facts(
+            kind=self._class,
+            parameters=parameters,
+            output_weight=head,
+            vocab_size=self._vocab,
+            max_len=_count(config["max_position_embeddings"]),
+            eos_token_ids=self._eos,
+            dtype=self._dtype,
+        )
+        return Llama(
+            facts=facts,
+            heads=self._heads,
+            kv_heads=self._kv_heads,
+            head_size=self._size,
+            inner=self._inner,
+            depth=self._depth,
+            scale=self._size**-0.5,
+            epsilon=float(config["rms_norm_eps"]),
+            rotary=_rotary(config, self._size, self._device),
+            embeddings=embeddings,
+            norm=self._tensor(_NORM),
+            head=Linear(head, None),
+            layers=(self._layer(layer, window) for layer, window in enumerate(windows)),
+        )
+
+    def _head_size(self) -> int:
+        size = self._config.get("head_dim")
+        if size is not None:
+            return _count(size)
+        # Qwen3 has another size by default than the others.
+        _insist(not self._kind.qk_norm and self._hidden % self._heads == 0)
+        return self._hidden // self._heads
+
+    def _windows(self) -> list[int | None]:
+        """What each layer sees."""
+        config = self._config
+        if self._class == "MistralForCausalLM":
+            return [config["sliding_window"]] * self._depth
+        if not config.get("use_sliding_window", False):
+            return [None] * self._depth
+        kinds = config["layer_types"]
+        _insist(set(kinds) <= {"full_attention", "sliding_attention"} and len(kinds) == self._depth)
+        window = _count(config["sliding_window"])
+        return [window if kind == "sliding_attention" else None for kind in kinds]
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor of the model."""
+        shapes: dict[str, tuple[int, ...]] = {
+            _EMBEDDINGS: (self._vocab, self._hidden),
+            _NORM: (self._hidden,),
+        }
+        tied = self._config["tie_word_embeddings"]
+        if tied:
+            _insist(_HEAD not in self._files)
+        else:
+            shapes[_HEAD] = (self._vocab, self._hidden)
+        layer = self._layer_shapes()
+        for index in range(self._depth):
+            shapes |= {f"{_LAYERS}.{index}.{name}": shape for name, shape in layer.items()}
+        return shapes
+
+    def _layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor of a layer."""
+        hidden, inner = self._hidden, self._inner
+        queries, keys = self._heads * self._size, self._kv_heads * self._size
+        products = {
+            "self_attn.q_proj": (queries, hidden),
+            "self_attn.k_proj": (keys, hidden),
+            "self_attn.v_proj": (keys, hidden),
+            "self_attn.o_proj": (hidden, queries),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, shape in products.items():
+            shapes[f"{name}.weight"] = shape
+            if self._has_bias(name):
+                shapes[f"{name}.bias"] = shape[:1]
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            shapes[f"{name}.weight"] = (hidden,)
+        if self._kind.qk_norm:
+            shapes |= dict.fromkeys(_QK_NORMS, (self._size,))
+        return shapes
+
+    def _has_bias(self, product: str) -> bool:
+        if self._class == "Qwen2ForCausalLM":
+            return product.startswith("self_attn") and product != "self_attn.o_proj"
+        setting = "mlp_bias" if product.startswith("mlp") else "attention_bias"
+        has = self._config.get(setting, False)
+        _insist(isinstance(has, bool))
+        return bool(has)
+
+    def _look(self, name: str, shape: tuple[int, ...]) -> int:
+        """How many numbers a tensor has, which is there and of this shape."""
+        stored = self._files[name].get_slice(name)
+        _insist(tuple(stored.get_shape()) == shape and stored.get_dtype() in _STORED)
+        return math.prod(shape)
+
+    def _layer(self, index: int, window: int | None) -> LlamaLayer:
+        names = self._layer_shapes()
+        tensors = {name: self._tensor(f"{_LAYERS}.{index}.{name}") for name in names}
+
+        def linear(name: str) -> Linear:
+            return Linear(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+
+        q_norm, k_norm = map(tensors.get, _QK_NORMS)
+        return LlamaLayer(
+            q=linear("self_attn.q_proj"),
+            k=linear("self_attn.k_proj"),
+            v=linear("self_attn.v_proj"),
+            o=linear("self_attn.o_proj"),
+            gate=linear("mlp.gate_proj"),
+            up=linear("mlp.up_proj"),
+            down=linear("mlp.down_proj"),
+            attention_norm=tensors["input_layernorm.weight"],
+            mlp_norm=tensors["post_attention_layernorm.weight"],
+            q_norm=q_norm,
+            k_norm=k_norm,
+            window=window,
+        )
+
+    def _tensor(self, name: str) -> Tensor:
+        """A tensor of its own: what the file's pages hold may change."""
+        read: Tensor = self._files[name].get_tensor(name)
+        return read.to(self._device, self._dtype, copy=True)
+
+
+def _insist(holds: bool) -> None:
+    if not holds:
+        raise _Unknown
+
+
+def _count(number: object) -> int:
+    """A number of something."""
+    _insist(type(number) is int and number > 0)
+    assert isinstance(number, int)
+    return number
+
+
+def _files(directory: Path) -> dict[str, Any]:
+    """By tensor, the open file that holds it."""
+    index = directory / "model.safetensors.index.json"
+    names = {"model.safetensors"}
+    if index.is_file():
+        names = set(json.loads(index.read_text())["weight_map"].values())
+    files: dict[str, Any] = {}
+    for name in names:
+        _insist(Path(name).name == name)  # no way out of the directory
+        opened: Any = safe_open(directory / name, framework="pt")
+        files |= dict.fromkeys(opened.keys(), opened)
+    return files
+
+
+def _rotary(config: Config, size: int, device: torch.device) -> Rotary:
+    """As `transformers` computes it, of the kinds that need no more than the configuration."""
+    new, old = config.get("rope_parameters"), config.get("rope_scaling")
+    _insist(not (new and old))
+    settings = dict(new or old or {})
+    kind = settings.pop("rope_type", None) or settings.pop("type", "default")
+    base = settings.pop("rope_theta", None) or config["rope_theta"]
+    steps = torch.arange(0, size, 2, dtype=torch.float) / size
+    frequencies = 1.0 / (base**steps)
+    if kind == "linear":
+        frequencies = frequencies / settings.pop("factor")
+    elif kind == "llama3":
+        frequencies = _stretched(frequencies, settings)
+        settings = {}
+    else:
+        _insist(kind == "default")
+    _insist(not settings)
+    return Rotary(frequencies.to(device), 1.0)
+
+
+def _stretched(frequencies: Tensor, settings: dict[str, Any]) -> Tensor:
+    """Llama 3.1's: long waves are stretched, short ones are not, and those between in part."""
+    known = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
+    _insist(set(settings) == known)
+    factor, low, high, original = (
+        settings["factor"],
+        settings["low_freq_factor"],
+        settings["high_freq_factor"],
+        settings["original_max_position_embeddings"],
+    )
+    waves = 2 * math.pi / frequencies
+    stretched = torch.where(waves > original / low, frequencies / factor, frequencies)
+    share = (original / waves - low) / (high - low)
+    between = (1 - share) * stretched / factor + share * stretched
+    inside = ~(waves < original / high) & ~(waves > original / low)
+    return torch.where(inside, between, stretched)
+
+
+def _eos(directory: Path, config: Config) -> tuple[int, ...]:
+    """What ends a text: as generation is configured, or else the model."""
+    file = directory / "generation_config.json"
+    generation = json.loads(file.read_text()) if file.is_file() else {}
+    for source in (generation, config):
+        eos = source.get("eos_token_id")
+        if eos is not None:
+            return tuple(map(int, eos)) if isinstance(eos, list) else (int(eos),)
+    return ()

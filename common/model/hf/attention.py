@@ -1,0 +1,86 @@
+"""Attention over the paged cache, for every model that goes through `AttentionInterface`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from common.model.attention import AttentionContext, attend
+
+NAME = "paceline"
+"""The attention implementation's name in `transformers`' registry."""
+
+_CONTEXT = "paceline_context"
+
+
+def register() -> None:
+    """Makes `attn_implementation=NAME` known to `transformers`."""
+    AttentionInterface.register(NAME, paged_attention)
+    AttentionMaskInterface.register(NAME, _no_mask)
+
+
+def layers(model: nn.Module) -> list[nn.Module]:
+    """The attention layers of a model."""
+    return [
+        module
+        for module in model.modules()
+        if hasattr(module, "layer_idx") and "attention" in type(module).__name__.lower()
+    ]
+
+
+def attach(model: nn.Module, context: AttentionContext) -> None:
+    """Gives every attention layer of a model the context."""
+    for module in layers(model):
+        setattr(module, _CONTEXT, context)
+
+
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attends new rows to the cache; the signature is `transformers`'.
+
+    Args:
+        module: The layer; carries `layer_idx` and our context.
+        query: `[1, H, N, D]`.
+        key: `[1, Hkv, N, D]`.
+        value: `[1, Hkv, N, Dv]`.
+        attention_mask: Not used: positions say everything.
+        scaling: Factor on the scores; D ** -0.5 where None.
+        dropout: Not used: we never train through this.
+        sliding_window: Keys a row sees, itself included; all where None.
+        softcap: Scores become softcap * tanh(score / softcap).
+        s_aux: Attention sink of each head, `[H]`.
+
+    Returns:
+        `[1, N, H, Dv]`, and None for the weights.
+    """
+    context: AttentionContext = getattr(module, _CONTEXT)
+    out = attend(
+        context,
+        int(module.layer_idx),  # type: ignore[arg-type]
+        query[0].transpose(0, 1),
+        torch.cat((key[0], value[0]), dim=-1).transpose(0, 1),
+        scale=query.shape[3] ** -0.5 if scaling is None else scaling,
+        window=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    return out[None], None
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """Masks are ours; `transformers` need not build any."""
+    return None

@@ -1,0 +1,316 @@
+"""A causal language model loaded by `transformers`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from transformers.utils import logging as hf_logging
+
+from common.errors import ModelError, first_line
+from common.model.attention import AttentionContext
+from common.model.facts import Facts
+from common.model.hf import attention
+from common.model.hf.layers import replace_linears, tiled_experts
+from common.model.hf.rotary import replace_rotary
+from common.model.int4 import Int4Linear
+from common.model.linear import MakeLinear, linear_maker, tile_rows
+from common.model.llama import Linear, Llama, LlamaLayer, Rotary
+from common.model.quantized import IntegerLinear, Quantize, WidenedLinear, integer_products
+
+_STATIC_ROPE = {"default", "linear", "llama3", "yarn", "proportional"}
+
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+"""Layer kinds whose mask is a matter of position alone."""
+
+_LLAMA_LAYERS = {
+    "LlamaDecoderLayer",
+    "MistralDecoderLayer",
+    "Qwen2DecoderLayer",
+    "Qwen3DecoderLayer",
+}
+"""Layer classes whose arithmetic is that of `Llama`."""
+
+_SWISH = {"SiLU", "SiLUActivation"}
+
+
+class HfModel:
+    """A loaded model.
+
+    Args:
+        directory: Of its files, in Hugging Face form.
+        dtype: Of the weights; None for what the files say.
+        device: Where it runs.
+        parallel: Whether the processes of `torch.distributed` split its weights.
+
+    Raises:
+        ModelError: Missing, corrupt or unsupported; says which file or what.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        dtype: torch.dtype | None,
+        device: torch.device,
+        *,
+        parallel: bool = False,
+    ) -> None:
+        config = _config(directory)
+        _check_architecture(config)
+        model: Any = _weights(directory, config, dtype, device, parallel)
+        self._model = model.eval().requires_grad_(False)
+        self._device = device
+        text = config.get_text_config()
+        layers = attention.layers(self._model)
+        if len(layers) != text.num_hidden_layers:
+            raise ModelError(
+                f"{_kind(config)} cannot be served: {text.num_hidden_layers} layers, but "
+                f"{len(layers)} of them are attention; recurrent and convolutional state cannot "
+                "be rolled back"
+            )
+        self.facts = Facts(
+            kind=type(self._model).__name__,
+            parameters=sum(weight.numel() for weight in self._model.parameters()),
+            output_weight=self._model.get_output_embeddings().weight.data,
+            vocab_size=text.vocab_size,
+            max_len=_max_len(text),
+            eos_token_ids=_eos(self._model, text),
+            dtype=next(self._model.parameters()).dtype,
+        )
+        """What is known of it."""
+
+    def llama(self) -> Llama | None:
+        """Its parts, if it is of Llama's shape; its layers are taken out as they are given away.
+
+        A model whose weights a tensor-parallel plan has split is left as it is.
+        """
+        inner = getattr(self._model, "model", None)
+        layers = getattr(inner, "layers", ())
+        if inner is None or not layers or not all(map(_is_llama, layers)):
+            return None
+        first, rotary = layers[0].self_attn, inner.rotary_emb
+        size = first.head_dim
+        return Llama(
+            facts=self.facts,
+            heads=first.q_proj.weight.shape[0] // size,
+            kv_heads=first.k_proj.weight.shape[0] // size,
+            head_size=size,
+            inner=layers[0].mlp.gate_proj.weight.shape[0],
+            depth=len(layers),
+            scale=first.scaling,
+            epsilon=inner.norm.variance_epsilon,
+            rotary=Rotary(rotary.inv_freq.float(), rotary.attention_scaling),
+            embeddings=inner.embed_tokens.weight.data,
+            norm=inner.norm.weight.data,
+            head=_linear(self._model.lm_head),
+            layers=_taken(layers),
+        )
+
+    def modules(self, context: AttentionContext, quantize: Quantize) -> tuple[_Modules, str]:
+        """The model as the engine calls it, and the name of its layers.
+
+        Args:
+            context: Its cache and batch.
+            quantize: What its weights are rounded to.
+
+        Raises:
+            ModelError: It cannot be quantised.
+        """
+        if quantize != "none":
+            _check_quantizable(self._model)
+        attention.attach(self._model, context)
+        name, head = linear_maker(self._device, self.facts.dtype)
+        make = head
+        if quantize == "int4":
+            name, make = f"{name}-int4", Int4Linear
+        elif quantize == "int8":
+            name, make = _int8(self._device)
+            head = make
+        replace_rotary(self._model, self.facts.max_len)
+        replace_linears(self._model, self._device, make, head)
+        return _Modules(self._model), name
+
+
+def _config(directory: Path) -> Any:
+    try:
+        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        problem = f"config.json cannot be used: {first_line(error)}"
+        raise ModelError(f"{directory}: {problem}") from error
+
+
+def _check_architecture(config: Any) -> None:
+    """Refuses what the engine cannot compute exactly."""
+    kind = _kind(config)
+    cls = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if cls is None or config.is_encoder_decoder:
+        raise ModelError(f"{kind} cannot be served: not a causal language model")
+    if isinstance(cls, tuple):
+        cls = cls[0]
+    if getattr(cls, "_is_stateful", False):
+        raise ModelError(
+            f"{kind} cannot be served: it keeps recurrent state, which cannot be rolled back"
+        )
+    if "ALL_ATTENTION_FUNCTIONS" not in inspect.getsource(inspect.getmodule(cls) or cls):
+        raise ModelError(
+            f"{kind} cannot be served: its attention does not go through AttentionInterface"
+        )
+    text = config.get_text_config()
+    odd = set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES
+    if odd:
+        raise ModelError(f"{kind} cannot be served: it has layers of type {', '.join(sorted(odd))}")
+
+
+def _weights(
+    directory: Path, config: Any, dtype: torch.dtype | None, device: torch.device, parallel: bool
+) -> nn.Module:
+    hf_logging.disable_progress_bar()  # a service's stderr is one JSON object a line
+    attention.register()
+    ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=config,
+            dtype=dtype or "auto",
+            attn_implementation=attention.NAME,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **({"tp_plan": "auto"} if parallel else {}),
+        )
+    except Exception as error:  # transformers raises many kinds; all mean the same to the operator
+        raise ModelError(f"{directory}: weights cannot be loaded: {first_line(error)}") from error
+    for problem in ("missing_keys", "mismatched_keys"):
+        if report[problem]:
+            key = sorted(map(str, report[problem]))[0]
+            raise ModelError(f"{directory}: {problem.replace('_', ' ')}: {key}")
+    for module in model.modules():
+        if hasattr(module, "is_transposed") and hasattr(module, "config"):  # experts
+            module.config._experts_implementation = attention.NAME
+    loaded: nn.Module = model if parallel else model.to(device)
+    return loaded
+
+
+def _max_len(text: Any) -> int:
+    limit = int(text.max_position_embeddings)
+    rope = getattr(text, "rope_parameters", None) or {}
+    nested = [rope] if "rope_type" in rope else [r for r in rope.values() if isinstance(r, dict)]
+    for one in nested:
+        if one.get("rope_type", "default") not in _STATIC_ROPE:
+            # These change their frequencies with the longest sequence of a batch; up to the
+            # original length they do not.
+            original = one.get("original_max_position_embeddings") or limit
+            limit = min(limit, int(original))
+    return limit
+
+
+def _eos(model: Any, text: Any) -> tuple[int, ...]:
+    for source in (getattr(model, "generation_config", None), text):
+        eos = getattr(source, "eos_token_id", None)
+        if eos is not None:
+            return tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),)
+    return ()
+
+
+def _kind(config: Any) -> str:
+    names = getattr(config, "architectures", None) or [type(config).__name__]
+    return f"{names[0]} ({config.model_type})"
+
+
+def _is_llama(layer: Any) -> bool:
+    """Whether a layer is of a class known to compute what one of `Llama` does, and whole."""
+    return (
+        type(layer).__name__ in _LLAMA_LAYERS
+        and type(layer.mlp.act_fn).__name__ in _SWISH
+        and type(layer.mlp.gate_proj.weight.data) is Tensor
+    )
+
+
+def _taken(layers: Any) -> Iterator[LlamaLayer]:
+    """Layers, each taken out of the model."""
+    for index, layer in enumerate(layers):
+        layers[index] = nn.Identity()
+        attention, mlp = layer.self_attn, layer.mlp
+        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        yield LlamaLayer(
+            q=_linear(attention.q_proj),
+            k=_linear(attention.k_proj),
+            v=_linear(attention.v_proj),
+            o=_linear(attention.o_proj),
+            gate=_linear(mlp.gate_proj),
+            up=_linear(mlp.up_proj),
+            down=_linear(mlp.down_proj),
+            attention_norm=layer.input_layernorm.weight.data,
+            mlp_norm=layer.post_attention_layernorm.weight.data,
+            q_norm=None if q_norm is None else q_norm.weight.data,
+            k_norm=None if k_norm is None else k_norm.weight.data,
+            window=_window(attention),
+        )
+
+
+def _linear(layer: nn.Linear) -> Linear:
+    return Linear(layer.weight.data, None if layer.bias is None else layer.bias.data)
+
+
+def _window(attention: Any) -> int | None:
+    """Keys that a row of a layer sees, itself included; None where it sees all."""
+    if type(attention).__name__ == "MistralAttention":
+        size: int | None = attention.config.sliding_window
+        return size
+    return getattr(attention, "sliding_window", None)
+
+
+def _int8(device: torch.device) -> tuple[str, MakeLinear]:
+    """Layers of int8 weights, and their name."""
+    if device.type == "cpu" and integer_products():
+        return "int8", IntegerLinear
+    tile = tile_rows(device)
+    return f"widened{tile}-int8", partial(WidenedLinear, tile=tile)
+
+
+def _check_quantizable(model: nn.Module) -> None:
+    """Refuses models whose weights would stay what they are."""
+    kind = type(model).__name__
+    for module in model.modules():
+        if hasattr(module, "is_transposed") and hasattr(module, "config"):
+            raise ModelError(
+                f"{kind} cannot be quantised: the weights of its experts are no linear layers; "
+                "quantize: must be none"
+            )
+        if type(module) is nn.Linear and type(module.weight.data) is not Tensor:
+            raise ModelError(
+                f"{kind} cannot be quantised where a tensor-parallel plan has split it; "
+                "quantize: must be none"
+            )
+
+
+class _Modules:
+    """Calls a `transformers` model the way the engine does."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        # Four dimensions tell transformers that the mask is made; it then looks no further.
+        self._ready_mask = torch.zeros(1, 1, 1, 1)
+        self._states = torch.empty(0)
+        output_layer: Any = model.get_output_embeddings()  # type: ignore[operator]
+        output_layer.register_forward_pre_hook(self._keep_states)
+
+    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        out = self._model(
+            input_ids=ids[None],
+            position_ids=positions[None],
+            attention_mask=self._ready_mask.to(ids.device),
+            use_cache=False,
+            logits_to_keep=wanted,
+        )
+        return out.logits[0], self._states[0]
+
+    def _keep_states(self, layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        self._states = inputs[0]

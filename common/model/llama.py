@@ -1,0 +1,124 @@
+"""What a decoder of Llama's shape is made of, wherever it comes from.
+
+Mistral, Qwen2 and Qwen3 are of this shape, too: root-mean-square norms, rotary embeddings that
+turn whole heads, grouped queries, a gated SiLU, and here and there a bias, a norm of queries and
+keys or a sliding window. What runs such a model (`native`, `fused`, `cuda`) is built of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from common.model.facts import Facts
+
+
+class Linear(NamedTuple):
+    """An affine map."""
+
+    weight: Tensor
+    """`[out, in]`."""
+    bias: Tensor | None
+    """`[out]`."""
+
+    @classmethod
+    def joined(cls, *parts: Linear) -> Linear:
+        """Maps of one input as one."""
+        if len(parts) == 1:
+            return parts[0]
+        biases = [part.bias for part in parts if part.bias is not None]
+        assert len(biases) in (0, len(parts)), "biases on all parts or on none"
+        weight = torch.cat([part.weight for part in parts])
+        return cls(weight, torch.cat(biases) if biases else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaLayer:
+    """Weights of one layer."""
+
+    q: Linear
+    """Queries, `[heads * head_size, hidden]`."""
+    k: Linear
+    """Keys, `[kv_heads * head_size, hidden]`."""
+    v: Linear
+    """Values, of the same shape."""
+    o: Linear
+    """What becomes of what was attended to, `[hidden, heads * head_size]`."""
+    gate: Linear
+    """`[inner, hidden]`."""
+    up: Linear
+    """`[inner, hidden]`."""
+    down: Linear
+    """`[hidden, inner]`."""
+    attention_norm: Tensor
+    """`[hidden]`."""
+    mlp_norm: Tensor
+    """`[hidden]`."""
+    q_norm: Tensor | None
+    """Of the queries of each head, `[head_size]`."""
+    k_norm: Tensor | None
+    """Of the keys of each head, `[head_size]`."""
+    window: int | None
+    """Keys that a row sees, itself included; all where None."""
+
+
+class Rotary(NamedTuple):
+    """By how much a head is turned at a position."""
+
+    frequencies: Tensor
+    """Radians a position, float32 `[head_size / 2]`."""
+    factor: float
+    """What cosines and sines are multiplied by."""
+
+    def table(self, positions: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, float32 `[positions, head_size]`; both halves are alike."""
+        places = torch.arange(positions, device=self.frequencies.device)
+        angles = places[:, None].float() * self.frequencies
+        angles = torch.cat((angles, angles), dim=1)
+        return angles.cos() * self.factor, angles.sin() * self.factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama:
+    """A causal language model of this shape."""
+
+    facts: Facts
+    """What is known of it."""
+    heads: int
+    """Of the queries."""
+    kv_heads: int
+    """Of keys and values."""
+    head_size: int
+    """Numbers of a head."""
+    inner: int
+    """Numbers between the two products of the feed-forward part."""
+    depth: int
+    """How many layers it has."""
+    scale: float
+    """What scores of attention are multiplied by."""
+    epsilon: float
+    """What norms add to the mean square."""
+    rotary: Rotary
+    """Of its positions."""
+    embeddings: Tensor
+    """`[V, hidden]`."""
+    norm: Tensor
+    """Before the output layer, `[hidden]`."""
+    head: Linear
+    """The output layer, `[V, hidden]`."""
+    layers: Iterator[LlamaLayer]
+    """Its layers, once: those given away are not kept, so a large model is never there twice."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its weights."""
+        return self.embeddings.dtype
+
+    @property
+    def hidden(self) -> int:
+        """Numbers of a row between its layers."""
+        return self.embeddings.shape[1]

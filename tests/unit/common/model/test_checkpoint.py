@@ -1,0 +1,205 @@
+"""What is read from the files of a model is what `transformers` builds of them, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from common.model.checkpoint import read
+from common.model.hf import HfModel
+from common.model.llama import Llama
+from common.model.loader import load
+from tests import tiny_models
+from tests.inprocess import Pair, runner
+
+CPU = torch.device("cpu")
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+WINDOWS = {"use_sliding_window": True, "sliding_window": 40}
+
+MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {}),
+    ("llama", {"tie_word_embeddings": True}),
+    ("llama", {"attention_bias": True, "mlp_bias": True, "eos_token_id": [2, 5]}),
+    ("llama", {"head_dim": 16, "num_key_value_heads": 4}),
+    ("llama", {"rope_parameters": LLAMA3, "head_dim": 64}),
+    ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
+    ("mistral", {}),
+    ("mistral", {"sliding_window": None, "head_dim": 24}),
+    ("qwen2", {}),
+    ("qwen2", {"use_sliding_window": False, "layer_types": None}),
+    ("qwen3", {}),
+    ("qwen3", {"attention_bias": True, **WINDOWS, "layer_types": ["sliding_attention"] * 2}),
+]
+
+Change = Callable[[Path, dict[str, Any]], None]
+
+
+def _read(directory: Path, dtype: torch.dtype | None = None) -> Llama | None:
+    config = json.loads((directory / "config.json").read_text())
+    return read(directory, config, dtype, CPU)
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return one == other
+
+
+def _differ(one: Any, other: Any) -> list[str]:
+    names = {field.name for field in fields(one)} - {"facts", "layers"}
+    return [name for name in names if not _same(getattr(one, name), getattr(other, name))]
+
+
+def _assert_like_transformers(directory: Path, dtype: torch.dtype | None = None) -> None:
+    mine, theirs = _read(directory, dtype), HfModel(directory, dtype, CPU).llama()
+    assert mine is not None
+    assert theirs is not None
+    assert not _differ(mine, theirs)
+    assert not _differ(mine.facts, theirs.facts)
+    for one, other in zip(mine.layers, theirs.layers, strict=True):
+        assert not _differ(one, other)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("kind", "changes"), MODELS, ids=str)
+def test_it_is_what_transformers_builds(
+    kind: str, changes: dict[str, Any], dtype: torch.dtype | None, tmp_path: Path
+) -> None:
+    _assert_like_transformers(tiny_models.save(kind, tmp_path, **changes), dtype)
+
+
+def test_files_of_several_parts_and_of_older_days(tmp_path: Path) -> None:
+    """Parts, settings of rotary embeddings as they once were written, and a tensor too many."""
+    directory = tiny_models.save("llama", tmp_path, rope_parameters=LLAMA3, head_dim=64)
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(3)
+    names = sorted(tensors)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, inside in parts.items():
+        save_file({name: tensors[name] for name in inside}, directory / file, {"format": "pt"})
+    where = {name: file for file, inside in parts.items() for name in inside}
+    index = {"metadata": {}, "weight_map": where}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    (directory / "model.safetensors").unlink()
+    (directory / "generation_config.json").unlink()
+    config = json.loads((directory / "config.json").read_text())
+    scaling = config.pop("rope_parameters")
+    config["rope_theta"] = scaling.pop("rope_theta")
+    config["rope_scaling"] = scaling
+    config["torch_dtype"] = config.pop("dtype")
+    (directory / "config.json").write_text(json.dumps(config))
+    _assert_like_transformers(directory)
+
+
+def test_bundled_models_need_no_transformers(demo_target: Path, demo_draft: Path) -> None:
+    """To import it takes longer than all else that a worker does before it serves."""
+    code = (
+        "import sys; from common.model.loader import load\n"
+        "for path in sys.argv[1:]: load(path, device='cpu')\n"
+        "assert 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, demo_target, demo_draft], check=True)
+
+
+def _setting(**settings: Any) -> Change:
+    def change(directory: Path, config: dict[str, Any]) -> None:
+        config.update(settings)
+
+    return change
+
+
+def _without(name: str) -> Change:
+    def change(directory: Path, config: dict[str, Any]) -> None:
+        del config[name]
+
+    return change
+
+
+def _second_output_layer(directory: Path, config: dict[str, Any]) -> None:
+    config["tie_word_embeddings"] = True
+
+
+def _tensor_of_other_shape(directory: Path, config: dict[str, Any]) -> None:
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.layers.1.mlp.up_proj.weight"] = torch.zeros(95, 48)
+    save_file(tensors, file)
+
+
+def _cut_short(directory: Path, config: dict[str, Any]) -> None:
+    file = directory / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def _part_elsewhere(directory: Path, config: dict[str, Any]) -> None:
+    index = {"weight_map": {"lm_head.weight": "../elsewhere.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _setting(something_new=1),
+        _setting(quantization_config={"quant_method": "awq"}),
+        _setting(hidden_act="gelu"),
+        _setting(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}),
+        _setting(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+        _setting(architectures=["LlamaForSequenceClassification"]),
+        _setting(architectures=["MistralForCausalLM"]),
+        _setting(num_hidden_layers=3),
+        _setting(vocab_size=0),
+        _setting(attention_bias=True),
+        _without("num_key_value_heads"),
+        _without("tie_word_embeddings"),
+        _without("dtype"),
+        _second_output_layer,
+        _tensor_of_other_shape,
+        _cut_short,
+        _part_elsewhere,
+    ],
+)
+def test_what_is_not_known_is_left_to_transformers(change: Change, tmp_path: Path) -> None:
+    directory = tiny_models.save("llama", tmp_path)
+    config = json.loads((directory / "config.json").read_text())
+    assert read(directory, config, None, CPU) is not None
+    change(directory, config)
+    assert read(directory, config, None, CPU) is None
+
+
+def test_the_same_kernels_run_what_transformers_had_to_read(tmp_path: Path) -> None:
+    """And write the same text: a setting that nobody knows costs a slow start and no more."""
+    directory = tiny_models.save("qwen3", tmp_path)
+    plain = load(str(directory), device="cpu")
+    prompt = list(range(3, 40))
+    text = Pair.make(runner(directory)).generate(prompt, 12)
+    file = directory / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"something_new": 1}))
+    assert _read(directory) is None
+    other = load(str(directory), device="cpu")
+    assert (other.kernels, other.parameters) == (plain.kernels, plain.parameters)
+    assert other.fingerprint != plain.fingerprint, "it is another configuration"
+    assert Pair.make(runner(directory)).generate(prompt, 12) == text
+    reference = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager")
+    out = reference.generate(torch.tensor([prompt]), max_new_tokens=12, eos_token_id=None)
+    assert out[0, len(prompt) :].tolist() == text
