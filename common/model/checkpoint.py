@@ -9,6 +9,7 @@ is not known to leave the computation as it is has the model loaded by `transfor
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ from torch import Tensor
 
 from common.model.facts import Facts
 from common.model.llama import Linear, Llama, LlamaLayer, Rotary
+
+_log = logging.getLogger(__name__)
 
 Config = Mapping[str, Any]
 """What `config.json` holds."""
@@ -90,7 +93,7 @@ _KINDS = {
 
 
 class _Unknown(Exception):
-    """Something that is not known to be read right."""
+    """Something that is not known to be read right; says what."""
 
 
 def read(
@@ -109,7 +112,9 @@ def read(
     """
     try:
         return _Reader(directory, config, dtype, device).model()
-    except (_Unknown, OSError, SafetensorError, KeyError, TypeError, ValueError):
+    except (_Unknown, OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        facts = {"path": str(directory), "reason": f"{type(error).__name__}: {error}"}
+        _log.info("a model is loaded by transformers, which takes longer", extra=facts)
         return None
 
 
@@ -121,9 +126,10 @@ class _Reader:
     ) -> None:
         (self._class,) = config["architectures"]
         self._kind = _KINDS[self._class]
-        _insist(self._class.lower() == f"{config['model_type']}forcausallm")
-        _insist(set(config) <= _NO_MATTER | _READ | self._kind.settings)
-        _insist(config["hidden_act"] == "silu")
+        _insist(self._class.lower() == f"{config['model_type']}forcausallm", "model_type")
+        unknown = set(config) - _NO_MATTER - _READ - self._kind.settings
+        _insist(not unknown, f"settings {', '.join(sorted(unknown))}")
+        _insist(config["hidden_act"] == "silu", "hidden_act")
         self._config, self._device = config, device
         self._dtype = dtype or _TYPES[config.get("dtype") or config["torch_dtype"]]
         self._eos = _eos(directory, config)
@@ -172,18 +178,20 @@ class _Reader:
         if size is not None:
             return _count(size)
         # Qwen3 has another size by default than the others.
-        _insist(not self._kind.qk_norm and self._hidden % self._heads == 0)
+        _insist(not self._kind.qk_norm and self._hidden % self._heads == 0, "no head_dim")
         return self._hidden // self._heads
 
     def _windows(self) -> list[int | None]:
         """What each layer sees."""
         config = self._config
         if self._class == "MistralForCausalLM":
-            return [config["sliding_window"]] * self._depth
+            window = config["sliding_window"]
+            return [None if window is None else _count(window)] * self._depth
         if not config.get("use_sliding_window", False):
             return [None] * self._depth
         kinds = config["layer_types"]
-        _insist(set(kinds) <= {"full_attention", "sliding_attention"} and len(kinds) == self._depth)
+        known = set(kinds) <= {"full_attention", "sliding_attention"}
+        _insist(known and len(kinds) == self._depth, "layer_types")
         window = _count(config["sliding_window"])
         return [window if kind == "sliding_attention" else None for kind in kinds]
 
@@ -195,7 +203,7 @@ class _Reader:
         }
         tied = self._config["tie_word_embeddings"]
         if tied:
-            _insist(_HEAD not in self._files)
+            _insist(_HEAD not in self._files, f"{_HEAD} beside tie_word_embeddings")
         else:
             shapes[_HEAD] = (self._vocab, self._hidden)
         layer = self._layer_shapes()
@@ -232,13 +240,14 @@ class _Reader:
             return product.startswith("self_attn") and product != "self_attn.o_proj"
         setting = "mlp_bias" if product.startswith("mlp") else "attention_bias"
         has = self._config.get(setting, False)
-        _insist(isinstance(has, bool))
+        _insist(isinstance(has, bool), setting)
         return bool(has)
 
     def _look(self, name: str, shape: tuple[int, ...]) -> int:
         """How many numbers a tensor has, which is there and of this shape."""
         stored = self._files[name].get_slice(name)
-        _insist(tuple(stored.get_shape()) == shape and stored.get_dtype() in _STORED)
+        right = tuple(stored.get_shape()) == shape and stored.get_dtype() in _STORED
+        _insist(right, f"shape or type of {name}")
         return math.prod(shape)
 
     def _layer(self, index: int, window: int | None) -> LlamaLayer:
@@ -270,15 +279,15 @@ class _Reader:
         return read.to(self._device, self._dtype, copy=True)
 
 
-def _insist(holds: bool) -> None:
+def _insist(holds: bool, what: str) -> None:
     if not holds:
-        raise _Unknown
+        raise _Unknown(what)
 
 
 def _count(number: object) -> int:
     """A number of something."""
-    _insist(type(number) is int and number > 0)
-    assert isinstance(number, int)
+    if type(number) is not int or number < 1:
+        raise _Unknown(f"{number!r} where a count is expected")
     return number
 
 
@@ -290,7 +299,7 @@ def _files(directory: Path) -> dict[str, Any]:
         names = set(json.loads(index.read_text())["weight_map"].values())
     files: dict[str, Any] = {}
     for name in names:
-        _insist(Path(name).name == name)  # no way out of the directory
+        _insist(Path(name).name == name, f"file {name}")  # no way out of the directory
         opened: Any = safe_open(directory / name, framework="pt")
         files |= dict.fromkeys(opened.keys(), opened)
     return files
@@ -299,7 +308,7 @@ def _files(directory: Path) -> dict[str, Any]:
 def _rotary(config: Config, size: int, device: torch.device) -> Rotary:
     """As `transformers` computes it, of the kinds that need no more than the configuration."""
     new, old = config.get("rope_parameters"), config.get("rope_scaling")
-    _insist(not (new and old))
+    _insist(not (new and old), "rope_parameters beside rope_scaling")
     settings = dict(new or old or {})
     kind = settings.pop("rope_type", None) or settings.pop("type", "default")
     base = settings.pop("rope_theta", None) or config["rope_theta"]
@@ -311,15 +320,15 @@ def _rotary(config: Config, size: int, device: torch.device) -> Rotary:
         frequencies = _stretched(frequencies, settings)
         settings = {}
     else:
-        _insist(kind == "default")
-    _insist(not settings)
+        _insist(kind == "default", f"rotary embeddings of type {kind}")
+    _insist(not settings, f"rotary embeddings with {', '.join(settings)}")
     return Rotary(frequencies.to(device), 1.0)
 
 
 def _stretched(frequencies: Tensor, settings: dict[str, Any]) -> Tensor:
     """Llama 3.1's: long waves are stretched, short ones are not, and those between in part."""
     known = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
-    _insist(set(settings) == known)
+    _insist(set(settings) == known, f"llama3 with {', '.join(settings)}")
     factor, low, high, original = (
         settings["factor"],
         settings["low_freq_factor"],
