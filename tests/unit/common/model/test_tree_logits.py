@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,9 +19,9 @@ PREFIX = 45
 NODES = 14
 
 
-@pytest.fixture(params=ARCHITECTURES)
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Runner:
-    return runner(tiny_models.save(request.param, tmp_path), "bfloat16")
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    return runner(tiny_models.save(request.param, tmp_path_factory.mktemp("model")), "bfloat16")
 
 
 def _lease(target: Runner, positions: int) -> KvLease:

@@ -45,7 +45,7 @@ def _drawn(logits: Tensor, rows: list[Row], count: int) -> list[Ranked]:
     return ranked
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(rows_strategy, min_size=1, max_size=3),
     st.integers(0, 2**31),

@@ -53,7 +53,7 @@ def _laid_out(batch: Sequence[Segment], heads: int, kv_heads: int) -> tuple[Keys
     return keys, torch.from_numpy(keys.words).to(DEVICE)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(segments(), st.sampled_from(HEADS), st.sampled_from([None, 1, 40, 100]))
 def test_attention_is_that_of_torch(
     batch: list[Segment], shape: tuple[int, int, int], window: int | None

@@ -38,21 +38,21 @@ def _ids(length: int) -> list[int]:
 def _outputs(target: Runner) -> list[Output]:
     """A prompt longer than the window, and a tree behind it beside another text."""
     own, other = KvLease(target.pool.blocks), KvLease(target.pool.blocks)
-    assert own.reserve(80)
-    assert other.reserve(20)
-    ids = _ids(60)
+    assert own.reserve(40)
+    assert other.reserve(10)
+    ids = _ids(28)
     tree = TokenTree.chain(7, (11, 12))
     tree.add_path((21, 12))
     tree.add_path((11, 33))
     batches: Sequence[list[Segment]] = (
-        [Segment(ids[:50], 0, own.slots, wanted=[])],
+        [Segment(ids[:18], 0, own.slots, wanted=[])],
         [
-            Segment(ids[50:], 50, own.slots, wanted=[0, 9]),
-            Segment(ids[:9], 0, other.slots, wanted=[8]),
+            Segment(ids[18:], 18, own.slots, wanted=[0, 9]),
+            Segment(ids[:5], 0, other.slots, wanted=[4]),
         ],
         [
-            Segment(ids[9:11], 9, other.slots, wanted=[1]),
-            Segment(tree.ids, 60, own.slots, tree=tree, wanted=range(len(tree))),
+            Segment(ids[5:7], 5, other.slots, wanted=[1]),
+            Segment(tree.ids, 28, own.slots, tree=tree, wanted=range(len(tree))),
         ],
     )
     outputs = [target.forward(batch) for batch in batches]
@@ -65,7 +65,8 @@ def _outputs(target: Runner) -> list[Output]:
 def test_logits_and_states_are_those_of_transformers(
     kind: str, tmp_path: Path, cuda: pytest.MonkeyPatch
 ) -> None:
-    directory = tiny_models.save(kind, tmp_path)
+    window = {"sliding_window": 12} if kind in ("mistral", "qwen2") else {}
+    directory = tiny_models.save(kind, tmp_path, **window)
     cuda.setattr(Runner, "_settle", lambda self: None)
     mine = runner(directory, device=DEVICE)
     assert isinstance(mine.loaded.forward, CudaModel)
@@ -80,13 +81,13 @@ def test_passes_of_few_rows_are_graphs_of_the_cache_at_hand(
 ) -> None:
     directory = tiny_models.save("llama", tmp_path, num_hidden_layers=1)
     cuda.setattr(Runner, "_settle", lambda self: None)
-    cuda.setattr(model_module, "_MOST_ROWS", 16)
+    cuda.setattr(model_module, "_MOST_ROWS", 8)
     target = runner(directory, device=DEVICE)
     model = target.loaded.forward
     assert isinstance(model, CudaModel)
     expected = _outputs(target)
 
-    graphs = FakeGraphs.into(model, rows=16)
+    graphs = FakeGraphs.into(model, rows=8)
     found = _outputs(target)
     assert [kind.rows for kind in graphs.kinds] == [8], "one of three passes has few rows"
     for one, other in zip(found, expected, strict=True):
