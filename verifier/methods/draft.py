@@ -19,20 +19,14 @@ from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
 from verifier.methods.draft_link import Branch, DraftLink, LinkSource, RoundKey, Wave, Wish
-from verifier.methods.draft_session import Asked, DraftSession
+from verifier.methods.draft_session import MOST_UNTOLD, Asked, DraftSession
 from verifier.methods.gate import Gate
 from verifier.methods.pairing import Pairing
+from verifier.methods.scouts import Scouts
 from verifier.sequence import Sequence
 
 _MOST_AHEAD = 64
 """Waves kept for outcomes of one round."""
-
-_MOST_UNTOLD = 32
-"""Tokens that gather while no draft is wanted; one message tells them, for each costs the step. A
-session leaves its drafter then where no draft pays: under this load, or for any text."""
-
-_MOST_SCOUTS = 4
-"""Texts that find out, one after the other, what an unknown drafter is worth: it may not answer."""
 
 _REFUSED_S = 5.0
 """How long a drafter that gave a session up is not asked to mirror it again."""
@@ -66,8 +60,7 @@ class DraftProposer:
     _by_id: dict[int, DraftSession] = field(default_factory=dict)
     _next_id: int = 0
     _gate: Gate = field(init=False)
-    _scout: Sequence | None = None  # drafts whatever the load, while no drafter is known
-    _scouts: int = 0  # there were, since one was known
+    _scouts: Scouts = field(default_factory=Scouts)
 
     def __post_init__(self) -> None:
         self._pairing = Pairing(
@@ -90,9 +83,8 @@ class DraftProposer:
         session = DraftSession(self._next_id, self._pairing.first_length())
         self._sessions[sequence] = session
         self._by_id[session.id] = session
-        wanted = self._scout is None and self._scouts < _MOST_SCOUTS
-        if wanted and sequence.request.drafters and not self._pairing.acquainted:
-            self._scout, self._scouts = sequence, self._scouts + 1
+        if not self._pairing.acquainted:
+            self._scouts.offer(sequence)
         now = time.monotonic()
         if self._drafting(sequence, now):
             self._pairing.pair(sequence, session, now)
@@ -137,8 +129,8 @@ class DraftProposer:
         session, now = self._sessions[sequence], time.monotonic()
         tree, ids = outcome.tree, outcome.ids
         self._gate.count(len(ids))
-        if sequence is self._scout and self._pairing.acquainted:
-            self._scout, self._scouts = None, 0
+        if sequence in self._scouts and self._pairing.acquainted:
+            self._scouts.learnt()
         drafting = self._drafting(sequence, now)
         if session.link is None and not session.proposed:
             if drafting and not sequence.finished:
@@ -163,7 +155,7 @@ class DraftProposer:
             if drafting:
                 self._pairing.pair(sequence, session, now, wanted=outcome.wanted)
             return
-        much = len(session.untold) + len(ids) >= _MOST_UNTOLD
+        much = len(session.untold) + len(ids) >= MOST_UNTOLD
         if not drafting:
             session.ended_at = None  # a round like this says nothing of the drafter
             session.length.reconsider()
@@ -183,14 +175,16 @@ class DraftProposer:
                 self._pairing.part(session)
                 return
         branch = (branch or Branch()).cut(sequence.room - 1 if wanted else 0)
-        key = self._tell(session, session.link, key, ids, wish, len(branch))
+        key = session.tell(session.link, key, ids, wish, verifying=len(branch))
+        if not session.untold:
+            self._pairing.touched.add(session.link)
         session.branch, session.wanted, session.key = None, wanted, key if wanted else None
         if checked:
             session.link.clock.foresaw(bool(branch))
         session.past = session.flight or session.past
         session.flight, session.ahead = None, []
         if branch:
-            self._take(session, branch, key)
+            session.take(branch, key, time.monotonic())
         session.sent_at = now
         session.deadline = now + max(session.link.clock.patience_s, self.cost.round_s(0))
 
@@ -199,8 +193,7 @@ class DraftProposer:
         session = self._sessions.pop(sequence)
         del self._by_id[session.id]
         self._pairing.part(session)
-        if sequence is self._scout:
-            self._scout = None
+        self._scouts.over(sequence)
 
     def flush(self) -> None:
         """Sends each drafter its part of the step."""
@@ -231,7 +224,7 @@ class DraftProposer:
                     session.length.stop_trial()
             session.probe = False
             session.link.meter.answered(len(branch), seconds)
-            self._take(session, branch.cut(session.wanted), session.key)
+            session.take(branch.cut(session.wanted), session.key, time.monotonic())
         elif session.flight == came and len(session.ahead) < _MOST_AHEAD:
             session.ahead.append(wave)
         elif session.late and (branch := self._find(wave, session.late.key)) is not None:
@@ -319,47 +312,9 @@ class DraftProposer:
             now=now,
         )
 
-    def _take(self, session: DraftSession, branch: Branch, key: RoundKey) -> None:
-        """Makes a branch the next to be checked: from now on outcomes of it may be drafted for."""
-        session.key, session.branch, session.ready_at = key, branch, time.monotonic()
-        path_hash = fence.extend(session.path_hash, branch.ids)
-        session.flight, session.ahead = (session.base, path_hash), []
-
-    def _tell(
-        self,
-        session: DraftSession,
-        link: DraftLink,
-        key: RoundKey,
-        ids: Ids[int],
-        wish: Wish,
-        verifying: int,
-    ) -> RoundKey:
-        """Has the drafter told how a round ended, at once or with later ones; returns which.
-
-        That it may rest is told at once: it would go on drafting ahead.
-        """
-        if session.untold:  # all of it in one round, which checked nothing
-            base, ids = key.base - len(session.untold), [*session.untold, *ids]
-            key = RoundKey(base=base, path_hash=session.told_hash, accepted=0, bonus=ids[-1])
-        resting = session.warm and not session.wanted and not wish.draft_tokens
-        if resting and len(ids) < _MOST_UNTOLD:
-            session.untold = list(ids)
-            return key
-        session.untold, session.told_hash = [], session.path_hash
-        link.commit(
-            session.id,
-            session.incarnation,
-            key,
-            ids,
-            wish=wish,
-            verifying=verifying,
-        )
-        self._pairing.touched.add(link)
-        return key
-
     def _drafting(self, sequence: Sequence, now: float) -> bool:
         """Whether to draft for a sequence; for a scout, too, where it does not pay."""
-        return self._pays(sequence, now) or sequence is self._scout
+        return self._pays(sequence, now) or sequence in self._scouts
 
     def _pays(self, sequence: Sequence, now: float) -> bool:
         """Whether drafts pay beside all else that runs; who asks for a length gets them anyway."""

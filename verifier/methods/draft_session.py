@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from common import fence
 from common.model.tree import TokenTree
 from verifier.methods.draft_length import DraftLength
-from verifier.methods.draft_link import Branch, DraftLink, RoundKey, Wave
+from verifier.methods.draft_link import Branch, DraftLink, RoundKey, Wave, Wish
+
+MOST_UNTOLD = 32
+"""Tokens that gather while no draft is wanted; one message tells them, for each costs the step. A
+session leaves its drafter then where no draft pays: under this load, or for any text."""
 
 
 class Asked(NamedTuple):
@@ -54,3 +59,27 @@ class DraftSession:
             self.link.meter.sessions -= 1
         self.link, self.key, self.branch, self.ended_at = None, None, None, None
         self.flight, self.past, self.ahead, self.untold = None, None, [], []
+
+    def take(self, branch: Branch, key: RoundKey, now: float) -> None:
+        """Makes a branch the next to be checked: from now on outcomes of it may be drafted for."""
+        self.key, self.branch, self.ready_at = key, branch, now
+        self.flight, self.ahead = (self.base, fence.extend(self.path_hash, branch.ids)), []
+
+    def tell(
+        self, link: DraftLink, key: RoundKey, ids: Ids[int], wish: Wish, *, verifying: int
+    ) -> RoundKey:
+        """Has the drafter told how a round ended, at once or with later ones; returns which.
+
+        That it may rest is told at once: it would go on drafting ahead. What is not told now is
+        `untold` afterwards.
+        """
+        if self.untold:  # all of it in one round, which checked nothing
+            base, ids = key.base - len(self.untold), [*self.untold, *ids]
+            key = RoundKey(base=base, path_hash=self.told_hash, accepted=0, bonus=ids[-1])
+        resting = self.warm and not self.wanted and not wish.draft_tokens
+        if resting and len(ids) < MOST_UNTOLD:
+            self.untold = list(ids)
+            return key
+        self.untold, self.told_hash = [], self.path_hash
+        link.commit(self.id, self.incarnation, key, ids, wish=wish, verifying=verifying)
+        return key

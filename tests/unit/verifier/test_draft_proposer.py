@@ -15,7 +15,7 @@ from common.model.output import Computed
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
-from verifier.methods import draft
+from verifier.methods import draft, draft_session, scouts
 from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft import DraftProposer
@@ -443,7 +443,7 @@ def test_where_drafts_no_longer_pay_a_mirror_ends_soon(warm: bool, clock: Clock)
     while not link.closed:
         table.round(8)
         rounds += 1
-    assert rounds == (draft._MOST_UNTOLD if warm else 1)
+    assert rounds == (draft_session.MOST_UNTOLD if warm else 1)
     table.round(9)
     assert (len(link.opened), link.meter.sessions) == (1, 0)
     table.proposer._gate = Found(pays=True)
@@ -754,7 +754,7 @@ def test_scouts_find_out_what_an_unknown_drafter_is_worth(answers: bool, clock: 
         if sequence not in sequences:
             table.proposer.open(sequence)
         table.proposer.close(sequence)
-    assert len(link.opened) == (1 if answers else draft._MOST_SCOUTS)
+    assert len(link.opened) == (1 if answers else scouts._MOST)
 
 
 def test_who_names_no_drafter_is_no_scout(clock: Clock) -> None:
@@ -763,7 +763,7 @@ def test_who_names_no_drafter_is_no_scout(clock: Clock) -> None:
     table.proposer.close(table.sequence)
     table.proposer._gate = Found(pays=False)
     request = replace(table.sequence.request, drafters=())
-    for ticket in range(2 * draft._MOST_SCOUTS):
+    for ticket in range(2 * scouts._MOST):
         lonely = Sequence(request, lambda event: None, KvLease(BlockManager(4, 16)), ticket=ticket)
         table.proposer.open(lonely)
         table.proposer.close(lonely)
