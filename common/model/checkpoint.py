@@ -293,9 +293,9 @@ def _count(number: object) -> int:
 
 def _files(directory: Path) -> dict[str, Any]:
     """By tensor, the open file that holds it."""
-    index = directory / "model.safetensors.index.json"
     names = {"model.safetensors"}
-    if index.is_file():
+    if not (directory / "model.safetensors").is_file():
+        index = directory / "model.safetensors.index.json"
         names = set(json.loads(index.read_text())["weight_map"].values())
     files: dict[str, Any] = {}
     for name in names:

@@ -112,6 +112,12 @@ def test_files_of_several_parts_and_of_older_days(tmp_path: Path) -> None:
     _assert_like_transformers(directory)
 
 
+def test_one_file_goes_before_the_list_of_several(tmp_path: Path) -> None:
+    directory = tiny_models.save("llama", tmp_path)
+    (directory / "model.safetensors.index.json").write_text('{"weight_map": {"x": "gone"}}')
+    _assert_like_transformers(directory)
+
+
 def test_bundled_models_need_no_transformers(demo_target: Path, demo_draft: Path) -> None:
     """To import it takes longer than all else that a worker does before it serves."""
     code = (
@@ -153,7 +159,9 @@ def _cut_short(directory: Path, config: dict[str, Any]) -> None:
 
 
 def _part_elsewhere(directory: Path, config: dict[str, Any]) -> None:
-    index = {"weight_map": {"lm_head.weight": "../elsewhere.safetensors"}}
+    (directory / "model.safetensors").rename(directory.parent / "elsewhere.safetensors")
+    tensors = load_file(directory.parent / "elsewhere.safetensors")
+    index = {"weight_map": dict.fromkeys(tensors, "../elsewhere.safetensors")}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
@@ -180,7 +188,7 @@ def _part_elsewhere(directory: Path, config: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_not_known_is_left_to_transformers(change: Change, tmp_path: Path) -> None:
-    directory = tiny_models.save("llama", tmp_path)
+    directory = tiny_models.save("llama", tmp_path / "model")
     config = json.loads((directory / "config.json").read_text())
     assert read(directory, config, None, CPU) is not None
     change(directory, config)
