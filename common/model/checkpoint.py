@@ -3,26 +3,24 @@
 Importing that, and building a model to take its weights out, is most of the time that a worker
 takes to start. So what is written plainly in the files is read here; a setting or a tensor that
 is not known to leave the computation as it is has the model loaded by `transformers` instead
-(`modules`), which says no to what it cannot use. Both ways lead to the same bits.
+(`hf`), which says no to what it cannot use. Both ways lead to the same bits.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from common.model.facts import Facts
-from common.model.llama import Linear, Llama, LlamaLayer, Rotary
-
-_log = logging.getLogger(__name__)
+from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.rotary import Rotary
 
 Config = Mapping[str, Any]
 """What `config.json` holds."""
@@ -30,17 +28,11 @@ Config = Mapping[str, Any]
 _TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 _NO_MATTER = {
-    "architectures",
     "attention_dropout",
     "bos_token_id",
-    "dtype",
-    "eos_token_id",
     "initializer_range",
-    "max_position_embeddings",
-    "model_type",
     "pad_token_id",
     "pretraining_tp",
-    "torch_dtype",
     "transformers_version",
     "use_cache",
     "_name_or_path",
@@ -48,10 +40,15 @@ _NO_MATTER = {
 """Settings that change nothing in how a row is computed."""
 
 _READ = {
+    "architectures",
+    "dtype",
+    "eos_token_id",
     "head_dim",
     "hidden_act",
     "hidden_size",
     "intermediate_size",
+    "max_position_embeddings",
+    "model_type",
     "num_attention_heads",
     "num_hidden_layers",
     "num_key_value_heads",
@@ -60,6 +57,7 @@ _READ = {
     "rope_scaling",
     "rope_theta",
     "tie_word_embeddings",
+    "torch_dtype",
     "vocab_size",
 }
 """Settings of every kind of model that are read below."""
@@ -92,13 +90,11 @@ _KINDS = {
 }
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """Something that is not known to be read right; says what."""
 
 
-def read(
-    directory: Path, config: Config, dtype: torch.dtype | None, device: torch.device
-) -> Llama | None:
+def read(directory: Path, config: Config, dtype: torch.dtype | None, device: torch.device) -> Llama:
     """Reads a model.
 
     Args:
@@ -107,15 +103,15 @@ def read(
         dtype: Of the weights; None for what the configuration says.
         device: Where they go.
 
-    Returns:
-        The model; None where `transformers` has to read it.
+    Raises:
+        Unknown: `transformers` has to read it, or to say what is wrong with it.
     """
     try:
         return _Reader(directory, config, dtype, device).model()
-    except (_Unknown, OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        facts = {"path": str(directory), "reason": f"{type(error).__name__}: {error}"}
-        _log.info("a model is loaded by transformers, which takes longer", extra=facts)
-        return None
+    except ValueError as error:
+        raise Unknown(str(error)) from error
+    except Exception as error:  # files may hold anything
+        raise Unknown(f"{type(error).__name__}: {error}") from error
 
 
 class _Reader:
@@ -166,7 +162,7 @@ class _Reader:
             depth=self._depth,
             scale=self._size**-0.5,
             epsilon=float(config["rms_norm_eps"]),
-            rotary=_rotary(config, self._size, self._device),
+            rotary=Rotary.configured(config, self._size).to(self._device),
             embeddings=embeddings,
             norm=self._tensor(_NORM),
             head=Linear(head, None),
@@ -176,9 +172,10 @@ class _Reader:
     def _head_size(self) -> int:
         size = self._config.get("head_dim")
         if size is not None:
+            _insist(_count(size) % 2 == 0, "head_dim")
             return _count(size)
         # Qwen3 has another size by default than the others.
-        _insist(not self._kind.qk_norm and self._hidden % self._heads == 0, "no head_dim")
+        _insist(not self._kind.qk_norm and self._hidden % (2 * self._heads) == 0, "no head_dim")
         return self._hidden // self._heads
 
     def _windows(self) -> list[int | None]:
@@ -187,12 +184,13 @@ class _Reader:
         if self._class == "MistralForCausalLM":
             window = config["sliding_window"]
             return [None if window is None else _count(window)] * self._depth
-        if not config.get("use_sliding_window", False):
-            return [None] * self._depth
-        kinds = config["layer_types"]
+        kinds = config.get("layer_types") or ["full_attention"] * self._depth
         known = set(kinds) <= {"full_attention", "sliding_attention"}
         _insist(known and len(kinds) == self._depth, "layer_types")
+        if not self._is_set("use_sliding_window", False):
+            return [None] * self._depth
         window = _count(config["sliding_window"])
+        _insist(bool(config.get("layer_types")), "no layer_types")
         return [window if kind == "sliding_attention" else None for kind in kinds]
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -201,8 +199,7 @@ class _Reader:
             _EMBEDDINGS: (self._vocab, self._hidden),
             _NORM: (self._hidden,),
         }
-        tied = self._config["tie_word_embeddings"]
-        if tied:
+        if self._is_set("tie_word_embeddings"):
             _insist(_HEAD not in self._files, f"{_HEAD} beside tie_word_embeddings")
         else:
             shapes[_HEAD] = (self._vocab, self._hidden)
@@ -238,10 +235,13 @@ class _Reader:
     def _has_bias(self, product: str) -> bool:
         if self._class == "Qwen2ForCausalLM":
             return product.startswith("self_attn") and product != "self_attn.o_proj"
-        setting = "mlp_bias" if product.startswith("mlp") else "attention_bias"
-        has = self._config.get(setting, False)
-        _insist(isinstance(has, bool), setting)
-        return bool(has)
+        return self._is_set("mlp_bias" if product.startswith("mlp") else "attention_bias", False)
+
+    def _is_set(self, setting: str, default: bool | None = None) -> bool:
+        """What a setting says that is true or false."""
+        said = self._config.get(setting, default)
+        _insist(isinstance(said, bool), setting)
+        return bool(said)
 
     def _look(self, name: str, shape: tuple[int, ...]) -> int:
         """How many numbers a tensor has, which is there and of this shape."""
@@ -281,13 +281,13 @@ class _Reader:
 
 def _insist(holds: bool, what: str) -> None:
     if not holds:
-        raise _Unknown(what)
+        raise ValueError(what)
 
 
 def _count(number: object) -> int:
     """A number of something."""
     if type(number) is not int or number < 1:
-        raise _Unknown(f"{number!r} where a count is expected")
+        raise ValueError(f"{number!r} where a count is expected")
     return number
 
 
@@ -296,59 +296,22 @@ def _files(directory: Path) -> dict[str, Any]:
     names = {"model.safetensors"}
     if not (directory / "model.safetensors").is_file():
         index = directory / "model.safetensors.index.json"
-        names = set(json.loads(index.read_text())["weight_map"].values())
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     files: dict[str, Any] = {}
-    for name in names:
+    for name in sorted(names):  # of a tensor in two, the last counts
         _insist(Path(name).name == name, f"file {name}")  # no way out of the directory
         opened: Any = safe_open(directory / name, framework="pt")
         files |= dict.fromkeys(opened.keys(), opened)
     return files
 
 
-def _rotary(config: Config, size: int, device: torch.device) -> Rotary:
-    """As `transformers` computes it, of the kinds that need no more than the configuration."""
-    new, old = config.get("rope_parameters"), config.get("rope_scaling")
-    _insist(not (new and old), "rope_parameters beside rope_scaling")
-    settings = dict(new or old or {})
-    kind = settings.pop("rope_type", None) or settings.pop("type", "default")
-    base = settings.pop("rope_theta", None) or config["rope_theta"]
-    steps = torch.arange(0, size, 2, dtype=torch.float) / size
-    frequencies = 1.0 / (base**steps)
-    if kind == "linear":
-        frequencies = frequencies / settings.pop("factor")
-    elif kind == "llama3":
-        frequencies = _stretched(frequencies, settings)
-        settings = {}
-    else:
-        _insist(kind == "default", f"rotary embeddings of type {kind}")
-    _insist(not settings, f"rotary embeddings with {', '.join(settings)}")
-    return Rotary(frequencies.to(device), 1.0)
-
-
-def _stretched(frequencies: Tensor, settings: dict[str, Any]) -> Tensor:
-    """Llama 3.1's: long waves are stretched, short ones are not, and those between in part."""
-    known = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
-    _insist(set(settings) == known, f"llama3 with {', '.join(settings)}")
-    factor, low, high, original = (
-        settings["factor"],
-        settings["low_freq_factor"],
-        settings["high_freq_factor"],
-        settings["original_max_position_embeddings"],
-    )
-    waves = 2 * math.pi / frequencies
-    stretched = torch.where(waves > original / low, frequencies / factor, frequencies)
-    share = (original / waves - low) / (high - low)
-    between = (1 - share) * stretched / factor + share * stretched
-    inside = ~(waves < original / high) & ~(waves > original / low)
-    return torch.where(inside, between, stretched)
-
-
 def _eos(directory: Path, config: Config) -> tuple[int, ...]:
     """What ends a text: as generation is configured, or else the model."""
     file = directory / "generation_config.json"
-    generation = json.loads(file.read_text()) if file.is_file() else {}
-    for source in (generation, config):
-        eos = source.get("eos_token_id")
-        if eos is not None:
-            return tuple(map(int, eos)) if isinstance(eos, list) else (int(eos),)
-    return ()
+    generation = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    eos = generation.get("eos_token_id")
+    if eos is None:
+        eos = config["eos_token_id"]  # if it is not there, another is assumed
+    if eos is None:
+        return ()
+    return tuple(map(int, eos)) if isinstance(eos, list) else (int(eos),)

@@ -1,7 +1,7 @@
 """Decoder layers of Llama's shape on CPU, in few calls.
 
 At a handful of rows a pass costs what its calls cost, not its arithmetic. A layer here takes
-four products where the original takes seven, with both residual sums inside them, and talks to
+four products where `transformers` takes seven, with both residual sums inside them, and talks to
 the paged cache directly. A row still depends on nothing but itself.
 """
 

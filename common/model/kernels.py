@@ -48,7 +48,6 @@ Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]` and the states the
 output layer read, `[M, hidden]`."""
 
-
 _log = logging.getLogger(__name__)
 
 
@@ -90,6 +89,10 @@ class Levels(Protocol):
         """See `Runner.levels`; with what `Rolled` has of each level."""
 
 
+Run = tuple[Forward | WholePass, str]
+"""A model as the engine calls it, and the name of its kernels."""
+
+
 def prepare(
     model: Llama,
     context: AttentionContext,
@@ -97,7 +100,7 @@ def prepare(
     quantize: Quantize = "none",
     kernels: Kernels = "auto",
     most_threads: int = 0,
-) -> tuple[Forward | WholePass, str] | None:
+) -> Run | None:
     """Has kernels of ours run a model.
 
     Args:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from common.model.facts import Facts
+from common.model.rotary import Rotary
 
 
 class Linear(NamedTuple):
@@ -66,22 +67,6 @@ class LlamaLayer:
     """Keys that a row sees, itself included; all where None."""
 
 
-class Rotary(NamedTuple):
-    """By how much a head is turned at a position."""
-
-    frequencies: Tensor
-    """Radians a position, float32 `[head_size / 2]`."""
-    factor: float
-    """What cosines and sines are multiplied by."""
-
-    def table(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, float32 `[positions, head_size]`; both halves are alike."""
-        places = torch.arange(positions, device=self.frequencies.device)
-        angles = places[:, None].float() * self.frequencies
-        angles = torch.cat((angles, angles), dim=1)
-        return angles.cos() * self.factor, angles.sin() * self.factor
-
-
 @dataclass(frozen=True, kw_only=True)
 class Llama:
     """A causal language model of this shape."""
@@ -112,11 +97,6 @@ class Llama:
     """The output layer, `[V, hidden]`."""
     layers: Iterator[LlamaLayer]
     """Its layers, once: those given away are not kept, so a large model is never there twice."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of its weights."""
-        return self.embeddings.dtype
 
     @property
     def hidden(self) -> int:

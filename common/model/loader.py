@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.distributed
@@ -25,8 +27,11 @@ from common.model import checkpoint
 from common.model.attention import AttentionContext
 from common.model.checkpoint import Config
 from common.model.facts import Facts
-from common.model.kernels import Forward, Kernels, WholePass, left_out, prepare
+from common.model.kernels import Forward, Kernels, Run, WholePass, left_out, prepare
+from common.model.llama import Llama
 from common.model.quantized import Quantize
+
+_log = logging.getLogger(__name__)
 
 Dtype = Literal["auto", "bfloat16", "float32", "float16"]
 
@@ -58,6 +63,25 @@ class LoadedModel(Facts):
     """Hash of what decides the bits of its logits, but for row padding."""
 
 
+class _Found(NamedTuple):
+    """A model, and what runs it."""
+
+    facts: Facts
+    run: Run
+
+
+class _Declined(NamedTuple):
+    """A model that transformers has to load."""
+
+    reason: str
+    may_be_ours: bool
+    """Whether kernels of ours may run it then."""
+
+
+_Prepare = Callable[[Llama], Run | None]
+"""`prepare` of this model."""
+
+
 def load(
     path: str,
     *,
@@ -86,27 +110,17 @@ def load(
     config = _config(directory)
     weights: torch.dtype | None = None if dtype == "auto" else getattr(torch, dtype)
     context = AttentionContext()
-    ours = partial(
+    ours: _Prepare = partial(
         prepare, context=context, quantize=quantize, kernels=kernels, most_threads=most_threads
     )
-    parallel = torch.distributed.is_available() and torch.distributed.is_initialized()
-    llama = None if parallel else checkpoint.read(directory, config, weights, where)
-    run = None if llama is None else ours(llama)
-    if llama is not None and run is not None:
-        facts = llama.facts
-    else:
-        from common.model.hf import HfModel  # takes seconds: only where it is needed
-
-        whole = HfModel(directory, weights, where, parallel=parallel)
-        facts = whole.facts
-        if llama is None:
-            shaped = whole.llama()
-            if shaped is not None:
-                run = ours(shaped)
-            elif kernels == "auto":
-                left_out(where, f"{facts.kind} is not of Llama's shape")
-        run = run or whole.modules(context, quantize)
-    forward, name = run
+    found = _plainly(directory, config, weights, where, kernels, ours)
+    if isinstance(found, _Declined):
+        said = {"path": str(directory), "reason": found.reason}
+        _log.info("a model is loaded by transformers, which takes longer", extra=said)
+        found = _by_transformers(
+            directory, weights, where, quantize, ours, found.may_be_ours, context
+        )
+    facts, (forward, name) = found
     return LoadedModel(
         **vars(facts),
         forward=forward,
@@ -117,6 +131,54 @@ def load(
         kernels=name,
         fingerprint=_fingerprint(directory, config, facts.dtype, where, name),
     )
+
+
+def _plainly(
+    directory: Path,
+    config: Config,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    kernels: Kernels,
+    ours: _Prepare,
+) -> _Found | _Declined:
+    """Reads a decoder of Llama's shape from its files, if kernels of ours can run it."""
+    if _in_parallel():
+        return _Declined("its weights are split between processes", may_be_ours=False)
+    if kernels == "torch" and device.type == "cuda":
+        return _Declined("kernels: torch", may_be_ours=False)
+    try:
+        llama = checkpoint.read(directory, config, dtype, device)
+    except checkpoint.Unknown as unknown:
+        return _Declined(str(unknown), may_be_ours=True)
+    run = ours(llama)
+    if run is None:
+        return _Declined("no kernels of ours run it here", may_be_ours=False)
+    return _Found(llama.facts, run)
+
+
+def _by_transformers(
+    directory: Path,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    quantize: Quantize,
+    ours: _Prepare,
+    may_be_ours: bool,
+    context: AttentionContext,
+) -> _Found:
+    """Has transformers load a model, and runs it by kernels of ours where they can."""
+    from common.model.hf import HfModel  # takes seconds: only where it is needed
+
+    whole = HfModel(directory, dtype, device, parallel=_in_parallel())
+    llama = whole.llama() if may_be_ours else None
+    run = None if llama is None else ours(llama)
+    if may_be_ours and llama is None:
+        left_out(device, f"{whole.facts.kind} is not of Llama's shape")
+    return _Found(whole.facts, run or whole.modules(context, quantize))
+
+
+def _in_parallel() -> bool:
+    """Whether processes of `torch.distributed` share a model."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def device_name(name: str) -> str:

@@ -22,8 +22,9 @@ from common.model.hf.layers import replace_linears, tiled_experts
 from common.model.hf.rotary import replace_rotary
 from common.model.int4 import Int4Linear
 from common.model.linear import MakeLinear, linear_maker, tile_rows
-from common.model.llama import Linear, Llama, LlamaLayer, Rotary
+from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.quantized import IntegerLinear, Quantize, WidenedLinear, integer_products
+from common.model.rotary import Rotary
 
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn", "proportional"}
 

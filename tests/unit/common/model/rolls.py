@@ -52,9 +52,9 @@ def is_step_after_step(target: Runner, levels: int) -> None:
         lease.release()
 
 
-def is_step_after_step_behind_a_tree(target: Runner, levels: int, length: int = 62) -> None:
+def is_step_after_step_behind_a_tree(target: Runner, levels: int) -> None:
     """From ends of several branches, behind a text that other blocks of keys begin after."""
-    ids = np.random.default_rng(0).integers(3, 99, length).tolist()
+    ids = np.random.default_rng(0).integers(3, 99, 62).tolist()
     lease, spare = KvLease(target.pool.blocks), KvLease(target.pool.blocks)
     assert lease.reserve(80)
     assert spare.reserve(3 * levels + 1)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from common.model.checkpoint import read
+from common.model.checkpoint import Unknown, read
 from common.model.hf import HfModel
 from common.model.llama import Llama
 from common.model.loader import load
@@ -53,7 +53,7 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 Change = Callable[[Path, dict[str, Any]], None]
 
 
-def _read(directory: Path, dtype: torch.dtype | None = None) -> Llama | None:
+def _read(directory: Path, dtype: torch.dtype | None = None) -> Llama:
     config = json.loads((directory / "config.json").read_text())
     return read(directory, config, dtype, CPU)
 
@@ -73,7 +73,6 @@ def _differ(one: Any, other: Any) -> list[str]:
 
 def _assert_like_transformers(directory: Path, dtype: torch.dtype | None = None) -> None:
     mine, theirs = _read(directory, dtype), HfModel(directory, dtype, CPU).llama()
-    assert mine is not None
     assert theirs is not None
     assert not _differ(mine, theirs)
     assert not _differ(mine.facts, theirs.facts)
@@ -97,7 +96,10 @@ def test_files_of_several_parts_and_of_older_days(tmp_path: Path) -> None:
     names = sorted(tensors)
     parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
     for file, inside in parts.items():
-        save_file({name: tensors[name] for name in inside}, directory / file, {"format": "pt"})
+        held = {name: tensors[name] for name in inside}
+        if file < "b":  # one that stands in both: the last counts
+            held[names[1]] = torch.zeros_like(tensors[names[1]])
+        save_file(held, directory / file, {"format": "pt"})
     where = {name: file for file, inside in parts.items() for name in inside}
     index = {"metadata": {}, "weight_map": where}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -165,37 +167,70 @@ def _part_elsewhere(directory: Path, config: dict[str, Any]) -> None:
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def _generation(text: str) -> Change:
+    def change(directory: Path, config: dict[str, Any]) -> None:
+        (directory / "generation_config.json").write_text(text)
+
+    return change
+
+
+def _no_end(directory: Path, config: dict[str, Any]) -> None:
+    """Another is assumed by default."""
+    (directory / "generation_config.json").unlink()
+    del config["eos_token_id"]
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        _setting(something_new=1),
-        _setting(quantization_config={"quant_method": "awq"}),
-        _setting(hidden_act="gelu"),
-        _setting(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}),
-        _setting(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
-        _setting(architectures=["LlamaForSequenceClassification"]),
-        _setting(architectures=["MistralForCausalLM"]),
-        _setting(num_hidden_layers=3),
-        _setting(vocab_size=0),
-        _setting(attention_bias=True),
-        _without("num_key_value_heads"),
-        _without("tie_word_embeddings"),
-        _without("dtype"),
-        _second_output_layer,
-        _tensor_of_other_shape,
-        _cut_short,
-        _part_elsewhere,
+        (_setting(something_new=1), "settings something_new"),
+        (_setting(quantization_config={"quant_method": "awq"}), "settings quantization_config"),
+        (_setting(hidden_act="gelu"), "hidden_act"),
+        (_setting(head_dim=13), "head_dim"),
+        (_setting(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}), "yarn"),
+        (_setting(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}), "partial"),
+        (_setting(rope_parameters={**LLAMA3, "low_freq_factor": 0}), "ZeroDivisionError"),
+        (_setting(rope_parameters={"rope_type": None, "rope_theta": 1e4}), "type None"),
+        (_setting(architectures=["LlamaForSequenceClassification"]), "SequenceClassification"),
+        (_setting(architectures=["MistralForCausalLM"]), "model_type"),
+        (_setting(num_hidden_layers=3), r"KeyError: 'model\.layers\.2"),
+        (_setting(vocab_size=0), "0 where a count is expected"),
+        (_setting(attention_bias=True), r"self_attn\.q_proj\.bias"),
+        (_setting(attention_bias=None), "attention_bias"),
+        (_setting(tie_word_embeddings="false"), "tie_word_embeddings"),
+        (_without("num_key_value_heads"), "num_key_value_heads"),
+        (_without("tie_word_embeddings"), "tie_word_embeddings"),
+        (_without("dtype"), "dtype"),
+        (_no_end, "eos_token_id"),
+        (_generation("[]"), "AttributeError"),
+        (_generation("{"), "."),
+        (_second_output_layer, "lm_head.weight beside tie_word_embeddings"),
+        (_tensor_of_other_shape, r"shape or type of model\.layers\.1\.mlp\.up_proj"),
+        (_cut_short, "Safetensor"),
+        (_part_elsewhere, "elsewhere"),
     ],
 )
-def test_what_is_not_known_is_left_to_transformers(change: Change, tmp_path: Path) -> None:
+def test_what_is_not_known_is_left_to_transformers(
+    change: Change, reason: str, tmp_path: Path
+) -> None:
     directory = tiny_models.save("llama", tmp_path / "model")
     config = json.loads((directory / "config.json").read_text())
-    assert read(directory, config, None, CPU) is not None
+    read(directory, config, None, CPU)
     change(directory, config)
-    assert read(directory, config, None, CPU) is None
+    with pytest.raises(Unknown, match=reason):
+        read(directory, config, None, CPU)
 
 
-def test_the_same_kernels_run_what_transformers_had_to_read(tmp_path: Path) -> None:
+def test_layers_of_other_kinds_are_not_known(tmp_path: Path) -> None:
+    directory = tiny_models.save("qwen3", tmp_path)
+    config = json.loads((directory / "config.json").read_text())
+    with pytest.raises(Unknown, match="layer_types"):
+        read(directory, config | {"layer_types": ["linear_attention"] * 2}, None, CPU)
+
+
+def test_the_same_kernels_run_what_transformers_had_to_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """And write the same text: a setting that nobody knows costs a slow start and no more."""
     directory = tiny_models.save("qwen3", tmp_path)
     plain = load(str(directory), device="cpu")
@@ -203,8 +238,10 @@ def test_the_same_kernels_run_what_transformers_had_to_read(tmp_path: Path) -> N
     text = Pair.make(runner(directory)).generate(prompt, 12)
     file = directory / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"something_new": 1}))
-    assert _read(directory) is None
+    caplog.set_level("INFO")
     other = load(str(directory), device="cpu")
+    (said,) = (record.__dict__ for record in caplog.records if "transformers" in record.message)
+    assert said["reason"] == "settings something_new"
     assert (other.kernels, other.parameters) == (plain.kernels, plain.parameters)
     assert other.fingerprint != plain.fingerprint, "it is another configuration"
     assert Pair.make(runner(directory)).generate(prompt, 12) == text

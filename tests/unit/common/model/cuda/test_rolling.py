@@ -38,7 +38,7 @@ def target(tmp_path: Path, cuda: pytest.MonkeyPatch, draws: None) -> Runner:
 
 def test_rolling_on_is_step_after_step(target: Runner) -> None:
     rolls.is_step_after_step(target, 0)
-    rolls.is_step_after_step_behind_a_tree(target, 2, length=14)
+    rolls.is_step_after_step_behind_a_tree(target, 2)
     rolls.with_draws_is_step_after_step(target, 2)
 
 

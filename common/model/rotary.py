@@ -1,0 +1,82 @@
+"""Rotary embeddings: by how much a head is turned at each position."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_SETTINGS: dict[str, set[str]] = {
+    "default": set(),
+    "linear": {"factor"},
+    "llama3": {
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    },
+}
+"""By kind, what it has beside its base."""
+
+
+class Rotary(NamedTuple):
+    """By how much a head is turned at a position."""
+
+    frequencies: Tensor
+    """Radians a position, float32 `[head_size / 2]`."""
+    factor: float
+    """What cosines and sines are multiplied by."""
+
+    @classmethod
+    def configured(cls, config: Mapping[str, Any], size: int) -> Rotary:
+        """As a model's `config.json` says, and as `transformers` computes it.
+
+        Args:
+            config: Of a model whose heads are all turned alike, and whole.
+            size: Numbers of a head.
+
+        Raises:
+            ValueError: Of a kind that needs more than this; says which.
+            KeyError: A setting is missing.
+        """
+        new, old = config.get("rope_parameters"), config.get("rope_scaling")
+        if new and old:
+            raise ValueError("rope_parameters beside rope_scaling")
+        settings = dict(new or old or {})
+        kind = settings.pop("type", "default")
+        kind = settings.pop("rope_type", kind)
+        base = settings.pop("rope_theta") if "rope_theta" in settings else config["rope_theta"]
+        frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.float) / size))
+        if set(settings) != _SETTINGS.get(kind):
+            raise ValueError(f"rotary embeddings of type {kind} with {sorted(settings)}")
+        if kind == "linear":
+            frequencies = frequencies / settings["factor"]
+        elif kind == "llama3":
+            frequencies = _stretched(frequencies, settings)
+        return cls(frequencies, 1.0)
+
+    def to(self, device: torch.device) -> Rotary:
+        """The same elsewhere."""
+        return self._replace(frequencies=self.frequencies.to(device))
+
+    def table(self, positions: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, float32 `[positions, head_size]`; both halves are alike."""
+        places = torch.arange(positions, device=self.frequencies.device)
+        angles = places[:, None].float() * self.frequencies
+        angles = torch.cat((angles, angles), dim=1)
+        return angles.cos() * self.factor, angles.sin() * self.factor
+
+
+def _stretched(frequencies: Tensor, settings: Mapping[str, Any]) -> Tensor:
+    """Llama 3.1's: long waves are stretched, short ones are not, and those between in part."""
+    factor, original = settings["factor"], settings["original_max_position_embeddings"]
+    low, high = settings["low_freq_factor"], settings["high_freq_factor"]
+    waves = 2 * math.pi / frequencies
+    stretched = torch.where(waves > original / low, frequencies / factor, frequencies)
+    share = (original / waves - low) / (high - low)
+    between = (1 - share) * stretched / factor + share * stretched
+    inside = ~(waves < original / high) & ~(waves > original / low)
+    return torch.where(inside, between, stretched)
