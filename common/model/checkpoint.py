@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from common.errors import ModelError, first_line
 from common.model.facts import Facts
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.rotary import Rotary
@@ -105,13 +106,15 @@ def read(directory: Path, config: Config, dtype: torch.dtype | None, device: tor
 
     Raises:
         Unknown: `transformers` has to read it, or to say what is wrong with it.
+        ModelError: There is no room for it.
     """
     try:
         return _Reader(directory, config, dtype, device).model()
-    except ValueError as error:
-        raise Unknown(str(error)) from error
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise ModelError(f"{directory}: {first_line(error)}") from error
     except Exception as error:  # files may hold anything
-        raise Unknown(f"{type(error).__name__}: {error}") from error
+        ours = type(error) is ValueError
+        raise Unknown(str(error) if ours else f"{type(error).__name__}: {error}") from error
 
 
 class _Reader:
@@ -135,11 +138,13 @@ class _Reader:
         self._heads = _count(config["num_attention_heads"])
         self._kv_heads = _count(config["num_key_value_heads"])
         self._size = self._head_size()
+        self._max_len = _count(config["max_position_embeddings"])
+        self._epsilon = float(config["rms_norm_eps"])
+        self._rotary = Rotary.configured(config, self._size).to(device)
         self._files = _files(directory)
 
     def model(self) -> Llama:
         """The model; its layers are read when they are asked for."""
-        config = self._config
         windows, shapes = self._windows(), self._shapes()
         parameters = sum(self._look(name, shape) for name, shape in shapes.items())
         embeddings = self._tensor(_EMBEDDINGS)
@@ -149,7 +154,7 @@ class _Reader:
             parameters=parameters,
             output_weight=head,
             vocab_size=self._vocab,
-            max_len=_count(config["max_position_embeddings"]),
+            max_len=self._max_len,
             eos_token_ids=self._eos,
             dtype=self._dtype,
         )
@@ -161,8 +166,8 @@ class _Reader:
             inner=self._inner,
             depth=self._depth,
             scale=self._size**-0.5,
-            epsilon=float(config["rms_norm_eps"]),
-            rotary=Rotary.configured(config, self._size).to(self._device),
+            epsilon=self._epsilon,
+            rotary=self._rotary,
             embeddings=embeddings,
             norm=self._tensor(_NORM),
             head=Linear(head, None),
@@ -171,12 +176,11 @@ class _Reader:
 
     def _head_size(self) -> int:
         size = self._config.get("head_dim")
-        if size is not None:
-            _insist(_count(size) % 2 == 0, "head_dim")
-            return _count(size)
-        # Qwen3 has another size by default than the others.
-        _insist(not self._kind.qk_norm and self._hidden % (2 * self._heads) == 0, "no head_dim")
-        return self._hidden // self._heads
+        if size is None:  # Qwen3 has another by default than the others
+            _insist(not self._kind.qk_norm and self._hidden % self._heads == 0, "no head_dim")
+            size = self._hidden // self._heads
+        _insist(_count(size) % 2 == 0, "head_dim")
+        return int(size)
 
     def _windows(self) -> list[int | None]:
         """What each layer sees."""
@@ -184,14 +188,14 @@ class _Reader:
         if self._class == "MistralForCausalLM":
             window = config["sliding_window"]
             return [None if window is None else _count(window)] * self._depth
-        kinds = config.get("layer_types") or ["full_attention"] * self._depth
+        sliding, kinds = self._is_set("use_sliding_window", False), config.get("layer_types")
+        if kinds is None:
+            _insist(not sliding, "no layer_types")
+            return [None] * self._depth
         known = set(kinds) <= {"full_attention", "sliding_attention"}
         _insist(known and len(kinds) == self._depth, "layer_types")
-        if not self._is_set("use_sliding_window", False):
-            return [None] * self._depth
-        window = _count(config["sliding_window"])
-        _insist(bool(config.get("layer_types")), "no layer_types")
-        return [window if kind == "sliding_attention" else None for kind in kinds]
+        size = _count(config["sliding_window"]) if sliding else None
+        return [size if kind == "sliding_attention" else None for kind in kinds]
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor of the model."""

@@ -74,12 +74,12 @@ class _Declined(NamedTuple):
     """A model that transformers has to load."""
 
     reason: str
-    may_be_ours: bool
-    """Whether kernels of ours may run it then."""
+    unread: bool
+    """Whether that is because it could not be read: kernels of ours may run it then."""
 
 
 _Prepare = Callable[[Llama], Run | None]
-"""`prepare` of this model."""
+"""`prepare`, all but its model given."""
 
 
 def load(
@@ -115,11 +115,16 @@ def load(
     )
     found = _plainly(directory, config, weights, where, kernels, ours)
     if isinstance(found, _Declined):
+        from common.model.hf import HfModel  # takes seconds: only where it is needed
+
         said = {"path": str(directory), "reason": found.reason}
         _log.info("a model is loaded by transformers, which takes longer", extra=said)
-        found = _by_transformers(
-            directory, weights, where, quantize, ours, found.may_be_ours, context
-        )
+        whole = HfModel(directory, weights, where, parallel=_in_parallel())
+        llama = whole.llama() if found.unread else None
+        run = None if llama is None else ours(llama)
+        if found.unread and llama is None and kernels == "auto":
+            left_out(where, f"{whole.facts.kind} is not of Llama's shape")
+        found = _Found(whole.facts, run or whole.modules(context, quantize))
     facts, (forward, name) = found
     return LoadedModel(
         **vars(facts),
@@ -143,37 +148,19 @@ def _plainly(
 ) -> _Found | _Declined:
     """Reads a decoder of Llama's shape from its files, if kernels of ours can run it."""
     if _in_parallel():
-        return _Declined("its weights are split between processes", may_be_ours=False)
+        reason = "its weights are split between processes"
+        left_out(device, reason)
+        return _Declined(reason, unread=False)
     if kernels == "torch" and device.type == "cuda":
-        return _Declined("kernels: torch", may_be_ours=False)
+        return _Declined("kernels: torch", unread=False)
     try:
         llama = checkpoint.read(directory, config, dtype, device)
     except checkpoint.Unknown as unknown:
-        return _Declined(str(unknown), may_be_ours=True)
+        return _Declined(str(unknown), unread=True)
     run = ours(llama)
     if run is None:
-        return _Declined("no kernels of ours run it here", may_be_ours=False)
+        return _Declined("no kernels of ours run it here", unread=False)
     return _Found(llama.facts, run)
-
-
-def _by_transformers(
-    directory: Path,
-    dtype: torch.dtype | None,
-    device: torch.device,
-    quantize: Quantize,
-    ours: _Prepare,
-    may_be_ours: bool,
-    context: AttentionContext,
-) -> _Found:
-    """Has transformers load a model, and runs it by kernels of ours where they can."""
-    from common.model.hf import HfModel  # takes seconds: only where it is needed
-
-    whole = HfModel(directory, dtype, device, parallel=_in_parallel())
-    llama = whole.llama() if may_be_ours else None
-    run = None if llama is None else ours(llama)
-    if may_be_ours and llama is None:
-        left_out(device, f"{whole.facts.kind} is not of Llama's shape")
-    return _Found(whole.facts, run or whole.modules(context, quantize))
 
 
 def _in_parallel() -> bool:

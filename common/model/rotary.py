@@ -39,8 +39,8 @@ class Rotary(NamedTuple):
             size: Numbers of a head.
 
         Raises:
-            ValueError: Of a kind that needs more than this; says which.
-            KeyError: A setting is missing.
+            ValueError: Of a kind that needs more than this, or less; says which.
+            KeyError: It names no base. Odd values raise what arithmetic does.
         """
         new, old = config.get("rope_parameters"), config.get("rope_scaling")
         if new and old:

@@ -88,10 +88,7 @@ class HfModel:
         """What is known of it."""
 
     def llama(self) -> Llama | None:
-        """Its parts, if it is of Llama's shape; its layers are taken out as they are given away.
-
-        A model whose weights a tensor-parallel plan has split is left as it is.
-        """
+        """Its parts, if it is of Llama's shape; its layers are taken out as they are given away."""
         inner = getattr(self._model, "model", None)
         layers = getattr(inner, "layers", ())
         if inner is None or not layers or not all(map(_is_llama, layers)):
@@ -142,7 +139,7 @@ class HfModel:
 def _config(directory: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(directory, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # as below
         problem = f"config.json cannot be used: {first_line(error)}"
         raise ModelError(f"{directory}: {problem}") from error
 
@@ -226,12 +223,9 @@ def _kind(config: Any) -> str:
 
 
 def _is_llama(layer: Any) -> bool:
-    """Whether a layer is of a class known to compute what one of `Llama` does, and whole."""
-    return (
-        type(layer).__name__ in _LLAMA_LAYERS
-        and type(layer.mlp.act_fn).__name__ in _SWISH
-        and type(layer.mlp.gate_proj.weight.data) is Tensor
-    )
+    """Whether a layer is of a class known to compute what one of `Llama` does."""
+    known = type(layer).__name__ in _LLAMA_LAYERS
+    return known and type(layer.mlp.act_fn).__name__ in _SWISH
 
 
 def _taken(layers: Any) -> Iterator[LlamaLayer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,20 @@ class TestBadDirectories:
 
     def test_corrupt_config(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text("{")
+        with pytest.raises(ModelError, match=r"config\.json cannot be used"):
+            load(str(tmp_path))
+
+    @pytest.mark.parametrize(
+        "setting", ["tie_word_embeddings", "attention_bias", "num_hidden_layers"]
+    )
+    def test_settings_of_another_type(self, setting: str, tmp_path: Path) -> None:
+        file = tiny_models.save("llama", tmp_path) / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {setting: "2"}))
+        with pytest.raises(ModelError, match=r"config\.json cannot be used"):
+            load(str(tmp_path))
+
+    def test_a_config_that_is_a_list(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text("[]")
         with pytest.raises(ModelError, match=r"config\.json cannot be used"):
             load(str(tmp_path))
 

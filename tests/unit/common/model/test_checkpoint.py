@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from common.model import hf, loader
 from common.model.checkpoint import Unknown, read
 from common.model.hf import HfModel
 from common.model.llama import Llama
@@ -203,7 +205,7 @@ def _no_end(directory: Path, config: dict[str, Any]) -> None:
         (_without("dtype"), "dtype"),
         (_no_end, "eos_token_id"),
         (_generation("[]"), "AttributeError"),
-        (_generation("{"), "."),
+        (_generation("{"), "JSONDecodeError"),
         (_second_output_layer, "lm_head.weight beside tie_word_embeddings"),
         (_tensor_of_other_shape, r"shape or type of model\.layers\.1\.mlp\.up_proj"),
         (_cut_short, "Safetensor"),
@@ -219,6 +221,25 @@ def test_what_is_not_known_is_left_to_transformers(
     change(directory, config)
     with pytest.raises(Unknown, match=reason):
         read(directory, config, None, CPU)
+
+
+def test_what_was_read_is_let_go_before_it_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where none of our kernels runs it: a large model does not fit twice."""
+    directory = tiny_models.save("llama", tmp_path)
+    read_before: list[weakref.ref[Llama]] = []
+    monkeypatch.setattr(
+        loader, "prepare", lambda llama, **_: read_before.append(weakref.ref(llama))
+    )
+
+    class Again(HfModel):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            assert [one() for one in read_before] == [None]
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(hf, "HfModel", Again)
+    assert load(str(directory), device="cpu").parameters > 0
 
 
 def test_layers_of_other_kinds_are_not_known(tmp_path: Path) -> None:

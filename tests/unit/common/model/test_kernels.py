@@ -45,6 +45,8 @@ def test_rows_that_influence_each_other_are_not_served(
 def test_the_log_says_why_a_model_goes_through_torch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    load(str(tiny_models.save("gemma2", tmp_path)), device="cpu")
+    directory = str(tiny_models.save("gemma2", tmp_path))
+    load(directory, device="cpu", kernels="torch")  # as it was asked for
+    load(directory, device="cpu")
     (said,) = (record.__dict__ for record in caplog.records if "left out" in record.message)
     assert said["reason"] == "Gemma2ForCausalLM is not of Llama's shape"
