@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Ids
 from typing import NamedTuple
 
-from torch import Tensor
+import numpy as np
 
-from common.model.sampling import Row, warp
+from common.model.sampling import Distribution, Row
 from common.model.segment import PathRows, Segment
 from common.model.tree import Drawn
 from drafter.mirror import Mirror
@@ -55,14 +55,14 @@ def row_of(mirror: Mirror, node: Node) -> Row:
     return Row(params=mirror.sampling, position=node.position + 1, seen=mirror.seen, path=path)
 
 
-def drawn_from(logits: Tensor, row: Row) -> Drawn | None:
-    """What a token is drawn from, as far as anything is left by the warpers. # [V]
+def sent(distribution: Distribution) -> Drawn | None:
+    """What a token is drawn from, for its verifier.
 
-    None where too much is left to be sent: the token then passes for a guess, which is checked
+    None where that is too much to be sent: the token then passes for a guess, which is checked
     more strictly.
     """
-    chances = warp(logits[None], [row])[0].double().softmax(-1)
-    ids = chances.nonzero()[:, 0]
-    if len(ids) > _MOST_DRAWN:
+    ids, chances = distribution
+    real = chances > 0
+    if np.count_nonzero(real) > _MOST_DRAWN:
         return None
-    return Drawn(tuple(ids.tolist()), tuple(chances[ids].tolist()))
+    return Drawn(tuple(ids[real].tolist()), tuple(chances[real].tolist()))

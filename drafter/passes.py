@@ -8,9 +8,9 @@ from collections.abc import Sequence as Ids
 from torch import Tensor
 
 from common.model.runner import Runner
-from common.model.sampling import Ranked, Row, rank, sample
+from common.model.sampling import Ranked, Row, distributions, rank, sample
 from drafter import rolling
-from drafter.item import Item, drawn_from, row_of
+from drafter.item import Item, row_of, sent
 
 _ROLL_S = 1.5e-3
 """Longest call of several passes where a verifier waits for one of its branches: what others say
@@ -71,11 +71,13 @@ class Passes:
         logits = output.logits[: len(rows)]
         most = max(item.mirror.ranks for item, _ in ends)
         ranked = rank(logits, rows, most) if most > 1 else _chosen(logits, rows)
-        for (item, node), row, line, found in zip(ends, rows, logits, ranked, strict=True):
+        for (item, node), found in zip(ends, ranked, strict=True):
             ranks = item.mirror.ranks
             node.rank(found.ids[:ranks], found.behind[:ranks] if ranks > 1 else None)
-            if item.mirror.wants_drawn:
-                node.drawn = drawn_from(line, row)
+        draws = [i for i, (item, _) in enumerate(ends) if item.mirror.wants_drawn]
+        drawn_from = distributions(logits[draws], [rows[i] for i in draws])
+        for i, distribution in zip(draws, drawn_from, strict=True):
+            ends[i][1].drawn = sent(distribution)
         return sum(item.mirror.round is not None for item, _ in ends)
 
 

@@ -130,20 +130,24 @@ def _rows(
     return _to_gumbel(words.flatten(1)[:, :vocab_size])
 
 
-def uniforms(seed: int, position: int, count: int) -> list[float]:
+def uniforms(seeds: Sequence[int], positions: Sequence[int], count: int) -> NDArray[np.float64]:
     """Uniform numbers of (0, 1) that are independent of all noise: another stream of counters.
 
     Args:
-        seed: 64 bits.
-        position: Absolute position of the token being chosen.
-        count: How many, at least 1.
+        seeds: One 64-bit seed a row.
+        positions: Absolute position of the token being chosen, one a row.
+        count: How many a row, at least 1.
+
+    Returns:
+        Odd multiples of 2^-33. # [G, count]
     """
-    blocks = np.arange(-(-count // _LANES))[None]
-    even, odd, key = _counters([seed], [position], blocks)
+    blocks = np.arange(-(-count // _LANES))[None].repeat(len(seeds), axis=0)
+    even, odd, key = _counters(seeds, positions, blocks)
     odd[1] = 1  # the fourth word of a counter; noise has 0 there
     first, second = philox(even, odd, key)
-    words = np.stack((first[0], second[0], first[1], second[1]), axis=-1).reshape(-1)
-    return [(int(word) + 0.5) * 2.0**-32 for word in words[:count]]
+    words = np.stack((first[0], second[0], first[1], second[1]), axis=-1)  # [G, blocks, 4]
+    uniform: NDArray[np.float64] = (words.reshape(len(seeds), -1)[:, :count] + 0.5) * 2.0**-32
+    return uniform
 
 
 def philox(even: Words, odd: Words, key: Words) -> tuple[Words, Words]:

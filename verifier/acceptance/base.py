@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from torch import Tensor
+import numpy as np
 
 from common.model.output import Output
-from common.model.sampling import Row, warp
+from common.model.sampling import Distribution, Row, distributions
 from common.model.tree import TokenTree
 
 
@@ -26,18 +26,15 @@ class Scores(NamedTuple):
     first: int = 0
     """Row of the root among its; those of the other nodes follow."""
 
-    def probabilities(self, node: int) -> Tensor:
-        """What the token after a node is sampled from, float64 on the CPU, `[V]`.
+    def distributions(self, nodes: Sequence[int]) -> list[Distribution]:
+        """What the tokens after nodes are sampled from.
 
         Greedy sampling puts all weight on the token it chooses.
         """
-        at, logits = self.first + node, self.output.logits
-        if self.rows[node].params.greedy:
-            sure = logits.new_zeros(logits.shape[1], device="cpu").double()
-            sure[self.choices[node]] = 1.0
-            return sure
-        warped = warp(logits[at : at + 1], [self.rows[node]])[0]
-        return warped.cpu().double().softmax(-1)
+        if self.rows[0].params.greedy:
+            return [Distribution(np.array([self.choices[node]]), np.ones(1)) for node in nodes]
+        logits = self.output.logits[[self.first + node for node in nodes]]
+        return distributions(logits, [self.rows[node] for node in nodes])
 
 
 Rule = Callable[[Scores], tuple[list[int], int]]

@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from verifier.acceptance.base import Scores
 
@@ -31,6 +32,7 @@ class Typical:
 
     def __call__(self, scores: Scores) -> tuple[list[int], int]:
         """Returns the accepted nodes from the root's child down, and the token after them."""
+        kept = self._typical(scores)
         best: tuple[int, float, list[int]] = (0, 0.0, [])
         open_paths: list[tuple[list[int], float]] = [([], 0.0)]
         while open_paths:
@@ -40,26 +42,27 @@ class Typical:
             node = path[-1] if path else 0
             open_paths.extend(
                 ([*path, child], likelihood + math.log(chance))
-                for child, chance in self._typical(scores, node)
+                for child, chance in kept.get(node, ())
             )
         accepted = best[2]
         return accepted, scores.choices[accepted[-1] if accepted else 0]
 
-    def floor(self, probabilities: Tensor) -> float:
+    def floor(self, chances: NDArray[np.float64]) -> float:
         """The probability above which a token is typical.
 
         Args:
-            probabilities: Of the next token, `[V]`.
+            chances: Of the tokens that may come next.
         """
-        entropy = -float((probabilities * (probabilities + 1e-300).log()).sum())
+        entropy = -float(chances @ np.log(chances + 1e-300))
         return min(self.threshold, self.alpha * math.exp(-entropy))
 
-    def _typical(self, scores: Scores, node: int) -> list[tuple[int, float]]:
-        """Children that are kept, with their probabilities."""
-        children = scores.tree.children(node)
-        if not children:
-            return []
-        probabilities = scores.probabilities(node)
-        floor = self.floor(probabilities)
-        chances = [(child, float(probabilities[scores.tree.ids[child]])) for child in children]
-        return [(child, chance) for child, chance in chances if chance > floor]
+    def _typical(self, scores: Scores) -> dict[int, list[tuple[int, float]]]:
+        """Of nodes with children those that are kept, with their probabilities."""
+        tree = scores.tree
+        parents = [node for node in range(len(tree)) if tree.children(node)]
+        kept = {}
+        for node, found in zip(parents, scores.distributions(parents), strict=True):
+            chances = [(child, found.chance(tree.ids[child])) for child in tree.children(node)]
+            floor = self.floor(found.chances)
+            kept[node] = [(child, chance) for child, chance in chances if chance > floor]
+        return kept

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from common.model.noise import gumbel, gumbel_of, gumbel_rows, philox
+from common.model.noise import gumbel, gumbel_of, gumbel_rows, philox, uniforms
 
 ONES = 0xFFFFFFFF
 # Random123's kat_vectors, "philox4x32 10": counter, key, output.
@@ -51,6 +51,17 @@ def test_layout_of_key_and_counter():
     uniform = (int(even[1, 0, 0]) + 0.5) / 2**32  # lane 2 is the block's word 2
     noise = gumbel([seed], [position], torch.tensor([[token]]))
     assert noise.item() == pytest.approx(-math.log(-math.log(uniform)), rel=1e-14)
+
+
+@given(st.lists(st.tuples(seeds, positions), min_size=1, max_size=6), st.integers(1, 9))
+def test_uniform_numbers_hang_on_their_row_and_are_no_noise(keys, count):
+    found = uniforms(*zip(*keys, strict=True), count)
+    assert found.shape == (len(keys), count)
+    assert ((found > 0) & (found < 1)).all()
+    for line, (seed, position) in zip(found, keys, strict=True):
+        assert line.tolist() == uniforms([seed], [position], 12)[0, :count].tolist()
+        noise = gumbel_rows([seed], [position], 12, "cpu").numpy()
+        assert not np.isin(line, np.exp(-np.exp(-noise))).any()
 
 
 @given(

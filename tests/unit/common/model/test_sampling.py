@@ -14,7 +14,7 @@ from common.model import sampling, warpers
 from common.model.native import library as native_library
 from common.model.native.library import VECTORS, opened
 from common.model.noise import gumbel_rows
-from common.model.sampling import Row, rank, sample, warp
+from common.model.sampling import Distribution, Row, distributions, rank, sample, warp
 from common.sampling_params import SamplingParams
 from tests.unit.common.model.rows import VOCAB, random_logits, rows_strategy
 
@@ -171,6 +171,24 @@ def test_of_equal_ones_the_lowest_is_the_choice():
     assert ranked.ids[0] == 1
     assert sorted(ranked.ids) == [1, 2, 4]
     assert list(ranked.behind) == [0.0, 0.0, 0.0]
+
+
+@settings(max_examples=40)
+@given(st.lists(rows_strategy, min_size=1, max_size=5), st.integers(0, 2**31))
+def test_distributions_are_the_softmax_of_warped_logits(rows, seed):
+    rows = [row for row in rows if not row.params.greedy]
+    logits = random_logits(len(rows), VOCAB, seed, torch.float32)
+    for found, line in zip(distributions(logits, rows), warp(logits, rows), strict=True):
+        assert found.ids.tolist() == (line > -math.inf).nonzero().flatten().tolist()
+        chances = line.double().softmax(-1).numpy()
+        np.testing.assert_allclose(found.chances, chances[found.ids], rtol=1e-12)
+        assert [found.chance(token) for token in range(VOCAB)] == pytest.approx(chances.tolist())
+
+
+def test_a_share_of_a_distribution_is_a_token_that_may_come():
+    some = Distribution(np.array([2, 5, 6, 9]), np.array([0.25, 0.0, 0.75, 0.0]))
+    shares = [2.0**-33, 0.2499, 0.25, 0.5, 1 - 2.0**-33, 1.0]
+    assert [some.at(share) for share in shares] == [2, 2, 6, 6, 6, 6]
 
 
 @pytest.mark.parametrize("few", [True, False])
