@@ -15,14 +15,17 @@ from common.model.runner import Runner
 from tests.rpc.gateways import Gateway, gateway, ids_of, until
 from tests.rpc.services import verifying
 
-CYCLES, AT_ONCE = 10_000, 25
-SESSIONS = 500
+CYCLES, AT_ONCE = 600, 25
+"""In a stretch."""
+SESSIONS = 200
 """What is kept of a session is kept on purpose: after the first cycles there are no new ones."""
 STRETCHES = 4
-"""The first is for whatever is made once."""
-MOST_GROWTH_BYTES = 6 << 20
-"""In a stretch after the first. What is lost each time is lost in every one of them; an allocator,
-or what tests before have left, may grow the process in one."""
+"""The first is for whatever is made once. What is lost each time is lost in every other one; an
+allocator, or what tests before have left, may grow the process in one."""
+MOST_OBJECTS = CYCLES // 2
+"""That a stretch may add to what Python keeps: less than one of a cycle."""
+MOST_GROWTH_BYTES = 2 << 20
+"""And what is no object of Python's."""
 MOST_TASKS = 30
 """By name: those of servers and watchers, and none of the cycles."""
 
@@ -55,21 +58,21 @@ async def test_open_and_cancel_leaves_nothing_behind(target: Runner) -> None:
     process = psutil.Process()
     async with verifying(target) as verifier, gateway(verifier.address, max_concurrent=99) as door:
 
-        async def settle() -> tuple[int, int, int]:
+        async def settle() -> tuple[int, int, int, int]:
             await until(lambda: door.admission.running == 0)
             await verifier.empty()
             gc.collect()
             # A generator of a cancelled call that was just collected is closed by a task.
             await until(lambda: len(names_of_tasks()) < MOST_TASKS)
-            return process.num_fds(), threading.active_count(), process.memory_info().rss
+            objects, size = len(gc.get_objects()), process.memory_info().rss
+            return process.num_fds(), threading.active_count(), objects, size
 
-        await cycles(door, CYCLES // STRETCHES)
-        files, threads, size = await settle()
-        sizes = [size]
-        for _ in range(STRETCHES - 1):
-            await cycles(door, CYCLES // STRETCHES)
-            files_after, threads_after, size_after = await settle()
-            sizes.append(size_after)
-    assert files_after <= files
-    assert threads_after <= threads
+        found = []
+        for _ in range(STRETCHES):
+            await cycles(door, CYCLES)
+            found.append(await settle())
+    files, threads, objects, sizes = zip(*found, strict=True)
+    assert files[-1] <= files[0]
+    assert threads[-1] <= threads[0]
+    assert min(after - before for before, after in pairwise(objects)) < MOST_OBJECTS
     assert min(after - before for before, after in pairwise(sizes)) < MOST_GROWTH_BYTES
