@@ -24,13 +24,16 @@ def alone(target: Runner, ids: list[int]) -> Tensor:
     return _last(target, ids, 1)[0]
 
 
-def _last(target: Runner, ids: list[int], count: int) -> Tensor:
-    """Logits after the last tokens of a text. # [count, V]"""
-    lease = KvLease(target.pool.blocks)
-    assert lease.reserve(len(ids))
+def _last(
+    target: Runner, ids: list[int], count: int, behind: tuple[int, KvLease] | None = None
+) -> Tensor:
+    """Logits after the last tokens of a text, which may stand behind one. # [count, V]"""
+    start, lease = behind or (0, KvLease(target.pool.blocks))
+    assert lease.reserve(start + len(ids))
     wanted = range(len(ids) - count, len(ids))
-    logits = target.forward([Segment(ids, 0, lease.slots, wanted=wanted)]).logits
-    lease.release()
+    logits = target.forward([Segment(ids, start, lease.slots, wanted=wanted)]).logits
+    if not behind:
+        lease.release()
     return logits
 
 
@@ -64,16 +67,21 @@ def is_step_after_step_behind_a_tree(target: Runner, levels: int) -> None:
     segment = Segment(tree.ids, len(ids), lease.slots, tree=tree, wanted=ends)
     rolled = target.roll([segment], spare.slots[: 3 * levels].reshape(levels, 3), RollOptions(3))
     paths = [[7, *(tree.ids[node] for node in tree.path(end))] for end in ends]
-    _check_likeliest(target, rolled, [[*ids, *path] for path in paths])
+    _check_likeliest(target, rolled, paths, (len(ids), lease))
     lease.release()
     spare.release()
 
 
-def _check_likeliest(target: Runner, rolled: Rolled, paths: list[list[int]]) -> None:
+def _check_likeliest(
+    target: Runner,
+    rolled: Rolled,
+    paths: list[list[int]],
+    behind: tuple[int, KvLease] | None = None,
+) -> None:
     """Rows went on as these texts would, each alone."""
     for index, path in enumerate(paths):
         ids = [*path, *rolled.ids[:-1, index, 0].tolist()]
-        for level, logits in enumerate(_last(target, ids, len(rolled.ids))):
+        for level, logits in enumerate(_last(target, ids, len(rolled.ids), behind)):
             top = logits.topk(3)
             assert rolled.ids[level, index].tolist() == top.indices.tolist()
             gaps = (top.values[0] - top.values).tolist()
@@ -111,9 +119,9 @@ def with_draws_is_step_after_step(target: Runner, levels: int) -> None:
     lease.release()
 
 
-def ends_where_rows_are_too_unlikely(target: Runner, seed: int) -> None:
+def ends_where_rows_are_too_unlikely(target: Runner, seed: int, levels: int = 6) -> None:
     """Each at the level where its chances multiply to less, and the others go on as alone."""
-    draw, levels, rows = random.Random(seed), 6, 4
+    draw, rows = random.Random(seed), 4
     lease, spare = KvLease(target.pool.blocks), KvLease(target.pool.blocks)
     assert lease.reserve(rows)
     assert spare.reserve(rows * levels)
@@ -146,9 +154,9 @@ def ends_where_rows_are_too_unlikely(target: Runner, seed: int) -> None:
     assert len(rolled.ids) == deepest + 1, "nothing is computed where nobody goes on"
 
 
-def ends_with_texts(target: Runner, seed: int) -> None:
+def ends_with_texts(target: Runner, seed: int, levels: int = 6) -> None:
     """After so many tokens or one of their own stops, and the others go on as alone."""
-    draw, levels, rows = random.Random(seed), 6, 5
+    draw, rows = random.Random(seed), 5
     lease = KvLease(target.pool.blocks)
     assert lease.reserve(rows * (levels + 1))
     segment = Segment([draw.randrange(99) for _ in range(rows)], 0, lease.slots, wanted=range(rows))

@@ -65,8 +65,12 @@ def _outputs(target: Runner) -> list[Output]:
 def test_logits_and_states_are_those_of_transformers(
     kind: str, tmp_path: Path, cuda: pytest.MonkeyPatch
 ) -> None:
-    window = {"sliding_window": 12} if kind in ("mistral", "qwen2") else {}
-    directory = tiny_models.save(kind, tmp_path, **window)
+    sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}
+    if kind in ("mistral", "qwen2"):
+        sizes["sliding_window"] = 12
+    if kind == "qwen2":
+        sizes["num_hidden_layers"] = 2  # one of them with a window
+    directory = tiny_models.save(kind, tmp_path, **sizes)
     cuda.setattr(Runner, "_settle", lambda self: None)
     mine = runner(directory, device=DEVICE)
     assert isinstance(mine.loaded.forward, CudaModel)

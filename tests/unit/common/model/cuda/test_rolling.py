@@ -94,8 +94,8 @@ def test_the_next_pass_is_launched_before_the_last_is_looked_at(
 
 
 def test_rows_of_a_roll_end_each_on_its_own(target: Runner) -> None:
-    rolls.ends_where_rows_are_too_unlikely(target, 0)
-    rolls.ends_with_texts(target, 0)
+    rolls.ends_where_rows_are_too_unlikely(target, 0, levels=3)
+    rolls.ends_with_texts(target, 0, levels=3)
 
 
 @pytest.mark.parametrize("rung", [False, True])
