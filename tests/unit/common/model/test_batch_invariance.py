@@ -23,7 +23,7 @@ from common.model.tree import TokenTree
 from tests import tiny_models
 from tests.inprocess import runner
 
-LENGTH = 80
+LENGTH = 72
 KINDS = ("llama", "mistral-bfloat16", "gemma2", "qwen3_moe", "gpt2", "gpt2-int8")
 
 
@@ -105,7 +105,7 @@ def alone(target: Runner) -> list[tuple[list[int], Tensor, list[Tensor]]]:
     return decoded
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 2**32))
 def test_any_batch_gives_the_bits_of_decoding_alone(
     seed: int,
@@ -139,7 +139,7 @@ def test_any_batch_gives_the_bits_of_decoding_alone(
         lease.release()
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_tree_nodes_have_the_bits_of_their_path_decoded_alone(
     data: st.DataObject, target: Runner
