@@ -65,15 +65,14 @@ def _scripted(path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-draft"])
 def test_it_is_asked_for_ids_and_timed_by_its_own_clock(
-    name: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = _scripted(tmp_path / "server")
     draft = str(tiny_models.save("llama", tmp_path / "other" / "model", seed=1))
     loading = Loading(target=model, draft=draft, llama_server=program, device="cpu")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with Contender(name, loading) as contender:
+    with Contender("llama-draft", loading) as contender:
         sample = contender.generate(PROMPT, 5)
         assert not list(tmp_path.glob("paceline-llama-*/*.gguf")), "the server has them"
     assert sample.ids == (7, 60, 9, 110, 7)
