@@ -59,7 +59,7 @@ class LocalLink:
     def __init__(
         self, drafter: DraftEngine, fault: Callable[[Reply], Iterable[Reply]] | None = None
     ) -> None:
-        self.clock, self.meter = DraftClock(), PairMeter()
+        self.clock, self.drawing, self.meter = DraftClock(), DraftClock(), PairMeter()
         self.alive, self.near = True, True
         self.proposer: DraftProposer | None = None
         self.drafter = drafter

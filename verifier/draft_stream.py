@@ -65,7 +65,7 @@ class GrpcDraftLink:
         loop: asyncio.AbstractEventLoop,
         tls: TlsConfig,
     ) -> None:
-        self.clock, self.meter = DraftClock(), PairMeter()
+        self.clock, self.drawing, self.meter = DraftClock(), DraftClock(), PairMeter()
         self._address, self._hello, self._tls = address, hello, tls
         self._vocab_size = hello.vocab_size
         self._engine, self._proposer, self._loop = engine, proposer, loop

@@ -21,7 +21,7 @@ from verifier.methods.base import Outcome
 from verifier.methods.draft_link import Branch, DraftLink, LinkSource, RoundKey, Wave, Wish
 from verifier.methods.draft_session import MOST_UNTOLD, Asked, DraftSession
 from verifier.methods.gate import Gate
-from verifier.methods.pairing import Pairing
+from verifier.methods.pairing import Pairing, draws
 from verifier.methods.scouts import Scouts
 from verifier.sequence import Sequence
 
@@ -80,7 +80,8 @@ class DraftProposer:
         Not where the load is one in which drafts do not pay: a mirror is a prefill, and its news.
         """
         self._next_id += 1
-        session = DraftSession(self._next_id, self._pairing.first_length())
+        drawn = draws(sequence.request)
+        session = DraftSession(self._next_id, self._pairing.first_length(), drawn)
         self._sessions[sequence] = session
         self._by_id[session.id] = session
         if not self._pairing.acquainted:
@@ -111,7 +112,7 @@ class DraftProposer:
             return
         now = session.proposed_at = time.monotonic()
         if session.key is not None and session.branch is None:
-            session.link.clock.missed(session.sent_at, now)
+            session.clock.missed(session.sent_at, now)
             session.late = Asked(session.key, session.sent_at)
             session.ready_at = now
         if session.key is not None:
@@ -171,7 +172,7 @@ class DraftProposer:
         if drafting and session.length.resting:
             if self._pairing.move(sequence, session, session.link, now):
                 return
-            if much and not wanted and not self._pairing.pays(session.link):
+            if much and not wanted and not self._pairing.pays(session.link, session.drawn):
                 self._pairing.part(session)
                 return
         branch = (branch or Branch()).cut(sequence.room - 1 if wanted else 0)
@@ -180,13 +181,13 @@ class DraftProposer:
             self._pairing.touched.add(session.link)
         session.branch, session.wanted, session.key = None, wanted, key if wanted else None
         if checked:
-            session.link.clock.foresaw(bool(branch))
+            session.clock.foresaw(bool(branch))
         session.past = session.flight or session.past
         session.flight, session.ahead = None, []
         if branch:
             session.take(branch, key, time.monotonic())
         session.sent_at = now
-        session.deadline = now + max(session.link.clock.patience_s, self.cost.round_s(0))
+        session.deadline = now + max(session.clock.patience_s, self.cost.round_s(0))
 
     def close(self, sequence: Sequence) -> None:
         """Ends the mirror."""
@@ -217,10 +218,10 @@ class DraftProposer:
         elif session.branch is None and (branch := self._find(wave, session.key)) is not None:
             assert session.key is not None
             seconds = max(_came_at(wave) - session.sent_at, 0.0)
-            session.link.clock.answered(len(branch), seconds, probe=session.probe)
+            session.clock.answered(len(branch), seconds, probe=session.probe)
             if session.probe:
                 session.length.reconsider()
-                if self._pairing.too_far(session.link):
+                if self._pairing.too_far(session.link, session.drawn):
                     session.length.stop_trial()
             session.probe = False
             session.link.meter.answered(len(branch), seconds)
@@ -231,7 +232,7 @@ class DraftProposer:
             self.stale += 1
             # Too late to use, it still tells how long the way is.
             seconds = max(_came_at(wave) - session.late.at, 0.0)
-            session.link.clock.answered(len(branch), seconds)
+            session.clock.answered(len(branch), seconds)
             session.late = None
         elif session.past != came:  # else drafted ahead, for nothing
             self.stale += 1
@@ -261,7 +262,7 @@ class DraftProposer:
         session = self._sessions.get(sequence)
         if session is None or session.link is None:
             return 0.0, 0.0
-        return session.ready_at, session.link.clock.cost.at(0)
+        return session.ready_at, session.clock.cost.at(0)
 
     def _foreseen(self, session: DraftSession, key: RoundKey) -> Branch | None:
         """The branch that came ahead of an outcome, if one did; the latest, of several."""
@@ -302,7 +303,7 @@ class DraftProposer:
             return
         expected_s = session.length.expected_s(checked)
         if checked and expected_s and len(self._sessions) == 1:  # beside others the gate decides
-            session.link.clock.took(now - began, expected_s)
+            session.clock.took(now - began, expected_s)
         plain = min(self.cost.plain_s / self.cost.round_s(checked), 1.0)
         meter.timed(
             drafted=checked,
@@ -323,7 +324,7 @@ class DraftProposer:
 
     def _wish(self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float) -> Wish:
         """What to ask for; nothing of a cold mirror."""
-        if not session.warm or not link.clock.worth_asking(now):
+        if not session.warm or not session.clock.worth_asking(now):
             return Wish()
         return self._pairing.wish(sequence.request, session.length, link, sequence.room - 1)
 

@@ -130,6 +130,8 @@ class DraftLink(Protocol):
 
     clock: DraftClock
     """How fast this drafter answers."""
+    drawing: DraftClock
+    """The same where it says what it draws from: that takes longer, and nothing goes ahead."""
     meter: PairMeter
     """What it has done."""
 
@@ -184,6 +186,11 @@ class DraftLink(Protocol):
 
     def flush(self) -> None:
         """Sends what has gathered, as one message."""
+
+
+def clock_of(link: DraftLink, drawn: bool) -> DraftClock:
+    """How fast a drafter answers, where it says what it draws from or where it does not."""
+    return link.drawing if drawn else link.clock
 
 
 LinkSource = Callable[[str], DraftLink | None]

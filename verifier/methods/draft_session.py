@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from common import fence
 from common.model.tree import TokenTree
+from verifier.methods.clock import DraftClock
 from verifier.methods.draft_length import DraftLength
-from verifier.methods.draft_link import Branch, DraftLink, RoundKey, Wave, Wish
+from verifier.methods.draft_link import Branch, DraftLink, RoundKey, Wave, Wish, clock_of
 
 MOST_UNTOLD = 32
 """Tokens that gather while no draft is wanted; one message tells them, for each costs the step. A
@@ -29,6 +30,7 @@ class DraftSession:
 
     id: int
     length: DraftLength
+    drawn: bool = False  # the drafter is to say what it draws from
     base: int = 0  # committed ids, while there is a link
     path_hash: int = fence.EMPTY  # of all of them
     incarnation: int = 0
@@ -52,6 +54,12 @@ class DraftSession:
     untold: list[int] = field(default_factory=list)  # committed, unknown to the drafter
     told_hash: int = fence.EMPTY  # of what is before them
     ahead: list[Wave] = field(default_factory=list)  # for outcomes of that round
+
+    @property
+    def clock(self) -> DraftClock:
+        """How fast its drafter, which it has, answers."""
+        assert self.link is not None
+        return clock_of(self.link, self.drawn)
 
     def unlink(self) -> None:
         """Forgets a drafter, and all it has sent."""

@@ -7,7 +7,7 @@ where another is measured to be better.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
@@ -15,8 +15,9 @@ from weakref import WeakValueDictionary
 from common import fence
 from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
+from verifier.methods.clock import DraftClock
 from verifier.methods.draft_length import Acceptance, DraftLength, gain
-from verifier.methods.draft_link import DraftLink, LinkSource, Wish
+from verifier.methods.draft_link import DraftLink, LinkSource, Wish, clock_of
 from verifier.methods.draft_session import DraftSession
 from verifier.sequence import Request, Sequence
 
@@ -87,16 +88,16 @@ class Pairing:
         for address in addresses or sequence.request.drafters:
             link = self.links(address)
             if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
-                due = self.pays(link)
+                due, clock = self.pays(link, session.drawn), clock_of(link, session.drawn)
                 if due:
-                    link.clock.paid()
+                    clock.paid()
                 pays = due or sequence.request.draft_tokens > 0
-                if not pays and now < link.clock.probe_at:
-                    session.refused[link] = link.clock.probe_at
+                if not pays and now < clock.probe_at:
+                    session.refused[link] = clock.probe_at
                     continue
                 if not pays:
-                    rounds = 1 if self.too_far(link) else _PROBE_ROUNDS
-                    link.clock.probed(now, rounds * link.clock.cost.at(1))
+                    rounds = 1 if self.too_far(link, session.drawn) else _PROBE_ROUNDS
+                    clock.probed(now, rounds * clock.cost.at(1))
                 self._known[address] = link
                 session.incarnation += 1
                 session.link, session.warm = link, False
@@ -107,7 +108,6 @@ class Pairing:
                 link.meter.sessions += 1
                 session.probe = not pays
                 session.length = self._length(link, _PROBE_ROUNDS if session.probe else 0)
-                sampling, drawn = _sampling(sequence.request)
                 room = sequence.room - 1
                 known = self._length(link)
                 wish = self.wish(sequence.request, known, link, room) if pays and wanted else Wish()
@@ -115,8 +115,8 @@ class Pairing:
                     session.id,
                     session.incarnation,
                     sequence.ids,
-                    sampling,
-                    drawn=drawn,
+                    _sampling(sequence.request),
+                    drawn=session.drawn,
                     salt=sequence.request.cache_salt,
                     wish=wish,
                 )
@@ -159,9 +159,9 @@ class Pairing:
             return self.first_length()
         return DraftLength(Acceptance(prior=known), trial)
 
-    def pays(self, link: DraftLink) -> bool:
+    def pays(self, link: DraftLink, drawn: bool) -> bool:
         """Whether a text like others would have drafts of this drafter."""
-        return self._choose(self._length(link), link) > 0
+        return self._choose(self._length(link), clock_of(link, drawn)) > 0
 
     @property
     def acquainted(self) -> bool:
@@ -174,8 +174,8 @@ class Pairing:
         None where some might: what is fitted leaves costs out, but for those that show with one
         text, so that drafts pay it cannot tell.
         """
-        for link in self._known.values():
-            acceptance, clock = link.meter.token_acceptance, link.clock
+        for link, clock in self._clocks():
+            acceptance = link.meter.token_acceptance
             if acceptance is not None:
                 shared = self.processors if link.near else 0
                 best = gain(acceptance, self.draft_tokens, self.cost, clock.cost.at, texts, shared)
@@ -183,10 +183,10 @@ class Pairing:
                     return None
         return False
 
-    def too_far(self, link: DraftLink) -> bool:
+    def too_far(self, link: DraftLink, drawn: bool) -> bool:
         """Whether its drafts would not pay though every token of them were right."""
         perfect = DraftLength(Acceptance(prior=1.0), trial=0)
-        return self._choose(perfect, link) == 0
+        return self._choose(perfect, clock_of(link, drawn)) == 0
 
     def wish(self, request: Request, length: DraftLength, link: DraftLink, room: int) -> Wish:
         """What to ask for a text's next round: what its request says, or what pays.
@@ -201,7 +201,8 @@ class Pairing:
         if request.draft_tokens:
             return Wish(max(min(request.draft_tokens, room), 0), fanout)
         most = min(self.draft_tokens, room)
-        best = self._choose(length, link, most) if most > 0 else 0
+        clock = clock_of(link, draws(request))
+        best = self._choose(length, clock, most) if most > 0 else 0
         if not best:
             return Wish()
         if not length.ahead:
@@ -210,21 +211,33 @@ class Pairing:
             return Wish(best, fanout)
         return Wish(most, fanout, length.least)
 
-    def _choose(self, length: DraftLength, link: DraftLink, room: int | None = None) -> int:
+    def _choose(self, length: DraftLength, clock: DraftClock, room: int | None = None) -> int:
         """The draft length that pays best, of those there is room for."""
-        clock, most = link.clock, self.draft_tokens
         foresight, slowness, texts = clock.foresight, clock.slowness, self.texts()
-        return length.choose(most, self.cost, clock.cost.at, foresight, slowness, texts, room)
+        return length.choose(
+            self.draft_tokens, self.cost, clock.cost.at, foresight, slowness, texts, room
+        )
+
+    def _clocks(self) -> Iterator[tuple[DraftLink, DraftClock]]:
+        """Drafters and how fast they answer, in every way that they were asked to."""
+        for link in self._known.values():
+            clocks = link.clock, link.drawing
+            yield from ((link, clock) for clock in clocks if clock.round_trip_s is not None)
 
 
-def _sampling(request: Request) -> tuple[SamplingParams, bool]:
-    """How the drafter is to choose its tokens, and whether to say what they were drawn from.
+def draws(request: Request) -> bool:
+    """Whether a drafter is to say what it draws tokens from."""
+    return request.acceptance == "rejection" and not request.sampling.greedy
+
+
+def _sampling(request: Request) -> SamplingParams:
+    """How the drafter is to choose its tokens.
 
     The coupled rule wants the noise of the target itself. Rejection wants draws that are
     independent of it: another seed, and few enough tokens that all can be sent.
     """
     sampling = request.sampling
-    if request.acceptance != "rejection" or sampling.greedy:
-        return sampling, False
+    if not draws(request):
+        return sampling
     most = min(sampling.top_k or MOST_DRAWN, MOST_DRAWN)
-    return replace(sampling, seed=sampling.seed ^ _OTHER_SEED, top_k=most), True
+    return replace(sampling, seed=sampling.seed ^ _OTHER_SEED, top_k=most)

@@ -32,6 +32,7 @@ class Link:
     alive: bool = True
     near: bool = False
     clock: DraftClock = field(default_factory=DraftClock)
+    drawing: DraftClock = field(default_factory=DraftClock)
     meter: PairMeter = field(default_factory=PairMeter)
     opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
     ahead: list[Wish] = field(default_factory=list)
@@ -567,6 +568,27 @@ def test_a_session_leaves_a_drafter_that_has_become_too_slow(clock: Clock) -> No
     table.warm(incarnation=2)
     table.round(9)
     assert link.asked[-1][1] > 0
+
+
+@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
+def test_drafts_that_tell_what_they_were_drawn_from_have_a_cost_of_their_own(
+    acceptance: str, clock: Clock
+) -> None:
+    """They take longer: else one that wants them would end the drafts of others."""
+    link = Link()
+    known(link, answer_s=0.0001)
+    for _ in range(32):
+        link.drawing.answered(3, 0.010)
+    table = Table(link)
+    table.proposer.close(table.sequence)
+    sampling = SamplingParams(temperature=1.0)
+    request = replace(
+        table.sequence.request, draft_tokens=0, sampling=sampling, acceptance=acceptance
+    )
+    table.sequence = Sequence(request, lambda event: None, KvLease(BlockManager(4, 16)), ticket=2)
+    link.drawing.probe_at = clock.now + 1
+    table.proposer.open(table.sequence)
+    assert len(link.opened) == (1 if acceptance == "rejection" else 2)
 
 
 @pytest.mark.parametrize(("round_s", "drafts"), [(0.0011, True), (0.0029, False)])
