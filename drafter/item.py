@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.model.sampling import Distribution, Row
+from common.model.distribution import Distribution
+from common.model.sampling import Row
 from common.model.segment import PathRows, Segment
 from common.model.tree import Drawn
 from drafter.mirror import Mirror

@@ -7,8 +7,9 @@ from collections.abc import Sequence as Ids
 
 from torch import Tensor
 
+from common.model.distribution import distributions
 from common.model.runner import Runner
-from common.model.sampling import Ranked, Row, distributions, rank, sample
+from common.model.sampling import Ranked, Row, rank, sample
 from drafter import rolling
 from drafter.item import Item, row_of, sent
 

@@ -28,7 +28,7 @@ from common.model.cuda.device import Draw, drawer, packed, pinned
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.roll import Drawing
-from common.model.warpers import cuts, scale, survivors, warp_row
+from common.model.warpers import cuts, scale, survivors
 from common.sampling_params import SamplingParams
 
 
@@ -75,7 +75,7 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     draws = drawer(logits.device)
     if draws is not None and rows:
         return _drawn(draws, logits, rows, 1)[0][:, 0]
-    adjusted = _adjust(logits, rows)
+    adjusted = adjust(logits, rows)
     kinds = _kinds(rows, logits.shape[1])
     if len(kinds) == 1:
         return _CHOOSE[kinds[0][0]](adjusted, rows)
@@ -113,7 +113,7 @@ def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
         counts = [line.index(-1) if -1 in line else count for line in ids]
         lines = zip(ids, behind, counts, strict=True)
         return [Ranked(tokens[:known], gaps[:known]) for tokens, gaps, known in lines]
-    adjusted = _adjust(logits, rows)
+    adjusted = adjust(logits, rows)
     ranked = [Ranked((), ())] * len(rows)
     for kind, group in _kinds(rows, logits.shape[1]):
         part = adjusted if len(group) == len(rows) else adjusted[group]
@@ -122,70 +122,31 @@ def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
     return ranked
 
 
-class Distribution(NamedTuple):
-    """What a row is sampled from."""
-
-    ids: NDArray[np.int64]
-    """Tokens that may come, rising. # [K]"""
-
-    chances: NDArray[np.float64]
-    """Of each; they add up to 1. # [K]"""
-
-    def chance(self, token: int) -> float:
-        """Of one token."""
-        at = int(self.ids.searchsorted(token))
-        return float(self.chances[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
-
-    def at(self, share: float) -> int:
-        """The token up to which so much of all chances stands, in the order of ids.
-
-        Args:
-            share: In (0, 1); uniform where a token is to be drawn.
-        """
-        upto = self.chances.cumsum()
-        at = int(upto.searchsorted(share * upto[-1], "right"))
-        return int(self.ids[min(at, int(self.chances.nonzero()[0][-1]))])
-
-
-def distributions(logits: Tensor, rows: Sequence[Row]) -> list[Distribution]:
-    """What `sample` draws from.
-
-    Args:
-        logits: Any floating-point type. # [N, V]
-        rows: What each row's choice depends on, one a row; none greedy.
-
-    Returns:
-        One a row.
-    """
-    assert not any(row.params.greedy for row in rows)
-    found = survivors(_adjust(logits, rows), _params(rows)) if rows else ()
-    weights = [np.exp(scores.astype(np.float64) - scores.max()) for _, scores in found]
-    return [
-        Distribution(tokens, each / each.sum())
-        for (tokens, _), each in zip(found, weights, strict=True)
-    ]
-
-
-def warp(logits: Tensor, rows: Sequence[Row]) -> Tensor:
-    """The logits each row is sampled from: the plain form of what `sample` does.
-
-    Greedy rows come out with bias and penalty only.
+def adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Logit bias, then repetition penalty: what comes before temperature.
 
     Args:
         logits: Any floating-point type. # [N, V]
         rows: What each row's choice depends on, one a row.
 
     Returns:
-        Warped logits, -inf where cut; float32. # [N, V]
+        float32; the same tensor where nothing changes. # [N, V]
     """
-    assert logits.ndim == 2
-    assert logits.shape[0] == len(rows)
-    adjusted = _adjust(logits, rows)
-    warped = [
-        line if row.params.greedy else warp_row(line, row.params)
-        for line, row in zip(adjusted, rows, strict=True)
-    ]
-    return torch.stack(warped) if warped else adjusted
+    if not any(row.params.adjusts for row in rows):
+        return logits.float()
+    adjusted = logits.to(torch.float32, copy=True)
+    for line, row in zip(adjusted, rows, strict=True):
+        bias, penalty = row.params.logit_bias, row.params.repetition_penalty
+        if bias:
+            biased = torch.tensor(list(bias), device=line.device)
+            line[biased] += line.new_tensor(list(bias.values()))
+        if penalty != 1:
+            assert row.seen is not None, "a repetition penalty needs the tokens seen"
+            seen = row.seen.clone()
+            seen[list(row.path)] = True
+            factor = line.new_tensor(penalty)
+            line.copy_(line.where(~seen, torch.where(line < 0, line * factor, line / factor)))
+    return adjusted
 
 
 def _kinds(rows: Sequence[Row], vocab_size: int) -> list[tuple[str, list[int]]]:
@@ -205,7 +166,7 @@ def _drawn(draws: Draw, logits: Tensor, rows: Sequence[Row], count: int) -> tupl
     The host waits for none of it; -1 where no more survive. # [N, count] each
     """
     if any(row.params.adjusts for row in rows):
-        logits = _adjust(logits, rows)
+        logits = adjust(logits, rows)
     ids = torch.empty(len(rows), count, dtype=torch.int64, device=logits.device)
     behind = torch.empty_like(ids, dtype=torch.float32)
     with torch.cuda.device_of(logits):  # Triton launches on the device that is the thread's
@@ -327,25 +288,6 @@ def _noisy_survivors(
     found = survivors(adjusted, _params(rows))
     noise = gumbel_of([tokens for tokens, _ in found], *_keys(rows), adjusted.shape[1])
     return [(tokens, values + line) for line, (tokens, values) in zip(noise, found, strict=True)]
-
-
-def _adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Logit bias, then repetition penalty. # [N, V] -> float32 [N, V]"""
-    if not any(row.params.adjusts for row in rows):
-        return logits.float()
-    adjusted = logits.to(torch.float32, copy=True)
-    for line, row in zip(adjusted, rows, strict=True):
-        bias, penalty = row.params.logit_bias, row.params.repetition_penalty
-        if bias:
-            biased = torch.tensor(list(bias), device=line.device)
-            line[biased] += line.new_tensor(list(bias.values()))
-        if penalty != 1:
-            assert row.seen is not None, "a repetition penalty needs the tokens seen"
-            seen = row.seen.clone()
-            seen[list(row.path)] = True
-            factor = line.new_tensor(penalty)
-            line.copy_(line.where(~seen, torch.where(line < 0, line * factor, line / factor)))
-    return adjusted
 
 
 def _keys(rows: Sequence[Row]) -> tuple[list[int], list[int]]:

@@ -31,18 +31,6 @@ def cuts(params: SamplingParams, vocab_size: int) -> bool:
     return cut and not params.greedy
 
 
-def warp_row(adjusted: Tensor, params: SamplingParams) -> Tensor:
-    """Warps the logits of one sampled row. # float32 [V], -inf where cut"""
-    scaled = _top_k(scale(adjusted[None], [params]), [params])[0]
-    top = scaled.max()
-    weights = _weights(scaled, top)
-    kept = _nucleus(scaled.cpu().numpy(), weights.cpu().numpy(), int(weights.sum()), params)
-    survives = torch.zeros_like(scaled, dtype=torch.bool)
-    survives[torch.from_numpy(kept).to(scaled.device)] = True
-    survives &= scaled >= scaled.new_tensor(_min_p_floor(top.item(), params))
-    return scaled.where(survives, -math.inf)
-
-
 def survivors(
     adjusted: Tensor, params: Sequence[SamplingParams]
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:

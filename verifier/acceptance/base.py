@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.model.distribution import Distribution, distributions
 from common.model.output import Output
-from common.model.sampling import Distribution, Row, distributions
+from common.model.sampling import Row
 from common.model.tree import TokenTree
 
 

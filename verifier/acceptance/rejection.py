@@ -15,8 +15,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from common.model.distribution import Distribution
 from common.model.noise import uniforms
-from common.model.sampling import Distribution
 from common.model.tree import Drawn
 from verifier.acceptance.base import Scores
 

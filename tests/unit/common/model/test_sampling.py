@@ -11,10 +11,11 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from common.model import sampling, warpers
+from common.model.distribution import Distribution, distributions
 from common.model.native import library as native_library
 from common.model.native.library import VECTORS, opened
 from common.model.noise import gumbel_rows
-from common.model.sampling import Distribution, Row, distributions, rank, sample, warp
+from common.model.sampling import Row, adjust, rank, sample
 from common.sampling_params import SamplingParams
 from tests.unit.common.model.rows import VOCAB, random_logits, rows_strategy
 
@@ -43,6 +44,18 @@ def hugging_face(logits: Tensor, row: Row) -> Tensor:
         scores = step(ids, scores)
     assert scores.shape == (1, vocab_size)
     return scores[0]
+
+
+def warp(logits, rows):
+    """The logits that rows are sampled from, -inf where cut; of greedy ones all. # [N, V]"""
+    adjusted = adjust(logits, rows)
+    warped = torch.full_like(adjusted, -math.inf)
+    found = warpers.survivors(adjusted, [row.params for row in rows])
+    for line, whole, row, (ids, scores) in zip(warped, adjusted, rows, found, strict=True):
+        line[torch.from_numpy(ids)] = torch.from_numpy(scores)
+        if row.params.greedy:
+            line.copy_(whole)
+    return warped
 
 
 @settings(max_examples=150)

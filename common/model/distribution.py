@@ -1,0 +1,60 @@
+"""What a token is sampled from, as numbers: for the rules of acceptance that compare chances.
+
+What is sampled itself needs none of them, see `common.model.sampling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.model.sampling import Row, adjust
+from common.model.warpers import survivors
+
+
+class Distribution(NamedTuple):
+    """What a row is sampled from."""
+
+    ids: NDArray[np.int64]
+    """Tokens that may come, rising. # [K]"""
+
+    chances: NDArray[np.float64]
+    """Of each; they add up to 1. # [K]"""
+
+    def chance(self, token: int) -> float:
+        """Of one token."""
+        at = int(self.ids.searchsorted(token))
+        return float(self.chances[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
+
+    def at(self, share: float) -> int:
+        """The token up to which so much of all chances stands, in the order of ids.
+
+        Args:
+            share: In (0, 1); uniform where a token is to be drawn.
+        """
+        upto = self.chances.cumsum()
+        at = int(upto.searchsorted(share * upto[-1], "right"))
+        return int(self.ids[min(at, int(self.chances.nonzero()[0][-1]))])
+
+
+def distributions(logits: Tensor, rows: Sequence[Row]) -> list[Distribution]:
+    """What `sample` draws from.
+
+    Args:
+        logits: Any floating-point type. # [N, V]
+        rows: What each row's choice depends on, one a row; none greedy.
+
+    Returns:
+        One a row.
+    """
+    assert not any(row.params.greedy for row in rows)
+    found = survivors(adjust(logits, rows), [row.params for row in rows]) if rows else ()
+    weights = [np.exp(scores.astype(np.float64) - scores.max()) for _, scores in found]
+    return [
+        Distribution(tokens, each / each.sum())
+        for (tokens, _), each in zip(found, weights, strict=True)
+    ]
