@@ -1,8 +1,8 @@
 """The verifier's engine: one step is schedule, run, commit.
 
-Owns the sequences from the first note to the last word: who runs, who ends, who is told. What a
-round makes of a text is the committer's. One thread calls `step`; others hand it work through
-`submit`, `cancel` and `post`, which only leave a note in the inbox.
+Owns the steps: what a batch computes, and what becomes of it. What a round makes of a text is the
+committer's, how texts begin and end is `verifier.lives`'. One thread calls `step`; others hand it
+work through `submit`, `cancel` and `post`, which only leave a note in the inbox.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import partial
 from typing import TypeVar
 
 from common import priority
-from common.errors import PacelineError
 from common.inbox import Feed, Inbox, Note, StepMeter, attempt
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
@@ -27,6 +26,7 @@ from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.gauges import Gauges, Load
 from verifier.intake import Intake
+from verifier.lives import Lives
 from verifier.methods import Methods, Parts
 from verifier.methods.draft_link import LinkSource
 from verifier.pool.config import LookaheadConfig
@@ -34,7 +34,7 @@ from verifier.pool.shared import SharedPools
 from verifier.rolling import Rolling
 from verifier.scheduler import Scheduler, Work
 from verifier.scoring import score
-from verifier.sequence import Event, Limits, Listener, Request, Sequence, validate
+from verifier.sequence import Event, Limits, Listener, Request, validate
 from verifier.totals import Totals
 
 _log = logging.getLogger(__name__)
@@ -91,7 +91,6 @@ class Engine:
         """What was done so far."""
         acceptances = rules(Typical(threshold=config.typical_threshold, alpha=config.typical_alpha))
         self._committer = Committer(runner, acceptances, self.methods, self.totals)
-        self._choice = MethodChoice(tuple(self.methods.single), self._cost)
         self._scheduler = Scheduler(config, self.methods.of)
         self.limits = Limits(
             vocab_size=runner.loaded.vocab_size,
@@ -103,6 +102,8 @@ class Engine:
         """What requests are checked against."""
         self._inbox = Inbox()
         self._intake = Intake(config, runner.pool.blocks)
+        choice = MethodChoice(tuple(self.methods.single), self._cost)
+        self._lives = Lives(self._intake, choice, self.methods, self._scheduler, runner)
         self._ran = False  # the last step had a batch
         self._heard = False  # there were notes when they were taken last
         self._meter, self._gauges = StepMeter(), Gauges(config)
@@ -127,14 +128,14 @@ class Engine:
         """
         validate(request, self.limits)
         sequence = self._intake.take(request, listener)
-        self.post(lambda: self._start(sequence))
+        self.post(partial(self._lives.begin, sequence))
         return sequence.ticket
 
     def cancel(self, ticket: int) -> None:
         """Ends a request without a word; unknown and finished ones are fine."""
         sequence = self._intake.leave(ticket)
         if sequence is not None:
-            self.post(lambda: self._leave(sequence))
+            self.post(partial(self._lives.leave, sequence))
 
     def post(self, *notes: Note) -> None:
         """Has notes called on the engine's thread, between passes."""
@@ -272,7 +273,7 @@ class Engine:
             scored = score(self._runner, batch)
         except Exception as error:
             if len(batch) == 1:
-                self._fail(batch[0].sequence, error)
+                self._lives.fail(batch[0].sequence, error)
                 self.methods.flush()
                 return
             _log.warning("engine step failed; trying its sequences one by one", exc_info=error)
@@ -305,15 +306,15 @@ class Engine:
             try:
                 event = keep(work, of_text)
             except Exception as error:
-                self._fail(work.sequence, error)
+                self._lives.fail(work.sequence, error)
                 continue
             if event is not None:
                 news.append((work.sequence, event))
                 if event.finish:
-                    attempt(partial(self._finish, work.sequence))
+                    attempt(partial(self._lives.finish, work.sequence))
         attempt(self.methods.flush)
         for sequence, event in news:
-            self._tell(sequence, event)
+            self._lives.tell(sequence, event)
 
     def _keep(self, work: Work, scores: Scores | None) -> Event | None:
         """What one pass found; nothing where it computed a part of a prompt."""
@@ -330,45 +331,6 @@ class Engine:
         event = self._committer.commit_several(work.sequence, work.tree, ids)
         self._scheduler.waiting.charge(work.sequence, len(event.ids) - charged)
         return event
-
-    def _start(self, sequence: Sequence) -> None:
-        sequence.method = sequence.counts.method = self._choice.choose(sequence.request)
-        try:
-            sequence.watch_ids(self.limits.vocab_size, self._runner.loaded.device)
-            self.methods.of(sequence).open(sequence)
-        except Exception as error:
-            self._fail(sequence, error)
-            return
-        self._scheduler.waiting.append(sequence)
-
-    def _finish(self, sequence: Sequence) -> None:
-        self._retire(sequence)
-        seconds = time.monotonic() - sequence.began_at
-        self._choice.learn(sequence, seconds, sequence.output_len - 1)
-
-    def _retire(self, sequence: Sequence) -> None:
-        self._intake.leave(sequence.ticket)
-        self._leave(sequence)
-
-    def _leave(self, sequence: Sequence) -> None:
-        if not sequence.gone:  # a cancel may cross the end on its way
-            sequence.gone = True
-            self._scheduler.remove(sequence)
-            self.methods.of(sequence).close(sequence)
-
-    def _fail(self, sequence: Sequence, error: Exception) -> None:
-        _log.error("a sequence failed", exc_info=error)
-        attempt(partial(self._retire, sequence))
-        event = Event(error=PacelineError(f"the engine failed: {type(error).__name__}"))
-        self._tell(sequence, event)
-
-    def _tell(self, sequence: Sequence, event: Event) -> None:
-        """Tells who asked for a text; one that nobody can be told of does not go on."""
-        try:
-            sequence.listener(event)
-        except Exception:
-            _log.exception("a listener failed")
-            attempt(partial(self._retire, sequence))
 
 
 def _no_links(address: str) -> None:

@@ -1,0 +1,89 @@
+"""How texts begin and end in a verifier's engine: who is told, and what is given back.
+
+A text ends once: finished, failed, cancelled, or because nobody can be told of it any more. Its
+place, its cache and what drafts for it are given back then, whatever of that fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+
+from common.errors import PacelineError
+from common.inbox import attempt
+from common.model.runner import Runner
+from verifier.choice import MethodChoice
+from verifier.intake import Intake
+from verifier.methods import Methods
+from verifier.scheduler import Scheduler
+from verifier.sequence import Event, Sequence
+
+_log = logging.getLogger(__name__)
+
+
+class Lives:
+    """Begins texts and ends them. Used on the engine's thread.
+
+    Args:
+        intake: Counts those inside.
+        choice: Finds a method for a text that leaves that open.
+        methods: What drafts.
+        scheduler: Runs them.
+        runner: The target model.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        choice: MethodChoice,
+        methods: Methods,
+        scheduler: Scheduler,
+        runner: Runner,
+    ) -> None:
+        self._intake, self._choice = intake, choice
+        self._methods, self._scheduler, self._runner = methods, scheduler, runner
+
+    def begin(self, sequence: Sequence) -> None:
+        """Has a text wait for its turn, with a method of its own."""
+        sequence.method = sequence.counts.method = self._choice.choose(sequence.request)
+        model = self._runner.loaded
+        try:
+            sequence.watch_ids(model.vocab_size, model.device)
+            self._methods.of(sequence).open(sequence)
+        except Exception as error:
+            self.fail(sequence, error)
+            return
+        self._scheduler.waiting.append(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Ends a text that is complete; how long it took says what its method is worth."""
+        self._retire(sequence)
+        seconds = time.monotonic() - sequence.began_at
+        self._choice.learn(sequence, seconds, sequence.output_len - 1)
+
+    def fail(self, sequence: Sequence, error: Exception) -> None:
+        """Ends a text with an error for an answer."""
+        _log.error("a sequence failed", exc_info=error)
+        attempt(partial(self._retire, sequence))
+        event = Event(error=PacelineError(f"the engine failed: {type(error).__name__}"))
+        self.tell(sequence, event)
+
+    def tell(self, sequence: Sequence, event: Event) -> None:
+        """Tells who asked for a text; one that nobody can be told of does not go on."""
+        try:
+            sequence.listener(event)
+        except Exception:
+            _log.exception("a listener failed")
+            attempt(partial(self._retire, sequence))
+
+    def leave(self, sequence: Sequence) -> None:
+        """Gives back what a text has, without a word."""
+        if not sequence.gone:  # a cancel may cross the end on its way
+            sequence.gone = True
+            self._scheduler.remove(sequence)
+            self._methods.of(sequence).close(sequence)
+
+    def _retire(self, sequence: Sequence) -> None:
+        self._intake.leave(sequence.ticket)
+        self.leave(sequence)
