@@ -74,9 +74,12 @@ class Engine:
         self._cost = cost or StepCost()
         self._rolling = Rolling(runner, self._cost, interval_s)
         processors = priority.processors() if runner.loaded.device.type == "cpu" else 0
+        self.totals = Totals()
+        """What was done so far."""
         parts = Parts(
             config=config,
             cost=self._cost,
+            totals=self.totals,
             links=links if links is not None else _no_links,
             heads=heads,
             lookahead=lookahead or LookaheadConfig(),
@@ -87,8 +90,6 @@ class Engine:
         )
         self.methods = Methods(parts)
         """What drafts."""
-        self.totals = Totals()
-        """What was done so far."""
         acceptances = rules(Typical(threshold=config.typical_threshold, alpha=config.typical_alpha))
         self._committer = Committer(runner, acceptances, self.methods, self.totals)
         self._scheduler = Scheduler(config, self.methods.of)
@@ -103,7 +104,9 @@ class Engine:
         self._inbox = Inbox()
         self._intake = Intake(config, runner.pool.blocks)
         choice = MethodChoice(tuple(self.methods.single), self._cost)
-        self._lives = Lives(self._intake, choice, self.methods, self._scheduler, runner)
+        self._lives = Lives(
+            self._intake, choice, self.methods, self._scheduler, runner, self.totals
+        )
         self._ran = False  # the last step had a batch
         self._heard = False  # there were notes when they were taken last
         self._meter, self._gauges = StepMeter(), Gauges(config)

@@ -18,6 +18,7 @@ from verifier.intake import Intake
 from verifier.methods import Methods
 from verifier.scheduler import Scheduler
 from verifier.sequence import Event, Sequence
+from verifier.totals import Totals
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Lives:
         methods: What drafts.
         scheduler: Runs them.
         runner: The target model.
+        totals: Counts them.
     """
 
     def __init__(
@@ -40,12 +42,15 @@ class Lives:
         methods: Methods,
         scheduler: Scheduler,
         runner: Runner,
+        totals: Totals,
     ) -> None:
         self._intake, self._choice = intake, choice
         self._methods, self._scheduler, self._runner = methods, scheduler, runner
+        self._totals = totals
 
     def begin(self, sequence: Sequence) -> None:
         """Has a text wait for its turn, with a method of its own."""
+        self._totals.sequences += 1
         sequence.method = sequence.counts.method = self._choice.choose(sequence.request)
         model = self._runner.loaded
         try:
@@ -81,6 +86,7 @@ class Lives:
         """Gives back what a text has, without a word."""
         if not sequence.gone:  # a cancel may cross the end on its way
             sequence.gone = True
+            self._totals.sequences -= 1
             self._scheduler.remove(sequence)
             self._methods.of(sequence).close(sequence)
 

@@ -28,6 +28,8 @@ class Totals:
     """Counts of one engine."""
 
     def __init__(self) -> None:
+        self.sequences = 0
+        """That have begun and not ended."""
         self.prompt_tokens = 0
         """Of prompts whose first token was committed."""
         self.cached_tokens = 0

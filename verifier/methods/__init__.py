@@ -20,6 +20,7 @@ from verifier.methods.plain import PlainProposer
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
 from verifier.sequence import Sequence
+from verifier.totals import Totals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,8 @@ class Parts:
     """Sizes."""
     cost: StepCost
     """Of the engine's steps."""
+    totals: Totals
+    """What the engine has done so far."""
     links: LinkSource
     """Finds drafters."""
     heads: MedusaHeads | None = None
@@ -52,6 +55,7 @@ METHODS: dict[str, Callable[[Parts], Proposer | None]] = {
         parts.links,
         parts.config.draft_tokens,
         parts.cost,
+        parts.totals,
         parts.config.draft_fanout,
         0 if parts.fills else parts.config.draft_fanout,
         parts.processors,
@@ -121,10 +125,10 @@ class Methods:
             members = {name: self.single[name] for name in method.split("+")}
             hybrid = HybridProposer(members, self.parts.cost)
             self._waiting.append(hybrid)
-            return GatedProposer(hybrid)
+            return GatedProposer(hybrid, self.parts.totals)
         if method in _UNGATED:
             return self.single[method]
-        return GatedProposer(self.single[method])
+        return GatedProposer(self.single[method], self.parts.totals)
 
     def flush(self) -> None:
         """Ends a step: sends what it gave to tell."""

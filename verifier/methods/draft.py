@@ -24,6 +24,7 @@ from verifier.methods.gate import Gate
 from verifier.methods.pairing import Pairing, draws
 from verifier.methods.scouts import Scouts
 from verifier.sequence import Sequence
+from verifier.totals import Totals
 
 _MOST_AHEAD = 64
 """Waves kept for outcomes of one round."""
@@ -40,6 +41,7 @@ class DraftProposer:
         links: Finds the link to a drafter.
         draft_tokens: Longest draft where a request leaves the length open.
         cost: Of the engine's steps.
+        totals: Of all sequences of the engine.
         fanout: Most bonus tokens to draft for ahead of each outcome; 0 drafts nothing ahead.
         near_fanout: The same of drafters on processors that a pass may take.
         processors: That passes of several texts take; 0 where they run on a device.
@@ -48,6 +50,7 @@ class DraftProposer:
     links: LinkSource
     draft_tokens: int
     cost: StepCost
+    totals: Totals
     fanout: int
     near_fanout: int
     processors: int = 0
@@ -72,7 +75,7 @@ class DraftProposer:
             self._sessions.__len__,
             self.processors,
         )
-        self._gate = Gate(first=False, foretell=self._pairing.foretell)
+        self._gate = Gate(self.totals, first=False, foretell=self._pairing.foretell)
 
     def open(self, sequence: Sequence) -> None:
         """Opens a mirror.
@@ -129,7 +132,6 @@ class DraftProposer:
         """Tells the drafter, and asks for the branch after this outcome."""
         session, now = self._sessions[sequence], time.monotonic()
         tree, ids = outcome.tree, outcome.ids
-        self._gate.count(len(ids))
         if sequence in self._scouts and self._pairing.acquainted:
             self._scouts.learnt()
         drafting = self._drafting(sequence, now)

@@ -3,10 +3,11 @@
 What a draft costs beside others is more than its rows: what makes it takes the engine's thread, or
 shares processors and memory with the target, and sequences that wait for a drafter fall out of
 step. None of that shows in the time of a step. So with two or more sequences drafting is switched
-on and off for short windows, and tokens a second decide. A window with drafts begins once there are
-some: drafters that are only just told of the texts say nothing of drafting. Loads are judged apart,
-each about twice the one before; sequences that end as others begin do not make another load, and
-what begins one, prompts above all, is part of no window. One sequence alone is left to the method.
+on and off for short windows, and tokens a second decide: those of all sequences, whatever drafts
+for them, for all of them pay. A window with drafts begins once there are some: drafters that are
+only just told of the texts say nothing of drafting. Loads are judged apart, each about twice the
+one before; sequences that end as others begin do not make another load, and what begins one,
+prompts above all, is part of no window. One sequence alone is left to the method.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 from collections.abc import Callable
 
 from verifier.contest import Contest
+from verifier.totals import Totals
 
 _WINDOW_S = 0.3
 _SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.2, 512
@@ -41,6 +43,7 @@ class Gate:
     """Decides for all sequences of a proposer together.
 
     Args:
+        totals: Of all sequences of the engine.
         first: Whether a load's first window is with drafts. Not where what drafting begins outlasts
             it: texts that begin together are many loads on their way.
         foretell: What is to be expected of drafts beside so many sequences, where no load has
@@ -48,15 +51,19 @@ class Gate:
     """
 
     def __init__(
-        self, *, first: bool, foretell: Callable[[int], bool | None] = lambda sequences: None
+        self,
+        totals: Totals,
+        *,
+        first: bool,
+        foretell: Callable[[int], bool | None] = lambda sequences: None,
     ) -> None:
-        self._first, self._foretell = first, foretell
+        self._totals, self._first, self._foretell = totals, first, foretell
         self._levels: dict[int, Contest] = {}
-        self._sequences, self._counted = 0.0, 0.0  # lately, and when that was
+        self._sequences, self._counted = 0.0, 0.0  # of the engine lately, and when that was
         self._level = 0  # of the window now open; 0 where there is none
         self._mode = True
         self._since = 0.0
-        self._tokens = 0
+        self._before = 0  # tokens when it began
         self._drafts = 0
         self._joining = False  # until there are enough of them
         self._settling = False  # until a window has passed: texts that begin are computed first
@@ -65,13 +72,13 @@ class Gate:
         """Whether to draft.
 
         Args:
-            sequences: That could.
+            sequences: That could, of this proposer.
             now: Seconds, of the monotonic clock.
         """
         if self._level and self._counted <= now < self._counted + _LOOKED_AT_S:
             return self._mode
         absent = now >= self._counted + _ABSENT_S
-        level = self._load(sequences, now)
+        level = self._load(now)
         if not level:
             self._level = 0
             return True
@@ -79,23 +86,25 @@ class Gate:
             self._start(level, now, settling=True)
         elif self._joining:
             if self._drafts >= sequences or now - self._since >= _JOINING_S:
-                self._joining, self._since, self._tokens = False, now, 0
+                self._joining, self._since, self._before = False, now, self._totals.tokens
         elif self._over(now - self._since):
             if not self._settling:
                 self._levels[level].learn(self._mode, self._tokens / (now - self._since))
             self._start(level, now)
         return self._mode
 
-    def count(self, tokens: int) -> None:
-        """Takes note of tokens committed."""
-        self._tokens += tokens
-
     def drafted(self) -> None:
         """Takes note of a draft."""
         self._drafts += 1
 
-    def _load(self, sequences: int, now: float) -> int:
+    @property
+    def _tokens(self) -> int:
+        """Of the window, so far."""
+        return self._totals.tokens - self._before
+
+    def _load(self, now: float) -> int:
         """The kind of load: the power of two nearest to the sequences of late; 0 is one alone."""
+        sequences = self._totals.sequences
         if sequences >= 2 * self._sequences:  # more is more at once, less may be a gap
             self._sequences = sequences
         news = 1 - math.exp(-max(now - self._counted, 0.0) / _LOAD_S)
@@ -114,7 +123,7 @@ class Gate:
         self._settling = settling
         contest = self._levels.setdefault(level, Contest(first=self._first))
         self._mode = contest.next_mode(self._guess(level))
-        self._level, self._since, self._tokens = level, now, 0
+        self._level, self._since, self._before = level, now, self._totals.tokens
         self._drafts, self._joining = 0, self._mode and not before
 
     def _guess(self, level: int) -> bool | None:

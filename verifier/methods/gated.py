@@ -9,6 +9,7 @@ from common.model.tree import TokenTree
 from verifier.methods.base import Outcome, Proposer
 from verifier.methods.gate import Gate
 from verifier.sequence import Sequence
+from verifier.totals import Totals
 
 
 class GatedProposer:
@@ -16,10 +17,11 @@ class GatedProposer:
 
     Args:
         inner: Drafts.
+        totals: Of all sequences of the engine.
     """
 
-    def __init__(self, inner: Proposer) -> None:
-        self._inner, self._gate = inner, Gate(first=True)
+    def __init__(self, inner: Proposer, totals: Totals) -> None:
+        self._inner, self._gate = inner, Gate(totals, first=True)
         self._sequences, self._now = 0, 0.0
 
     def open(self, sequence: Sequence) -> None:
@@ -45,9 +47,8 @@ class GatedProposer:
                 self._gate.drafted()
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
-        """Counts the tokens, and tells the other whether it will be asked; not at once after a
-        rest, from which there is no state to draft from."""
-        self._gate.count(len(outcome.ids))
+        """Tells the other, and whether it will be asked; not at once after a rest, from which there
+        is no state to draft from."""
         if outcome.output is None or not self._drafting(sequence):
             outcome = outcome._replace(wanted=False)
         self._inner.observe(sequence, outcome)

@@ -23,6 +23,7 @@ from verifier.methods.draft_link import Arrival, Branch, RoundKey, Wish
 from verifier.methods.gate import Gate
 from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Request, Sequence
+from verifier.totals import Totals
 
 
 @dataclass(eq=False)
@@ -82,7 +83,7 @@ class Found(Gate):
     """A load of which is known whether drafts pay."""
 
     def __init__(self, *, pays: bool) -> None:
-        super().__init__(first=pays)
+        super().__init__(Totals(), first=pays)
         self._pays = pays
 
     def drafting(self, sequences: int, now: float) -> bool:
@@ -115,7 +116,7 @@ class Table:
         self.links = {f"d{index}": link for index, link in enumerate(links)}
         cost = StepCost([(1, step_s), (64, step_s + 63 * row_s)])
         self.proposer = DraftProposer(
-            self.links.get, draft_tokens=8, cost=cost, fanout=2, near_fanout=0
+            self.links.get, draft_tokens=8, cost=cost, totals=Totals(), fanout=2, near_fanout=0
         )
         request = Request(
             request_id="r",

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
 from verifier.methods.gate import Gate
+from verifier.totals import Totals
 
 STEP_S = 0.004
 
 
-def _round(gate: Gate, sequences: int, tokens: int, *, drafts: bool) -> None:
+class Alone(Gate):
+    """Of the only method of an engine."""
+
+    def __init__(
+        self, *, first: bool, foretell: Callable[[int], bool | None] = lambda sequences: None
+    ) -> None:
+        self.totals = Totals()
+        super().__init__(self.totals, first=first, foretell=foretell)
+
+    def drafting(self, sequences: int, now: float) -> bool:
+        self.totals.sequences = sequences
+        return super().drafting(sequences, now)
+
+
+def _round(gate: Alone, sequences: int, tokens: int, *, drafts: bool) -> None:
     """What all sequences of a step tell the gate."""
-    gate.count(tokens)
+    gate.totals.tokens += tokens
     for _ in range(sequences if drafts else 0):
         gate.drafted()
 
 
 def _run(
-    gate: Gate, sequences: int, with_drafts: int, without: int, steps: int = 12_000, first: int = 0
+    gate: Alone, sequences: int, with_drafts: int, without: int, steps: int = 12_000, first: int = 0
 ) -> float:
     """Steps that commit so many tokens; the share of the second half that drafted."""
     drafted = 0
@@ -32,7 +48,7 @@ def _run(
 
 
 def test_alone_it_is_always_open() -> None:
-    assert _run(Gate(first=True), 1, with_drafts=1, without=9) == 1.0
+    assert _run(Alone(first=True), 1, with_drafts=1, without=9) == 1.0
 
 
 @pytest.mark.parametrize("sequences", [2, 8, 31])
@@ -40,12 +56,12 @@ def test_alone_it_is_always_open() -> None:
 def test_beside_others_the_better_mode_wins_and_the_other_is_tried_again(
     sequences: int, first: bool
 ) -> None:
-    assert 0.85 < _run(Gate(first=first), sequences, with_drafts=12, without=8) < 1.0
-    assert 0.0 < _run(Gate(first=first), sequences, with_drafts=7, without=8) < 0.15
+    assert 0.85 < _run(Alone(first=first), sequences, with_drafts=12, without=8) < 1.0
+    assert 0.0 < _run(Alone(first=first), sequences, with_drafts=7, without=8) < 0.15
 
 
 def test_loads_are_judged_apart() -> None:
-    gate = Gate(first=True)
+    gate = Alone(first=True)
     assert _run(gate, 2, with_drafts=12, without=8) > 0.85
     assert _run(gate, 8, with_drafts=7, without=8) < 0.15
     assert _run(gate, 2, with_drafts=12, without=8) > 0.85
@@ -54,7 +70,7 @@ def test_loads_are_judged_apart() -> None:
 @pytest.mark.parametrize(("known", "pays"), [(2, False), (31, True)])
 def test_what_pays_beside_many_pays_beside_few(known: int, pays: bool) -> None:
     """A load that was never tried begins with what another says of it, if it says anything."""
-    gate, with_drafts = Gate(first=True), 12 if pays else 4
+    gate, with_drafts = Alone(first=True), 12 if pays else 4
     _run(gate, known, with_drafts, without=8)
     drafted = _run(gate, 8, with_drafts, without=8, steps=400, first=12_000)
     assert (drafted > 0.5) is pays
@@ -62,7 +78,7 @@ def test_what_pays_beside_many_pays_beside_few(known: int, pays: bool) -> None:
 
 
 def test_what_pays_beside_few_may_not_beside_many() -> None:
-    gate = Gate(first=True)
+    gate = Alone(first=True)
     _run(gate, 2, with_drafts=12, without=8)
     _run(gate, 8, with_drafts=4, without=8, steps=250, first=12_000)
     assert len(gate._levels[3].rates) == 2, "both are tried at once"
@@ -81,7 +97,7 @@ def test_what_pays_beside_few_may_not_beside_many() -> None:
 def test_a_window_is_as_long_as_it_takes_to_tell(
     step_s: float, tokens: int, window_s: float
 ) -> None:
-    gate, began = Gate(first=True), set()
+    gate, began = Alone(first=True), set()
     for step in range(round(30 / step_s)):
         _round(gate, 8, tokens, drafts=gate.drafting(8, step * step_s))
         began.add(gate._since)
@@ -91,7 +107,7 @@ def test_a_window_is_as_long_as_it_takes_to_tell(
 
 def test_a_window_with_drafts_begins_with_them() -> None:
     """Drafters take a second to join, and texts hardly get on meanwhile."""
-    gate = Gate(first=True)
+    gate = Alone(first=True)
     for step in range(750):
         on, joined = gate.drafting(8, step * STEP_S), step >= 225
         _round(gate, 8, (12 if joined else 1) if on else 8, drafts=on and joined)
@@ -101,7 +117,7 @@ def test_a_window_with_drafts_begins_with_them() -> None:
 @pytest.mark.parametrize("pays", [False, None])
 def test_a_load_of_which_losses_are_foretold_is_left_without_drafts(pays: bool | None) -> None:
     """For a while: it is tried all the same, for what is foretold may be wrong."""
-    gate = Gate(first=False, foretell={2: None, 8: pays}.__getitem__)
+    gate = Alone(first=False, foretell={2: None, 8: pays}.__getitem__)
     drafted = _run(gate, 8, with_drafts=7, without=8, steps=1600)
     assert (drafted == 0.0) is (pays is False)
     assert _run(gate, 8, with_drafts=12, without=8, first=1600) > 0.85
@@ -109,14 +125,14 @@ def test_a_load_of_which_losses_are_foretold_is_left_without_drafts(pays: bool |
 
 def test_texts_that_begin_together_open_no_mirrors_on_the_way() -> None:
     """A load of 32 passes through those below, for a round or two each."""
-    gate = Gate(first=False)
+    gate = Alone(first=False)
     for step, sequences in enumerate([*range(2, 33), *[32] * 20]):
         assert not gate.drafting(sequences, step * STEP_S)
         _round(gate, sequences, 8, drafts=False)
 
 
 def test_drafts_that_never_come_are_not_waited_for() -> None:
-    gate = Gate(first=True)
+    gate = Alone(first=True)
     for step in range(750):
         on = gate.drafting(8, step * STEP_S)
         _round(gate, 8, 4 if on else 8, drafts=False)
@@ -125,7 +141,7 @@ def test_drafts_that_never_come_are_not_waited_for() -> None:
 
 def test_a_bad_start_is_made_up_for() -> None:
     """The machine was busy with something else in the first window; drafts would pay."""
-    gate, drafted = Gate(first=True), 0
+    gate, drafted = Alone(first=True), 0
     for step in range(6000):
         on = gate.drafting(8, step * STEP_S)
         _round(gate, 8, (1 if step < 75 else 12) if on else 8, drafts=on)
@@ -134,10 +150,10 @@ def test_a_bad_start_is_made_up_for() -> None:
 
 
 def test_a_pause_is_part_of_no_window() -> None:
-    gate = Gate(first=True)
+    gate = Alone(first=True)
     for step in range(60):
         gate.drafting(8, step * STEP_S)
-        gate.count(8)
+        gate.totals.tokens += 8
     rates = dict(gate._levels[3].rates)
     gate.drafting(8, 60 * STEP_S + 5.0)
     assert gate._levels[3].rates == rates
@@ -146,7 +162,7 @@ def test_a_pause_is_part_of_no_window() -> None:
 @pytest.mark.parametrize("first", [False, True])
 def test_what_begins_a_load_is_part_of_no_window(first: bool) -> None:
     """Prompts are computed, and nothing else for as long."""
-    gate = Gate(first=first)
+    gate = Alone(first=first)
     for step in range(750):
         on = gate.drafting(8, step * STEP_S)
         _round(gate, 8, 0 if step < 20 else 12 if on else 8, drafts=on)
@@ -154,17 +170,17 @@ def test_what_begins_a_load_is_part_of_no_window(first: bool) -> None:
 
 
 def test_a_load_that_changes_within_a_window_teaches_nothing() -> None:
-    gate = Gate(first=True)
+    gate = Alone(first=True)
     for step in range(1000):
         gate.drafting(2 if step // 50 % 2 else 31, step * STEP_S)
-        gate.count(2)
+        gate.totals.tokens += 2
     assert all(not level.rates for level in gate._levels.values())
 
 
 @pytest.mark.parametrize("most", [2, 4, 8, 16, 32])
 def test_texts_that_end_as_others_begin_are_one_load(most: int) -> None:
     """A client with so many at once: now and then one is missing for a step or two."""
-    gate, drafted = Gate(first=True), 0
+    gate, drafted = Alone(first=True), 0
     for step in range(6000):
         on = gate.drafting(most - (step % 7 < 2), step * STEP_S)
         _round(gate, most, 7 if on else 8, drafts=on)
@@ -174,7 +190,7 @@ def test_texts_that_end_as_others_begin_are_one_load(most: int) -> None:
 
 
 def test_the_loser_is_tried_the_seldomer_the_more_it_loses_by() -> None:
-    close, far = Gate(first=True), Gate(first=True)
+    close, far = Alone(first=True), Alone(first=True)
     by_little = _run(close, 8, with_drafts=15, without=16)
     by_much = _run(far, 8, with_drafts=12, without=16, steps=24000)
     assert 0 < by_much < by_little / 2
@@ -184,13 +200,29 @@ def test_the_loser_is_tried_the_seldomer_the_more_it_loses_by() -> None:
 
 def test_windows_in_which_nothing_comes_settle_nothing() -> None:
     """As while long prompts are computed."""
-    gate = Gate(first=True)
+    gate = Alone(first=True)
     _run(gate, 8, with_drafts=0, without=0, steps=1000)
     assert _run(gate, 8, with_drafts=12, without=8) > 0.85
 
 
 def test_who_is_alone_after_a_load_drafts_again() -> None:
-    gate = Gate(first=True)
+    gate = Alone(first=True)
     assert _run(gate, 8, with_drafts=7, without=8, steps=2000) < 0.3
     alone = [gate.drafting(1, (2000 + step) * STEP_S) for step in range(400)]
     assert all(alone[200:])
+
+
+@pytest.mark.parametrize("texts", [1, 4])
+def test_drafts_that_cost_others_more_than_they_bring_are_left_off(texts: int) -> None:
+    """Steps take a third longer with them, and others, who pay for that, have other methods."""
+    totals = Totals()
+    gate, totals.sequences = Gate(totals, first=True), 16
+    now, drafted = 0.0, 0
+    for step in range(12_000):
+        on = gate.drafting(texts, now)
+        now += STEP_S * (4 / 3 if on else 1)
+        totals.tokens += 16 - texts + (2 * texts if on else texts)
+        for _ in range(texts if on else 0):
+            gate.drafted()
+        drafted += on and step >= 6000
+    assert drafted < 0.1 * 6000

@@ -28,6 +28,7 @@ from verifier.pool.forecast import Origin
 from verifier.pool.shared import SharedPools
 from verifier.pool.sizes import PUBLISHED, SMALLEST, choose
 from verifier.sequence import Sequence
+from verifier.totals import Totals
 
 FREE = StepCost()
 CPU = StepCost(((1, 3.2), (8, 4.3), (64, 14.0)))
@@ -140,7 +141,7 @@ def test_rounds_that_leave_it_off_say_nothing_of_the_window(
 ) -> None:
     monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: False)
     proposer = LookaheadProposer(WINDOW, CPU)
-    list(rounds(GatedProposer(proposer), _chain, sequence([1, 2, 3], 50)))
+    list(rounds(GatedProposer(proposer, Totals()), _chain, sequence([1, 2, 3], 50)))
     assert proposer.counts.rounds == 50
     assert proposer._duty._rounds == 0
 
