@@ -70,7 +70,12 @@ class Contest:
         if guess is not None:
             believed = _TRY_AFTER if guess else _BELIEVED
             return guess if self._learned < believed else not guess
-        return self._first if not self.rates else not self._first
+        return self._first if self._first not in self.rates else not self._first
+
+    @property
+    def settled(self) -> bool | None:
+        """The mode to go on with where nothing is to be tried, as far as is known."""
+        return self._guess if self.verdict is None else self.verdict
 
     def learn(self, mode: bool, rate: float) -> None:
         """Takes a window.

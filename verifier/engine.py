@@ -28,6 +28,7 @@ from verifier.gauges import Gauges, Load
 from verifier.intake import Intake
 from verifier.lives import Lives
 from verifier.methods import Methods, Parts
+from verifier.methods.crowd import Crowd
 from verifier.methods.draft_link import LinkSource
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
@@ -79,7 +80,7 @@ class Engine:
         parts = Parts(
             config=config,
             cost=self._cost,
-            totals=self.totals,
+            crowd=Crowd(self.totals),
             links=links if links is not None else _no_links,
             heads=heads,
             lookahead=lookahead or LookaheadConfig(),

@@ -9,6 +9,7 @@ from common.model.medusa import MedusaHeads
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.methods.base import Proposer, Remote, Waiting
+from verifier.methods.crowd import Crowd
 from verifier.methods.draft import DraftProposer
 from verifier.methods.draft_link import LinkSource
 from verifier.methods.gated import GatedProposer
@@ -20,7 +21,6 @@ from verifier.methods.plain import PlainProposer
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
 from verifier.sequence import Sequence
-from verifier.totals import Totals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,8 @@ class Parts:
     """Sizes."""
     cost: StepCost
     """Of the engine's steps."""
-    totals: Totals
-    """What the engine has done so far."""
+    crowd: Crowd
+    """All sequences of the engine."""
     links: LinkSource
     """Finds drafters."""
     heads: MedusaHeads | None = None
@@ -55,7 +55,7 @@ METHODS: dict[str, Callable[[Parts], Proposer | None]] = {
         parts.links,
         parts.config.draft_tokens,
         parts.cost,
-        parts.totals,
+        parts.crowd,
         parts.config.draft_fanout,
         0 if parts.fills else parts.config.draft_fanout,
         parts.processors,
@@ -125,10 +125,10 @@ class Methods:
             members = {name: self.single[name] for name in method.split("+")}
             hybrid = HybridProposer(members, self.parts.cost)
             self._waiting.append(hybrid)
-            return GatedProposer(hybrid, self.parts.totals)
+            return GatedProposer(hybrid, self.parts.crowd)
         if method in _UNGATED:
             return self.single[method]
-        return GatedProposer(self.single[method], self.parts.totals)
+        return GatedProposer(self.single[method], self.parts.crowd)
 
     def flush(self) -> None:
         """Ends a step: sends what it gave to tell."""

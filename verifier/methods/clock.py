@@ -29,7 +29,7 @@ _SOONER = 0.7
 
 
 class DraftClock:
-    """Round-trip statistics of one drafter, over all its sessions.
+    """Round-trip statistics of one drafter, over all sessions that it drafts for in one way.
 
     A drafter that has not answered anyone for a second of asking is left alone for a pause
     that doubles each time, so that one that hangs costs a bounded share of time. Single late

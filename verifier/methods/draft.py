@@ -4,7 +4,7 @@ The drafter mirrors each session and sends branches; this side keeps, for each s
 key of its last round and the branch that arrived for it. A round's key is (base, path hash,
 outcome): a branch with another key is stale, counted and dropped. Nothing the drafter does or
 fails to do can change the text; a late or lost one costs time, and how much time is bounded
-by the link's `DraftClock`.
+by the link's clocks.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from common.fading_mean import FadingMean
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
+from verifier.methods.crowd import Crowd
 from verifier.methods.draft_link import Branch, DraftLink, LinkSource, RoundKey, Wave, Wish
 from verifier.methods.draft_session import MOST_UNTOLD, Asked, DraftSession
 from verifier.methods.gate import Gate
 from verifier.methods.pairing import Pairing, draws
 from verifier.methods.scouts import Scouts
 from verifier.sequence import Sequence
-from verifier.totals import Totals
 
 _MOST_AHEAD = 64
 """Waves kept for outcomes of one round."""
@@ -41,7 +41,7 @@ class DraftProposer:
         links: Finds the link to a drafter.
         draft_tokens: Longest draft where a request leaves the length open.
         cost: Of the engine's steps.
-        totals: Of all sequences of the engine.
+        crowd: All sequences of the engine.
         fanout: Most bonus tokens to draft for ahead of each outcome; 0 drafts nothing ahead.
         near_fanout: The same of drafters on processors that a pass may take.
         processors: That passes of several texts take; 0 where they run on a device.
@@ -50,7 +50,7 @@ class DraftProposer:
     links: LinkSource
     draft_tokens: int
     cost: StepCost
-    totals: Totals
+    crowd: Crowd
     fanout: int
     near_fanout: int
     processors: int = 0
@@ -75,7 +75,7 @@ class DraftProposer:
             self._sessions.__len__,
             self.processors,
         )
-        self._gate = Gate(self.totals, first=False, foretell=self._pairing.foretell)
+        self._gate = Gate(self.crowd, first=False, foretell=self._pairing.foretell)
 
     def open(self, sequence: Sequence) -> None:
         """Opens a mirror.
@@ -304,7 +304,7 @@ class DraftProposer:
         if began is None or session.ended_at is None:
             return
         expected_s = session.length.expected_s(checked)
-        if checked and expected_s and len(self._sessions) == 1:  # beside others the gate decides
+        if checked and expected_s and self.crowd.sequences <= 1:  # beside others the gate decides
             session.clock.took(now - began, expected_s)
         plain = min(self.cost.plain_s / self.cost.round_s(checked), 1.0)
         meter.timed(
@@ -328,7 +328,8 @@ class DraftProposer:
         """What to ask for; nothing of a cold mirror."""
         if not session.warm or not session.clock.worth_asking(now):
             return Wish()
-        return self._pairing.wish(sequence.request, session.length, link, sequence.room - 1)
+        room = sequence.room - 1
+        return self._pairing.wish(sequence.request, session.length, link, session.clock, room)
 
 
 def _came_at(wave: Wave) -> float:

@@ -8,6 +8,8 @@ for them, for all of them pay. A window with drafts begins once there are some: 
 only just told of the texts say nothing of drafting. Loads are judged apart, each about twice the
 one before; sequences that end as others begin do not make another load, and what begins one,
 prompts above all, is part of no window. One sequence alone is left to the method.
+
+Gates of several methods take turns to try something: else each would see what all of them did.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import math
 from collections.abc import Callable
 
 from verifier.contest import Contest
-from verifier.totals import Totals
+from verifier.methods.crowd import Crowd
 
 _WINDOW_S = 0.3
 _SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.2, 512
@@ -43,7 +45,7 @@ class Gate:
     """Decides for all sequences of a proposer together.
 
     Args:
-        totals: Of all sequences of the engine.
+        crowd: All sequences of the engine.
         first: Whether a load's first window is with drafts. Not where what drafting begins outlasts
             it: texts that begin together are many loads on their way.
         foretell: What is to be expected of drafts beside so many sequences, where no load has
@@ -52,18 +54,19 @@ class Gate:
 
     def __init__(
         self,
-        totals: Totals,
+        crowd: Crowd,
         *,
         first: bool,
         foretell: Callable[[int], bool | None] = lambda sequences: None,
     ) -> None:
-        self._totals, self._first, self._foretell = totals, first, foretell
+        self._crowd, self._first, self._foretell = crowd, first, foretell
         self._levels: dict[int, Contest] = {}
         self._sequences, self._counted = 0.0, 0.0  # of the engine lately, and when that was
         self._level = 0  # of the window now open; 0 where there is none
         self._mode = True
         self._since = 0.0
         self._before = 0  # tokens when it began
+        self._turns = 0  # that had been begun then
         self._drafts = 0
         self._joining = False  # until there are enough of them
         self._settling = False  # until a window has passed: texts that begin are computed first
@@ -81,14 +84,15 @@ class Gate:
         level = self._load(now)
         if not level:
             self._level = 0
+            self._crowd.give(self)
             return True
         if level != self._level or absent:  # what was counted so far belongs to no load
             self._start(level, now, settling=True)
         elif self._joining:
             if self._drafts >= sequences or now - self._since >= _JOINING_S:
-                self._joining, self._since, self._before = False, now, self._totals.tokens
+                self._joining, self._since, self._before = False, now, self._crowd.tokens
         elif self._over(now - self._since):
-            if not self._settling:
+            if not self._settling and self._turns == self._crowd.turns:
                 self._levels[level].learn(self._mode, self._tokens / (now - self._since))
             self._start(level, now)
         return self._mode
@@ -100,11 +104,11 @@ class Gate:
     @property
     def _tokens(self) -> int:
         """Of the window, so far."""
-        return self._totals.tokens - self._before
+        return self._crowd.tokens - self._before
 
     def _load(self, now: float) -> int:
         """The kind of load: the power of two nearest to the sequences of late; 0 is one alone."""
-        sequences = self._totals.sequences
+        sequences = self._crowd.sequences
         if sequences >= 2 * self._sequences:  # more is more at once, less may be a gap
             self._sequences = sequences
         news = 1 - math.exp(-max(now - self._counted, 0.0) / _LOAD_S)
@@ -123,7 +127,12 @@ class Gate:
         self._settling = settling
         contest = self._levels.setdefault(level, Contest(first=self._first))
         self._mode = contest.next_mode(self._guess(level))
-        self._level, self._since, self._before = level, now, self._totals.tokens
+        self._crowd.give(self)
+        if self._mode != contest.settled and not self._crowd.take(self, now):
+            self._mode = bool(contest.settled)
+        # Where it is another's, that one's trial is part of this window.
+        self._turns = -1 if self._crowd.taken(self, now) else self._crowd.turns
+        self._level, self._since, self._before = level, now, self._crowd.tokens
         self._drafts, self._joining = 0, self._mode and not before
 
     def _guess(self, level: int) -> bool | None:

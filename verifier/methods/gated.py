@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from common.model.tree import TokenTree
 from verifier.methods.base import Outcome, Proposer
+from verifier.methods.crowd import Crowd
 from verifier.methods.gate import Gate
 from verifier.sequence import Sequence
-from verifier.totals import Totals
 
 
 class GatedProposer:
@@ -17,11 +17,11 @@ class GatedProposer:
 
     Args:
         inner: Drafts.
-        totals: Of all sequences of the engine.
+        crowd: All sequences of the engine.
     """
 
-    def __init__(self, inner: Proposer, totals: Totals) -> None:
-        self._inner, self._gate = inner, Gate(totals, first=True)
+    def __init__(self, inner: Proposer, crowd: Crowd) -> None:
+        self._inner, self._gate = inner, Gate(crowd, first=True)
         self._sequences, self._now = 0, 0.0
 
     def open(self, sequence: Sequence) -> None:

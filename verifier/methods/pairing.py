@@ -110,7 +110,9 @@ class Pairing:
                 session.length = self._length(link, _PROBE_ROUNDS if session.probe else 0)
                 room = sequence.room - 1
                 known = self._length(link)
-                wish = self.wish(sequence.request, known, link, room) if pays and wanted else Wish()
+                wish = Wish()
+                if pays and wanted:
+                    wish = self.wish(sequence.request, known, link, clock, room)
                 link.open(
                     session.id,
                     session.incarnation,
@@ -174,6 +176,7 @@ class Pairing:
         None where some might: what is fitted leaves costs out, but for those that show with one
         text, so that drafts pay it cannot tell.
         """
+        texts = min(texts, self.texts())  # those of other methods have no drafts of these drafters
         for link, clock in self._clocks():
             acceptance = link.meter.token_acceptance
             if acceptance is not None:
@@ -188,20 +191,27 @@ class Pairing:
         perfect = DraftLength(Acceptance(prior=1.0), trial=0)
         return self._choose(perfect, clock_of(link, drawn)) == 0
 
-    def wish(self, request: Request, length: DraftLength, link: DraftLink, room: int) -> Wish:
+    def wish(
+        self,
+        request: Request,
+        length: DraftLength,
+        link: DraftLink,
+        clock: DraftClock,
+        room: int,
+    ) -> Wish:
         """What to ask for a text's next round: what its request says, or what pays.
 
         Args:
             request: The text's.
             length: What is known of its drafts.
             link: The drafter, as it is.
+            clock: How fast it answers this text.
             room: Most tokens that may be drafted.
         """
         fanout = self.near_fanout if link.near else self.fanout
         if request.draft_tokens:
             return Wish(max(min(request.draft_tokens, room), 0), fanout)
         most = min(self.draft_tokens, room)
-        clock = clock_of(link, draws(request))
         best = self._choose(length, clock, most) if most > 0 else 0
         if not best:
             return Wish()
@@ -219,10 +229,10 @@ class Pairing:
         )
 
     def _clocks(self) -> Iterator[tuple[DraftLink, DraftClock]]:
-        """Drafters and how fast they answer, in every way that they were asked to."""
+        """Drafters and how fast they answer, in every way that they had to."""
         for link in self._known.values():
-            clocks = link.clock, link.drawing
-            yield from ((link, clock) for clock in clocks if clock.round_trip_s is not None)
+            asked = [each for each in (link.clock, link.drawing) if each.round_trip_s is not None]
+            yield from ((link, clock) for clock in asked or [link.clock])
 
 
 def draws(request: Request) -> bool:

@@ -18,12 +18,15 @@ from verifier.cost import StepCost
 from verifier.methods import draft, draft_session, scouts
 from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
+from verifier.methods.crowd import Crowd
 from verifier.methods.draft import DraftProposer
 from verifier.methods.draft_link import Arrival, Branch, RoundKey, Wish
 from verifier.methods.gate import Gate
 from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Request, Sequence
 from verifier.totals import Totals
+
+GREEDY = SamplingParams()
 
 
 @dataclass(eq=False)
@@ -83,7 +86,7 @@ class Found(Gate):
     """A load of which is known whether drafts pay."""
 
     def __init__(self, *, pays: bool) -> None:
-        super().__init__(Totals(), first=pays)
+        super().__init__(Crowd(Totals()), first=pays)
         self._pays = pays
 
     def drafting(self, sequences: int, now: float) -> bool:
@@ -111,12 +114,22 @@ class Table:
     """One session with its proposer and drafters."""
 
     def __init__(
-        self, *links: Link, draft_tokens: int = 3, step_s: float = 0.001, row_s: float = 0.0
+        self,
+        *links: Link,
+        draft_tokens: int = 3,
+        step_s: float = 0.001,
+        row_s: float = 0.0,
+        acceptance: str = "coupled",
     ) -> None:
         self.links = {f"d{index}": link for index, link in enumerate(links)}
         cost = StepCost([(1, step_s), (64, step_s + 63 * row_s)])
         self.proposer = DraftProposer(
-            self.links.get, draft_tokens=8, cost=cost, totals=Totals(), fanout=2, near_fanout=0
+            self.links.get,
+            draft_tokens=8,
+            cost=cost,
+            crowd=Crowd(Totals()),
+            fanout=2,
+            near_fanout=0,
         )
         request = Request(
             request_id="r",
@@ -125,6 +138,8 @@ class Table:
             method="draft",
             draft_tokens=draft_tokens,
             drafters=tuple(self.links),
+            acceptance=acceptance,
+            sampling=SamplingParams(temperature=1.0) if acceptance == "rejection" else GREEDY,
         )
         lease = KvLease(BlockManager(4, 16))
         self.sequence = Sequence(request, lambda event: None, lease, ticket=1)
@@ -580,16 +595,50 @@ def test_drafts_that_tell_what_they_were_drawn_from_have_a_cost_of_their_own(
     known(link, answer_s=0.0001)
     for _ in range(32):
         link.drawing.answered(3, 0.010)
-    table = Table(link)
-    table.proposer.close(table.sequence)
-    sampling = SamplingParams(temperature=1.0)
-    request = replace(
-        table.sequence.request, draft_tokens=0, sampling=sampling, acceptance=acceptance
-    )
-    table.sequence = Sequence(request, lambda event: None, KvLease(BlockManager(4, 16)), ticket=2)
     link.drawing.probe_at = clock.now + 1
-    table.proposer.open(table.sequence)
-    assert len(link.opened) == (1 if acceptance == "rejection" else 2)
+    Table(link, draft_tokens=0, acceptance=acceptance)
+    assert len(link.opened) == (0 if acceptance == "rejection" else 1)
+
+
+@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
+def test_an_answer_teaches_of_answers_like_it(acceptance: str, clock: Clock) -> None:
+    link = Link()
+    table = Table(link, acceptance=acceptance)
+    table.warm()
+    table.round(8)
+    clock.now += 0.01
+    table.answer(link)
+    taught = {"coupled": link.clock, "rejection": link.drawing}
+    known = {name for name, each in taught.items() if each.round_trip_s is not None}
+    assert known == {acceptance}
+    assert list(table.proposer._pairing._clocks()) == [(link, taught[acceptance])]
+
+
+def test_what_to_ask_for_hangs_on_the_answers_of_its_kind(clock: Clock) -> None:
+    links = {}
+    for acceptance in ("coupled", "rejection"):
+        link = links[acceptance] = Link()
+        known(link, answer_s=0.0001)
+        for _ in range(40):
+            link.drawing.answered(4, 0.0001)
+        table = Table(link, draft_tokens=0, acceptance=acceptance)
+        table.warm()
+        for _ in range(200):
+            link.drawing.answered(4, 0.010)
+        table.round(8)
+    asked = {name: sum(tokens for _, tokens in link.asked) for name, link in links.items()}
+    assert asked["coupled"] > 0
+    assert asked["rejection"] == 0
+
+
+def test_a_drafter_that_was_always_ahead_may_pay_beside_others(clock: Clock) -> None:
+    """How long its answers take is not known then."""
+    link = Link()
+    table = Table(link)
+    for _ in range(16):
+        link.meter.checked(3, 3)
+    assert table.proposer._pairing.acquainted
+    assert table.proposer._pairing.foretell(2) is None
 
 
 @pytest.mark.parametrize(("round_s", "drafts"), [(0.0011, True), (0.0029, False)])
@@ -748,6 +797,7 @@ def test_losses_beside_others_are_foretold(
     link = Link(near=near)
     table = Table(link, step_s=0.001, row_s=0.0001)
     table.proposer._pairing.processors = 2
+    table.proposer._pairing.texts = lambda: 3
     link.clock.slowness = slowness
     for _ in range(20):
         link.clock.answered(1, 0.0008)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from verifier.methods.crowd import Crowd
 from verifier.methods.gate import Gate
 from verifier.totals import Totals
 
@@ -21,7 +22,7 @@ class Alone(Gate):
         self, *, first: bool, foretell: Callable[[int], bool | None] = lambda sequences: None
     ) -> None:
         self.totals = Totals()
-        super().__init__(self.totals, first=first, foretell=foretell)
+        super().__init__(Crowd(self.totals), first=first, foretell=foretell)
 
     def drafting(self, sequences: int, now: float) -> bool:
         self.totals.sequences = sequences
@@ -216,7 +217,7 @@ def test_who_is_alone_after_a_load_drafts_again() -> None:
 def test_drafts_that_cost_others_more_than_they_bring_are_left_off(texts: int) -> None:
     """Steps take a third longer with them, and others, who pay for that, have other methods."""
     totals = Totals()
-    gate, totals.sequences = Gate(totals, first=True), 16
+    gate, totals.sequences = Gate(Crowd(totals), first=True), 16
     now, drafted = 0.0, 0
     for step in range(12_000):
         on = gate.drafting(texts, now)
@@ -226,3 +227,38 @@ def test_drafts_that_cost_others_more_than_they_bring_are_left_off(texts: int) -
             gate.drafted()
         drafted += on and step >= 6000
     assert drafted < 0.1 * 6000
+
+
+@pytest.mark.parametrize(
+    ("gains", "costs", "best"),
+    [
+        pytest.param((0.5, 0.05), (0.0, 0.2), (True, False), id="one pays, one costs"),
+        pytest.param((0.3, 0.1), (0.0, 0.3), (True, False), id="together they would lose"),
+        pytest.param((0.4, 0.4), (0.1, 0.1), (True, True), id="both pay"),
+        pytest.param((0.1, 0.1), (0.2, 0.3), (False, False), id="neither pays"),
+    ],
+)
+@pytest.mark.parametrize("later", [0, 333])
+def test_methods_are_told_apart(
+    gains: tuple[float, float], costs: tuple[float, float], best: tuple[bool, bool], later: int
+) -> None:
+    """Eight texts each, which all draft whenever they may; those of the second begin later."""
+    totals = Totals()
+    crowd = Crowd(totals)
+    gates, now, tokens = [Gate(crowd, first=True) for _ in range(2)], 0.0, 0.0
+    drafted = [0, 0]
+    for step in range(30_000):
+        count = 1 + (step >= later)
+        totals.sequences = 8 * count
+        on = [gate.drafting(8, now) for gate in gates[:count]]
+        now += STEP_S * (1 + sum(cost for cost, one in zip(costs, on, strict=False) if one))
+        tokens += sum(8 + 8 * gain * one for gain, one in zip(gains, on, strict=False))
+        totals.tokens = round(tokens)
+        for gate, one in zip(gates, on, strict=False):
+            for _ in range(8 if one else 0):
+                gate.drafted()
+        if step >= 15_000:
+            drafted = [was + one for was, one in zip(drafted, on, strict=True)]
+    shares = [share / 15_000 for share in drafted]
+    assert [share > 0.5 for share in shares] == list(best)
+    assert all(share > 0.85 or share < 0.15 for share in shares)

@@ -20,6 +20,7 @@ from common.store.pools import MemoryPools
 from tests.unit.verifier.methods.scripted_target import Target, follow, rounds, sequence
 from verifier.cost import StepCost
 from verifier.methods.base import Outcome
+from verifier.methods.crowd import Crowd
 from verifier.methods.gate import Gate
 from verifier.methods.gated import GatedProposer
 from verifier.methods.lookahead import LookaheadProposer
@@ -141,7 +142,7 @@ def test_rounds_that_leave_it_off_say_nothing_of_the_window(
 ) -> None:
     monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: False)
     proposer = LookaheadProposer(WINDOW, CPU)
-    list(rounds(GatedProposer(proposer, Totals()), _chain, sequence([1, 2, 3], 50)))
+    list(rounds(GatedProposer(proposer, Crowd(Totals())), _chain, sequence([1, 2, 3], 50)))
     assert proposer.counts.rounds == 50
     assert proposer._duty._rounds == 0
 

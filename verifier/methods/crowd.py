@@ -1,0 +1,53 @@
+"""All texts of an engine together, as those see them who decide for some of them."""
+
+from __future__ import annotations
+
+from verifier.totals import Totals
+
+_LONGEST_S = 3.0
+"""Whoever has not given the turn back by then has no texts any more."""
+
+
+class Crowd:
+    """Counts everybody, and gives turns to try something out.
+
+    What one method does shows in what everybody writes, and so does what others do at the time. So
+    one at a time leaves the mode that it goes on with.
+
+    Args:
+        totals: Of the engine.
+    """
+
+    def __init__(self, totals: Totals) -> None:
+        self._totals = totals
+        self._turn: object = None  # whose it is
+        self._until = 0.0  # at the latest
+        self.turns = 0
+        """Begun so far."""
+
+    @property
+    def sequences(self) -> int:
+        """That have begun and not ended."""
+        return self._totals.sequences
+
+    @property
+    def tokens(self) -> int:
+        """Committed so far."""
+        return self._totals.tokens
+
+    def take(self, who: object, now: float) -> bool:
+        """Takes the turn, at `now` seconds of the monotonic clock; False while another has it."""
+        if self.taken(who, now):
+            return False
+        self._turn, self._until = who, now + _LONGEST_S
+        self.turns += 1
+        return True
+
+    def taken(self, who: object, now: float) -> bool:
+        """Whether another has the turn."""
+        return self._turn not in (None, who) and now < self._until
+
+    def give(self, who: object) -> None:
+        """Gives the turn back, if it is theirs."""
+        if self._turn is who:
+            self._turn = None
