@@ -76,9 +76,10 @@ class Passes:
             ranks = item.mirror.ranks
             node.rank(found.ids[:ranks], found.behind[:ranks] if ranks > 1 else None)
         draws = [i for i, (item, _) in enumerate(ends) if item.mirror.wants_drawn]
-        drawn_from = distributions(logits[draws], [rows[i] for i in draws])
-        for i, distribution in zip(draws, drawn_from, strict=True):
-            ends[i][1].drawn = sent(distribution)
+        if draws:
+            drawn_from = distributions(logits[draws], [rows[i] for i in draws])
+            for i, distribution in zip(draws, drawn_from, strict=True):
+                ends[i][1].drawn = sent(distribution)
         return sum(item.mirror.round is not None for item, _ in ends)
 
 

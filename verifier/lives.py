@@ -51,9 +51,9 @@ class Lives:
     def begin(self, sequence: Sequence) -> None:
         """Has a text wait for its turn, with a method of its own."""
         self._totals.sequences += 1
-        sequence.method = sequence.counts.method = self._choice.choose(sequence.request)
         model = self._runner.loaded
         try:
+            sequence.method = sequence.counts.method = self._choice.choose(sequence.request)
             sequence.watch_ids(model.vocab_size, model.device)
             self._methods.of(sequence).open(sequence)
         except Exception as error:

@@ -46,13 +46,13 @@ def distributions(logits: Tensor, rows: Sequence[Row]) -> list[Distribution]:
 
     Args:
         logits: Any floating-point type. # [N, V]
-        rows: What each row's choice depends on, one a row; none greedy.
+        rows: What each row's choice depends on, one a row; at least one, and none greedy.
 
     Returns:
         One a row.
     """
     assert not any(row.params.greedy for row in rows)
-    found = survivors(adjust(logits, rows), [row.params for row in rows]) if rows else ()
+    found = survivors(adjust(logits, rows), [row.params for row in rows])
     weights = [np.exp(scores.astype(np.float64) - scores.max()) for _, scores in found]
     return [
         Distribution(tokens, each / each.sum())

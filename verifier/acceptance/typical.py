@@ -59,9 +59,9 @@ class Typical:
     def _typical(self, scores: Scores) -> dict[int, list[tuple[int, float]]]:
         """Of nodes with children those that are kept, with their probabilities."""
         tree = scores.tree
-        parents = [node for node in range(len(tree)) if tree.children(node)]
-        kept = {}
-        for node, found in zip(parents, scores.distributions(parents), strict=True):
+        parents, kept = [node for node in range(len(tree)) if tree.children(node)], {}
+        distributions = scores.distributions(parents) if parents else ()
+        for node, found in zip(parents, distributions, strict=True):
             chances = [(child, found.chance(tree.ids[child])) for child in tree.children(node)]
             floor = self.floor(found.chances)
             kept[node] = [(child, chance) for child, chance in chances if chance > floor]

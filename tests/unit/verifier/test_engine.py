@@ -25,6 +25,7 @@ from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import Collected, Pair, runner
 from tests.tiny_models import MAX_LEN, VOCAB
+from verifier.choice import MethodChoice
 from verifier.committer import Committer
 from verifier.config import EngineConfig
 from verifier.engine import Engine
@@ -99,7 +100,7 @@ def test_blocks_add_up_after_any_mix(seed: int, tight: Runner, twin: Runner) -> 
     pair.run()
 
 
-def _broken(segments: object) -> None:
+def _broken(*_: object) -> None:
     raise RuntimeError("boom")
 
 
@@ -157,7 +158,9 @@ def test_a_text_whose_part_of_a_step_fails_is_lost_alone(
     victims = [ill, heard[1]]
     for owner, name in FAILURES[what]:
         monkeypatch.setattr(owner, name, _failing(getattr(owner, name), victims))
+    assert pair.engine.totals.sequences == 3
     pair.run()
+    assert pair.engine.totals.sequences == 0
     assert [heard[0].ids, heard[2].ids] == [expected[0], expected[2]]
     last = [[event for event in one.events if event.error or event.finish] for one in heard]
     assert [len(one) for one in last] == [1, what != "tell", 1]
@@ -167,6 +170,20 @@ def test_a_text_whose_part_of_a_step_fails_is_lost_alone(
         assert isinstance(last[1][0].error, PacelineError)
     elif not interval_s:
         assert ill.output_len == 2, "nobody could be told of more"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(PlainProposer, "open"), (MethodChoice, "choose")], ids=["open", "choose"]
+)
+def test_a_text_that_cannot_begin_is_told_so(
+    owner: type, name: str, roomy: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair.make(roomy)
+    monkeypatch.setattr(owner, name, _broken)
+    doomed = pair.submit(_prompt(10), 5)
+    pair.run()
+    assert isinstance(doomed.events[-1].error, PacelineError)
+    assert (pair.engine.live, pair.engine.totals.sequences) == (0, 0)
 
 
 def _failing(method: Callable[..., Any], victims: list[Any]) -> Callable[..., Any]:
