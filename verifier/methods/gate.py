@@ -128,6 +128,7 @@ class Gate:
         contest = self._levels.setdefault(level, Contest(first=self._first))
         self._mode = contest.next_mode(self._guess(level))
         self._crowd.give(self)
+        # Whose turn it is not does what it is sure of, and without drafts where that is nothing.
         if self._mode != contest.settled and not self._crowd.take(self, now):
             self._mode = bool(contest.settled)
         # Where it is another's, that one's trial is part of this window.
