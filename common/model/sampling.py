@@ -16,7 +16,7 @@ The noise is `common.model.noise`'s; what is done with the ids is the acceptance
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -76,14 +76,13 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     if draws is not None and rows:
         return _drawn(draws, logits, rows, 1)[0][:, 0]
     adjusted = adjust(logits, rows)
-    kinds = _kinds(rows, logits.shape[1])
-    if len(kinds) == 1:
-        return _CHOOSE[kinds[0][0]](adjusted, rows)
-    chosen = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
-    for kind, group in kinds:
-        picked = torch.tensor(group, device=logits.device)
-        chosen[picked] = _CHOOSE[kind](adjusted[picked], [rows[i] for i in group])
-    return chosen
+    if not rows or not _compiled_for(logits):
+        return _sample(adjusted, rows)
+    best, _ = draw(adjusted.contiguous(), [row.drawing for row in rows], 2)
+    chosen = best[:, 0]
+    for i in (chosen < 0).nonzero()[0].tolist():
+        chosen[i] = _sample(adjusted[i : i + 1], rows[i : i + 1])[0]
+    return torch.from_numpy(chosen)
 
 
 class Ranked(NamedTuple):
@@ -114,12 +113,18 @@ def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
         lines = zip(ids, behind, counts, strict=True)
         return [Ranked(tokens[:known], gaps[:known]) for tokens, gaps, known in lines]
     adjusted = adjust(logits, rows)
-    ranked = [Ranked((), ())] * len(rows)
-    for kind, group in _kinds(rows, logits.shape[1]):
-        part = adjusted if len(group) == len(rows) else adjusted[group]
-        for i, one in zip(group, _RANK[kind](part, [rows[i] for i in group], count), strict=True):
-            ranked[i] = one
-    return ranked
+    if not rows or not _compiled_for(logits):
+        return _rank(adjusted, rows, count)
+    best, scores = draw(adjusted.contiguous(), [row.drawing for row in rows], max(count, 2))
+    known = (best >= 0)[:, :count].sum(1).tolist()
+    return [
+        Ranked(ids[:few], [line[0] - score for score in line[:few]])
+        if ids[0] >= 0
+        else _rank(adjusted[i : i + 1], rows[i : i + 1], count)[0]
+        for i, (ids, line, few) in enumerate(
+            zip(best.tolist(), scores.tolist(), known, strict=True)
+        )
+    ]
 
 
 def adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -176,6 +181,28 @@ def _drawn(draws: Draw, logits: Tensor, rows: Sequence[Row], count: int) -> tupl
     return ids, behind
 
 
+def _compiled_for(logits: Tensor) -> bool:
+    """Whether compiled code draws from them.
+
+    It leaves out noise that cannot decide, and says where bits would that it does not have in
+    common with torch: so which of both is at work shows in the time alone.
+    """
+    return logits.device.type == "cpu" and bool(instructions())
+
+
+def _sample(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Chooses one token id a row, by torch."""
+    chosen = torch.empty(len(rows), dtype=torch.int64, device=adjusted.device)
+    for kind, group in _kinds(rows, adjusted.shape[1]):
+        chosen[group] = _CHOOSE[kind](_part(adjusted, group), [rows[i] for i in group])
+    return chosen
+
+
+def _part(adjusted: Tensor, group: list[int]) -> Tensor:
+    """Rows of it, which are not copied where those are all."""
+    return adjusted if len(group) == len(adjusted) else adjusted[group]
+
+
 def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
     if adjusted.device.type == "cpu":  # several times as fast as torch's
         return torch.from_numpy(adjusted.numpy().argmax(-1))
@@ -184,85 +211,36 @@ def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
 
 def _among_all(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
     """Samples rows that no warper cuts."""
-    return _quickly(adjusted, rows, lambda part, some: _noisy(part, some).argmax(-1))
+    return _noisy(adjusted, rows).argmax(-1)
 
 
 def _among_survivors(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
     """Samples rows that some warper cuts."""
-    return _quickly(adjusted, rows, _of_survivors)
-
-
-def _of_survivors(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
-    """The best of what warpers leave of each row."""
     best = [tokens[scores.argmax()] for tokens, scores in _noisy_survivors(adjusted, rows)]
     return torch.tensor(np.array(best, dtype=np.int64), device=adjusted.device)
 
 
-def _quickly(
-    adjusted: Tensor, rows: Sequence[Row], exactly: Callable[[Tensor, Sequence[Row]], Tensor]
-) -> Tensor:
-    """Samples rows by compiled code, where there is some, and those it is not sure of exactly.
-
-    It leaves out noise that cannot decide, and says where bits would that it does not have in
-    common with torch: so which of both is at work shows in the time alone.
-    """
-    if adjusted.device.type != "cpu" or not instructions():
-        return exactly(adjusted, rows)
-    best, _ = draw(adjusted.contiguous(), [row.drawing for row in rows], 2)
-    chosen = torch.from_numpy(best[:, 0].copy())
-    for i in (best[:, 0] < 0).nonzero()[0].tolist():
-        chosen[i] = exactly(adjusted[i : i + 1], rows[i : i + 1])[0]
-    return chosen
-
-
-def _rank(scores: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
-    best = scores.topk(min(count, scores.shape[1]))
-    chosen = _greedy(scores, rows).tolist()  # of equal ones the lowest, which is not topk's
-    ranked = []
-    for choice, ids, values in zip(
-        chosen, best.indices.tolist(), best.values.tolist(), strict=True
-    ):
-        others = [each for each in zip(ids, values, strict=True) if each[0] != choice]
-        order = [(choice, values[0]), *others][: len(ids)]
-        ranked.append(Ranked([one for one, _ in order], [values[0] - value for _, value in order]))
+def _rank(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
+    """Ranks the tokens of each row, by torch."""
+    ranked = [Ranked((), ())] * len(rows)
+    for kind, group in _kinds(rows, adjusted.shape[1]):
+        found = _RANK[kind](_part(adjusted, group), [rows[i] for i in group], count)
+        for i, one in zip(group, found, strict=True):
+            ranked[i] = one
     return ranked
 
 
+def _rank_scores(scores: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
+    best = scores.sort(descending=True, stable=True)  # of equal ones the lowest first
+    ids, values = best.indices[:, :count], best.values[:, :count].double()
+    return [*map(Ranked, ids.tolist(), (values[:, :1] - values).tolist())]
+
+
 def _rank_all(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
-    return _rank_quickly(adjusted, rows, count, _rank_of_all)
-
-
-def _rank_of_all(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
-    return _rank(_noisy(adjusted, rows), rows, count)
+    return _rank_scores(_noisy(adjusted, rows), rows, count)
 
 
 def _rank_survivors(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
-    return _rank_quickly(adjusted, rows, count, _rank_of_survivors)
-
-
-def _rank_quickly(
-    adjusted: Tensor,
-    rows: Sequence[Row],
-    count: int,
-    exactly: Callable[[Tensor, Sequence[Row], int], list[Ranked]],
-) -> list[Ranked]:
-    """As `_quickly`, with the tokens that come closest."""
-    if adjusted.device.type != "cpu" or not instructions():
-        return exactly(adjusted, rows, count)
-    best, scores = draw(adjusted.contiguous(), [row.drawing for row in rows], max(count, 2))
-    behind = scores[:, :1] - scores
-    found = (best >= 0)[:, :count].sum(1).tolist()
-    return [
-        Ranked(ids[:known], gaps[:known])
-        if known and ids[0] >= 0
-        else exactly(adjusted[i : i + 1], rows[i : i + 1], count)[0]
-        for i, (ids, gaps, known) in enumerate(
-            zip(best.tolist(), behind.tolist(), found, strict=True)
-        )
-    ]
-
-
-def _rank_of_survivors(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
     ranked = []
     for tokens, scores in _noisy_survivors(adjusted, rows):
         order = np.argsort(-scores, kind="stable")[:count]
@@ -272,7 +250,7 @@ def _rank_of_survivors(adjusted: Tensor, rows: Sequence[Row], count: int) -> lis
 
 
 _CHOOSE = {"greedy": _greedy, "whole": _among_all, "cut": _among_survivors}
-_RANK = {"greedy": _rank, "whole": _rank_all, "cut": _rank_survivors}
+_RANK = {"greedy": _rank_scores, "whole": _rank_all, "cut": _rank_survivors}
 
 
 def _noisy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:

@@ -9,6 +9,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "pick.h"
 #include "vector.h"
 
 #define STRETCH (4 * LANES) /* ids whose bits are made at once: four a block */
@@ -135,16 +136,6 @@ static void scale(const float *logits, long size, float temperature, float *x)
     }
 }
 
-static float largest(const float *x, long size)
-{
-    Floats most = every(-FLT_MAX);
-    for (long at = 0; at < size; at += LANES) {
-        Lanes mask = first_lanes(size - at);
-        most = larger_where(mask, load(mask, x + at), most);
-    }
-    return largest_of(most);
-}
-
 /* How many numbers are no less than one. */
 static long count_from(const float *x, long size, float least)
 {
@@ -213,15 +204,33 @@ static double weight_before(const float *x, const float *weights, long size, flo
     return all;
 }
 
+/* The likeliest tokens, where there is no noise; whether all logits are numbers, and the best one is
+   finite. */
+static int choose(const float *logits, long size, long best, int64_t *ids, double *scores)
+{
+    if (count_from(logits, size, -INFINITY) < size)
+        return 0;
+    long possible = count_from(logits, size, -FLT_MAX);
+    pick(logits, size, best, ids);
+    for (long i = 0; i < best; i++) {
+        if (i >= possible)
+            ids[i] = -1;
+        scores[i] = ids[i] < 0 ? -INFINITY : logits[ids[i]];
+    }
+    return scores[0] > -INFINITY && scores[0] < INFINITY;
+}
+
 int draw(const float *logits, long size, const Drawing *how, long best, int64_t *ids,
          double *scores, float *room)
 {
+    if (how->temperature <= 0)
+        return choose(logits, size, best, ids, scores);
     float *x = room, *weights = room + size;
     int whole = how->top_p >= 1;
     double total = 0;
     scale(logits, size, (float)(how->temperature > 1e-30 ? how->temperature : 1e-30), x);
     Search search = {how, x, size, -INFINITY, -INFINITY, size};
-    float top = whole && how->min_p <= 0 ? 0 : largest(x, size);
+    float top = whole && how->min_p <= 0 ? 0 : largest(x, 0, size, NULL, 0);
     if (how->top_k > 0 && how->top_k < size)
         search.least = kth(x, size, how->top_k);
     if (!whole) {

@@ -13,10 +13,11 @@ typedef struct {
 } Drawing;
 
 /* Draws a token for each row of logits: those with the best scores, the best first and of equal
-   ones the lower; a score is the logit over the temperature, and noise.
+   ones the lower; a score is the logit over the temperature, and noise; at a temperature of 0 the
+   logit.
 
-   Where what was summed or is nearly equal here may be otherwise there, the row's first id is -1,
-   and others mean nothing.
+   Where what was summed or is nearly equal here may be otherwise there, or logits are not
+   finite, the row's first id is -1, and others mean nothing.
 
    logits: [rows, size]; ids, scores: [rows, best], of the former -1 where no more survive; room:
    [2 * size]. */

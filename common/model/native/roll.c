@@ -78,7 +78,7 @@ static int rank(const Course *course, const Rolling *how, long level, const floa
         long row = course->rows[i];
         int64_t *ids = chosen + row * how->best;
         float *gaps = behind + row * how->best;
-        if (how->drawings && how->drawings[row].temperature > 0) {
+        if (how->drawings) {
             Drawing drawing = how->drawings[row];
             drawing.position += level;
             if (!draw(logits, vocab, &drawing, how->best, ids, scores, room))
