@@ -24,6 +24,7 @@ from bench.tables import Cells
 from common.lookahead_sizes import LookaheadSizes
 from common.model.loader import load
 from common.model.output import Output
+from common.model.roll import Drawing
 from common.model.runner import Runner
 from common.model.segment import Segment
 from launcher import models
@@ -43,10 +44,10 @@ class CountedRunner(Runner):
 
     rows = 0
 
-    def forward(self, segments: Sequence[Segment]) -> Output:
+    def forward(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
         """One pass."""
         self.rows = sum(len(segment.ids) for segment in segments)
-        return super().forward(segments)
+        return super().forward(segments, drawings)
 
 
 @dataclass

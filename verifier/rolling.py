@@ -129,7 +129,8 @@ class Rolling:
     ) -> Found:
         """All passes at once."""
         rolled = self._runner.roll(segments, slots, options)
-        found = [line[line >= 0].tolist() for line in rolled.ids[:, :, 0].T]
+        lines = rolled.ids[:, :, 0].T.tolist()
+        found = [[token for token in line if token >= 0] for line in lines]
         for index, row in enumerate(rows):
             if not found[index]:  # compiled code was not sure
                 assert rolled.output is not None

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Works
 from typing import NamedTuple
 
 from common.model.output import Output
+from common.model.roll import Drawing
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
 from common.model.segment import Segment
@@ -35,9 +36,9 @@ def score(runner: Runner, batch: Works[Work]) -> Scored:
     Returns:
         What was found.
     """
-    output = runner.forward([_segment(work) for work in batch])
     rows = [_rows(work.sequence, work.tree) if work.tree else [] for work in batch]
     every = rows[0] if len(rows) == 1 else [row for part in rows for row in part]
+    output = runner.forward([_segment(work) for work in batch], _drawings(every))
     choices = _choices(output, every)
     scores: list[Scores | None] = []
     first = 0
@@ -51,11 +52,26 @@ def score(runner: Runner, batch: Works[Work]) -> Scored:
     return Scored(scores, output)
 
 
+def _drawings(rows: list[Row]) -> list[Drawing]:
+    """How the pass is to draw; nothing where all are the likeliest tokens."""
+    if all(row.params.greedy for row in _different(rows)):
+        return []
+    return [row.drawing for row in rows]
+
+
 def _choices(output: Output, rows: list[Row]) -> list[int]:
-    """The target's choice at every node."""
-    if output.likeliest is not None and all(row.bare for row in _different(rows)):
-        return output.likeliest
-    return sample(output.logits[: len(rows)], rows).tolist() if rows else []
+    """The target's choice at every node: the pass's own, where that is sure and knew all."""
+    chosen = output.chosen
+    if chosen is None:
+        return sample(output.logits[: len(rows)], rows).tolist() if rows else []
+    if all(row.bare for row in _different(rows)):
+        return chosen
+    open_ = [i for i, row in enumerate(rows) if chosen[i] < 0 or row.params.adjusts]
+    if open_:
+        found = sample(output.logits[open_], [rows[i] for i in open_]).tolist()
+        for i, token in zip(open_, found, strict=True):
+            chosen[i] = token
+    return chosen
 
 
 def _different(rows: list[Row]) -> Iterator[Row]:

@@ -10,6 +10,7 @@ import torch
 
 from common.model.loader import load
 from common.model.output import Computed, Output
+from common.model.roll import Drawing
 from common.model.runner import Runner
 from common.model.segment import Segment
 
@@ -51,10 +52,10 @@ class SlowRunner(Runner):
         """Never: passes that follow one another in one call would take no time."""
         return False
 
-    def forward(self, segments: Sequence[Segment]) -> Output:
+    def forward(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
         """One pass; see `Runner.forward`."""
         done_at = time.monotonic() + self._step_s + self._session_s * (len(segments) - 1)
-        output = super().forward(segments)
+        output = super().forward(segments, drawings)
         if self._wrong:
             output = self._misled(output)
         time.sleep(max(done_at - time.monotonic(), 0.0))

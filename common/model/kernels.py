@@ -27,7 +27,7 @@ from common.model.llama import Llama
 from common.model.native import NativeModel, can_run, instructions
 from common.model.output import Output
 from common.model.quantized import IntegerProduct, Quantize, integer_products
-from common.model.roll import Rolled, RollOptions
+from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.segment import Segment
 
 Kernels = Literal["auto", "torch"]
@@ -59,8 +59,8 @@ class WholePass(Protocol):
     def shapes(self) -> dict[int, LayerShape]:
         """Of the cache, by layer."""
 
-    def __call__(self, segments: Sequence[Segment]) -> Output:
-        """Computes rows; their slots are reserved and distinct."""
+    def __call__(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
+        """See `Runner.forward`."""
 
 
 @runtime_checkable

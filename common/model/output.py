@@ -19,9 +19,9 @@ class Output(Protocol):
         """What the output layer read: the last layer's, normed; `[M, hidden]`."""
 
     @property
-    def likeliest(self) -> list[int] | None:
-        """Token with the largest logit of each row, of equal ones the lowest, `[M]`; where the
-        kernels tell it in passing."""
+    def chosen(self) -> list[int] | None:
+        """Token after each row, `[M]`, where the kernels choose it in passing: as they were told,
+        and -1 where bits would decide that they do not have in common with others."""
 
 
 class Computed(NamedTuple):
@@ -31,5 +31,5 @@ class Computed(NamedTuple):
     """See `Output`."""
     states: Tensor
     """See `Output`."""
-    likeliest: list[int] | None = None
+    chosen: list[int] | None = None
     """See `Output`."""

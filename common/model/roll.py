@@ -23,7 +23,7 @@ class Drawing(NamedTuple):
     top_k: int
     """0 keeps all."""
     temperature: float
-    """Above 0; in a roll, 0 for the likeliest token."""
+    """0 for the likeliest token."""
     top_p: float
     """1 keeps all."""
     min_p: float

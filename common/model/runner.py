@@ -20,7 +20,7 @@ from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
 from common.model.native import NativeModel
 from common.model.output import Computed, Output
-from common.model.roll import Rolled, RollOptions
+from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.segment import Segment
 
 _log = logging.getLogger(__name__)
@@ -99,18 +99,20 @@ class Runner:
         parts = self.loaded.fingerprint, self._row_multiple, tile, drawn_by(self.loaded.device)
         return "-".join(str(part) for part in parts if part != "")
 
-    def forward(self, segments: Sequence[Segment]) -> Output:
+    def forward(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
         """One pass: writes the rows' keys and values, and returns the wanted logits.
 
         Args:
             segments: At least one; their slots are reserved and distinct.
+            drawings: How the token after each wanted row is drawn, for kernels that choose it in
+                passing; none where all are the likeliest.
 
         Returns:
             Wanted rows in order, segment after segment. With none wanted, none or one row of
             no meaning.
         """
         if self._whole is not None:
-            return self._whole(segments)
+            return self._whole(segments, drawings)
         return self._through_torch(segments)
 
     @torch.inference_mode()

@@ -341,9 +341,9 @@ def braked(runner: Runner) -> Iterator[Brake]:
     """Puts a brake on a runner for the length of a block."""
     brake, forward = Brake(), runner.forward
 
-    def held(segments: Any) -> Any:
+    def held(*batch: Any) -> Any:
         brake.wait()
-        return forward(segments)
+        return forward(*batch)
 
     runner.forward = held  # type: ignore[method-assign]
     try:

@@ -26,7 +26,7 @@ from common.model.kv_cache import KvPool, LayerShape
 from common.model.linear import MakeProduct
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.output import Computed, Output
-from common.model.roll import Rolled, RollOptions
+from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.segment import Segment
 
 _MOST_ROWS = 256
@@ -115,11 +115,12 @@ class CudaModel:
         return dict.fromkeys(range(len(self._layers)), self._shape)
 
     @torch.inference_mode()
-    def __call__(self, segments: Sequence[Segment]) -> Output:
+    def __call__(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
         """Computes rows.
 
         Args:
             segments: At least one row; their slots are reserved and distinct.
+            drawings: Not followed: nothing is chosen in passing here.
         """
         self._bind()
         keys = self._lay_out(segments)

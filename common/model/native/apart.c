@@ -84,8 +84,10 @@ static Batch part_of(const Model *model, const Batch *batch, long from, long to,
     part.wanted = shifted(batch->wanted + wanted, part.wanted_rows, first, room);
     part.logits += wanted * model->vocab;
     part.states += wanted * model->hidden;
-    if (part.likeliest)
-        part.likeliest += wanted;
+    if (part.drawings)
+        part.drawings += wanted;
+    if (part.chosen)
+        part.chosen += wanted;
     return part;
 }
 

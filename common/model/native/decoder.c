@@ -44,6 +44,7 @@ typedef struct {
     int64_t *row_positions, *row_lengths;
     Desk *desks;                          /* [threads] */
     char *rooms;                          /* for products, [threads, room_step] */
+    float *drawn;                         /* for draws, [threads, 2 * vocab] */
     long rows;                            /* that go on */
     long y_step, a_step, room_step, stretch_count;
     int threads, tiled;
@@ -228,8 +229,19 @@ static void choose(void *what, Part part)
 {
     Pass *pass = what;
     long vocab = pass->model->head.out;
-    PART_OF(pass->batch->wanted_rows)
-        pick(pass->batch->logits + i * vocab, vocab, 1, pass->batch->likeliest + i);
+    const Batch *batch = pass->batch;
+    PART_OF(batch->wanted_rows) {
+        const float *logits = batch->logits + i * vocab;
+        int64_t best[2];
+        double scores[2];
+        if (!batch->drawings)
+            pick(logits, vocab, 1, batch->chosen + i);
+        else
+            batch->chosen[i] = draw(logits, vocab, batch->drawings + i, 2, best, scores,
+                                    pass->drawn + part.thread * 2 * vocab)
+                                   ? best[0]
+                                   : -1;
+    }
 }
 
 static void lay_rows(void *what, Part part)
@@ -253,7 +265,8 @@ Batch batch_of(const Request *request)
 {
     const int64_t *words = request->words;
     Batch batch = {.rows = words[0], .wanted_rows = words[1], .runs = words[2], .large = words[3],
-                   .logits = request->logits, .states = request->states};
+                   .logits = request->logits, .states = request->states,
+                   .drawings = request->drawings};
     batch.ids = words + 4;
     batch.ordered = batch.ids + batch.rows;
     batch.starts = batch.ordered + batch.rows;
@@ -263,7 +276,7 @@ Batch batch_of(const Request *request)
     batch.tails = batch.lengths + batch.runs;
     batch.behind = batch.tails + batch.runs + 1;
     batch.wanted = batch.behind + batch.tails[batch.runs];
-    batch.likeliest = request->words + (batch.wanted - words) + batch.wanted_rows;
+    batch.chosen = request->words + (batch.wanted - words) + batch.wanted_rows;
     return batch;
 }
 
@@ -452,6 +465,8 @@ static size_t lay_out(Pass *pass, char *room)
     pass->row_positions = taken(room, &used, rows * sizeof *pass->row_positions);
     pass->row_lengths = taken(room, &used, rows * sizeof *pass->row_lengths);
     pass->rooms = taken(room, &used, pass->threads * pass->room_step);
+    long drawn = batch->drawings ? 2 * pass->threads * model->head.out : 0;
+    pass->drawn = taken(room, &used, drawn * sizeof *pass->drawn);
     pass->desks = taken(room, &used, pass->threads * sizeof *pass->desks);
     for (int thread = 0; thread < pass->threads; thread++)
         lay_desk(pass->desks + thread, model, pass->tiled, longest, room, &used);
@@ -578,7 +593,7 @@ static void run_pass(Decoder *decoder, Pass *pass)
     workers_run(decoder->workers, pass->threads, norm_states, pass);
     product(decoder, pass, &model->head, batch->wanted_rows, batch->states, model->hidden,
             batch->logits, model->head.out, 0);
-    if (batch->likeliest)
+    if (batch->chosen)
         workers_run(decoder->workers, pass->threads, choose, pass);
 }
 

@@ -65,16 +65,20 @@ typedef struct {
     const int64_t *wanted;        /* [wanted_rows]: rows, no more than there are */
     float *logits;                /* [wanted_rows, V] */
     Number *states;               /* [wanted_rows, hidden] */
-    int64_t *likeliest;           /* [wanted_rows]: ids of the largest logits; or NULL */
+    const Drawing *drawings;      /* [wanted_rows], of the tokens after them; NULL: all are those
+                                     with the largest logits */
+    int64_t *chosen;              /* [wanted_rows]: these tokens, -1 where a draw is not sure; or
+                                     NULL, where nobody wants to know */
 } Batch;
 
 /* What a caller wants computed: the first four numbers of a batch, then its arrays up to `wanted`,
-   tables as addresses, and room for `likeliest`. One array, for each address costs a caller more
+   tables as addresses, and room for `chosen`. One array, for each address costs a caller more
    than a few numbers do. */
 typedef struct {
     int64_t *words;
     float *logits;
     Number *states;
+    const Drawing *drawings;
 } Request;
 
 /* What calls return; 0 where all is well. */
@@ -105,7 +109,7 @@ Batch batch_of(const Request *request);
 /* The slot of a position of a run. */
 int64_t slot_of(const Batch *batch, long run, long position);
 
-/* Runs a batch: fills the cache, the logits, the states and, where there is room, `likeliest`. */
+/* Runs a batch: fills the cache, the logits, the states and, where there is room, `chosen`. */
 int run_batch(Decoder *decoder, const Model *model, const Batch *batch);
 
 /* Threads that a batch is worth. */

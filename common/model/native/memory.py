@@ -69,7 +69,7 @@ class Written:
 
     def __init__(self, room: Room, rows: int) -> None:
         self._room, self._rows = room, rows
-        self.likeliest: list[int] | None = None
+        self.chosen: list[int] | None = None
         """See `Output`."""
 
     @property

@@ -29,7 +29,7 @@ from common.model.native.structures import (
     Rolling,
 )
 from common.model.output import Output
-from common.model.roll import Certainty, Limit, Rolled, RollOptions
+from common.model.roll import Certainty, Drawing, Limit, Rolled, RollOptions
 from common.model.segment import Segment
 
 _FEW_ROWS = 6
@@ -107,11 +107,12 @@ class NativeModel:
         """Of the cache, by layer."""
         return dict.fromkeys(range(len(self._layers)), self._shape)
 
-    def __call__(self, segments: Sequence[Segment]) -> Output:
+    def __call__(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
         """Computes rows.
 
         Args:
             segments: At least one row; their slots are reserved and distinct.
+            drawings: How tokens after wanted rows are drawn; none where all are the likeliest.
 
         Returns:
             Of the wanted rows; logits are float32.
@@ -120,8 +121,10 @@ class NativeModel:
             IndexError: An id, position or slot there is not.
         """
         laid = self._lay_out(segments)
+        if drawings:
+            laid.request.drawings = packed(drawings)
         self._decoder.run(self._model, laid.request)
-        laid.written.likeliest = laid.words[len(laid.words) - laid.wanted :].tolist()
+        laid.written.chosen = laid.words[len(laid.words) - laid.wanted :].tolist()
         return laid.written
 
     @property
@@ -203,7 +206,7 @@ class NativeModel:
         words = array("q", (rows, len(wanted), len(tables), large))
         for part in (ids, ordered, starts, positions, tables, lengths, tails, behind, wanted):
             words.fromlist(part)
-        words.fromlist(wanted)  # to be overwritten by the likeliest tokens
+        words.fromlist(wanted)  # to be overwritten by the tokens after them
         room, written = self._rooms.take(len(wanted))
         request = Request(words.buffer_info()[0], room.logits_at, room.states_at)
         return _LaidOut(request, words, len(wanted), written)

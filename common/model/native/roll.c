@@ -266,7 +266,7 @@ int decoder_roll(Decoder *decoder, const Model *model, const Request *request, c
     Batch batch = batch_of(request);
     if (!in_range(model, &batch))
         return OUT_OF_RANGE;
-    batch.likeliest = NULL; /* they are ranked */
+    batch.chosen = NULL; /* they are ranked */
     int threads = threads_of(decoder, &batch), status[threads];
     long rows = batch.wanted_rows, count = 1, run[threads];
     Batch parts[threads];

@@ -69,6 +69,7 @@ class Request(Structure):
         ("words", c_void_p),
         ("logits", c_void_p),
         ("states", c_void_p),
+        ("drawings", c_char_p),
     )
 
 

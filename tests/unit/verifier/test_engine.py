@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from common.errors import (
     Unavailable,
 )
 from common.lookahead_sizes import LookaheadSizes
+from common.model.roll import Drawing
 from common.model.runner import Runner
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
@@ -121,10 +122,10 @@ def test_a_sequence_that_breaks_a_pass_does_not_take_others_along(roomy: Runner)
     poison = 77
     forward = roomy.forward
 
-    def picky(segments: list[Segment]) -> object:
+    def picky(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
         if any(poison in segment.ids for segment in segments):
             raise RuntimeError("boom")
-        return forward(segments)
+        return forward(segments, drawings)
 
     expected = pair.generate(_prompt(10, seed=3), 12, stop_ids=frozenset({poison}))
     with pytest.MonkeyPatch.context() as patch:
@@ -207,10 +208,10 @@ def test_admission_takes_what_it_promises(tight: Runner) -> None:
     rows = 0
     forward = tight.forward
 
-    def counting(segments: list[Segment]) -> object:
+    def counting(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
         nonlocal rows
         rows += sum(len(segment.ids) for segment in segments)
-        return forward(segments)
+        return forward(segments, drawings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tight, "forward", counting)

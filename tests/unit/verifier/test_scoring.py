@@ -1,8 +1,9 @@
-"""Which choices are the likeliest tokens as they are, and which are not."""
+"""Which choices are those of the pass, and which are not."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,10 +23,20 @@ def test_every_row_has_its_own_choice(texts: tuple[Row, ...]) -> None:
     """Where texts of several kinds share a pass, each with the same row a few times."""
     rows = [row for row in texts for _ in range(4)]
     logits = torch.randn(len(rows), 30, generator=torch.Generator().manual_seed(1))
-    output = Computed(logits, logits, logits.argmax(-1).tolist())
-    assert scoring._choices(output, rows) == sample(logits, rows).tolist()
+    known = [row._replace(params=replace(row.params, logit_bias={})) for row in rows]
+    chosen = sample(logits, known).tolist()
+    if not all(row.params.greedy for row in rows):
+        chosen[5] = -1  # not sure
+    expected = sample(logits, rows).tolist()
+    assert scoring._choices(Computed(logits, logits, chosen), rows) == expected
+    assert scoring._choices(Computed(logits, logits), rows) == expected
 
 
 def test_choices_of_greedy_texts_are_those_the_pass_tells() -> None:
     output = Computed(torch.zeros(3, 9), torch.zeros(3, 1), [4, 5, 6])
-    assert scoring._choices(output, [GREEDY] * 3) is output.likeliest
+    assert scoring._choices(output, [GREEDY] * 3) is output.chosen
+
+
+def test_a_pass_is_told_how_to_draw_where_some_row_is_drawn() -> None:
+    assert scoring._drawings([GREEDY, BIASED]) == []
+    assert scoring._drawings([GREEDY, DRAWN]) == [GREEDY.drawing, DRAWN.drawing]

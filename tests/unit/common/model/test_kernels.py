@@ -33,7 +33,7 @@ def test_rows_that_influence_each_other_are_not_served(
         pytest.skip("no compiled decoder here")
     right = NativeModel.__call__
 
-    def wrong(self: NativeModel, segments: list[Segment]) -> Output:
+    def wrong(self: NativeModel, segments: list[Segment], drawings: object) -> Output:
         output = right(self, segments)
         return Computed(output.logits + len(segments[0].ids), output.states)
 

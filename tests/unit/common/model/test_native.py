@@ -303,9 +303,41 @@ def test_a_pass_tells_the_likeliest_tokens(tmp_path: Path) -> None:
     lease = KvLease(target.pool.blocks)
     assert lease.reserve(len(ids))
     output = target.forward([Segment(ids, 0, lease.slots, wanted=[1, 5])])
-    assert output.likeliest == output.logits.argmax(-1).tolist()
+    assert output.chosen == output.logits.argmax(-1).tolist()
     output = target.forward([Segment(ids, 0, lease.slots, wanted=[])])
-    assert output.likeliest == []
+    assert output.chosen == []
+
+
+@pytest.mark.parametrize("texts", [3, 100])
+def test_a_pass_draws_the_tokens_after_its_rows(texts: int, tmp_path: Path) -> None:
+    """By one thread and by two, each for the rows of some products or, of many texts, for its
+    own; and where a draw is not sure, by torch."""
+    target = runner(tiny_models.save("llama", tmp_path), "bfloat16", most_threads=2)
+    if texts == 3:
+        target.spread(True)
+    ways = [
+        SamplingParams(),
+        SamplingParams(temperature=1.2, seed=4),
+        SamplingParams(temperature=0.8, top_p=0.9, seed=5),
+    ]
+    leases = [KvLease(target.pool.blocks) for _ in range(texts)]
+    assert all(lease.reserve(2) for lease in leases)
+    segments = [
+        Segment([text % 99, 7], 0, lease.slots, wanted=[1] if text % 5 == 4 else [0, 1])
+        for text, lease in enumerate(leases)
+    ]
+    rows = [
+        Row(ways[text % 3], 1 + at)
+        for text, segment in enumerate(segments)
+        for at in segment.wanted
+    ]
+    doubtful = next(filter(None, (_doubtful(target, [1], 0, seed) for seed in range(99))))
+    rows[2] = Row(doubtful, 1)  # the first one of the second text
+    output = target.forward(segments, [row.drawing for row in rows])
+    expected = sample(output.logits, rows).tolist()
+    assert output.chosen is not None
+    assert output.chosen[2] == -1
+    assert [*output.chosen[:2], expected[2], *output.chosen[3:]] == expected
 
 
 def test_two_pieces_of_one_text_in_one_batch(tmp_path: Path) -> None:
