@@ -39,7 +39,7 @@ INLINE void load_turned(const Number *keys, const int64_t *slots, long count, lo
 }
 
 /* Scores times a scale into weights; returns their sum. Positions before `from` are not seen. */
-static float soften(const float *scores, float scale, long from, long count, Number *weights)
+static float soften(const float *scores, float scale, long from, long count, Factor *weights)
 {
     Floats most = every(-INFINITY), sum = every(0.0f);
     Floats steps = every(scale * 1.44269504088896341f); /* a number of powers of two */
@@ -52,7 +52,7 @@ static float soften(const float *scores, float scale, long from, long count, Num
     for (long at = begin; at < count; at += LANES) {
         Lanes seen = first_lanes(count - at) & ~first_lanes(from - at);
         Floats weight = only(seen, exp2_of((load_all(scores + at) - most) * steps));
-        store_number(weights + at, ALL_LANES, weight);
+        store_factors(weights + at, ALL_LANES, weight);
         sum = sum + weight;
     }
     return sum_of(sum);
@@ -124,7 +124,8 @@ INLINE long tile_step(long last)
 /* Room for one thread's attention. */
 typedef struct {
     float *scores;   /* of queries over positions */
-    Number *weights; /* the same, softened */
+    Factor *weights; /* the same, softened */
+    Factor *factors; /* by vectors only: queries */
     Number *queries; /* by tiles only, as the two below */
     Number *values;  /* of some positions, in pairs */
     Ints *turned;    /* keys of some positions */

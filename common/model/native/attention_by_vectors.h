@@ -3,16 +3,23 @@
 #ifndef PACELINE_ATTENTION_BY_VECTORS_H
 #define PACELINE_ATTENTION_BY_VECTORS_H
 
+#include <limits.h>
+
 #include "attention.h"
 
-#define HEADS_TOGETHER (REGISTERS / 4) /* whose scores, and values, are summed together */
-
 #define GATHERED (2 * LANES) /* numbers of a value whose sums are in registers */
+
+/* Query heads of a key/value head that are worked on together: as many of them each time. */
+INLINE long heads_together(long heads)
+{
+    long times = (heads + HEADS_TOGETHER - 1) / HEADS_TOGETHER;
+    return (heads + times - 1) / times;
+}
 
 #ifdef WIDE
 
 /* Adds the weighted values of some positions to sums, one position at a time. */
-INLINE void weigh(int heads, const Number *weights, long weights_step, const Number *values,
+INLINE void weigh(int heads, const Factor *weights, long weights_step, const Number *values,
                   const int64_t *slots, long from, long count, long slot_step, long width,
                   Floats acc[HEADS_TOGETHER][2])
 {
@@ -32,7 +39,7 @@ INLINE void weigh(int heads, const Number *weights, long weights_step, const Num
 #else
 
 /* Adds the weighted values of some positions to sums, two positions at a time. */
-INLINE void weigh(int heads, const Number *weights, long weights_step, const Number *values,
+INLINE void weigh(int heads, const Factor *weights, long weights_step, const Number *values,
                   const int64_t *slots, long from, long count, long slot_step, long width,
                   Floats acc[HEADS_TOGETHER][2])
 {
@@ -45,7 +52,7 @@ INLINE void weigh(int heads, const Number *weights, long weights_step, const Num
         Pairs left = pairs_of(first), right = pairs_of(second);
 #pragma GCC unroll 8
         for (int head = 0; head < heads; head++) {
-            Pairs both = every_pair(weights + head * weights_step + at);
+            Pairs both = every_factor(weights + head * weights_step + at);
             acc[head][0] = dot_pairs(acc[head][0], left, both);
             acc[head][1] = dot_pairs(acc[head][1], right, both);
         }
@@ -55,7 +62,7 @@ INLINE void weigh(int heads, const Number *weights, long weights_step, const Num
 #endif
 
 /* Weighted sums of values for `heads` queries, two vectors wide. */
-INLINE void gather(int heads, const Number *weights, long weights_step, const float *totals,
+INLINE void gather(int heads, const Factor *weights, long weights_step, const float *totals,
                    const Number *values, const int64_t *slots, long from, long count,
                    long slot_step, Number *out, long out_step, long width)
 {
@@ -84,19 +91,24 @@ INLINE int alike(const Stretch *stretch, long one, long other, long block)
     return a == b || !memcmp(a, b, count * sizeof *a);
 }
 
-/* Scores of a block's keys with `heads` queries, or what another part of their size adds to them. */
-INLINE void score(int heads, const Pairs turned[LANES], const Number *query, long query_step,
-                  long width, float *scores, long step, int adds)
+/* Scores of the keys of some blocks with `heads` queries, or what another part of their size adds
+   to them. */
+INLINE void score(int heads, int blocks, const Pairs turned[][LANES], const Factor *query,
+                  long query_step, long width, float *scores, long step, int adds)
 {
-    Floats sums[HEADS_TOGETHER];
+    Floats sums[HEADS_TOGETHER][BLOCKS_TOGETHER];
 #pragma GCC unroll 8
     for (int head = 0; head < heads; head++)
-        sums[head] = adds ? load_all(scores + head * step) : every(0.0f);
+#pragma GCC unroll 2
+        for (int b = 0; b < blocks; b++)
+            sums[head][b] = adds ? load_all(scores + head * step + b * LANES) : every(0.0f);
 #define ADD_PAIRS(count) \
     for (int pair = 0; pair < (count); pair++) \
-        _Pragma("GCC unroll 8") for (int head = 0; head < heads; head++) \
-            sums[head] = dot_pairs(sums[head], turned[pair], \
-                                   every_pair(query + head * query_step + TOGETHER * pair));
+        _Pragma("GCC unroll 8") for (int head = 0; head < heads; head++) { \
+            Pairs both = every_factor(query + head * query_step + TOGETHER * pair); \
+            _Pragma("GCC unroll 2") for (int b = 0; b < blocks; b++) \
+                sums[head][b] = dot_pairs(sums[head][b], turned[b][pair], both); \
+        }
     if (width == NUMBERS)
 #pragma GCC unroll 16
         ADD_PAIRS(LANES)
@@ -105,49 +117,90 @@ INLINE void score(int heads, const Pairs turned[LANES], const Number *query, lon
 #undef ADD_PAIRS
 #pragma GCC unroll 8
     for (int head = 0; head < heads; head++)
-        store_all(scores + head * step, sums[head]);
+#pragma GCC unroll 2
+        for (int b = 0; b < blocks; b++)
+            store_all(scores + head * step + b * LANES, sums[head][b]);
 }
 
-/* Scores of one block of positions, for every row that sees some of it. */
-static void score_block(const Model *model, const Layer *layer, long kv_head,
-                        const Stretch *stretch, long block, const Number *queries, float *scores,
-                        long step)
+/* Scores of some blocks of positions, for every row that sees some of them; of several blocks, all.
+
+   queries: [count, heads, size], of the stretch. */
+INLINE void score_blocks(int blocks, const Model *model, const Layer *layer, long kv_head,
+                         const Stretch *stretch, long block, const Factor *queries, float *scores,
+                         long step)
 {
     long size = model->size, slot_step = model->kv_heads * 2 * size;
-    long heads = model->heads / model->kv_heads;
+    long heads = model->heads / model->kv_heads, together = heads_together(heads);
     const Number *keys = layer->cache + kv_head * 2 * size;
     for (long d = 0; d < size; d += NUMBERS) {
-        Pairs turned[LANES];
+        Pairs turned[BLOCKS_TOGETHER][LANES];
         long width = size - d < NUMBERS ? size - d : NUMBERS, held = -1;
         Halves mask = first_halves(width);
         for (long i = 0; i < stretch->count; i++) {
-            long position = stretch->positions[i];
-            if (position < block || first_seen(layer, position) >= block + LANES)
+            long position = stretch->positions[i], end = block + blocks * LANES;
+            if (position < block || first_seen(layer, position) >= end)
                 continue;
-            if (held < 0 || !alike(stretch, held, i, block)) {
+            int known = held >= 0;
+            for (int b = 0; b < blocks; b++)
+                known = known && alike(stretch, held, i, block + b * LANES);
+            for (int b = 0; b < blocks && !known; b++) {
+                long at = block + b * LANES;
                 Ints raw[LANES];
-                load_turned(keys + d, stretch->tables[i] + block, stretch->lengths[i] - block,
-                            slot_step, mask, raw);
+                load_turned(keys + d, stretch->tables[i] + at, stretch->lengths[i] - at, slot_step,
+                            mask, raw);
 #pragma GCC unroll 16
                 for (int pair = 0; pair < LANES; pair++)
-                    turned[pair] = pairs_of(raw[pair]);
+                    turned[b][pair] = pairs_of(raw[pair]);
             }
             held = i;
-            long first = stretch->rows[i] * model->heads + kv_head * heads;
-            const Number *query = queries + first * size;
+            const Factor *query = queries + i * heads * size + d;
             float *line = scores + i * heads * step + block;
-            for (long head = 0; head < heads; head += HEADS_TOGETHER)
+            for (long head = 0; head < heads; head += together)
 #define SCORE(n) \
     case n: \
-        score(n, turned, query + head * size + d, size, width, line + head * step, step, d > 0); \
+        score(n, blocks, turned, query + head * size, size, width, line + head * step, step, \
+              d > 0); \
         break;
-                switch (heads - head < HEADS_TOGETHER ? heads - head : HEADS_TOGETHER) {
-                    SCORE(1) SCORE(2) SCORE(3) SCORE(4)
-#if HEADS_TOGETHER > 4
-                    SCORE(5) SCORE(6) SCORE(7) SCORE(8)
+                switch (heads - head < together ? heads - head : together) {
+                    SCORE(1) SCORE(2) SCORE(3) SCORE(4) SCORE(5)
+#if HEADS_TOGETHER > 5
+                    SCORE(6) SCORE(7) SCORE(8)
 #endif
                 }
 #undef SCORE
+        }
+    }
+}
+
+/* Scores of all positions that rows see. */
+static void score_all(const Model *model, const Layer *layer, long kv_head, const Stretch *stretch,
+                      const Factor *queries, float *scores, long step)
+{
+    long nearest, last, common = LONG_MAX; /* common: positions that none of them is before */
+    extent(layer, stretch, &nearest, &last);
+    for (long i = 0; i < stretch->count; i++)
+        common = stretch->positions[i] < common ? stretch->positions[i] + 1 : common;
+    for (long block = nearest / LANES * LANES; block <= last;)
+        if (block + BLOCKS_TOGETHER * LANES <= common) {
+            score_blocks(BLOCKS_TOGETHER, model, layer, kv_head, stretch, block, queries, scores,
+                         step);
+            block += BLOCKS_TOGETHER * LANES;
+        } else {
+            score_blocks(1, model, layer, kv_head, stretch, block, queries, scores, step);
+            block += LANES;
+        }
+}
+
+/* The queries of a stretch for one key/value head, side by side: [count, heads, size]. */
+static void lay_queries(const Model *model, long kv_head, const Stretch *stretch,
+                        const Number *queries, Factor *to)
+{
+    long size = model->heads / model->kv_heads * model->size;
+    for (long i = 0; i < stretch->count; i++, to += size) {
+        const Number *from = queries + stretch->rows[i] * model->heads * model->size;
+        for (long at = 0; at < size; at += LANES) {
+            Lanes mask = first_lanes(size - at);
+            store_factors(to + at, mask, load_number(from + kv_head * size + at, mask));
         }
     }
 }
@@ -163,20 +216,20 @@ static void attend_by_vectors(const Model *model, const Layer *layer, long kv_he
     long heads = model->heads / model->kv_heads, first_head = kv_head * heads;
     const Number *values = layer->cache + kv_head * 2 * size + size;
     float *scores = desk->scores;
-    Number *weights = desk->weights;
-    long nearest, last;
+    Factor *weights = desk->weights;
+    long together = heads_together(heads), nearest, last;
     extent(layer, stretch, &nearest, &last);
     long step = (last / LANES + 1) * LANES;
     if (kv_head == 0)
         fetch(model, layer, stretch, 1);
-    for (long block = nearest / LANES * LANES; block <= last; block += LANES)
-        score_block(model, layer, kv_head, stretch, block, queries, scores, step);
+    lay_queries(model, kv_head, stretch, queries, desk->factors);
+    score_all(model, layer, kv_head, stretch, desk->factors, scores, step);
     for (long i = 0; i < stretch->count; i++) {
         long seen = stretch->positions[i] + 1, from = first_seen(layer, stretch->positions[i]);
-        for (long first = 0; first < heads; first += HEADS_TOGETHER) {
-            int together = heads - first < HEADS_TOGETHER ? heads - first : HEADS_TOGETHER;
+        for (long first = 0; first < heads; first += together) {
+            int some = heads - first < together ? heads - first : together;
             float totals[HEADS_TOGETHER];
-            for (int head = 0; head < together; head++)
+            for (int head = 0; head < some; head++)
                 totals[head] = soften(scores + (i * heads + first + head) * step, model->scale,
                                       from, seen, weights + head * step);
             Number *to = out + stretch->rows[i] * out_step + (first_head + first) * size;
@@ -186,10 +239,10 @@ static void attend_by_vectors(const Model *model, const Layer *layer, long kv_he
         gather(n, weights, step, totals, values + d, stretch->tables[i], from, seen, slot_step, \
                to + d, size, size - d); \
         break;
-                switch (together) {
-                    GATHER(1) GATHER(2) GATHER(3) GATHER(4)
-#if HEADS_TOGETHER > 4
-                    GATHER(5) GATHER(6) GATHER(7) GATHER(8)
+                switch (some) {
+                    GATHER(1) GATHER(2) GATHER(3) GATHER(4) GATHER(5)
+#if HEADS_TOGETHER > 5
+                    GATHER(6) GATHER(7) GATHER(8)
 #endif
                 }
 #undef GATHER

@@ -13,6 +13,8 @@
 /* Rows up to which memory is asked once for a line: any number. */
 #define ASKED_ONCE (SUMS_AT_ONCE / SUMS_A_ROW)
 #define SLICE 2         /* vectors of a group's weights that lie side by side: a line */
+#define HEADS_TOGETHER 5  /* whose scores, and values, are summed together */
+#define BLOCKS_TOGETHER 2 /* of keys, that queries are multiplied with at once */
 
 typedef __m256 Floats;
 typedef __m256i Ints;
@@ -279,15 +281,20 @@ INLINE Floats load_number(const bf16 *from, Lanes mask)
     return as_floats(_mm256_slli_epi32(_mm256_cvtepu16_epi32(numbers), 16));
 }
 
-/* Rounds to the nearest, of two the even. */
-INLINE void store_number(bf16 *to, Lanes mask, Floats x)
+/* bfloat16 in the lower half of each lane: the nearest, of two the even. */
+INLINE Ints rounded_halves(Floats x)
 {
     Ints bits = as_ints(x), upper = _mm256_srli_epi32(bits, 16);
     Ints last = _mm256_and_si256(upper, every_int(1));
     Ints rounded = _mm256_add_epi32(_mm256_add_epi32(bits, every_int(0x7fff)), last);
     Ints quiet = _mm256_or_si256(upper, every_int(0x40));
     Ints nan = as_ints(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    rounded = _mm256_blendv_epi8(_mm256_srli_epi32(rounded, 16), quiet, nan);
+    return _mm256_blendv_epi8(_mm256_srli_epi32(rounded, 16), quiet, nan);
+}
+
+INLINE void store_number(bf16 *to, Lanes mask, Floats x)
+{
+    Ints rounded = rounded_halves(x);
     Ints packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
     bf16 some[LANES];
     _mm_storeu_si128((__m128i *)(mask == ALL_LANES ? to : some), _mm256_castsi256_si128(packed));
@@ -305,10 +312,17 @@ INLINE Pairs pairs_of(Ints x)
     return (Pairs){as_floats(_mm256_slli_epi32(x, 16)), as_floats(upper_halves(x))};
 }
 
-/* The pair at an address, in every lane. */
-INLINE Pairs every_pair(const bf16 *from)
+/* What each is multiplied by a whole vector: numbers that are widened once. */
+typedef float Factor;
+
+INLINE void store_factors(Factor *to, Lanes mask, Floats x)
 {
-    return pairs_of(every_int(*(const int32_t *)from));
+    store(to, mask, as_floats(_mm256_slli_epi32(rounded_halves(x), 16)));
+}
+
+INLINE Pairs every_factor(const Factor *from)
+{
+    return (Pairs){every(from[0]), every(from[1])};
 }
 
 /* acc + a . b, lane by lane over pairs of bfloat16. */

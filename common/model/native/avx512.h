@@ -9,6 +9,8 @@
 #define SUMS_A_ROW 4    /* at the least: fewer would have inputs fetched more often */
 #define ASKED_ONCE 2    /* rows up to which memory takes the time, and is asked once for a line */
 #define SLICE 4         /* vectors of a group's weights that lie side by side: all of a block */
+#define HEADS_TOGETHER 8  /* whose scores, and values, are summed together */
+#define BLOCKS_TOGETHER 1 /* of keys, that queries are multiplied with at once */
 
 typedef __m512 Floats;
 typedef __m512i Ints;
@@ -256,8 +258,15 @@ INLINE Pairs pairs_of(Ints x)
     return x;
 }
 
-/* The pair at an address, in every lane. */
-INLINE Pairs every_pair(const bf16 *from)
+/* What each is multiplied by a whole vector. */
+typedef bf16 Factor;
+
+INLINE void store_factors(Factor *to, Lanes mask, Floats x)
+{
+    store_number(to, mask, x);
+}
+
+INLINE Pairs every_factor(const Factor *from)
 {
     return _mm512_set1_epi32(*(const int32_t *)from);
 }

@@ -411,8 +411,10 @@ static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, ch
     long queries = (ROWS_TOGETHER * heads + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     long step = tile_step(longest);
     Desk found = {.scores = taken(room, used, queries * step * sizeof(float))};
-    found.weights = taken(room, used, larger(queries, HEADS_TOGETHER) * step * sizeof(Number));
-    if (tiled) {
+    found.weights = taken(room, used, larger(queries, HEADS_TOGETHER) * step * sizeof(Factor));
+    if (!tiled)
+        found.factors = taken(room, used, ROWS_TOGETHER * heads * model->size * sizeof(Factor));
+    else {
         found.queries = taken(room, used, queries * spans * SPAN * sizeof(Number));
         found.values = taken(room, used, step / SPAN * SPAN_VALUES * sizeof(Number));
         found.turned = taken(room, used, spans * LANES * sizeof *found.turned);

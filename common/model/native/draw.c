@@ -204,8 +204,8 @@ static double weight_before(const float *x, const float *weights, long size, flo
     return all;
 }
 
-/* The likeliest tokens, where there is no noise; whether all logits are numbers, and the best one is
-   finite. */
+/* The likeliest tokens, where there is no noise; whether all logits are numbers, and the best one
+   is finite. */
 static int choose(const float *logits, long size, long best, int64_t *ids, double *scores)
 {
     if (count_from(logits, size, -INFINITY) < size)

@@ -32,8 +32,15 @@ INLINE Pairs pairs_of(Ints x)
     return as_floats(x);
 }
 
-/* The number at an address, in every lane. */
-INLINE Pairs every_pair(const float *from)
+/* What each is multiplied by a whole vector. */
+typedef float Factor;
+
+INLINE void store_factors(Factor *to, Lanes mask, Floats x)
+{
+    store(to, mask, x);
+}
+
+INLINE Pairs every_factor(const Factor *from)
 {
     return every(*from);
 }
