@@ -110,5 +110,7 @@ def _in_one_call(runner: Runner) -> float:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 6:
+        sys.exit("usage: python -m bench.step_times MODEL DTYPE THREADS DEVICE MOST_THREADS")
     sys.stdout = sys.stderr  # libraries print where they like
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))
