@@ -68,6 +68,7 @@ def _choices(output: Output, rows: list[Row]) -> list[int]:
         return chosen
     open_ = [i for i, row in enumerate(rows) if chosen[i] < 0 or row.params.adjusts]
     if open_:
+        chosen = [*chosen]
         found = sample(output.logits[open_], [rows[i] for i in open_]).tolist()
         for i, token in zip(open_, found, strict=True):
             chosen[i] = token

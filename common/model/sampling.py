@@ -16,6 +16,7 @@ The noise is `common.model.noise`'s; what is done with the ids is the acceptance
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -76,7 +77,7 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     if draws is not None and rows:
         return _drawn(draws, logits, rows, 1)[0][:, 0]
     adjusted = adjust(logits, rows)
-    if not rows or not _compiled_for(logits):
+    if not _compiled_for(logits) or all(row.params.greedy for row in rows):
         return _sample(adjusted, rows)
     best, _ = draw(adjusted.contiguous(), [row.drawing for row in rows], 2)
     chosen = best[:, 0]
@@ -231,9 +232,15 @@ def _rank(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
 
 
 def _rank_scores(scores: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
-    best = scores.sort(descending=True, stable=True)  # of equal ones the lowest first
-    ids, values = best.indices[:, :count], best.values[:, :count].double()
-    return [*map(Ranked, ids.tolist(), (values[:, :1] - values).tolist())]
+    bars = scores.topk(min(count, scores.shape[1])).values[:, -1]
+    ranked = []
+    for line, bar in zip(scores, bars, strict=True):
+        ids = (~(line < bar)).nonzero()[:, 0]
+        best = line[ids].double().sort(descending=True, stable=True)  # of equal ones the lowest
+        known = min(count, max(int((best.values > -math.inf).sum()), 1))
+        behind = best.values[0] - best.values[:known]
+        ranked.append(Ranked(ids[best.indices[:known]].tolist(), behind.tolist()))
+    return ranked
 
 
 def _rank_all(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:

@@ -122,7 +122,8 @@ INLINE void score(int heads, int blocks, const Pairs turned[][LANES], const Fact
             store_all(scores + head * step + b * LANES, sums[head][b]);
 }
 
-/* Scores of some blocks of positions, for every row that sees some of them; of several blocks, all.
+/* Scores of some blocks of positions, for every row that sees some of them; of several blocks only
+   where no row ends before the last position.
 
    queries: [count, heads, size], of the stretch. */
 INLINE void score_blocks(int blocks, const Model *model, const Layer *layer, long kv_head,
@@ -176,12 +177,13 @@ INLINE void score_blocks(int blocks, const Model *model, const Layer *layer, lon
 static void score_all(const Model *model, const Layer *layer, long kv_head, const Stretch *stretch,
                       const Factor *queries, float *scores, long step)
 {
-    long nearest, last, common = LONG_MAX; /* common: positions that none of them is before */
+    /* Positions that no row ends before: past the ends of tables `alike` has nothing to compare. */
+    long common = LONG_MAX, nearest, last;
     extent(layer, stretch, &nearest, &last);
     for (long i = 0; i < stretch->count; i++)
         common = stretch->positions[i] < common ? stretch->positions[i] + 1 : common;
     for (long block = nearest / LANES * LANES; block <= last;)
-        if (block + BLOCKS_TOGETHER * LANES <= common) {
+        if (BLOCKS_TOGETHER > 1 && block + BLOCKS_TOGETHER * LANES <= common) {
             score_blocks(BLOCKS_TOGETHER, model, layer, kv_head, stretch, block, queries, scores,
                          step);
             block += BLOCKS_TOGETHER * LANES;

@@ -312,7 +312,7 @@ INLINE Pairs pairs_of(Ints x)
     return (Pairs){as_floats(_mm256_slli_epi32(x, 16)), as_floats(upper_halves(x))};
 }
 
-/* What each is multiplied by a whole vector: numbers that are widened once. */
+/* Numbers by which whole vectors are multiplied, one after another: widened once. */
 typedef float Factor;
 
 INLINE void store_factors(Factor *to, Lanes mask, Floats x)
@@ -320,6 +320,7 @@ INLINE void store_factors(Factor *to, Lanes mask, Floats x)
     store(to, mask, as_floats(_mm256_slli_epi32(rounded_halves(x), 16)));
 }
 
+/* The pair of factors at an address, in every lane. */
 INLINE Pairs every_factor(const Factor *from)
 {
     return (Pairs){every(from[0]), every(from[1])};

@@ -258,7 +258,7 @@ INLINE Pairs pairs_of(Ints x)
     return x;
 }
 
-/* What each is multiplied by a whole vector. */
+/* Numbers by which whole vectors are multiplied, one after another. */
 typedef bf16 Factor;
 
 INLINE void store_factors(Factor *to, Lanes mask, Floats x)
@@ -266,6 +266,7 @@ INLINE void store_factors(Factor *to, Lanes mask, Floats x)
     store_number(to, mask, x);
 }
 
+/* The pair of factors at an address, in every lane. */
 INLINE Pairs every_factor(const Factor *from)
 {
     return _mm512_set1_epi32(*(const int32_t *)from);

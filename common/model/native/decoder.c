@@ -412,12 +412,12 @@ static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, ch
     long step = tile_step(longest);
     Desk found = {.scores = taken(room, used, queries * step * sizeof(float))};
     found.weights = taken(room, used, larger(queries, HEADS_TOGETHER) * step * sizeof(Factor));
-    if (!tiled)
-        found.factors = taken(room, used, ROWS_TOGETHER * heads * model->size * sizeof(Factor));
-    else {
+    if (tiled) {
         found.queries = taken(room, used, queries * spans * SPAN * sizeof(Number));
         found.values = taken(room, used, step / SPAN * SPAN_VALUES * sizeof(Number));
         found.turned = taken(room, used, spans * LANES * sizeof *found.turned);
+    } else {
+        found.factors = taken(room, used, ROWS_TOGETHER * heads * model->size * sizeof(Factor));
     }
     if (room)
         *desk = found;

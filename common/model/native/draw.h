@@ -16,8 +16,8 @@ typedef struct {
    ones the lower; a score is the logit over the temperature, and noise; at a temperature of 0 the
    logit.
 
-   Where what was summed or is nearly equal here may be otherwise there, or logits are not
-   finite, the row's first id is -1, and others mean nothing.
+   Where what was summed or is nearly equal here may be otherwise there, or at a temperature of 0 a
+   logit is no number, the row's first id is -1, and others mean nothing.
 
    logits: [rows, size]; ids, scores: [rows, best], of the former -1 where no more survive; room:
    [2 * size]. */

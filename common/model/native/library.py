@@ -162,7 +162,8 @@ def draw(logits: Tensor, drawings: Sequence[Drawing], best: int) -> tuple[np.nda
 
     Returns:
         Ids, the choice first, -1 where no more survive the warpers; the first where bits that this
-        does not have in common with torch would decide. And their scores. # [N, best] each
+        does not have in common with torch would decide, as of the two best scores if they are
+        nearly equal: so two are to be told at least. And their scores. # [N, best] each
     """
     size, rows = logits.shape[1], len(drawings)
     ids, scores = np.empty((rows, best), dtype=np.int64), np.empty((rows, best))

@@ -121,6 +121,7 @@ class NativeModel:
             IndexError: An id, position or slot there is not.
         """
         laid = self._lay_out(segments)
+        assert len(drawings) in (0, laid.wanted)
         if drawings:
             laid.request.drawings = packed(drawings)
         self._decoder.run(self._model, laid.request)

@@ -32,7 +32,7 @@ INLINE Pairs pairs_of(Ints x)
     return as_floats(x);
 }
 
-/* What each is multiplied by a whole vector. */
+/* Numbers by which whole vectors are multiplied, one after another. */
 typedef float Factor;
 
 INLINE void store_factors(Factor *to, Lanes mask, Floats x)
@@ -40,6 +40,7 @@ INLINE void store_factors(Factor *to, Lanes mask, Floats x)
     store(to, mask, x);
 }
 
+/* The factor at an address, in every lane. */
 INLINE Pairs every_factor(const Factor *from)
 {
     return every(*from);

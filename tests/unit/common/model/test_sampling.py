@@ -178,12 +178,16 @@ def test_ranks_are_of_warped_logits_and_noise(rows, seed, count):
         assert values[-1] >= rest.max().item()
 
 
-def test_of_equal_ones_the_lowest_is_the_choice():
-    logits = torch.tensor([[1.0, 3.0, 3.0, 0.0, 3.0]])
-    [ranked] = rank(logits, [Row(params=SamplingParams(), position=0)], 3)
-    assert ranked.ids[0] == 1
-    assert sorted(ranked.ids) == [1, 2, 4]
-    assert list(ranked.behind) == [0.0, 0.0, 0.0]
+@pytest.mark.parametrize("compiled", [True, False])
+def test_ranks_begin_with_the_lowest_of_equal_ones(compiled, monkeypatch):
+    """And end before what cannot be chosen."""
+    if not compiled:
+        monkeypatch.setattr(sampling, "instructions", str)
+    greedy = [Row(params=SamplingParams(), position=0)]
+    [ranked] = rank(torch.tensor([[1.0, 3.0, 3.0, 0.0, 3.0]]), greedy, 2)
+    assert ranked == ([1, 2], [0.0, 0.0])
+    [ranked] = rank(torch.tensor([[1.0, -math.inf, 0.5, -math.inf]]), greedy, 3)
+    assert ranked == ([0, 2], [0.0, 0.5])
 
 
 @settings(max_examples=40)
