@@ -205,11 +205,11 @@ static double weight_before(const float *x, const float *weights, long size, flo
 }
 
 /* The likeliest tokens, where there is no noise; whether all logits are numbers. */
-static int choose(const float *logits, long size, long best, int64_t *ids, double *scores)
+static int without_noise(const float *logits, long size, long best, int64_t *ids, double *scores)
 {
-    if (count_from(logits, size, -INFINITY) < size)
-        return 0;
     long possible = count_from(logits, size, -FLT_MAX);
+    if (possible < size && count_from(logits, size, -INFINITY) < size)
+        return 0;
     pick(logits, size, best, ids);
     for (long i = 0; i < best; i++) {
         if (i >= possible)
@@ -223,7 +223,7 @@ int draw(const float *logits, long size, const Drawing *how, long best, int64_t 
          double *scores, float *room)
 {
     if (how->temperature <= 0)
-        return choose(logits, size, best, ids, scores);
+        return without_noise(logits, size, best, ids, scores);
     float *x = room, *weights = room + size;
     int whole = how->top_p >= 1;
     double total = 0;
