@@ -2,15 +2,15 @@
 
 #include <stdlib.h>
 
+#include "vector.h"
+
 /* The largest part may have up to so much more than its share: else all threads are done sooner if
    they share every product. */
 #define UNEVEN 7
 #define UNEVEN_OF 6
 
-/* Rows from which on computing a part takes longer than reading weights: from a cache, and from
-   memory, which threads share. */
+/* Rows from which on computing a part takes longer than reading weights from a cache. */
 #define CACHED_ROWS 3
-#define ENOUGH_ROWS 32
 
 /* Whether a run reads what another writes.
 
@@ -112,7 +112,8 @@ static long weight_bytes(const Model *model)
 static int pays(const Model *model, const Batch *batch, const Batch *parts, long count,
                 int64_t shared_cache)
 {
-    long enough = weight_bytes(model) <= shared_cache ? CACHED_ROWS : ENOUGH_ROWS;
+    int cached = weight_bytes(model) <= shared_cache;
+    long enough = cached ? CACHED_ROWS : MEMORY_ROWS * count; /* memory brings each part its own */
     for (long i = 0; i < count; i++)
         if (parts[i].rows < enough || parts[i].rows * count * UNEVEN_OF > batch->rows * UNEVEN)
             return 0;

@@ -13,6 +13,7 @@
 /* Rows up to which memory is asked once for a line: any number. */
 #define ASKED_ONCE (SUMS_AT_ONCE / SUMS_A_ROW)
 #define SLICE 2         /* vectors of a group's weights that lie side by side: a line */
+#define MEMORY_ROWS 6   /* that take as long to compute as memory takes to bring all weights once */
 #define HEADS_TOGETHER 5  /* whose scores, and values, are summed together */
 #define BLOCKS_TOGETHER 2 /* of keys, that queries are multiplied with at once */
 

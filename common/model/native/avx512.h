@@ -9,6 +9,7 @@
 #define SUMS_A_ROW 4    /* at the least: fewer would have inputs fetched more often */
 #define ASKED_ONCE 2    /* rows up to which memory takes the time, and is asked once for a line */
 #define SLICE 4         /* vectors of a group's weights that lie side by side: all of a block */
+#define MEMORY_ROWS 16  /* that take as long to compute as memory takes to bring all weights once */
 #define HEADS_TOGETHER 8  /* whose scores, and values, are summed together */
 #define BLOCKS_TOGETHER 1 /* of keys, that queries are multiplied with at once */
 

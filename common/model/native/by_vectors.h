@@ -10,10 +10,9 @@
 #define FAR_AHEAD 131072 /* bytes by which weights come into the second cache, */
 #define NEAR_AHEAD 4096  /* and from there into the first */
 
-/* Vectors of a block whose sums, of so many rows, are in registers. Four of three rows would take
-   all of twelve, and the compiler then wants one more. */
+/* Vectors of a block whose sums, of so many rows, are in registers. */
 #define AT_ONCE(rows) \
-    (VECTORS * (rows) <= SUMS_AT_ONCE ? VECTORS : 4 * (rows) < SUMS_AT_ONCE ? 4 : 2)
+    (VECTORS * (rows) <= SUMS_AT_ONCE ? VECTORS : 4 * (rows) <= SUMS_AT_ONCE ? 4 : 2)
 
 /* A block lies in memory as slices of its outputs, each of which has all groups, so that those read
    by themselves are read in order: every second line, or every fourth, comes half as fast. */
@@ -92,8 +91,9 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
     if (beside && soon > groups)
         soon = groups;
     const char *tile = (const char *)rows->x + row * rows->step;
-    /* Whether sums leave no register for inputs beside all weights. */
-    int full = SIDES == 1 && count * vectors + vectors >= REGISTERS;
+    /* Whether sums leave no register for inputs beside all weights, which with sides are in
+       registers one by one where there are more of them than rows. */
+    int full = (SIDES == 1 || count > 1) && count * vectors + vectors >= REGISTERS;
     int at_a_time = full ? vectors / 2 : vectors;
     Ints acc[MOST_ROWS][VECTORS];
 #pragma GCC unroll 8
@@ -123,19 +123,18 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
             put(narrow, acc[i][v], product, first + v * LANES, rows, row + i, y, y_step, adds);
 }
 
-/* The same for all vectors of a block. */
-typedef void Tile(const Product *product, long block, const Rows *rows, long row, float *y,
-                  long y_step, int adds);
+/* The same for as many vectors of a block as are computed at once. */
+typedef void Tile(const Product *product, long block, int from, const Rows *rows, long row,
+                  float *y, long y_step, int adds);
 
 /* By numbers of rows, each with registers of its own: what is inlined into one function has rows'
    addresses in vectors, and they come from there by the ports that multiply. */
 #define TILE(narrow, n) \
     static __attribute__((noinline)) void tile_##narrow##_##n( \
-        const Product *product, long block, const Rows *rows, long row, float *y, long y_step, \
-        int adds) \
+        const Product *product, long block, int from, const Rows *rows, long row, float *y, \
+        long y_step, int adds) \
     { \
-        _Pragma("GCC unroll 4") for (int from = 0; from < VECTORS; from += AT_ONCE(n)) \
-            some(narrow, n, AT_ONCE(n), from, product, block, rows, row, y, y_step, adds); \
+        some(narrow, n, AT_ONCE(n), from, product, block, rows, row, y, y_step, adds); \
     }
 #define TILES(n) TILE(0, n) TILE(1, n)
 TILES(1) TILES(2) TILES(3) TILES(4) TILES(5)
@@ -157,16 +156,23 @@ static Tile *const TILES_OF[2][MOST_ROWS] = {ALL(0), ALL(1)};
 #undef MANY
 #undef ALL
 
-/* The same of any number of rows, and one part of the outputs out of so many. */
+/* The same of any number of rows, and one part of the outputs out of so many. Where a block takes
+   several steps a part may end within it: of few blocks one more is much, and all wait for whom it
+   falls to. */
 static void multiply_by_vectors(int narrow, const Product *product, long count, const Rows *rows,
                                 float *y, long y_step, int adds, int part, int parts)
 {
-    long blocks = (product->out + BLOCK - 1) / BLOCK;
-    long tiles = row_tiles(count);
-    for (long block = blocks * part / parts; block < blocks * (part + 1) / parts; block++)
-        for (long t = 0; t < tiles; t++) {
-            long row = count * t / tiles, end = count * (t + 1) / tiles;
-            TILES_OF[narrow][end - row - 1](product, block, rows, row, y, y_step, adds);
+    if (!count)
+        return;
+    long tiles = row_tiles(count), step = AT_ONCE(count / tiles);
+    long steps = (product->out + step * LANES - 1) / (step * LANES);
+    long at = steps * part / parts * step, end = steps * (part + 1) / parts * step;
+    for (; at < end; at += step)
+        for (long row = 0, next, t = 1; row < count; row = next, t++) {
+            next = count * t / tiles;
+            Tile *tile = TILES_OF[narrow][next - row - 1];
+            for (long from = at; from < at + step; from += AT_ONCE(next - row))
+                tile(product, at / VECTORS, from % VECTORS, rows, row, y, y_step, adds);
         }
 }
 

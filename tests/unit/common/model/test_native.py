@@ -259,10 +259,14 @@ def test_a_roll_goes_no_further_than_its_draws_are_sure(depth: int, tmp_path: Pa
         assert known == [depth, 5]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("threads", [2, 3])
-def test_parts_of_a_roll_are_as_the_whole(seed: int, threads: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared_cache", [0, 1 << 30], ids=["memory", "cached"])
+def test_parts_of_a_roll_are_as_the_whole(
+    shared_cache: int, seed: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Texts that threads roll apart; of the rows of each some end early, in every way."""
+    monkeypatch.setattr("common.model.native.library._shared_cache", lambda: shared_cache)
     directory = tiny_models.save("llama", tmp_path)
     draw, levels, rows = random.Random(seed), 5, random.Random(seed).randint(96, 110)
     ids = [draw.randrange(99) for _ in range(rows)]
