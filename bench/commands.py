@@ -22,9 +22,13 @@ from launcher.commands import (
     Device,
     DeviceOption,
     Draft,
+    DraftQuantize,
+    DraftQuantizeOption,
     DType,
     DTypeOption,
     Medusa,
+    Quantize,
+    QuantizeOption,
     Target,
     Threads,
     ending_well,
@@ -76,6 +80,8 @@ def bench(
     draft: Draft = None,
     medusa: Medusa = None,
     dtype: DTypeOption = DType.AUTO,
+    quantize: QuantizeOption = Quantize.NONE,
+    draft_quantize: DraftQuantizeOption = DraftQuantize.AUTO,
     device: DeviceOption = Device.AUTO,
     threads: Threads = 0,
     full: Annotated[
@@ -125,11 +131,16 @@ def bench(
     console = Console(quiet=as_json)
     if not console.is_terminal:
         console.width = WIDE
+    whole = quantize is Quantize.NONE and draft_quantize in (DraftQuantize.AUTO, DraftQuantize.NONE)
+    if show_roofline and not whole:
+        raise typer.BadParameter("--roofline is of weights as they are stored, not of rounded ones")
     profile = FULL if full else SHORT
     with ending_well(interrupted=130):
         settings = Settings(
             models=models.choose(target, draft, medusa),
             dtype=dtype.value,
+            quantize=quantize.value,
+            draft_quantize=draft_quantize.value,
             device=device.value,
             threads=threads,
             repetitions=repetitions,

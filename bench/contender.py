@@ -58,6 +58,12 @@ class Loading:
     dtype: str = "auto"
     """torch dtype of the weights, or auto."""
 
+    quantize: str = "none"
+    """What the target's weights are rounded to: none, int8, int4."""
+
+    draft_quantize: str = "none"
+    """What those of the model that guesses are."""
+
     device: str = "auto"
     """torch device, or auto."""
 

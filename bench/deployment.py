@@ -24,7 +24,13 @@ IN_LOCKSTEP = {"PACELINE_VERIFIER_ENGINE__DRAFT_FANOUT": "0"}
 
 def options(settings: Settings) -> WorkerOptions:
     """Return what both models' processes are told."""
-    return WorkerOptions(dtype=settings.dtype, device=settings.device, threads=settings.threads)
+    return WorkerOptions(
+        dtype=settings.dtype,
+        quantize=settings.quantize,
+        draft_quantize=settings.draft_quantize,
+        device=settings.device,
+        threads=settings.threads,
+    )
 
 
 def offered(client: Client) -> tuple[str, ...]:

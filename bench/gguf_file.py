@@ -1,4 +1,4 @@
-"""A model directory as the GGUF file that llama.cpp reads: the same weights, none rounded."""
+"""A model directory as the GGUF file that llama.cpp reads: the same weights, rounded if asked."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ from common.errors import StartupError
 _ARCHITECTURES = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
 """By `model_type`; what the `gguf` package calls them."""
 
+_SCALED_TOGETHER = 32
+"""Inputs that have one scale in Q8_0."""
+
 _ENDS = ("eos", "eot", "eom")
 """What llama.cpp calls tokens that end a text."""
 
 
-def write(model: Path, dtype: str, path: Path) -> None:
+def write(model: Path, dtype: str, path: Path, *, quantize: str = "none") -> None:
     """Write a model.
 
     Args:
         model: A directory in Hugging Face form.
-        dtype: torch dtype of the matrices, or auto for that of the file.
+        dtype: torch dtype of matrices that are not rounded, or auto for that of the file.
         path: The file to write.
+        quantize: What matrices are rounded to: none, or int8, which llama.cpp calls Q8_0 and which
+            has a scale for 32 inputs of an output.
 
     Raises:
-        StartupError: It is a model that this does not know.
+        StartupError: It is a model that this does not know, or cannot round.
     """
     config = AutoConfig.from_pretrained(model, local_files_only=True)
     kind = config.model_type
@@ -68,8 +73,17 @@ def write(model: Path, dtype: str, path: Path) -> None:
         short = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if short is None:
             raise StartupError(f"{model.name}: {name} has no name in llama.cpp")
-        wide = weight.ndim == 1 or dtype == "float32"  # llama.cpp takes norms and biases so alone
-        _add_tensor(writer, short, weight.float() if wide else _typed(weight, dtype))
+        if weight.ndim == 1:  # norms and biases, which llama.cpp takes so alone
+            _add_tensor(writer, short, weight.float())
+        elif quantize == "int8":
+            if weight.shape[1] % _SCALED_TOGETHER:
+                raise StartupError(
+                    f"{model.name}: {name} has {weight.shape[1]} inputs; llama.cpp rounds "
+                    f"multiples of {_SCALED_TOGETHER}"
+                )
+            _add_rounded(writer, short, weight)
+        else:
+            _add_tensor(writer, short, _typed(weight, dtype))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -103,6 +117,11 @@ def _add_tensor(writer: Any, name: str, weight: Tensor) -> None:
         writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
     else:
         writer.add_tensor(name, weight.numpy())
+
+
+def _add_rounded(writer: Any, name: str, weight: Tensor) -> None:
+    rounded = gguf.quants.quantize(weight.float().numpy(), gguf.GGMLQuantizationType.Q8_0)
+    writer.add_tensor(name, rounded, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
 
 
 def _ends(model: Path, config: Any) -> list[int]:

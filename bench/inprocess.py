@@ -30,6 +30,7 @@ class InProcess:
         loaded = load(
             loading.target,
             dtype=loading.dtype,  # type: ignore[arg-type]
+            quantize=loading.quantize,  # type: ignore[arg-type]
             device=loading.device,
             most_threads=loading.threads,
         )

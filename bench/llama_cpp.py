@@ -1,5 +1,7 @@
 """llama.cpp's server as a contender: the same weights on the same cores, by its own speculation.
 
+Where weights are rounded, they are by its own format of 8 bits.
+
 The program is the user's own, such as `llama-server` built with `cmake -DGGML_NATIVE=ON`. What is
 measured is what it says itself: tokens after the first, and the time from the first to the last
 inside the server, so that HTTP costs it nothing.
@@ -111,7 +113,7 @@ class LlamaServer:
     def _started(self, loading: Loading) -> subprocess.Popen[bytes]:
         threads, texts = str(loading.threads), loading.at_once
         context = texts * SHARE_TOKENS if texts > 1 else CONTEXT_TOKENS
-        target = self._written("target", loading.target, loading)
+        target = self._written("target", loading.target, loading.quantize)
         speculation = self._speculation(loading, threads)
         (self._port,) = free_ports(1)  # last: others get ports while models are written
         command = [
@@ -131,10 +133,10 @@ class LlamaServer:
         """Flags of the server that have it guess."""
         return ()
 
-    def _written(self, role: str, model: str, loading: Loading) -> str:
+    def _written(self, role: str, model: str, quantize: str) -> str:
         """A model as a file of the server's."""
         path = self._file(f"{role}.gguf")
-        gguf_file.write(Path(model), loading.dtype, Path(path))
+        gguf_file.write(Path(model), self._loading.dtype, Path(path), quantize=quantize)
         return path
 
     def _file(self, name: str) -> str:
@@ -179,7 +181,7 @@ class LlamaDrafting(LlamaServer):
         """Flags of the server that have it guess."""
         if loading.draft is None:
             raise StartupError("llama.cpp's drafting needs a draft model")
-        draft = self._written("draft", loading.draft, loading)
+        draft = self._written("draft", loading.draft, loading.draft_quantize)
         return (
             *("--spec-type", "draft-simple", "--model-draft", draft, "--threads-draft", threads),
             *(("--device-draft", "none") if loading.device == "cpu" else ()),

@@ -18,6 +18,7 @@ from bench.settings import (
     LLAMA_PEERS,
     PEERS,
     PLAIN,
+    ROUNDING_PEERS,
     VLLM_PEERS,
     Settings,
     at_once,
@@ -107,6 +108,13 @@ def lacks(peer: str, settings: Settings) -> str:
     """Return why a peer cannot be run; nothing where it can."""
     if peer in DRAFTING_PEERS and settings.models.draft is None:
         return "there is no draft model"
+    rounded = {settings.quantize}
+    if peer in DRAFTING_PEERS:
+        rounded.add(drafts_rounded(settings))
+    if peer not in ROUNDING_PEERS and rounded != {"none"}:
+        return "its weights stay as they are stored: leave --quantize and --draft-quantize out"
+    if peer in LLAMA_PEERS and "int4" in rounded:
+        return "the bench has it round weights to int8 alone"
     if peer in LLAMA_PEERS and shutil.which(settings.llama_server) is None:
         return f"no program {settings.llama_server}; install llama.cpp, or name its server's path"
     if peer in LLAMA_PEERS and find_spec("gguf") is None:
@@ -117,6 +125,11 @@ def lacks(peer: str, settings: Settings) -> str:
             "of its own, or name its program's path"
         )
     return ""
+
+
+def drafts_rounded(settings: Settings) -> str:
+    """Return what peers' draft models are rounded to: as the target, where ours is to find out."""
+    return settings.quantize if settings.draft_quantize == "auto" else settings.draft_quantize
 
 
 def choose(asked: Sequence[str], offered: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
@@ -156,6 +169,8 @@ def loading(settings: Settings, workers: WorkerOptions) -> Loading:
         target=str(settings.models.target),
         draft=str(draft) if draft else None,
         dtype=settings.dtype,
+        quantize=settings.quantize,
+        draft_quantize=drafts_rounded(settings),
         device=settings.device,
         threads=workers.most_threads,
         own_threads=workers.own_threads,

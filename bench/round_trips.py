@@ -87,6 +87,7 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> RoundTrips:
         workers.own_threads,
         settings.device,
         most_threads=workers.most_threads,
+        quantize=workers.quantize,
     ).steps
     links: list[SlowLink] = []
     with ExitStack() as stack:

@@ -145,6 +145,8 @@ def described(settings: Settings) -> dict[str, str | float]:
         "draft": models.draft.name if models.draft else "none",
         "medusa": models.medusa.name if models.medusa else "none",
         "dtype": settings.dtype,
+        "quantize": settings.quantize,
+        "draft_quantize": settings.draft_quantize,
         "device": settings.device,
         "threads": options(settings).own_threads,
         "most_threads": options(settings).most_threads,

@@ -32,6 +32,8 @@ LLAMA_PEERS = ("llama", "llama-draft")
 """Those that run llama.cpp's server, which is the user's to install."""
 VLLM_PEERS = ("vllm", "vllm-draft", "vllm-ngram")
 """Those that run vLLM's engine, in an environment which is the user's to make."""
+ROUNDING_PEERS = ("engine", *LLAMA_PEERS)
+"""Those that the bench has round weights as they load them."""
 CROWD_PEERS = ("transformers", *LLAMA_PEERS, *VLLM_PEERS)
 """Those that take several texts at a time."""
 
@@ -45,6 +47,12 @@ class Settings:
 
     dtype: str
     """torch dtype of the weights, or auto."""
+
+    quantize: str = "none"
+    """What the target's weights are rounded to: none, int8, int4."""
+
+    draft_quantize: str = "auto"
+    """What the drafter's are: none, int8, int4, or auto for what turns out to be faster."""
 
     threads: int
     """CPU threads of each model's process; 0 shares the cores."""

@@ -1,6 +1,6 @@
 """How long a step of a model takes by its rows: the table by which the verifier chooses drafts.
 
-    python -m bench.step_times MODEL DTYPE THREADS DEVICE MOST_THREADS
+    python -m bench.step_times MODEL DTYPE THREADS DEVICE MOST_THREADS [QUANTIZE]
 
 prints it as one line of JSON, `{"steps": [[rows, seconds], ...], "in_one_call": seconds}`: the
 latter is what a pass of one text takes without drafts where passes follow each other in one call,
@@ -42,7 +42,13 @@ class Times(NamedTuple):
 
 
 def measure(
-    model: str, dtype: str, threads: int, device: str = "cpu", *, most_threads: int = 0
+    model: str,
+    dtype: str,
+    threads: int,
+    device: str = "cpu",
+    *,
+    most_threads: int = 0,
+    quantize: str = "none",
 ) -> Times:
     """Measure in a process of its own; the least of some repetitions.
 
@@ -52,11 +58,12 @@ def measure(
         threads: CPU threads of a pass.
         device: Where it runs.
         most_threads: Those of a pass of many rows, as a verifier's; 0 for no more.
+        quantize: What weights are rounded to: none, int8, int4.
 
     Raises:
         StartupError: The model cannot be run.
     """
-    found = ask("bench.step_times", model, dtype, str(threads), device, str(most_threads))
+    found = ask("bench.step_times", model, dtype, str(threads), device, str(most_threads), quantize)
     return Times([(rows, seconds) for rows, seconds in found["steps"]], found["in_one_call"])
 
 
@@ -65,7 +72,9 @@ def at(table: Sequence[tuple[int, float]], rows: int) -> float:
     return next((seconds for count, seconds in table if count >= rows), table[-1][1])
 
 
-def main(model: str, dtype: str, own_threads: int, device: str, most_threads: int) -> None:
+def main(
+    model: str, dtype: str, own_threads: int, device: str, most_threads: int, quantize: str
+) -> None:
     """Measure in this process and print the table."""
     import torch
 
@@ -75,7 +84,13 @@ def main(model: str, dtype: str, own_threads: int, device: str, most_threads: in
     from verifier import cost
 
     torch.set_num_threads(own_threads)
-    loaded = load(model, dtype=dtype, device=device, most_threads=most_threads)  # type: ignore[arg-type]
+    loaded = load(
+        model,
+        dtype=dtype,  # type: ignore[arg-type]
+        device=device,
+        quantize=quantize,  # type: ignore[arg-type]
+        most_threads=most_threads,
+    )
     runner = Runner(loaded, kv_bytes=KV_BYTES, block_tokens=BLOCK_TOKENS)
     threads.choose(runner)
     tables, calls = [], []
@@ -110,7 +125,10 @@ def _in_one_call(runner: Runner) -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 6:
-        sys.exit("usage: python -m bench.step_times MODEL DTYPE THREADS DEVICE MOST_THREADS")
+    if len(sys.argv) not in (6, 7):
+        sys.exit(
+            "usage: python -m bench.step_times MODEL DTYPE THREADS DEVICE MOST_THREADS [QUANTIZE]"
+        )
     sys.stdout = sys.stderr  # libraries print where they like
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))
+    rounded = sys.argv[6] if len(sys.argv) > 6 else "none"
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), rounded)

@@ -60,6 +60,10 @@ def notes(report: Report) -> list[str]:
         lines.append(_about(report.round_trips))
     if report.settings.get("temperature"):
         lines.append("Same ids: transformers draws with noise of its own, and other texts with it.")
+    if report.settings.get("quantize", "none") != "none":
+        lines.append(
+            "Same ids: llama.cpp rounds weights in its own way, and may write other texts."
+        )
     lines += [f"Left out: {line}" for line in report.left_out]
     return [*lines, f"Gateway: {report.gateway_rss_bytes / 2**20:.0f} MiB resident."]
 

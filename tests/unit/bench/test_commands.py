@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import typer
 
-from bench.commands import contenders, counts, delays, words
+from bench.commands import bench, contenders, counts, delays, words
+from launcher.commands import DraftQuantize, Quantize
 
 
 def test_lists_are_split_at_commas() -> None:
@@ -29,3 +32,11 @@ def test_a_round_trip_is_a_sensible_time(text: str) -> None:
 def test_a_contender_is_one_there_is() -> None:
     with pytest.raises(typer.BadParameter, match=r"must be of engine, .* got sglang"):
         contenders("engine,sglang")
+
+
+@pytest.mark.parametrize(
+    "rounding", [{"quantize": Quantize.INT8}, {"draft_quantize": DraftQuantize.INT4}]
+)
+def test_a_roofline_is_of_weights_as_they_are_stored(rounding: dict[str, Any]) -> None:
+    with pytest.raises(typer.BadParameter, match="as they are stored"):
+        bench(show_roofline=True, **rounding)

@@ -78,6 +78,25 @@ def test_every_weight_is_there_and_none_is_rounded(tmp_path: Path) -> None:
         assert torch.equal(found[f"blk.1.{part}.weight"], weights[f"model.layers.1.{name}.weight"])
 
 
+def test_matrices_are_rounded_and_vectors_are_not(tmp_path: Path) -> None:
+    model = tiny_models.save("llama", tmp_path, hidden_size=64)
+    write(model, "auto", tmp_path / "model.gguf", quantize="int8")
+    found = gguf.GGUFReader(tmp_path / "model.gguf").tensors
+    assert {(len(one.shape), one.tensor_type.name) for one in found} == {(1, "F32"), (2, "Q8_0")}
+    down = next(one for one in found if one.name == "blk.1.ffn_down.weight")
+    weight = load_file(model / "model.safetensors")["model.layers.1.mlp.down_proj.weight"]
+    rounded = torch.from_numpy(gguf.quants.dequantize(down.data, down.tensor_type))
+    steps = weight.view(64, 3, 32).abs().amax(-1, keepdim=True) / 127
+    off = (rounded - weight).view(64, 3, 32).abs() / steps
+    assert off.max() < 0.57, "half a step, and what a scale of 16 bits is off"
+
+
+def test_what_llama_cpp_cannot_round_is_refused(tmp_path: Path) -> None:
+    model = tiny_models.save("llama", tmp_path)
+    with pytest.raises(StartupError, match=r"has 48 inputs; .* multiples of 32"):
+        write(model, "auto", tmp_path / "model.gguf", quantize="int8")
+
+
 def test_what_is_tied_is_written_once(tmp_path: Path) -> None:
     reader = _written(
         tiny_models.save("llama", tmp_path, tie_word_embeddings=True), "auto", tmp_path

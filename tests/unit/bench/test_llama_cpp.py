@@ -92,6 +92,23 @@ def test_several_texts_share_a_server_and_its_clock(model: str, tmp_path: Path) 
     assert 0.5 <= done.seconds < 5, "of the server's half a second a text"
 
 
+@pytest.mark.parametrize(("target", "draft"), [("int8", "none"), ("none", "int8")])
+def test_each_model_is_rounded_as_it_is_asked_for(
+    target: str, draft: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounded: dict[str, str] = {}
+
+    def write(model: Path, dtype: str, path: Path, *, quantize: str) -> None:
+        rounded[model.name] = quantize
+        path.write_bytes(b"GGUF" + model.name.encode())
+
+    monkeypatch.setattr("bench.gguf_file.write", write)
+    program = _scripted(tmp_path / "server")
+    roles = {"target": "target", "draft": "draft", "llama_server": program}
+    LlamaDrafting(Loading(**roles, quantize=target, draft_quantize=draft)).close()
+    assert rounded == {"target": target, "draft": draft}
+
+
 def test_one_that_does_not_start_says_its_last_words(model: str, tmp_path: Path) -> None:
     program = _scripted(tmp_path / "broken")
     with pytest.raises(StartupError, match="did not start: two / three / no model"):

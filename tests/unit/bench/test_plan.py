@@ -10,8 +10,9 @@ import pytest
 from paceline import Client
 
 from bench.contender import Loading
-from bench.plan import choose, lacks, plan
-from bench.settings import FULL, METHODS, SHORT, Settings
+from bench.deployment import options
+from bench.plan import choose, lacks, loading, plan
+from bench.settings import FULL, METHODS, ROUNDING_PEERS, SHORT, Settings
 from bench.wanted import wanted
 from launcher.commandline import WorkerOptions
 from launcher.models import Models
@@ -74,6 +75,31 @@ def test_peers_without_their_models_and_programs_are_left_out_and_said() -> None
         "llama.cpp: no program /nowhere/llama; install llama.cpp, or name its server's path",
         "llama.cpp, draft model: there is no draft model",
     ]
+
+
+def test_rounded_weights_are_compared_with_those_of_peers_that_round() -> None:
+    asked = replace(settings(full=True), llama_server=sys.executable)
+    asked = replace(asked, models=replace(asked.models, draft=Path("draft")))
+    rounded = replace(asked, quantize="int8")
+    assert not any(lacks(peer, rounded) for peer in ROUNDING_PEERS)
+    assert "as they are stored" in lacks("transformers", rounded)
+    four_bits = replace(asked, quantize="int4")
+    assert "int8 alone" in lacks("llama", four_bits)
+    assert lacks("engine", four_bits) == ""
+    draft_alone = replace(asked, draft_quantize="int8")
+    assert "as they are stored" in lacks("assisted", draft_alone)
+    assert not any(lacks(peer, draft_alone) for peer in ("transformers", *ROUNDING_PEERS))
+
+
+@pytest.mark.parametrize(
+    ("draft_quantize", "of_peers"), [("auto", "int8"), ("none", "none"), ("int4", "int4")]
+)
+def test_services_and_peers_round_what_is_asked_for(draft_quantize: str, of_peers: str) -> None:
+    asked = replace(settings(full=True), quantize="int8", draft_quantize=draft_quantize)
+    workers = options(asked)
+    assert (workers.quantize, workers.draft_quantize) == ("int8", draft_quantize)
+    loaded = loading(asked, workers)
+    assert (loaded.quantize, loaded.draft_quantize) == ("int8", of_peers)
 
 
 def test_a_peer_whose_files_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,12 @@ def test_markdown_has_every_table(report: Report) -> None:
     assert "100 MiB" in text
 
 
+def test_other_roundings_are_said_to_write_other_texts(report: Report) -> None:
+    assert "llama.cpp rounds" not in markdown(report)
+    report.settings["quantize"] = "int8"
+    assert "llama.cpp rounds" in markdown(report)
+
+
 def test_json_has_every_figure(report: Report) -> None:
     line = report.to_json()
     assert "\n" not in line
