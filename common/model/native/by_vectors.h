@@ -91,8 +91,8 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
     if (beside && soon > groups)
         soon = groups;
     const char *tile = (const char *)rows->x + row * rows->step;
-    /* Whether sums leave no register for inputs beside all weights, which with sides are in
-       registers one by one where there are more of them than rows. */
+    /* Whether sums leave no register for inputs beside all weights. A row alone whose numbers have
+       sides is multiplied with one vector of them after the other. */
     int full = (SIDES == 1 || count > 1) && count * vectors + vectors >= REGISTERS;
     int at_a_time = full ? vectors / 2 : vectors;
     Ints acc[MOST_ROWS][VECTORS];
@@ -123,7 +123,8 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
             put(narrow, acc[i][v], product, first + v * LANES, rows, row + i, y, y_step, adds);
 }
 
-/* The same for as many vectors of a block as are computed at once. */
+/* The same for as many vectors of a block as are computed at once, from one of them on: an int, for
+   as a long it takes a register that sums want. */
 typedef void Tile(const Product *product, long block, int from, const Rows *rows, long row,
                   float *y, long y_step, int adds);
 
@@ -164,7 +165,7 @@ static void multiply_by_vectors(int narrow, const Product *product, long count, 
 {
     if (!count)
         return;
-    long tiles = row_tiles(count), step = AT_ONCE(count / tiles);
+    long tiles = row_tiles(count), step = AT_ONCE(count / tiles); /* of those with fewest rows */
     long steps = (product->out + step * LANES - 1) / (step * LANES);
     long at = steps * part / parts * step, end = steps * (part + 1) / parts * step;
     for (; at < end; at += step)
