@@ -33,7 +33,7 @@ from common.model.segment import Segment
 Kernels = Literal["auto", "torch"]
 """Whether passes may run through ours, or through torch's alone."""
 
-_NATIVE = "native2"
+_NATIVE = "native3"
 _FUSED = "fused2"
 _CUDA = "cuda1"
 """Names of layers; the number rises with every change of their bits."""

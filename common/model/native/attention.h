@@ -38,20 +38,26 @@ INLINE void load_turned(const Number *keys, const int64_t *slots, long count, lo
     transpose(rows, out);
 }
 
+/* Lanes of the positions from `at` on that a row sees. */
+INLINE Lanes seen_lanes(long at, long from, long count)
+{
+    if (at >= from && at + LANES <= count)
+        return ALL_LANES;
+    return first_lanes(count - at) & ~first_lanes(from - at);
+}
+
 /* Scores times a scale into weights; returns their sum. Positions before `from` are not seen. */
 static float soften(const float *scores, float scale, long from, long count, Factor *weights)
 {
     Floats most = every(-INFINITY), sum = every(0.0f);
     Floats steps = every(scale * 1.44269504088896341f); /* a number of powers of two */
     long begin = from / LANES * LANES;
-    for (long at = begin; at < count; at += LANES) {
-        Lanes seen = first_lanes(count - at) & ~first_lanes(from - at);
-        most = larger_where(seen, load_all(scores + at), most);
-    }
+    for (long at = begin; at < count; at += LANES)
+        most = larger_where(seen_lanes(at, from, count), load_all(scores + at), most);
     most = every(largest_of(most));
     for (long at = begin; at < count; at += LANES) {
-        Lanes seen = first_lanes(count - at) & ~first_lanes(from - at);
-        Floats weight = only(seen, exp2_of((load_all(scores + at) - most) * steps));
+        Floats weight = exp2_of((load_all(scores + at) - most) * steps);
+        weight = only(seen_lanes(at, from, count), weight);
         store_factors(weights + at, ALL_LANES, weight);
         sum = sum + weight;
     }

@@ -58,7 +58,7 @@ INLINE Ints bits_of(Lanes mask)
 /* 0 in all other lanes. */
 INLINE Floats only(Lanes mask, Floats x)
 {
-    return _mm256_and_ps(x, as_floats(bits_of(mask)));
+    return mask == ALL_LANES ? x : _mm256_and_ps(x, as_floats(bits_of(mask)));
 }
 
 INLINE Floats load_all(const float *from)
@@ -125,7 +125,7 @@ INLINE Floats smaller_of(Floats a, Floats b)
 /* What is larger in some lanes; in others the second. */
 INLINE Floats larger_where(Lanes mask, Floats a, Floats b)
 {
-    return _mm256_blendv_ps(b, larger_of(a, b), as_floats(bits_of(mask)));
+    return mask == ALL_LANES ? larger_of(a, b) : _mm256_blendv_ps(b, larger_of(a, b), as_floats(bits_of(mask)));
 }
 
 INLINE Lanes equal_where(Lanes mask, Floats a, Floats b)
@@ -143,18 +143,11 @@ INLINE Floats nearest_whole(Floats x)
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* 2^n of whole n from -126 to 127. */
-INLINE Floats power(Ints n)
-{
-    return as_floats(_mm256_slli_epi32(_mm256_add_epi32(n, every_int(127)), 23));
-}
-
-/* x 2^n of whole n up to 254: in two steps, of which the first is exact. */
+/* x 2^n of whole n up to 127; below -126 that of -126. */
 INLINE Floats times_power(Floats x, Floats n)
 {
-    Ints whole = _mm256_cvtps_epi32(larger_of(n, every(-252.0f)));
-    Ints half = _mm256_srai_epi32(whole, 1);
-    return x * power(half) * power(_mm256_sub_epi32(whole, half));
+    Ints whole = _mm256_cvtps_epi32(larger_of(n, every(-126.0f)));
+    return x * as_floats(_mm256_slli_epi32(_mm256_add_epi32(whole, every_int(127)), 23));
 }
 
 INLINE float sum_of(Floats x)
@@ -313,12 +306,12 @@ INLINE Pairs pairs_of(Ints x)
     return (Pairs){as_floats(_mm256_slli_epi32(x, 16)), as_floats(upper_halves(x))};
 }
 
-/* Numbers by which whole vectors are multiplied, one after another: widened once. */
+/* Numbers by which whole vectors are multiplied, one after another: as wide as these. */
 typedef float Factor;
 
 INLINE void store_factors(Factor *to, Lanes mask, Floats x)
 {
-    store(to, mask, as_floats(_mm256_slli_epi32(rounded_halves(x), 16)));
+    store(to, mask, x);
 }
 
 /* The pair of factors at an address, in every lane. */
