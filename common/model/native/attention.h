@@ -32,9 +32,15 @@ INLINE void load_turned(const Number *keys, const int64_t *slots, long count, lo
                         Halves mask, Ints out[LANES])
 {
     Ints rows[LANES];
+    int64_t some[LANES];
+    if (count < LANES) { /* the last one again, for those that are lacking */
+        for (int i = 0; i < LANES; i++)
+            some[i] = slots[i < count ? i : count - 1];
+        slots = some;
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)
-        rows[i] = load_halves(mask, keys + slots[i < count ? i : count - 1] * slot_step);
+        rows[i] = load_halves(mask, keys + slots[i] * slot_step);
     transpose(rows, out);
 }
 
@@ -131,7 +137,8 @@ INLINE long tile_step(long last)
 typedef struct {
     float *scores;   /* of queries over positions */
     Factor *weights; /* the same, softened */
-    Factor *factors; /* by vectors only: queries */
+    Factor *factors; /* by vectors only, as the one below: queries */
+    Pairs *pairs;    /* keys of some positions */
     Number *queries; /* by tiles only, as the two below */
     Number *values;  /* of some positions, in pairs */
     Ints *turned;    /* keys of some positions */

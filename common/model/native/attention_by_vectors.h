@@ -91,30 +91,25 @@ INLINE int alike(const Stretch *stretch, long one, long other, long block)
     return a == b || !memcmp(a, b, count * sizeof *a);
 }
 
-/* Scores of the keys of some blocks with `heads` queries, or what another part of their size adds
-   to them. */
-INLINE void score(int heads, int blocks, const Pairs turned[][LANES], const Factor *query,
-                  long query_step, long width, float *scores, long step, int adds)
+/* Scores of the keys of some blocks with `heads` queries. */
+INLINE void score(int heads, int blocks, const Pairs *turned, long pairs, const Factor *query,
+                  long query_step, float *scores, long step)
 {
     Floats sums[HEADS_TOGETHER][BLOCKS_TOGETHER];
 #pragma GCC unroll 8
     for (int head = 0; head < heads; head++)
 #pragma GCC unroll 2
         for (int b = 0; b < blocks; b++)
-            sums[head][b] = adds ? load_all(scores + head * step + b * LANES) : every(0.0f);
-#define ADD_PAIRS(count) \
-    for (int pair = 0; pair < (count); pair++) \
-        _Pragma("GCC unroll 8") for (int head = 0; head < heads; head++) { \
-            Pairs both = every_factor(query + head * query_step + TOGETHER * pair); \
-            _Pragma("GCC unroll 2") for (int b = 0; b < blocks; b++) \
-                sums[head][b] = dot_pairs(sums[head][b], turned[b][pair], both); \
+            sums[head][b] = every(0.0f);
+#pragma GCC unroll 4
+    for (long pair = 0; pair < pairs; pair++)
+#pragma GCC unroll 8
+        for (int head = 0; head < heads; head++) {
+            Pairs both = every_factor(query + head * query_step + TOGETHER * pair);
+#pragma GCC unroll 2
+            for (int b = 0; b < blocks; b++)
+                sums[head][b] = dot_pairs(sums[head][b], turned[pair * blocks + b], both);
         }
-    if (width == NUMBERS)
-#pragma GCC unroll 16
-        ADD_PAIRS(LANES)
-    else
-        ADD_PAIRS(width / TOGETHER)
-#undef ADD_PAIRS
 #pragma GCC unroll 8
     for (int head = 0; head < heads; head++)
 #pragma GCC unroll 2
@@ -122,60 +117,63 @@ INLINE void score(int heads, int blocks, const Pairs turned[][LANES], const Fact
             store_all(scores + head * step + b * LANES, sums[head][b]);
 }
 
+/* Turns the keys of some blocks that a row sees: [pairs, blocks]. */
+INLINE void turn_blocks(int blocks, const Number *keys, long size, const int64_t *slots,
+                        long count, long slot_step, Pairs *turned)
+{
+    for (int b = 0; b < blocks; b++)
+        for (long d = 0; d < size; d += NUMBERS) {
+            Ints raw[LANES];
+            load_turned(keys + d, slots + b * LANES, count - b * LANES, slot_step,
+                        first_halves(size - d), raw);
+#pragma GCC unroll 16
+            for (int pair = 0; pair < LANES; pair++)
+                turned[(d / TOGETHER + pair) * blocks + b] = pairs_of(raw[pair]);
+        }
+}
+
 /* Scores of some blocks of positions, for every row that sees some of them; of several blocks only
    where no row ends before the last position.
 
    queries: [count, heads, size], of the stretch. */
 INLINE void score_blocks(int blocks, const Model *model, const Layer *layer, long kv_head,
-                         const Stretch *stretch, long block, const Factor *queries, float *scores,
-                         long step)
+                         const Stretch *stretch, long block, const Desk *desk, long step)
 {
-    long size = model->size, slot_step = model->kv_heads * 2 * size;
+    long size = model->size, slot_step = model->kv_heads * 2 * size, held = -1;
     long heads = model->heads / model->kv_heads, together = heads_together(heads);
     const Number *keys = layer->cache + kv_head * 2 * size;
-    for (long d = 0; d < size; d += NUMBERS) {
-        Pairs turned[BLOCKS_TOGETHER][LANES];
-        long width = size - d < NUMBERS ? size - d : NUMBERS, held = -1;
-        Halves mask = first_halves(width);
-        for (long i = 0; i < stretch->count; i++) {
-            long position = stretch->positions[i], end = block + blocks * LANES;
-            if (position < block || first_seen(layer, position) >= end)
-                continue;
-            int known = held >= 0;
-            for (int b = 0; b < blocks; b++)
-                known = known && alike(stretch, held, i, block + b * LANES);
-            for (int b = 0; b < blocks && !known; b++) {
-                long at = block + b * LANES;
-                Ints raw[LANES];
-                load_turned(keys + d, stretch->tables[i] + at, stretch->lengths[i] - at, slot_step,
-                            mask, raw);
-#pragma GCC unroll 16
-                for (int pair = 0; pair < LANES; pair++)
-                    turned[b][pair] = pairs_of(raw[pair]);
-            }
-            held = i;
-            const Factor *query = queries + i * heads * size + d;
-            float *line = scores + i * heads * step + block;
-            for (long head = 0; head < heads; head += together)
+    for (long i = 0; i < stretch->count; i++) {
+        long position = stretch->positions[i], end = block + blocks * LANES;
+        if (position < block || first_seen(layer, position) >= end)
+            continue;
+        int known = held >= 0;
+        for (int b = 0; b < blocks; b++)
+            known = known && alike(stretch, held, i, block + b * LANES);
+        if (!known)
+            turn_blocks(blocks, keys, size, stretch->tables[i] + block,
+                        stretch->lengths[i] - block, slot_step, desk->pairs);
+        held = i;
+        const Factor *query = desk->factors + i * heads * size;
+        float *line = desk->scores + i * heads * step + block;
+        for (long head = 0; head < heads; head += together)
 #define SCORE(n) \
     case n: \
-        score(n, blocks, turned, query + head * size, size, width, line + head * step, step, \
-              d > 0); \
+        score(n, blocks, desk->pairs, size / TOGETHER, query + head * size, size, \
+              line + head * step, step); \
         break;
-                switch (heads - head < together ? heads - head : together) {
-                    SCORE(1) SCORE(2) SCORE(3) SCORE(4) SCORE(5)
+            switch (heads - head < together ? heads - head : together) {
+                SCORE(1) SCORE(2) SCORE(3) SCORE(4) SCORE(5)
 #if HEADS_TOGETHER > 5
-                    SCORE(6) SCORE(7) SCORE(8)
+                SCORE(6) SCORE(7) SCORE(8)
 #endif
-                }
+            }
 #undef SCORE
-        }
     }
 }
 
 /* Scores of all positions that rows see. */
 static void score_all(const Model *model, const Layer *layer, long kv_head, const Stretch *stretch,
-                      const Factor *queries, float *scores, long step)
+                      const Desk *desk, long step)
 {
     /* Positions that no row ends before: past the ends of tables `alike` has nothing to compare. */
     long common = LONG_MAX, nearest, last;
@@ -184,11 +182,10 @@ static void score_all(const Model *model, const Layer *layer, long kv_head, cons
         common = stretch->positions[i] < common ? stretch->positions[i] + 1 : common;
     for (long block = nearest / LANES * LANES; block <= last;)
         if (BLOCKS_TOGETHER > 1 && block + BLOCKS_TOGETHER * LANES <= common) {
-            score_blocks(BLOCKS_TOGETHER, model, layer, kv_head, stretch, block, queries, scores,
-                         step);
+            score_blocks(BLOCKS_TOGETHER, model, layer, kv_head, stretch, block, desk, step);
             block += BLOCKS_TOGETHER * LANES;
         } else {
-            score_blocks(1, model, layer, kv_head, stretch, block, queries, scores, step);
+            score_blocks(1, model, layer, kv_head, stretch, block, desk, step);
             block += LANES;
         }
 }
@@ -225,7 +222,7 @@ static void attend_by_vectors(const Model *model, const Layer *layer, long kv_he
     if (kv_head == 0)
         fetch(model, layer, stretch, 1);
     lay_queries(model, kv_head, stretch, queries, desk->factors);
-    score_all(model, layer, kv_head, stretch, desk->factors, scores, step);
+    score_all(model, layer, kv_head, stretch, desk, step);
     for (long i = 0; i < stretch->count; i++) {
         long seen = stretch->positions[i] + 1, from = first_seen(layer, stretch->positions[i]);
         for (long first = 0; first < heads; first += together) {

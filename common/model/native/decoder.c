@@ -417,7 +417,9 @@ static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, ch
         found.values = taken(room, used, step / SPAN * SPAN_VALUES * sizeof(Number));
         found.turned = taken(room, used, spans * LANES * sizeof *found.turned);
     } else {
+        long turned = (model->size + NUMBERS - 1) / NUMBERS * LANES * BLOCKS_TOGETHER;
         found.factors = taken(room, used, ROWS_TOGETHER * heads * model->size * sizeof(Factor));
+        found.pairs = taken(room, used, turned * sizeof *found.pairs);
     }
     if (room)
         *desk = found;
