@@ -18,7 +18,7 @@ from drafter.reply import Reply
 from verifier.__main__ import load_heads
 from verifier.config import EngineConfig
 from verifier.engine import Engine
-from verifier.methods.clock import DraftClock
+from verifier.methods.acquaintance import Acquaintances
 from verifier.methods.draft import DraftProposer
 from verifier.methods.draft_link import Arrival, RoundKey, Wish
 from verifier.methods.pair_meter import PairMeter
@@ -59,7 +59,7 @@ class LocalLink:
     def __init__(
         self, drafter: DraftEngine, fault: Callable[[Reply], Iterable[Reply]] | None = None
     ) -> None:
-        self.clock, self.drawing, self.meter = DraftClock(), DraftClock(), PairMeter()
+        self.known, self.meter = Acquaintances(), PairMeter()
         self.alive, self.near = True, True
         self.proposer: DraftProposer | None = None
         self.drafter = drafter

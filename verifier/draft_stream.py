@@ -28,7 +28,7 @@ from common.sampling_params import SamplingParams
 from common.tls_config import TlsConfig
 from verifier.branches import Received
 from verifier.engine import Engine
-from verifier.methods.clock import DraftClock
+from verifier.methods.acquaintance import Acquaintances
 from verifier.methods.draft import DraftProposer
 from verifier.methods.draft_link import RoundKey, Wish
 from verifier.methods.pair_meter import PairMeter
@@ -65,7 +65,7 @@ class GrpcDraftLink:
         loop: asyncio.AbstractEventLoop,
         tls: TlsConfig,
     ) -> None:
-        self.clock, self.drawing, self.meter = DraftClock(), DraftClock(), PairMeter()
+        self.known, self.meter = Acquaintances(), PairMeter()
         self._address, self._hello, self._tls = address, hello, tls
         self._vocab_size = hello.vocab_size
         self._engine, self._proposer, self._loop = engine, proposer, loop

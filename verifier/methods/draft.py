@@ -115,7 +115,7 @@ class DraftProposer:
             return
         now = session.proposed_at = time.monotonic()
         if session.key is not None and session.branch is None:
-            session.clock.missed(session.sent_at, now)
+            session.known.clock.missed(session.sent_at, now)
             session.late = Asked(session.key, session.sent_at)
             session.ready_at = now
         if session.key is not None:
@@ -174,7 +174,7 @@ class DraftProposer:
         if drafting and session.length.resting:
             if self._pairing.move(sequence, session, session.link, now):
                 return
-            if much and not wanted and not self._pairing.pays(session.link, session.drawn):
+            if much and not wanted and not self._pairing.pays(session.known):
                 self._pairing.part(session)
                 return
         branch = (branch or Branch()).cut(sequence.room - 1 if wanted else 0)
@@ -183,13 +183,13 @@ class DraftProposer:
             self._pairing.touched.add(session.link)
         session.branch, session.wanted, session.key = None, wanted, key if wanted else None
         if checked:
-            session.clock.foresaw(bool(branch))
+            session.known.clock.foresaw(bool(branch))
         session.past = session.flight or session.past
         session.flight, session.ahead = None, []
         if branch:
             session.take(branch, key, time.monotonic())
         session.sent_at = now
-        session.deadline = now + max(session.clock.patience_s, self.cost.round_s(0))
+        session.deadline = now + max(session.known.clock.patience_s, self.cost.round_s(0))
 
     def close(self, sequence: Sequence) -> None:
         """Ends the mirror."""
@@ -220,10 +220,10 @@ class DraftProposer:
         elif session.branch is None and (branch := self._find(wave, session.key)) is not None:
             assert session.key is not None
             seconds = max(_came_at(wave) - session.sent_at, 0.0)
-            session.clock.answered(len(branch), seconds, probe=session.probe)
+            session.known.clock.answered(len(branch), seconds, probe=session.probe)
             if session.probe:
                 session.length.reconsider()
-                if self._pairing.too_far(session.link, session.drawn):
+                if self._pairing.too_far(session.known):
                     session.length.stop_trial()
             session.probe = False
             session.link.meter.answered(len(branch), seconds)
@@ -234,7 +234,7 @@ class DraftProposer:
             self.stale += 1
             # Too late to use, it still tells how long the way is.
             seconds = max(_came_at(wave) - session.late.at, 0.0)
-            session.clock.answered(len(branch), seconds)
+            session.known.clock.answered(len(branch), seconds)
             session.late = None
         elif session.past != came:  # else drafted ahead, for nothing
             self.stale += 1
@@ -264,7 +264,7 @@ class DraftProposer:
         session = self._sessions.get(sequence)
         if session is None or session.link is None:
             return 0.0, 0.0
-        return session.ready_at, session.clock.cost.at(0)
+        return session.ready_at, session.known.clock.cost.at(0)
 
     def _foreseen(self, session: DraftSession, key: RoundKey) -> Branch | None:
         """The branch that came ahead of an outcome, if one did; the latest, of several."""
@@ -299,13 +299,14 @@ class DraftProposer:
         meter, began = session.link.meter, session.ended_at
         if checked:
             meter.checked(checked, right)
+            session.known.checked(checked, right)
         free = sequence.method == "draft" and not sequence.request.draft_tokens
         session.ended_at = now if session.warm and free else None
         if began is None or session.ended_at is None:
             return
         expected_s = session.length.expected_s(checked)
         if checked and expected_s and self.crowd.sequences <= 1:  # beside others the gate decides
-            session.clock.took(now - began, expected_s)
+            session.known.clock.took(now - began, expected_s)
         plain = min(self.cost.plain_s / self.cost.round_s(checked), 1.0)
         meter.timed(
             drafted=checked,
@@ -326,10 +327,10 @@ class DraftProposer:
 
     def _wish(self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float) -> Wish:
         """What to ask for; nothing of a cold mirror."""
-        if not session.warm or not session.clock.worth_asking(now):
+        if not session.warm or not session.known.clock.worth_asking(now):
             return Wish()
         room = sequence.room - 1
-        return self._pairing.wish(sequence.request, session.length, link, session.clock, room)
+        return self._pairing.wish(sequence.request, session.length, link, session.known.clock, room)
 
 
 def _came_at(wave: Wave) -> float:

@@ -140,6 +140,11 @@ class DraftLength:
         """Whether drafts do not pay at present."""
         return self._resting > 0
 
+    @property
+    def forced(self) -> bool:
+        """Whether it was chosen on trial alone: none at all seemed better."""
+        return bool(self._best) and self._rates[0] >= self._rates[self._best]
+
     def observe(self, drafted: int, accepted: int) -> None:
         """Learns from a round that checked `drafted` tokens."""
         self._trial -= drafted > 0

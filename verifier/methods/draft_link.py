@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
-from verifier.methods.clock import DraftClock
+from verifier.methods.acquaintance import Acquaintances
 from verifier.methods.pair_meter import PairMeter
 
 
@@ -128,10 +128,8 @@ class Wish(NamedTuple):
 class DraftLink(Protocol):
     """The way to one drafter. Calls come from the engine's thread and do not block."""
 
-    clock: DraftClock
-    """How fast this drafter answers."""
-    drawing: DraftClock
-    """The same where it says what it draws from: that takes longer, and nothing goes ahead."""
+    known: Acquaintances
+    """How fast this drafter answers, and how often it is right."""
     meter: PairMeter
     """What it has done."""
 
@@ -186,11 +184,6 @@ class DraftLink(Protocol):
 
     def flush(self) -> None:
         """Sends what has gathered, as one message."""
-
-
-def clock_of(link: DraftLink, drawn: bool) -> DraftClock:
-    """How fast a drafter answers, where it says what it draws from or where it does not."""
-    return link.drawing if drawn else link.clock
 
 
 LinkSource = Callable[[str], DraftLink | None]

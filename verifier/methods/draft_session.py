@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from common import fence
 from common.model.tree import TokenTree
-from verifier.methods.clock import DraftClock
+from verifier.methods.acquaintance import Acquaintance, TextKind
 from verifier.methods.draft_length import DraftLength
-from verifier.methods.draft_link import Branch, DraftLink, RoundKey, Wave, Wish, clock_of
+from verifier.methods.draft_link import Branch, DraftLink, RoundKey, Wave, Wish
 
 MOST_UNTOLD = 32
 """Tokens that gather while no draft is wanted; one message tells them, for each costs the step. A
@@ -56,10 +56,10 @@ class DraftSession:
     ahead: list[Wave] = field(default_factory=list)  # for outcomes of that round
 
     @property
-    def clock(self) -> DraftClock:
-        """How fast its drafter, which it has, answers."""
+    def known(self) -> Acquaintance:
+        """What is known of its drafter, which it has, with texts like this one."""
         assert self.link is not None
-        return clock_of(self.link, self.drawn)
+        return self.link.known.of(TextKind.of(self.drawn, self.base))
 
     def unlink(self) -> None:
         """Forgets a drafter, and all it has sent."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from verifier.methods.draft_length import Acceptance, CostLine
+from verifier.methods.draft_length import CostLine
 
 _FORGET = 0.97
 _FORGET_ANSWERS = 0.98
-_FORGET_ODDS = 0.998
 _LEAST_DRAFTS = 16
 """Rounds with a draft before a gain is told."""
 
@@ -41,18 +40,11 @@ class PairMeter:
         self._timed_at = 0.0
         self.cost = CostLine(_FORGET_ANSWERS)
         """Seconds from an outcome told to the branch for it, by tokens drafted."""
-        self._odds = Acceptance(forget=_FORGET_ODDS)
 
     @property
     def acceptance(self) -> float:
         """Share of recent draft tokens that were committed; 0 while there are none."""
         return self._accepted / self._drafted if self._drafted else 0.0
-
-    @property
-    def token_acceptance(self) -> float | None:
-        """Chance that a draft token is right where those before it were; None while too few are
-        known."""
-        return self._odds.rate if self.rounds >= _LEAST_DRAFTS else None
 
     @property
     def gain(self) -> float:
@@ -79,7 +71,6 @@ class PairMeter:
         self.rounds += 1
         self.drafted_tokens += drafted
         self.accepted_tokens += accepted
-        self._odds.observe(drafted, accepted)
         self._drafted = _FORGET * self._drafted + drafted
         self._accepted = _FORGET * self._accepted + accepted
 

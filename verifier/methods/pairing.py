@@ -7,7 +7,7 @@ where another is measured to be better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
@@ -15,9 +15,10 @@ from weakref import WeakValueDictionary
 from common import fence
 from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
+from verifier.methods.acquaintance import Acquaintance, TextKind
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft_length import Acceptance, DraftLength, gain
-from verifier.methods.draft_link import DraftLink, LinkSource, Wish, clock_of
+from verifier.methods.draft_link import DraftLink, LinkSource, Wish
 from verifier.methods.draft_session import DraftSession
 from verifier.sequence import Request, Sequence
 
@@ -88,7 +89,8 @@ class Pairing:
         for address in addresses or sequence.request.drafters:
             link = self.links(address)
             if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
-                due, clock = self.pays(link, session.drawn), clock_of(link, session.drawn)
+                known = link.known.of(TextKind.of(session.drawn, len(sequence.ids)))
+                due, clock = self.pays(known), known.clock
                 if due:
                     clock.paid()
                 pays = due or sequence.request.draft_tokens > 0
@@ -96,8 +98,9 @@ class Pairing:
                     session.refused[link] = clock.probe_at
                     continue
                 if not pays:
-                    rounds = 1 if self.too_far(link, session.drawn) else _PROBE_ROUNDS
-                    clock.probed(now, rounds * clock.cost.at(1))
+                    rounds = 1 if self.too_far(known) else _PROBE_ROUNDS
+                    row_s = self.cost.round_s(1) - self.cost.round_s(0)
+                    clock.probed(now, rounds * (clock.cost.at(1) + row_s))
                 self._known[address] = link
                 session.incarnation += 1
                 session.link, session.warm = link, False
@@ -107,12 +110,11 @@ class Pairing:
                 session.flight = (session.base, session.path_hash)
                 link.meter.sessions += 1
                 session.probe = not pays
-                session.length = self._length(link, _PROBE_ROUNDS if session.probe else 0)
+                session.length = self._length(known, _PROBE_ROUNDS if session.probe else 0)
                 room = sequence.room - 1
-                known = self._length(link)
                 wish = Wish()
                 if pays and wanted:
-                    wish = self.wish(sequence.request, known, link, clock, room)
+                    wish = self.wish(sequence.request, self._length(known), link, clock, room)
                 link.open(
                     session.id,
                     session.incarnation,
@@ -154,21 +156,25 @@ class Pairing:
         """Draft lengths of a text of which nothing is known, nor of its drafter."""
         return DraftLength(Acceptance(prior=self.acceptance.rate))
 
-    def _length(self, link: DraftLink, trial: int = 0) -> DraftLength:
-        """Draft lengths of a text like others that this drafter has drafted for, if any."""
-        known = link.meter.token_acceptance
-        if known is None:
+    def _length(self, known: Acquaintance, trial: int = 0) -> DraftLength:
+        """Draft lengths of a text like others that a drafter has drafted for, if any."""
+        acceptance = known.token_acceptance
+        if acceptance is None:
             return self.first_length()
-        return DraftLength(Acceptance(prior=known), trial)
+        return DraftLength(Acceptance(prior=acceptance), trial)
 
-    def pays(self, link: DraftLink, drawn: bool) -> bool:
-        """Whether a text like others would have drafts of this drafter."""
-        return self._choose(self._length(link), clock_of(link, drawn)) > 0
+    def pays(self, known: Acquaintance) -> bool:
+        """Whether a text like others would have a drafter's drafts."""
+        return self._choose(self._length(known), known.clock) > 0
 
     @property
     def acquainted(self) -> bool:
         """Whether some drafter is known well enough to say what its drafts are worth."""
-        return any(link.meter.token_acceptance is not None for link in self._known.values())
+        return any(
+            known.token_acceptance is not None
+            for link in self._known.values()
+            for known in link.known.all()
+        )
 
     def foretell(self, texts: int) -> bool | None:
         """What is to be expected of drafts of several texts: False where no known drafter's pay.
@@ -177,19 +183,21 @@ class Pairing:
         text, so that drafts pay it cannot tell.
         """
         texts = min(texts, self.texts())  # those of other methods have no drafts of these drafters
-        for link, clock in self._clocks():
-            acceptance = link.meter.token_acceptance
-            if acceptance is not None:
-                shared = self.processors if link.near else 0
+        for link in self._known.values():
+            shared = self.processors if link.near else 0
+            for known in link.known.all():
+                acceptance, clock = known.token_acceptance, known.clock
+                if acceptance is None:
+                    continue
                 best = gain(acceptance, self.draft_tokens, self.cost, clock.cost.at, texts, shared)
                 if best > clock.slowness:
                     return None
         return False
 
-    def too_far(self, link: DraftLink, drawn: bool) -> bool:
-        """Whether its drafts would not pay though every token of them were right."""
+    def too_far(self, known: Acquaintance) -> bool:
+        """Whether a drafter's drafts would not pay though every token of them were right."""
         perfect = DraftLength(Acceptance(prior=1.0), trial=0)
-        return self._choose(perfect, clock_of(link, drawn)) == 0
+        return self._choose(perfect, known.clock) == 0
 
     def wish(
         self,
@@ -217,7 +225,7 @@ class Pairing:
             return Wish()
         if not length.ahead:
             fanout = 0
-        if not any(length.least):  # rows cost nothing
+        if length.forced or not any(length.least):  # its odds are not believed; rows cost nothing
             return Wish(best, fanout)
         return Wish(most, fanout, length.least)
 
@@ -227,12 +235,6 @@ class Pairing:
         return length.choose(
             self.draft_tokens, self.cost, clock.cost.at, foresight, slowness, texts, room
         )
-
-    def _clocks(self) -> Iterator[tuple[DraftLink, DraftClock]]:
-        """Drafters and how fast they answer, in every way that they had to."""
-        for link in self._known.values():
-            asked = [each for each in (link.clock, link.drawing) if each.round_trip_s is not None]
-            yield from ((link, clock) for clock in asked or [link.clock])
 
 
 def draws(request: Request) -> bool:

@@ -17,6 +17,7 @@ from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
 from verifier.methods import draft, draft_session, scouts
 from verifier.methods.base import Outcome
+from verifier.methods.acquaintance import Acquaintances, TextKind
 from verifier.methods.clock import DraftClock
 from verifier.methods.crowd import Crowd
 from verifier.methods.draft import DraftProposer
@@ -29,14 +30,17 @@ from verifier.totals import Totals
 GREEDY = SamplingParams()
 
 
+SHORT = TextKind()
+DRAWN = TextKind(drawn=True)
+
+
 @dataclass(eq=False)
 class Link:
     """A drafter that writes down what it is told."""
 
     alive: bool = True
     near: bool = False
-    clock: DraftClock = field(default_factory=DraftClock)
-    drawing: DraftClock = field(default_factory=DraftClock)
+    known: Acquaintances = field(default_factory=Acquaintances)
     meter: PairMeter = field(default_factory=PairMeter)
     opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
     ahead: list[Wish] = field(default_factory=list)
@@ -45,6 +49,22 @@ class Link:
     told: list[list[int]] = field(default_factory=list)
     verifying: list[int] = field(default_factory=list)
     closed: int = 0
+
+    @property
+    def clock(self) -> DraftClock:
+        """How fast it answers short texts."""
+        return self.known.of(SHORT).clock
+
+    @property
+    def drawing(self) -> DraftClock:
+        """The same where it says what it draws from."""
+        return self.known.of(DRAWN).clock
+
+    def checked(self, rounds: int, drafted: int, accepted: int, kind: TextKind = SHORT) -> None:
+        """Others have had drafts of it."""
+        for _ in range(rounds):
+            self.meter.checked(drafted, accepted)
+            self.known.of(kind).checked(drafted, accepted)
 
     def open(
         self,
@@ -268,8 +288,7 @@ def test_a_draft_ends_where_it_costs_more_than_it_brings_unless_a_length_was_ask
     draft_tokens: int, clock: Clock
 ) -> None:
     link = Link()
-    for _ in range(32):
-        link.meter.checked(8, 6)
+    link.checked(32, 8, 6)
     table = Table(link, draft_tokens=draft_tokens, row_s=2e-4)
     table.warm()
     table.round(8)
@@ -495,8 +514,9 @@ def test_a_text_rests_beside_its_mirror_where_drafts_no_longer_pay(clock: Clock)
 
 def known(link: Link, answer_s: float = 0.0005) -> None:
     """Others have had drafts of it; where answers take ten milliseconds, none pays."""
+    for kind in (SHORT, DRAWN):
+        link.checked(40, 4, 2, kind)
     for _ in range(40):
-        link.meter.checked(4, 2)
         link.clock.answered(4, answer_s)
 
 
@@ -544,8 +564,7 @@ def test_a_probe_ends_with_its_first_answer_where_that_is_slow(
     """The text leaves the drafter soon; a quick one's drafts are tried, though never yet right."""
     link = Link()
     known(link, answer_s=0.010)
-    for _ in range(400):
-        link.meter.checked(4, 0)
+    link.checked(400, 4, 0)
     table = Table(link, draft_tokens=0)
     table.warm()
     asks = []
@@ -611,7 +630,6 @@ def test_an_answer_teaches_of_answers_like_it(acceptance: str, clock: Clock) -> 
     taught = {"coupled": link.clock, "rejection": link.drawing}
     known = {name for name, each in taught.items() if each.round_trip_s is not None}
     assert known == {acceptance}
-    assert list(table.proposer._pairing._clocks()) == [(link, taught[acceptance])]
 
 
 def test_what_to_ask_for_hangs_on_the_answers_of_its_kind(clock: Clock) -> None:
@@ -635,8 +653,7 @@ def test_a_drafter_that_was_always_ahead_may_pay_beside_others(clock: Clock) -> 
     """How long its answers take is not known then."""
     link = Link()
     table = Table(link)
-    for _ in range(16):
-        link.meter.checked(3, 3)
+    link.checked(16, 3, 3)
     assert table.proposer._pairing.acquainted
     assert table.proposer._pairing.foretell(2) is None
 
@@ -666,8 +683,7 @@ def test_rounds_that_take_longer_than_expected_end_drafting(
 
 def test_rounds_whose_drafts_ended_early_took_what_was_expected(clock: Clock) -> None:
     link = Link()
-    for _ in range(32):
-        link.meter.checked(8, 7)
+    link.checked(32, 8, 7)
     link.clock.slowness = 1.5
     table = Table(link, draft_tokens=0, row_s=1e-4)
     table.warm()
@@ -801,8 +817,7 @@ def test_losses_beside_others_are_foretold(
     link.clock.slowness = slowness
     for _ in range(20):
         link.clock.answered(1, 0.0008)
-    for _ in range(rounds):
-        link.meter.checked(4, 3)
+    link.checked(rounds, 4, 3)
     assert table.proposer._pairing.foretell(3) is foretold
 
 

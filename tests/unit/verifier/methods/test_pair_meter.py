@@ -16,7 +16,7 @@ def timed(meter: PairMeter, rounds: int, **changes: float) -> None:
 
 def test_counts_and_acceptance() -> None:
     meter = PairMeter()
-    assert (meter.acceptance, meter.gain, meter.token_acceptance) == (0.0, 0.0, None)
+    assert (meter.acceptance, meter.gain) == (0.0, 0.0)
     for _ in range(100):
         meter.checked(4, 3)
     assert (meter.rounds, meter.drafted_tokens, meter.accepted_tokens) == (100, 400, 300)
