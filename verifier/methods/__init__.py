@@ -125,10 +125,10 @@ class Methods:
             members = {name: self.single[name] for name in method.split("+")}
             hybrid = HybridProposer(members, self.parts.cost)
             self._waiting.append(hybrid)
-            return GatedProposer(hybrid, self.parts.crowd)
+            return GatedProposer(hybrid, self.parts.crowd, self.parts.cost)
         if method in _UNGATED:
             return self.single[method]
-        return GatedProposer(self.single[method], self.parts.crowd)
+        return GatedProposer(self.single[method], self.parts.crowd, self.parts.cost)
 
     def flush(self) -> None:
         """Ends a step: sends what it gave to tell."""

@@ -1,14 +1,19 @@
-"""A method that leaves off drafting where several sequences are faster without it.
+"""A method that leaves off drafting where sequences are faster without it.
 
-`Gate` says where. The method goes on learning of the text, so that it can be taken up again.
+Of several `Gate` says where, of one alone `Solo`. The method goes on learning of the text, so that
+it can be taken up again.
 """
 
 from __future__ import annotations
 
+import time
+
 from common.model.tree import TokenTree
+from verifier.cost import StepCost
 from verifier.methods.base import Outcome, Proposer
 from verifier.methods.crowd import Crowd
 from verifier.methods.gate import Gate
+from verifier.methods.solo import Solo
 from verifier.sequence import Sequence
 
 
@@ -18,16 +23,19 @@ class GatedProposer:
     Args:
         inner: Drafts.
         crowd: All sequences of the engine.
+        cost: Of the engine's steps.
     """
 
-    def __init__(self, inner: Proposer, crowd: Crowd) -> None:
+    def __init__(self, inner: Proposer, crowd: Crowd, cost: StepCost) -> None:
         self._inner, self._gate = inner, Gate(crowd, first=True)
-        self._sequences, self._now = 0, 0.0
+        self._crowd, self._cost = crowd, cost
+        self._solos: dict[Sequence, Solo] = {}
+        self._now = 0.0
 
     def open(self, sequence: Sequence) -> None:
         """Opens it with the other, which learns of the text even while it is not asked."""
         self._inner.open(sequence)
-        self._sequences += 1
+        self._solos[sequence] = Solo(lambda: self._cost.plain_s)
 
     def ready(self, sequence: Sequence, now: float) -> bool:
         """Whether the other is, where it is asked."""
@@ -49,6 +57,8 @@ class GatedProposer:
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Tells the other, and whether it will be asked; not at once after a rest, from which there
         is no state to draft from."""
+        alone = self._crowd.sequences <= 1
+        self._solos[sequence].ended(len(outcome.ids), time.monotonic(), alone=alone)
         if outcome.output is None or not self._drafting(sequence):
             outcome = outcome._replace(wanted=False)
         self._inner.observe(sequence, outcome)
@@ -56,9 +66,11 @@ class GatedProposer:
     def close(self, sequence: Sequence) -> None:
         """Closes it with the other."""
         self._inner.close(sequence)
-        self._sequences -= 1
+        del self._solos[sequence]
 
     def _drafting(self, sequence: Sequence) -> bool:
         """Whether drafts pay; who asks for a length gets them anyway."""
-        asked = sequence.request.draft_tokens > 0
-        return asked or self._gate.drafting(self._sequences, self._now)
+        if sequence.request.draft_tokens > 0:
+            return True
+        pays = self._gate.drafting(len(self._solos), self._now)
+        return pays and (self._crowd.sequences > 1 or self._solos[sequence].drafting)

@@ -16,8 +16,8 @@ from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
 from verifier.methods import draft, draft_session, scouts
-from verifier.methods.base import Outcome
 from verifier.methods.acquaintance import Acquaintances, TextKind
+from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
 from verifier.methods.crowd import Crowd
 from verifier.methods.draft import DraftProposer
@@ -140,6 +140,7 @@ class Table:
         step_s: float = 0.001,
         row_s: float = 0.0,
         acceptance: str = "coupled",
+        prompt_tokens: int = 3,
     ) -> None:
         self.links = {f"d{index}": link for index, link in enumerate(links)}
         cost = StepCost([(1, step_s), (64, step_s + 63 * row_s)])
@@ -153,7 +154,7 @@ class Table:
         )
         request = Request(
             request_id="r",
-            prompt_ids=(5, 6, 7),
+            prompt_ids=tuple(range(5, 5 + prompt_tokens)),
             max_tokens=200,
             method="draft",
             draft_tokens=draft_tokens,
@@ -617,6 +618,47 @@ def test_drafts_that_tell_what_they_were_drawn_from_have_a_cost_of_their_own(
     link.drawing.probe_at = clock.now + 1
     Table(link, draft_tokens=0, acceptance=acceptance)
     assert len(link.opened) == (0 if acceptance == "rejection" else 1)
+
+
+@pytest.mark.parametrize("right_where", ["short", "long"])
+def test_texts_of_one_length_decide_nothing_for_those_of_another(
+    right_where: str, clock: Clock
+) -> None:
+    """Else one long text, behind which a drafter is wrong, would end the drafts of short ones."""
+    kinds = {"short": SHORT, "long": TextKind(length=2)}
+    for name, tokens in (("short", 300), ("long", 1500)):
+        link = Link()
+        for where, kind in kinds.items():
+            link.checked(40, 4, 4 if where == right_where else 0, kind)
+            known = link.known.of(kind)
+            for _ in range(40):
+                known.clock.answered(4, 0.0005)
+            known.clock.probe_at = clock.now + 1
+        Table(link, draft_tokens=0, row_s=4e-4, prompt_tokens=tokens)
+        assert len(link.opened) == (name == right_where)
+
+
+def test_a_text_is_judged_by_its_length_so_far(clock: Clock) -> None:
+    link = Link()
+    table = Table(link, prompt_tokens=500)
+    table.warm()
+    for token in range(8, 28):
+        table.round(token)
+        clock.now += 0.001
+        table.answer(link)
+    asked = [link.known.of(TextKind(length=length)).clock.round_trip_s for length in range(3)]
+    assert [each is not None for each in asked] == [True, True, False]
+
+
+def test_a_probe_asks_for_no_more_than_seems_best(clock: Clock) -> None:
+    """Nor does it leave the end of a draft to a drafter that was sure and wrong."""
+    link = Link()
+    known(link)
+    link.checked(400, 4, 0)
+    table = Table(link, draft_tokens=0, row_s=4e-4)
+    table.warm()
+    table.round(8)
+    assert link.wishes[-1] == Wish(1, 2)
 
 
 @pytest.mark.parametrize("acceptance", ["coupled", "rejection"])

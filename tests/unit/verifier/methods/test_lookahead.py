@@ -142,7 +142,8 @@ def test_rounds_that_leave_it_off_say_nothing_of_the_window(
 ) -> None:
     monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: False)
     proposer = LookaheadProposer(WINDOW, CPU)
-    list(rounds(GatedProposer(proposer, Crowd(Totals())), _chain, sequence([1, 2, 3], 50)))
+    gated = GatedProposer(proposer, Crowd(Totals()), CPU)
+    list(rounds(gated, _chain, sequence([1, 2, 3], 50)))
     assert proposer.counts.rounds == 50
     assert proposer._duty._rounds == 0
 
