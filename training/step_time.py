@@ -10,7 +10,7 @@ import torch
 
 from common.model.kv_cache import KvLease
 from common.model.loader import LoadedModel, load
-from common.model.medusa import MedusaHeads
+from common.model.medusa import MedusaHeads, head_dtype
 from common.model.medusa_checkpoint import HeadWeights, Tree
 from common.model.runner import Runner
 from common.model.segment import Segment, tree_positions
@@ -50,9 +50,8 @@ def measure(
     """
     loaded = load(str(target), device=device)
     runner = Runner(loaded, kv_bytes=_KV_BYTES)
-    heads = MedusaHeads(
-        weights, lm_head=loaded.output_weight, dtype=loaded.dtype, device=loaded.device
-    )
+    dtype = head_dtype(loaded.dtype, loaded.device)
+    heads = MedusaHeads(weights, lm_head=loaded.output_weight, dtype=dtype, device=loaded.device)
     lease = KvLease(runner.pool.blocks)
     before = min(_CONTEXT_TOKENS, runner.max_len // 2)
     lease.reserve(before + 2 * max(rows))

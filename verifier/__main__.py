@@ -13,7 +13,7 @@ import uvloop
 from paceline.v1 import drafter_pb2, worker_pb2
 
 from common.model.loader import load
-from common.model.medusa import MedusaHeads
+from common.model.medusa import MedusaHeads, head_dtype
 from common.model.runner import Runner
 from common.rpc import process, worker, worker_process
 from common.store.pools import open_pools
@@ -64,7 +64,7 @@ def load_heads(path: str, runner: Runner) -> MedusaHeads:
         hidden_size=weight.shape[1],
         vocab_size=weight.shape[0],
         lm_head=weight,
-        dtype=runner.loaded.dtype,
+        dtype=head_dtype(runner.loaded.dtype, runner.loaded.device),
         device=runner.loaded.device,
         threads=runner.threads,
     )

@@ -43,7 +43,7 @@ class MedusaHeads:
     Args:
         weights: Of the heads.
         lm_head: The base model's output matrix, used where the heads have none. # [V, d]
-        dtype: To compute in; the base model's.
+        dtype: To compute in; see `head_dtype`.
         device: Where they run.
         threads: Of the processor, for compiled heads; torch's number where None.
     """
@@ -60,7 +60,7 @@ class MedusaHeads:
         self.num_heads: int = weights.num_heads
         self.tree: Tree | None = weights.tree
         """Sparse static tree that was chosen for these heads: paths of ranks, or None."""
-        self._vocab_size = lm_head.shape[0]
+        self._vocab_size, self._dtype = lm_head.shape[0], dtype
         self._lm_head = lm_head
         self._token_scale = None if weights.token is None else _token_scale(lm_head)
         block, bias = weights.block.to(device, dtype), weights.bias.to(device, dtype)
@@ -108,7 +108,7 @@ class MedusaHeads:
             hidden_size: Of the base model.
             vocab_size: Rows of its output matrix.
             lm_head: That matrix. # [V, d]
-            dtype: To compute in; the base model's.
+            dtype: To compute in; see `head_dtype`.
             device: Where they run.
             threads: Of the processor, for compiled heads; torch's number where None.
 
@@ -123,7 +123,7 @@ class MedusaHeads:
         """All heads' logits.
 
         Args:
-            hidden: States after the final norm, in the heads' type. # [N, d]
+            hidden: States after the final norm, of any type. # [N, d]
             chosen: The tokens that were chosen from them. # [N]
 
         Returns:
@@ -131,6 +131,7 @@ class MedusaHeads:
         """
         assert hidden.ndim == 2
         assert len(chosen) == len(hidden)
+        hidden = hidden.to(self._dtype)
         if self._native is not None:
             return self._native(hidden, chosen)
         return self._through_torch(hidden, torch.tensor(chosen, device=hidden.device))
@@ -167,6 +168,12 @@ class MedusaHeads:
         with torch.inference_mode():
             values, ids = logits.softmax(-1, dtype=torch.float32).topk(k, dim=-1)
         return ids, values
+
+
+def head_dtype(model: torch.dtype, device: torch.device) -> torch.dtype:
+    """What the heads of a model are best computed in: its type, or the one that is compiled."""
+    compiled = device.type == "cpu" and NativeHeads.work(torch.bfloat16)
+    return torch.bfloat16 if compiled else model
 
 
 def _token_scale(lm_head: Tensor) -> Tensor:

@@ -130,6 +130,7 @@ def test_compiled_heads_are_the_formula(layers: int, own: bool, sees_token: bool
     hidden = _normal(5, HIDDEN, seed=9)
     found, expected = heads.logits(hidden.bfloat16(), CHOSEN), _plainly(weights, hidden, CHOSEN)
     assert found.dtype == torch.float32
+    assert torch.equal(heads.logits(hidden, CHOSEN), found), "of a model in float32, too"
     off = (found - expected).square().mean(-1).sqrt() / expected.std(-1)
     assert float(off.max()) < 0.1
     alone = torch.cat(
