@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-from paceline import Result, Usage
-
 from bench.pool_warmth import line
-from launcher.timing import Timed
-from tests.unit.bench.samples import speculation
-
-
-def run(tokens: int, seconds: float, rounds: int, drafted: int = 0, accepted: int = 0) -> Timed:
-    result = Result(
-        text="",
-        token_ids=(0,) * tokens,
-        finish_reason="length",
-        stop=None,
-        usage=Usage(1, tokens, 0),
-        speculation=speculation(rounds, drafted, accepted),
-        seed=0,
-        request_id="",
-        model="",
-    )
-    return Timed(result=result, decoded_tokens=tokens - 1, seconds=seconds)
+from tests.unit.bench.samples import run
 
 
 def test_steps_are_timed_from_the_first_token_on() -> None:
