@@ -96,8 +96,8 @@ def measure(
     words = [id_ for ids in prompts.encode(prompts.load(), client) for id_ in ids]
     every = [(length, method) for length in lengths for method in (PLAIN, *methods)]
     done: dict[tuple[int, str], list[Timed]] = {each: [] for each in every}
-    for text in range(texts):
-        for at, (length, method) in enumerate(every):
+    for text in range(texts):  # each begins with another one: what one leaves behind meets all
+        for at, (length, method) in enumerate([*every[text:], *every[:text]]):
             progress(f"{method} behind {length}", text * len(every) + at, texts * len(every))
             ids = list(islice(cycle(words), text * STRIDE, text * STRIDE + length))
             generation = client.generate(

@@ -2,16 +2,15 @@
 
 How often it is right hangs on how much stands before its drafts: small models are trained on short
 texts, and the bundled one, on 512 tokens at a time, is right 80 times of a hundred behind 300
-tokens and 30 times behind 1,000. How fast it answers hangs on that, too, and on whether it says
+tokens and 30 times behind 1,400. How fast it answers hangs on that, too, and on whether it says
 what it draws from. So what short texts have shown decides nothing for long ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import NamedTuple
 
-from verifier.methods.clock import DraftClock
+from verifier.methods.clock import DraftClock, Silence
 from verifier.methods.draft_length import Acceptance
 
 _SHORT = 512
@@ -35,10 +34,14 @@ class TextKind(NamedTuple):
 
 
 class Acquaintance:
-    """What is known of one drafter with one kind of text."""
+    """What is known of one drafter with one kind of text.
 
-    def __init__(self) -> None:
-        self.clock = DraftClock()
+    Args:
+        clock: How fast it answers.
+    """
+
+    def __init__(self, clock: DraftClock) -> None:
+        self.clock = clock
         """How fast it answers."""
         self._odds = Acceptance(forget=_FORGET)
         self._rounds = 0  # with a draft
@@ -64,15 +67,19 @@ class Acquaintances:
     """What is known of one drafter."""
 
     def __init__(self) -> None:
+        self._silence = Silence()
         self._of: dict[TextKind, Acquaintance] = {}
 
     def of(self, kind: TextKind) -> Acquaintance:
-        """With one kind of text; nothing at first."""
+        """With one kind of text; at first how fast it answers texts of the length next to it."""
         found = self._of.get(kind)
         if found is None:
-            found = self._of[kind] = Acquaintance()
+            found = self._of[kind] = Acquaintance(self._clock(kind))
         return found
 
-    def all(self) -> Collection[Acquaintance]:
-        """With each kind that was met."""
-        return self._of.values()
+    def _clock(self, kind: TextKind) -> DraftClock:
+        alike = [each for each in self._of if each.drawn == kind.drawn]
+        if not alike:
+            return DraftClock(self._silence)
+        nearest = min(alike, key=lambda each: abs(each.length - kind.length))
+        return self._of[nearest].clock.like()

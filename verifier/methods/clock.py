@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from verifier.methods.draft_length import CostLine
 
 _SMOOTHING = 0.2
@@ -28,15 +30,52 @@ _SOONER = 0.7
 """Where a probe comes in so much of the time expected, what was seen before it is long past."""
 
 
-class DraftClock:
-    """Round-trip statistics of one drafter, over all sessions that it drafts for in one way.
+class Silence:
+    """For how long a drafter has not answered anyone.
 
-    A drafter that has not answered anyone for a second of asking is left alone for a pause
-    that doubles each time, so that one that hangs costs a bounded share of time. Single late
-    branches, as when it prefills for a newcomer, do not count against it.
+    After a second of asking it is left alone for a pause that doubles each time, so that one that
+    hangs costs a bounded share of time. Single late branches, as when it prefills for a newcomer,
+    do not count against it.
     """
 
     def __init__(self) -> None:
+        self._since: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+        self._paused_until = 0.0
+
+    def paused(self, now: float) -> bool:
+        """Whether to leave it alone, at `now` seconds of the monotonic clock."""
+        return now < self._paused_until
+
+    def broken(self) -> None:
+        """It has answered."""
+        self._since, self._pause_s = None, _FIRST_PAUSE_S
+
+    def missed(self, asked: float, now: float) -> None:
+        """A branch did not come in time.
+
+        Args:
+            asked: When it was asked for, in seconds of the monotonic clock.
+            now: The same clock.
+        """
+        if self._since is None:
+            self._since = asked
+        if now - self._since >= _SILENCE_S:
+            self._paused_until = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+            self._since = self._paused_until - _SILENCE_S / 2
+
+
+class DraftClock:
+    """Round-trip statistics of one drafter, over all sessions that it drafts for of one kind.
+
+    Args:
+        silence: The drafter's, whatever it drafts for.
+    """
+
+    def __init__(self, silence: Silence | None = None) -> None:
+        self.silence = silence or Silence()
+        """For how long it has not answered."""
         self.round_trip_s: float | None = None
         """Moving average from commit to branch, in seconds."""
         self.cost = CostLine()
@@ -48,9 +87,6 @@ class DraftClock:
         clock."""
         self.foresight = 0.0
         """Share of drafts whose next branch was there at once."""
-        self._silent_since: float | None = None
-        self._pause_s = _FIRST_PAUSE_S
-        self._paused_until = 0.0
         self._eager = _EAGER
 
     @property
@@ -60,9 +96,12 @@ class DraftClock:
             return _MOST_PATIENCE_S
         return min(max(4 * self.round_trip_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
 
-    def worth_asking(self, now: float) -> bool:
-        """Whether to ask this drafter at all, at `now` seconds of the monotonic clock."""
-        return now >= self._paused_until
+    def like(self) -> DraftClock:
+        """One that begins with what this one knows of answers."""
+        other = DraftClock(self.silence)
+        other.round_trip_s, other.cost = self.round_trip_s, copy(self.cost)
+        other.slowness, other.foresight = self.slowness, self.foresight
+        return other
 
     def answered(self, tokens: int, seconds: float, *, probe: bool = False) -> None:
         """A branch came.
@@ -80,7 +119,7 @@ class DraftClock:
         self.round_trip_s = (
             seconds if previous is None else previous + _SMOOTHING * (seconds - previous)
         )
-        self._silent_since, self._pause_s = None, _FIRST_PAUSE_S
+        self.silence.broken()
 
     def foresaw(self, hit: bool) -> None:
         """A draft was checked; the branch after it was there already, or not."""
@@ -103,17 +142,3 @@ class DraftClock:
     def paid(self) -> None:
         """Drafts pay, as far as is known."""
         self._eager = _EAGER
-
-    def missed(self, asked: float, now: float) -> None:
-        """A branch did not come in time.
-
-        Args:
-            asked: When it was asked for, in seconds of the monotonic clock.
-            now: The same clock.
-        """
-        if self._silent_since is None:
-            self._silent_since = asked
-        if now - self._silent_since >= _SILENCE_S:
-            self._paused_until = now + self._pause_s
-            self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
-            self._silent_since = self._paused_until - _SILENCE_S / 2

@@ -17,6 +17,7 @@ from common import fence
 from common.fading_mean import FadingMean
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
+from verifier.methods.acquaintance import TextKind
 from verifier.methods.base import Outcome
 from verifier.methods.crowd import Crowd
 from verifier.methods.draft_link import Branch, DraftLink, LinkSource, RoundKey, Wave, Wish
@@ -73,6 +74,7 @@ class DraftProposer:
             self.near_fanout,
             self.cost,
             self._sessions.__len__,
+            self._kinds,
             self.processors,
         )
         self._gate = Gate(self.crowd, first=False, foretell=self._pairing.foretell)
@@ -87,7 +89,7 @@ class DraftProposer:
         session = DraftSession(self._next_id, self._pairing.first_length(), drawn)
         self._sessions[sequence] = session
         self._by_id[session.id] = session
-        if not self._pairing.acquainted:
+        if not self._pairing.acquainted(_kind(sequence, session)):
             self._scouts.offer(sequence)
         now = time.monotonic()
         if self._drafting(sequence, now):
@@ -115,7 +117,7 @@ class DraftProposer:
             return
         now = session.proposed_at = time.monotonic()
         if session.key is not None and session.branch is None:
-            session.known.clock.missed(session.sent_at, now)
+            session.known.clock.silence.missed(session.sent_at, now)
             session.late = Asked(session.key, session.sent_at)
             session.ready_at = now
         if session.key is not None:
@@ -132,7 +134,7 @@ class DraftProposer:
         """Tells the drafter, and asks for the branch after this outcome."""
         session, now = self._sessions[sequence], time.monotonic()
         tree, ids = outcome.tree, outcome.ids
-        if sequence in self._scouts and self._pairing.acquainted:
+        if sequence in self._scouts and self._pairing.acquainted(_kind(sequence, session)):
             self._scouts.learnt()
         drafting = self._drafting(sequence, now)
         if session.link is None and not session.proposed:
@@ -316,6 +318,10 @@ class DraftProposer:
             now=now,
         )
 
+    def _kinds(self) -> set[TextKind]:
+        """Of all texts."""
+        return {_kind(sequence, session) for sequence, session in self._sessions.items()}
+
     def _drafting(self, sequence: Sequence, now: float) -> bool:
         """Whether to draft for a sequence; for a scout, too, where it does not pay."""
         return self._pays(sequence, now) or sequence in self._scouts
@@ -327,10 +333,14 @@ class DraftProposer:
 
     def _wish(self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float) -> Wish:
         """What to ask for; nothing of a cold mirror."""
-        if not session.warm or not session.known.clock.worth_asking(now):
+        if not session.warm or session.known.clock.silence.paused(now):
             return Wish()
         room = sequence.room - 1
         return self._pairing.wish(sequence.request, session.length, link, session.known.clock, room)
+
+
+def _kind(sequence: Sequence, session: DraftSession) -> TextKind:
+    return TextKind.of(session.drawn, len(sequence.ids))
 
 
 def _came_at(wave: Wave) -> float:

@@ -142,8 +142,8 @@ class DraftLength:
 
     @property
     def forced(self) -> bool:
-        """Whether it was chosen on trial alone: none at all seemed better."""
-        return bool(self._best) and self._rates[0] >= self._rates[self._best]
+        """Whether what was chosen is a trial alone: none at all seemed better."""
+        return not self._best or self._rates[0] >= self._rates[self._best]
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learns from a round that checked `drafted` tokens."""

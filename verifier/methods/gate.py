@@ -7,7 +7,7 @@ on and off for short windows, and tokens a second decide: those of all sequences
 for them, for all of them pay. A window with drafts begins once there are some: drafters that are
 only just told of the texts say nothing of drafting. Loads are judged apart, each about twice the
 one before; sequences that end as others begin do not make another load, and what begins one,
-prompts above all, is part of no window. One sequence alone is left to the method.
+prompts above all, is part of no window. One sequence alone is left to the method, and to `Solo`.
 
 Gates of several methods take turns to try something: else each would see what all of them did.
 """

@@ -7,6 +7,7 @@ it can be taken up again.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
@@ -30,12 +31,13 @@ class GatedProposer:
         self._inner, self._gate = inner, Gate(crowd, first=True)
         self._crowd, self._cost = crowd, cost
         self._solos: dict[Sequence, Solo] = {}
+        self._asked: set[Sequence] = set()  # in the round that runs
         self._now = 0.0
 
     def open(self, sequence: Sequence) -> None:
         """Opens it with the other, which learns of the text even while it is not asked."""
         self._inner.open(sequence)
-        self._solos[sequence] = Solo(lambda: self._cost.plain_s)
+        self._solos[sequence] = Solo(partial(self._cost.step_s, 1))
 
     def ready(self, sequence: Sequence, now: float) -> bool:
         """Whether the other is, where it is asked."""
@@ -49,6 +51,7 @@ class GatedProposer:
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds what the other does, where it is asked."""
         if self._drafting(sequence):
+            self._asked.add(sequence)
             nodes = len(tree)
             self._inner.propose(sequence, tree, budget)
             if len(tree) > nodes:
@@ -57,8 +60,15 @@ class GatedProposer:
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Tells the other, and whether it will be asked; not at once after a rest, from which there
         is no state to draft from."""
-        alone = self._crowd.sequences <= 1
-        self._solos[sequence].ended(len(outcome.ids), time.monotonic(), alone=alone)
+        several = outcome.output is None
+        self._solos[sequence].ended(
+            len(outcome.ids),
+            time.monotonic(),
+            drafted=sequence in self._asked and not several,
+            alone=self._crowd.sequences <= 1,
+            passes=len(outcome.ids) if several else 1,
+        )
+        self._asked.discard(sequence)
         if outcome.output is None or not self._drafting(sequence):
             outcome = outcome._replace(wanted=False)
         self._inner.observe(sequence, outcome)
@@ -67,6 +77,7 @@ class GatedProposer:
         """Closes it with the other."""
         self._inner.close(sequence)
         del self._solos[sequence]
+        self._asked.discard(sequence)
 
     def _drafting(self, sequence: Sequence) -> bool:
         """Whether drafts pay; who asks for a length gets them anyway."""

@@ -7,7 +7,7 @@ where another is measured to be better.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
@@ -50,6 +50,7 @@ class Pairing:
         near_fanout: The same of drafters on processors of this process.
         cost: Of the engine's steps.
         texts: How many the method has, those among them that wait or have no drafter.
+        kinds: Of them.
         processors: That passes of several texts take; 0 where they run on a device.
     """
 
@@ -59,6 +60,7 @@ class Pairing:
     near_fanout: int
     cost: StepCost
     texts: Callable[[], int]
+    kinds: Callable[[], Collection[TextKind]]
     processors: int = 0
     acceptance: Acceptance = field(default_factory=lambda: Acceptance(forget=0.998))
     """Of all drafters together."""
@@ -167,14 +169,10 @@ class Pairing:
         """Whether a text like others would have a drafter's drafts."""
         return self._choose(self._length(known), known.clock) > 0
 
-    @property
-    def acquainted(self) -> bool:
-        """Whether some drafter is known well enough to say what its drafts are worth."""
-        return any(
-            known.token_acceptance is not None
-            for link in self._known.values()
-            for known in link.known.all()
-        )
+    def acquainted(self, kind: TextKind) -> bool:
+        """Whether some drafter is known well enough to say what its drafts for a text are worth."""
+        links = self._known.values()
+        return any(link.known.of(kind).token_acceptance is not None for link in links)
 
     def foretell(self, texts: int) -> bool | None:
         """What is to be expected of drafts of several texts: False where no known drafter's pay.
@@ -185,7 +183,7 @@ class Pairing:
         texts = min(texts, self.texts())  # those of other methods have no drafts of these drafters
         for link in self._known.values():
             shared = self.processors if link.near else 0
-            for known in link.known.all():
+            for known in map(link.known.of, self.kinds()):
                 acceptance, clock = known.token_acceptance, known.clock
                 if acceptance is None:
                     continue

@@ -27,16 +27,24 @@ _LEAST_REST, _MOST_REST = 64, 1024
 _TRIALS_COST = 0.01
 """the share of their tokens that a trial may cost."""
 
+_CLEARLY = 0.97
+"""It is left off where it brings less than so much of what plain rounds do: else it may be luck."""
+
 _FORGET = 0.97
 _FAR = 3.0
-"""A round that took more than so many times what is usual counts as if it had taken that."""
+"""A pass that took more than so many times what is usual counts as if it had taken that."""
 
 
 class _Pace:
-    """Tokens a second, of late."""
+    """Tokens a second, of late.
 
-    def __init__(self) -> None:
+    Args:
+        usual_s: What the first pass is about to take, in seconds.
+    """
+
+    def __init__(self, usual_s: float) -> None:
         self.rounds = 0
+        self._usual_s = usual_s
         self._weight = self._tokens = self._seconds = 0.0
 
     @property
@@ -47,14 +55,14 @@ class _Pace:
     def tokens_a_round(self) -> float:
         return self._tokens / self._weight
 
-    def add(self, tokens: int, seconds: float) -> None:
-        """Takes a round, or several, of so many tokens."""
-        if self.rounds:
-            seconds = min(seconds, _FAR * max(tokens, 1) * self._seconds / self._weight)
+    def add(self, tokens: int, seconds: float, passes: int) -> None:
+        """Takes a round, which several passes may have been."""
         self.rounds += 1
         self._weight = _FORGET * self._weight + 1
         self._tokens = _FORGET * self._tokens + tokens
+        seconds = min(max(seconds, 1e-9), _FAR * passes * self._usual_s)
         self._seconds = _FORGET * self._seconds + seconds
+        self._usual_s = self._seconds / self._weight
 
 
 class Solo:
@@ -68,46 +76,56 @@ class Solo:
         self.drafting = True
         """Whether its method is to draft."""
         self._plain_s = plain_s
-        self._with, self._without = _Pace(), _Pace()
+        self._with, self._without = _Pace(2 * plain_s()), _Pace(plain_s())
         self._since = 0  # rounds, since that changed
         self._enough, self._rest = _ENOUGH, _LEAST_REST
         self._ended_at: float | None = None
 
-    def ended(self, tokens: int, now: float, *, alone: bool) -> None:
+    def ended(
+        self, tokens: int, now: float, *, drafted: bool, alone: bool, passes: int = 1
+    ) -> None:
         """Takes a round.
 
         Args:
             tokens: That it committed.
             now: When it ended, in seconds of the monotonic clock.
-            alone: Whether no other text is computed; of others, gates are for.
+            drafted: Whether its method was asked in it: others may have left it off, too.
+            alone: Whether no other text was computed; of others, gates are for.
+            passes: That it was.
         """
         began, self._ended_at = self._ended_at, now if alone else None
-        if began is None:
+        if began is None or not alone or drafted != self.drafting:
             return
-        self._since += 1
+        self._since += passes
         if self._since <= _WARM:
             return
         if self.drafting:
-            self._with.add(tokens, now - began)
-            if self._with.rounds >= self._enough and self._with.tokens_per_s < self._plainly():
+            self._with.add(tokens, now - began, passes)
+            least = _CLEARLY * self._plainly()
+            if self._with.rounds >= self._enough and self._with.tokens_per_s < least:
+                self._without = _Pace(self._plain_s())
                 self._change()
             return
-        self._without.add(tokens, now - began)
-        if self._since == _WARM + _PLAIN:
+        self._without.add(tokens, now - began, passes)
+        if self._without.rounds == _PLAIN:
             behind = self._plainly() / self._with.tokens_per_s - 1
             if behind < 0:  # a plain step takes longer than was believed
-                self._change()
+                self._try_again()
+                return
             lost = (_WARM + _ENOUGH_AGAIN) * self._with.tokens_a_round * behind
             self._rest = min(max(int(lost / _TRIALS_COST), _LEAST_REST), _MOST_REST)
         elif self._since >= self._rest:
-            self._with, self._enough = _Pace(), _ENOUGH_AGAIN
-            self._change()
+            self._try_again()
 
     def _plainly(self) -> float:
         """Tokens a second of plain rounds: of this text's own, once there are any."""
         if self._without.rounds >= _PLAIN:
             return self._without.tokens_per_s
         return 1 / self._plain_s()
+
+    def _try_again(self) -> None:
+        self._with, self._enough = _Pace(2 * self._plain_s()), _ENOUGH_AGAIN
+        self._change()
 
     def _change(self) -> None:
         self.drafting, self._since = not self.drafting, 0

@@ -133,9 +133,7 @@ INLINE void turn_blocks(int blocks, const Number *keys, long size, const int64_t
 }
 
 /* Scores of some blocks of positions, for every row that sees some of them; of several blocks only
-   where no row ends before the last position.
-
-   queries: [count, heads, size], of the stretch. */
+   where no row ends before the last position. */
 INLINE void score_blocks(int blocks, const Model *model, const Layer *layer, long kv_head,
                          const Stretch *stretch, long block, const Desk *desk, long step)
 {

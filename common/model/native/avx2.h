@@ -125,7 +125,8 @@ INLINE Floats smaller_of(Floats a, Floats b)
 /* What is larger in some lanes; in others the second. */
 INLINE Floats larger_where(Lanes mask, Floats a, Floats b)
 {
-    return mask == ALL_LANES ? larger_of(a, b) : _mm256_blendv_ps(b, larger_of(a, b), as_floats(bits_of(mask)));
+    Floats larger = larger_of(a, b);
+    return mask == ALL_LANES ? larger : _mm256_blendv_ps(b, larger, as_floats(bits_of(mask)));
 }
 
 INLINE Lanes equal_where(Lanes mask, Floats a, Floats b)

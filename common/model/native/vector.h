@@ -41,8 +41,7 @@ INLINE Halves first_halves(long count)
     return count >= NUMBERS ? ALL_HALVES : (Halves)((1u << count) - 1);
 }
 
-/* 2^x to about one unit in the last place, for x of 0 or less; 0 far below, so that masked lanes
-   vanish. */
+/* 2^x to about one unit in the last place, for x of 0 or less; next to nothing far below. */
 INLINE Floats exp2_of(Floats x)
 {
     Floats n = nearest_whole(x), r = x - n;
@@ -55,7 +54,7 @@ INLINE Floats exp2_of(Floats x)
     return times_power(p, n);
 }
 
-/* exp(x) to about one unit in the last place; 0 far below, so that masked lanes vanish. */
+/* exp(x) to about one unit in the last place; next to nothing far below. */
 INLINE Floats exp_of(Floats x)
 {
     x = larger_of(smaller_of(x, every(88.0f)), every(-104.0f));

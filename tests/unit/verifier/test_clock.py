@@ -23,11 +23,11 @@ def test_patience_follows_the_round_trip_within_bounds() -> None:
 def test_a_drafter_that_hangs_costs_ever_less() -> None:
     clock, now, waited = DraftClock(), 0.0, 0.0
     while now < 300:
-        if clock.worth_asking(now):
+        if not clock.silence.paused(now):
             asked = now
             now += clock.patience_s
             waited += clock.patience_s
-            clock.missed(asked, now)
+            clock.silence.missed(asked, now)
         else:
             now += 0.05
     assert waited < 0.1 * now
@@ -38,18 +38,18 @@ def test_late_branches_alone_do_not_pause_a_drafter() -> None:
     for at in range(100):
         clock.answered(4, 0.01)
         for _ in range(8):  # eight sessions wait for one hiccup
-            clock.missed(at, at + 0.04)
-        assert clock.worth_asking(at + 0.04)
+            clock.silence.missed(at, at + 0.04)
+        assert not clock.silence.paused(at + 0.04)
 
 
 def test_one_answer_restores_trust() -> None:
     clock = DraftClock()
     for at in range(4):
-        clock.missed(at, at + 0.5)
-    assert not clock.worth_asking(3.6)
+        clock.silence.missed(at, at + 0.5)
+    assert clock.silence.paused(3.6)
     clock.answered(4, 0.01)
-    clock.missed(100.0, 100.1)
-    assert clock.worth_asking(100.2)
+    clock.silence.missed(100.0, 100.1)
+    assert not clock.silence.paused(100.2)
 
 
 def test_a_probe_that_comes_sooner_says_that_the_way_is_new() -> None:

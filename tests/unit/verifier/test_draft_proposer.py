@@ -638,6 +638,42 @@ def test_texts_of_one_length_decide_nothing_for_those_of_another(
         assert len(link.opened) == (name == right_where)
 
 
+def test_what_is_foretold_is_of_the_texts_at_hand(clock: Clock) -> None:
+    """Of a length that nobody knows one text finds out, though others are known."""
+    link = Link()
+    long = TextKind(length=2)
+    link.checked(400, 4, 0, long)
+    for _ in range(40):
+        link.known.of(long).clock.answered(4, 0.005)
+    first = Table(link, prompt_tokens=1500, row_s=4e-4)
+    pairing = first.proposer._pairing
+    assert (pairing.acquainted(long), pairing.acquainted(SHORT)) == (True, False)
+    assert pairing.foretell(2) is False
+    first.round(8)
+    short = _another(first, 1)
+    first.proposer.open(short)
+    assert short in first.proposer._scouts
+    link.checked(40, 4, 4)
+    for _ in range(400):
+        link.clock.answered(4, 0.0001)
+    assert pairing.foretell(2) is None
+
+
+def test_a_drafter_that_says_nothing_does_so_to_texts_of_all_lengths(clock: Clock) -> None:
+    link = Link()
+    table = Table(link, prompt_tokens=511)
+    for _ in range(100):
+        link.clock.answered(3, 0.004)
+    for at in range(4):
+        link.clock.silence.missed(at, at + 0.5)
+    table.round(8)
+    later = link.known.of(TextKind(length=1)).clock
+    assert later.silence.paused(3.6)
+    assert later.cost.at(3) == pytest.approx(0.004), "as fast as to those before it, at first"
+    later.answered(3, 0.1)
+    assert link.clock.cost.at(3) == pytest.approx(0.004)
+
+
 def test_a_text_is_judged_by_its_length_so_far(clock: Clock) -> None:
     link = Link()
     table = Table(link, prompt_tokens=500)
@@ -646,8 +682,7 @@ def test_a_text_is_judged_by_its_length_so_far(clock: Clock) -> None:
         table.round(token)
         clock.now += 0.001
         table.answer(link)
-    asked = [link.known.of(TextKind(length=length)).clock.round_trip_s for length in range(3)]
-    assert [each is not None for each in asked] == [True, True, False]
+    assert set(link.known._of) == {SHORT, TextKind(length=1)}
 
 
 def test_a_probe_asks_for_no_more_than_seems_best(clock: Clock) -> None:
@@ -696,7 +731,7 @@ def test_a_drafter_that_was_always_ahead_may_pay_beside_others(clock: Clock) -> 
     link = Link()
     table = Table(link)
     link.checked(16, 3, 3)
-    assert table.proposer._pairing.acquainted
+    assert table.proposer._pairing.acquainted(SHORT)
     assert table.proposer._pairing.foretell(2) is None
 
 
@@ -902,6 +937,6 @@ def test_who_names_no_drafter_is_no_scout(clock: Clock) -> None:
     assert len(link.opened) == before + 1
 
 
-def _another(table: Table, number: int) -> Sequence:
-    request = replace(table.sequence.request, request_id=str(number))
+def _another(table: Table, number: int, prompt_ids: tuple[int, ...] = (5, 6, 7)) -> Sequence:
+    request = replace(table.sequence.request, request_id=str(number), prompt_ids=prompt_ids)
     return Sequence(request, lambda event: None, KvLease(BlockManager(4, 16)), ticket=2 + number)

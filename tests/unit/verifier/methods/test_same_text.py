@@ -14,6 +14,7 @@ from common.sampling_params import SamplingParams
 from tests.inprocess import Pair, heads, runner
 from verifier.config import EngineConfig
 from verifier.methods.gate import Gate
+from verifier.methods.solo import Solo
 
 TOKENS = 24
 CASES = 16
@@ -120,6 +121,49 @@ def test_drafts_that_are_left_off_and_taken_up_again(
     monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: draw.random() < 0.6)
     pair = Pair.make(target, draft, heads=trained)
     assert _texts(pair, method=method) == plain
+
+
+@pytest.mark.parametrize("method", ["medusa", "ngram", "lookahead", "draft+medusa+lookahead"])
+def test_a_text_alone_leaves_its_method_off_and_takes_it_up_again(
+    method: str,
+    target: Runner,
+    draft: Runner,
+    trained: MedusaHeads,
+    plain: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = random.Random(0)
+    told: dict[Solo, list[bool]] = {}
+
+    def ended(solo: Solo, *_: object, drafted: bool, **__: object) -> None:
+        told.setdefault(solo, []).append(drafted == solo.drafting)
+        solo.drafting = draw.random() < 0.6
+
+    monkeypatch.setattr(Solo, "ended", ended)
+    pair = Pair.make(target, draft, heads=trained)
+    for index in range(6):
+        prompt, sampling = _case(index)
+        assert pair.generate(prompt, TOKENS, sampling=sampling, method=method) == plain[index]
+    assert len(told) == 6
+    for _prompt, *rounds in told.values():
+        assert all(rounds), "it is asked where it is to draft, and only there"
+
+
+def test_a_text_leaves_its_method_off_only_where_it_is_alone_and_asks_for_no_length(
+    target: Runner, trained: MedusaHeads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(solo: Solo, *_: object, **__: object) -> None:
+        solo.drafting = False
+
+    monkeypatch.setattr(Solo, "ended", ended)
+    monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: True)
+    pair = Pair.make(target, heads=trained)
+    drafted = []
+    for asks in ((0,), (4,), (0, 0)):
+        some = [pair.submit([5, 6, 7], 32, method="medusa", draft_tokens=ask) for ask in asks]
+        pair.run()
+        drafted += [one.events[-1].counts.drafted_tokens for one in some if one.events[-1].counts]
+    assert [count > 0 for count in drafted] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("method", ["medusa", "ngram", "lookahead", "medusa+ngram"])

@@ -36,7 +36,7 @@ class Text:
             self.tokens += made
             self.drafted += drafting
             self.now += PLAIN_S * (self._steps if drafting else 1)
-            self.solo.ended(made, self.now, alone=True)
+            self.solo.ended(made, self.now, drafted=drafting, alone=True)
         return (self.tokens - before) / ((self.now - began) / PLAIN_S)
 
 
@@ -65,9 +65,36 @@ def test_one_slow_round_decides_nothing() -> None:
     assert text.drafted > 140
 
 
+def test_a_slow_first_round_decides_nothing_either() -> None:
+    solo = Solo(lambda: PLAIN_S)
+    text = Text(solo, steps=1.4)
+    text.write(8)  # what counts for neither side
+    text.now += 1.0
+    text.write(200)
+    assert solo.drafting
+    assert text.drafted > 100
+
+
 def test_rounds_beside_others_count_for_nothing() -> None:
     solo = Solo(lambda: PLAIN_S)
-    for _ in range(200):
-        solo.ended(1, 0.0, alone=False)
-    solo.ended(1, 100.0, alone=True)
+    for turn in range(200):  # alone, beside another, and whoever was alone before
+        solo.ended(1, 100.0 + turn, drafted=True, alone=turn % 2 == 0)
     assert solo.drafting
+
+
+def test_rounds_that_others_left_it_off_in_count_for_nothing() -> None:
+    solo = Solo(lambda: PLAIN_S)
+    for turn in range(200):
+        solo.ended(1, 100.0 + turn, drafted=False, alone=True)
+    assert solo.drafting
+
+
+def test_passes_of_one_call_are_a_plain_round_of_many() -> None:
+    solo = Solo(lambda: PLAIN_S)
+    text = Text(solo, steps=4)
+    while solo.drafting:
+        text.write(1)
+    for _ in range(12):
+        text.now += 16 * PLAIN_S
+        solo.ended(16, text.now, drafted=False, alone=True, passes=16)
+    assert solo._without.tokens_per_s == pytest.approx(1 / PLAIN_S)
