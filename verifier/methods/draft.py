@@ -176,7 +176,8 @@ class DraftProposer:
         if drafting and session.length.resting:
             if self._pairing.move(sequence, session, session.link, now):
                 return
-            if much and not wanted and not self._pairing.pays(session.known):
+            enough = much or session.on_trial
+            if enough and not wanted and not self._pairing.pays(session.known):
                 self._pairing.part(session)
                 return
         branch = (branch or Branch()).cut(sequence.room - 1 if wanted else 0)

@@ -36,7 +36,8 @@ class DraftSession:
     incarnation: int = 0
     link: DraftLink | None = None
     warm: bool = False  # the mirror has caught up with the prompt
-    probe: bool = False  # it is to tell whether drafts pay again, and has not yet
+    on_trial: bool = False  # mirrored to tell whether drafts pay again
+    probe: bool = False  # and has not told yet
     refused: dict[DraftLink, float] = field(default_factory=dict)  # not to be asked before
     key: RoundKey | None = None  # the outcome a branch is wanted for
     wanted: int = 0  # tokens asked for in that branch

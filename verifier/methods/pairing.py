@@ -111,7 +111,7 @@ class Pairing:
                 session.told_hash = session.path_hash
                 session.flight = (session.base, session.path_hash)
                 link.meter.sessions += 1
-                session.probe = not pays
+                session.on_trial = session.probe = not pays
                 session.length = self._length(known, _PROBE_ROUNDS if session.probe else 0)
                 room = sequence.room - 1
                 wish = Wish()
