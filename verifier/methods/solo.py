@@ -22,10 +22,10 @@ _WARM = 4
 plain step finds other caches."""
 
 _LEAST_REST, _MOST_REST = 64, 1024
-"""Rounds before it is tried again, and the more the more it loses by:"""
+"""Rounds before it is tried again: the more it loses by, the more."""
 
 _TRIALS_COST = 0.01
-"""the share of their tokens that a trial may cost."""
+"""Share of the tokens in between that a trial may cost."""
 
 _CLEARLY = 0.97
 """It is left off where it brings less than so much of what plain rounds do: else it may be luck."""
@@ -77,7 +77,7 @@ class Solo:
         """Whether its method is to draft."""
         self._plain_s = plain_s
         self._with, self._without = _Pace(2 * plain_s()), _Pace(plain_s())
-        self._since = 0  # rounds, since that changed
+        self._since = 0  # passes, since that changed
         self._enough, self._rest = _ENOUGH, _LEAST_REST
         self._ended_at: float | None = None
 
