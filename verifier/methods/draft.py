@@ -89,7 +89,7 @@ class DraftProposer:
         session = DraftSession(self._next_id, self._pairing.first_length(), drawn)
         self._sessions[sequence] = session
         self._by_id[session.id] = session
-        if not self._pairing.acquainted(_kind(sequence, session)):
+        if not self._pairing.acquainted(session.kind(len(sequence.ids))):
             self._scouts.offer(sequence)
         now = time.monotonic()
         if self._drafting(sequence, now):
@@ -134,7 +134,7 @@ class DraftProposer:
         """Tells the drafter, and asks for the branch after this outcome."""
         session, now = self._sessions[sequence], time.monotonic()
         tree, ids = outcome.tree, outcome.ids
-        if sequence in self._scouts and self._pairing.acquainted(_kind(sequence, session)):
+        if sequence in self._scouts and self._pairing.acquainted(session.kind(len(sequence.ids))):
             self._scouts.learnt()
         drafting = self._drafting(sequence, now)
         if session.link is None and not session.proposed:
@@ -321,7 +321,7 @@ class DraftProposer:
 
     def _kinds(self) -> set[TextKind]:
         """Of all texts."""
-        return {_kind(sequence, session) for sequence, session in self._sessions.items()}
+        return {each.kind(len(sequence.ids)) for sequence, each in self._sessions.items()}
 
     def _drafting(self, sequence: Sequence, now: float) -> bool:
         """Whether to draft for a sequence; for a scout, too, where it does not pay."""
@@ -338,10 +338,6 @@ class DraftProposer:
             return Wish()
         room = sequence.room - 1
         return self._pairing.wish(sequence.request, session.length, link, session.known.clock, room)
-
-
-def _kind(sequence: Sequence, session: DraftSession) -> TextKind:
-    return TextKind.of(session.drawn, len(sequence.ids))
 
 
 def _came_at(wave: Wave) -> float:

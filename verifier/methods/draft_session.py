@@ -60,7 +60,11 @@ class DraftSession:
     def known(self) -> Acquaintance:
         """What is known of its drafter, which it has, with texts like this one."""
         assert self.link is not None
-        return self.link.known.of(TextKind.of(self.drawn, self.base))
+        return self.link.known.of(self.kind(self.base))
+
+    def kind(self, tokens: int) -> TextKind:
+        """That of the text, where it has so many tokens."""
+        return TextKind.of(self.drawn, tokens)
 
     def unlink(self) -> None:
         """Forgets a drafter, and all it has sent."""

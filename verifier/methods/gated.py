@@ -69,7 +69,7 @@ class GatedProposer:
             passes=len(outcome.ids) if several else 1,
         )
         self._asked.discard(sequence)
-        if outcome.output is None or not self._drafting(sequence):
+        if several or not self._drafting(sequence):
             outcome = outcome._replace(wanted=False)
         self._inner.observe(sequence, outcome)
 

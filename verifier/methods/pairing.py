@@ -91,7 +91,7 @@ class Pairing:
         for address in addresses or sequence.request.drafters:
             link = self.links(address)
             if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
-                known = link.known.of(TextKind.of(session.drawn, len(sequence.ids)))
+                known = link.known.of(session.kind(len(sequence.ids)))
                 due, clock = self.pays(known), known.clock
                 if due:
                     clock.paid()
