@@ -20,6 +20,10 @@ class EngineConfig:
     """Most rows of one engine step, in tokens."""
     max_sessions: int = 256
     """Most sessions mirrored; beyond, the least recently used one is dropped."""
+    context_tokens: int = 1024
+    """How far back the model looks, in tokens: of a text that grows longer it goes on with the last
+    half of so many, and no session takes more of the cache. 0 for as far as it can. A model that
+    was trained on shorter texts is right more often with no more than those had."""
     max_draft_tokens: int = 32
     """Longest branch drafted, in tokens; a verifier that asks for more gets this many."""
     fanout: int = 3
@@ -37,7 +41,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         at_least(self, "engine.", fanout=0, scratch_tokens=self.branch_tokens)
         at_least(self, "engine.", block_tokens=2, max_batch_tokens=1, max_sessions=1)
-        at_least(self, "engine.", max_draft_tokens=1)
+        at_least(self, "engine.", max_draft_tokens=1, context_tokens=0)
 
 
 @dataclass(frozen=True, kw_only=True)

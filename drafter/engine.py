@@ -13,8 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
 
-import torch
-
 from common import fence
 from common.errors import InvalidArgument
 from common.inbox import Feed, Inbox, Note, StepMeter
@@ -25,12 +23,12 @@ from drafter.branch import Round
 from drafter.config import EngineConfig
 from drafter.gauges import Gauges, Load
 from drafter.item import Item
-from drafter.mirror import Mirror, mark
+from drafter.mirror import Mirror
 from drafter.mirrors import Mirrors
-from drafter.nodes import Node
 from drafter.outlook import Chances
 from drafter.passes import Passes
 from drafter.reply import Key, Outbox, Reply
+from drafter.text import Extent, Text
 from drafter.totals import Totals
 
 _log = logging.getLogger(__name__)
@@ -47,6 +45,7 @@ class DraftEngine:
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
         self._runner = runner
         self._config = config
+        self._extent = Extent.of(config.context_tokens, config.branch_tokens, runner.max_len)
         self._mirrors = Mirrors(config, runner.pool.blocks, self._drop)
         self._inbox = Inbox()
         self._passes = Passes(runner, config.max_draft_tokens, self._inbox.fileno())
@@ -146,31 +145,25 @@ class DraftEngine:
         """
         key = (outbox, session)
         self._mirrors.end(key)
-        vocab = self._runner.loaded.vocab_size
         reason = self._unfit(ids, sampling, salt)
         if reason is not None:
             self._drop(key, incarnation, reason)
             return
         wants_drawn = drawn and not sampling.greedy
+        blocks, loaded = self._runner.pool.blocks, self._runner.loaded
         mirror = Mirror(
             session,
             incarnation,
             sampling,
-            KvLease(self._runner.pool.blocks, salt),
-            KvLease(self._runner.pool.blocks),
-            list(ids),
-            Node(ids[-1], len(ids) - 1),
+            Text(ids, self._extent, blocks, salt),
+            KvLease(blocks),
             wants_drawn=wants_drawn,
             chances=self._chances[sampling.greedy, wants_drawn],
         )
-        mirror.computed = mirror.lease.reuse_prefix(mirror.ids)
-        mirror.path_hash = fence.extend(fence.EMPTY, mirror.ids)
         if sampling.repetition_penalty != 1.0:
-            mirror.seen = torch.zeros(vocab, dtype=torch.bool, device=self._runner.loaded.device)
-            mark(mirror.seen, mirror.ids)
+            mirror.text.keep_seen(ids, loaded.vocab_size, loaded.device)
         self._mirrors.add(key, mirror)
         self.totals.opened += 1
-        room = self._runner.max_len - len(ids)
         opened = Round(
             base=len(ids) - 1,
             path_hash=fence.EMPTY,
@@ -180,9 +173,9 @@ class DraftEngine:
             fanout=fanout,
             least=least,
         )
-        opened = self._limited(opened, room)
+        opened = self._limited(opened)
         if opened.draft_tokens and opened.fanout and not wants_drawn:  # else no scores say for what
-            mirror.await_next(opened, room)
+            mirror.await_next(opened)
 
     def commit(
         self,
@@ -207,18 +200,15 @@ class DraftEngine:
         if mirror is None:
             self._stale += 1
             return
-        vocab = self._runner.loaded.vocab_size
-        if ended.base != len(mirror.ids) or not ended.ids or max(ended.ids) >= vocab:
+        text, vocab = mirror.text, self._runner.loaded.vocab_size
+        if ended.base != text.length or not ended.ids or max(ended.ids) >= vocab:
             self._mirrors.give_up(key, "out of step with its verifier")
             return
-        room = self._runner.max_len - len(mirror.ids) - len(ended.ids)
-        if room < 0:
-            self._mirrors.give_up(key, "longer than this model allows")
-            return
         self._mirrors.touch(mirror)
-        if not self._mirrors.reserve(key, mirror, len(mirror.ids) + len(ended.ids)):
+        grown = len(text.ids) + len(ended.ids)
+        if text.takes(len(ended.ids)) and not self._mirrors.reserve(key, mirror, grown):
             return
-        moves = mirror.advance(self._limited(ended, room), room)
+        moves = mirror.advance(self._limited(ended))
         if moves:
             self._runner.move(moves)
         self._answer(key, mirror)
@@ -285,10 +275,11 @@ class DraftEngine:
         return [item for item in batch if item.key in self._mirrors]
 
     def _item(self, key: Key, mirror: Mirror, budget: int) -> Item | None:
-        if mirror.pending:
-            rows = min(mirror.pending, budget)
-            ready = rows and self._mirrors.reserve(key, mirror, mirror.computed + rows)
-            ends = [mirror.root] if rows == mirror.pending else []
+        pending = mirror.text.pending
+        if pending:
+            rows = min(pending, budget)
+            ready = rows and self._mirrors.reserve(key, mirror, mirror.text.computed + rows)
+            ends = [mirror.root] if rows == pending else []
             return Item(key, mirror, committed=rows, ends=ends) if ready else None
         if not mirror.scratch.capacity and not self._mirrors.reserve_scratch(key, mirror):
             return None
@@ -306,11 +297,12 @@ class DraftEngine:
     def _commit(self, batch: list[Item]) -> None:
         """Grows the branches; hands over those that are finished."""
         for key, mirror, committed in ((item.key, item.mirror, item.committed) for item in batch):
-            mirror.computed += committed
-            mirror.lease.publish(mirror.ids, mirror.computed)
-            if not mirror.warm and mirror.pending == 0:
+            text = mirror.text
+            text.computed += committed
+            text.lease.publish(text.ids, text.computed)
+            if not mirror.warm and text.pending == 0:
                 mirror.warm = True
-                warm = Reply(session=key[1], incarnation=mirror.incarnation, warm=len(mirror.ids))
+                warm = Reply(session=key[1], incarnation=mirror.incarnation, warm=text.length)
                 self._reply(key[0], warm)
         for item in batch:
             for node in item.ends:
@@ -330,10 +322,10 @@ class DraftEngine:
             )
             self._reply(key[0], reply)
 
-    def _limited(self, ended: Round, room: int) -> Round:
+    def _limited(self, ended: Round) -> Round:
         """A round with no more wanted after it than there may be."""
         fanout = min(ended.fanout, self._config.fanout)
-        wanted = min(ended.draft_tokens, room, self._config.max_draft_tokens)
+        wanted = min(ended.draft_tokens, self._config.max_draft_tokens)
         least = ended.least[: self._config.max_draft_tokens]
         if not all(0 <= chance <= 1 for chance in least):  # nor are they numbers always
             least = ()
@@ -344,7 +336,7 @@ class DraftEngine:
         if not self._accepting:
             return "draining"
         vocab = self._runner.loaded.vocab_size
-        if not ids or max(ids) >= vocab or len(ids) >= self._runner.max_len:
+        if not ids or max(ids) >= vocab:
             return "its ids do not fit this model"
         if len(salt) > MAX_SALT_BYTES:
             return f"its cache salt is longer than {MAX_SALT_BYTES} bytes"

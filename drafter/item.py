@@ -27,7 +27,7 @@ class Item(NamedTuple):
     mirror: Mirror
     """The same."""
     committed: int = 0
-    """Ids to compute, from `mirror.computed` on."""
+    """Ids to compute, from `Text.computed` on."""
     nodes: Ids[Node] = ()
     """Nodes to compute; each has a slot, and so have those before it."""
     ends: Ids[Node] = ()
@@ -40,20 +40,21 @@ class Item(NamedTuple):
 
     def segment(self) -> Segment:
         """What the model is to compute."""
-        mirror, slots = self.mirror, self.mirror.lease.slots
+        text, slots = self.mirror.text, self.mirror.text.lease.slots
         if not self.nodes:
-            start, end = mirror.computed, mirror.computed + self.committed
+            start, end = text.computed, text.computed + self.committed
             last = [self.committed - 1] if self.ends else []
-            return Segment(mirror.ids[start:end], start, slots, wanted=last)
+            return Segment(text.ids[start:end], start, slots, wanted=last)
         tokens = [node.token for node in self.nodes]
         paths = [[before.slot for before in node.path()] for node in self.nodes]
-        return PathRows(tokens, len(mirror.ids), slots, paths, wanted=range(len(tokens)))
+        return PathRows(tokens, len(text.ids), slots, paths, wanted=range(len(tokens)))
 
 
 def row_of(mirror: Mirror, node: Node) -> Row:
     """What decides the token after a node."""
-    path = tuple(before.token for before in node.path()) if mirror.seen is not None else ()
-    return Row(params=mirror.sampling, position=node.position + 1, seen=mirror.seen, path=path)
+    text, position = mirror.text, mirror.text.dropped + node.position + 1
+    path = tuple(before.token for before in node.path()) if text.seen is not None else ()
+    return Row(params=mirror.sampling, position=position, seen=text.seen, path=path)
 
 
 def sent(distribution: Distribution) -> Drawn | None:

@@ -6,9 +6,6 @@ from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
 from functools import partial
 
-import torch
-from torch import Tensor
-
 from common import fence
 from common.inbox import attempt
 from common.model.kv_cache import KvLease
@@ -17,6 +14,7 @@ from common.sampling_params import SamplingParams
 from drafter.branch import Branch, Finished, Limit, Round
 from drafter.nodes import Node
 from drafter.outlook import Chances, Outcome, outcomes
+from drafter.text import Text
 
 _WAVE = 3
 """Branches that are drafted together ahead of an outcome. The likeliest are there early so, however
@@ -30,8 +28,8 @@ _MOST_RESTING = 32
 class Mirror:
     """One session's mirror.
 
-    Invariant: the cache holds the first `computed` of `ids`, and every computed node's keys and
-    values in the node's slot.
+    Invariant: the cache holds the keys and values of what is computed of the text, and those of
+    every computed node in the node's slot. A node's position is one of the text, see `Text`.
     """
 
     session: int
@@ -40,28 +38,16 @@ class Mirror:
     """The verifier's count of its Opens."""
     sampling: SamplingParams
     """How to choose; the request's own sampling has the noise that leads to the same choices."""
-    lease: KvLease
-    """Slots of the committed ids."""
+    text: Text
+    """The committed ids."""
     scratch: KvLease
     """Slots of drafted nodes."""
-    ids: list[int]
-    """Committed ids."""
-    root: Node
-    """The last of them."""
-    computed: int = 0
-    """Committed ids with keys and values in the cache."""
-    seen: Tensor | None = None
-    """Which ids occur in them, `[V]`; kept where a repetition penalty needs it."""
     wants_drawn: bool = False
     """Whether to say what tokens are drawn from."""
     round: Round | None = None
     """The outcome a branch is due for, or was handed over for; None where nothing is drafted."""
     answered: bool = False
     """Whether it was handed over."""
-    path_hash: int = fence.EMPTY
-    """Of the committed ids."""
-    room: int = 0
-    """Positions the model has left after the committed ids."""
     warm: bool = False
     """Whether the first prefill is done."""
     used: int = 0
@@ -78,6 +64,8 @@ class Mirror:
     """Scratch slots no node has."""
     unplanned: bool = False
     """Whether further outcomes of the chain in flight may be drafted for: see `look_ahead`."""
+    root: Node = field(init=False)
+    """The last committed id."""
     _lesson: tuple[Ids[Node], Node, Ids[int]] | None = None  # see `Chances.observe`
     _outlook: list[tuple[Node, int]] | None = None  # further outcomes, the likeliest last
     _ahead: dict[Outcome, int] = field(
@@ -86,10 +74,8 @@ class Mirror:
     _due_branch: Branch = field(init=False)  # whose tokens the chain has
     _ends_known: bool = False  # whether the bonus after the whole chain has its branch
 
-    @property
-    def pending(self) -> int:
-        """Committed ids without keys and values."""
-        return len(self.ids) - self.computed
+    def __post_init__(self) -> None:
+        self.root = self._last()
 
     @property
     def due(self) -> bool:
@@ -99,8 +85,8 @@ class Mirror:
         time from others, the target among them where both share a machine.
         """
         if self.round is None:
-            return self.pending > (_MOST_RESTING if self.warm else 0)
-        return self.pending > 0 or not self.answered
+            return self.text.pending > (_MOST_RESTING if self.warm else 0)
+        return self.text.pending > 0 or not self.answered
 
     @property
     def ranks(self) -> int:
@@ -124,7 +110,7 @@ class Mirror:
         While a branch is due that is its last token. Then come the end of the chain in flight,
         and the ends of the branches for its outcomes.
         """
-        if self.round is None or self.pending:
+        if self.round is None or self.text.pending:
             return []
         if not self.answered:
             return self.chain[-1:]
@@ -138,50 +124,41 @@ class Mirror:
         if node.slot < 0:
             if not self.free and not self.answered:
                 self._keep_only_chain()
-            if not self.free or node.position >= len(self.ids) + self.room:
+            if not self.free or node.position >= self.text.limit:
                 return False
             node.slot = self.free.pop()
         return True
 
-    def await_next(self, opened: Round, room: int) -> None:
+    def await_next(self, opened: Round) -> None:
         """Drafts ahead of one more id, though nothing is due.
 
         Args:
             opened: As if a round had ended with the last id.
-            room: Positions the model has left.
         """
-        self.round, self.room = opened, room
+        self.round = opened
         self.answered = self.unplanned = True
 
-    def advance(self, ended: Round, room: int) -> list[tuple[int, int]]:
-        """Takes over a round's outcome; keeps what was drafted right.
+    def advance(self, ended: Round) -> list[tuple[int, int]]:
+        """Takes over a round's outcome; keeps what was drafted right, where the text goes on.
 
         Args:
-            ended: The round.
-            room: Positions the model has left after it.
+            ended: The round; where the text takes its ids, there are slots for them.
 
         Returns:
             Slots to copy keys and values from and to, before anything else is computed.
         """
-        assert self.lease.capacity >= len(self.ids) + len(ended.ids)
         self.learn()
         sent = 0
         if self._checked_by(ended):
             self._lesson = (self.chain, self.root, ended.ids)
             sent = self._ahead.get((ended.accepted, ended.ids[-1]), 0)
-        right = self.root.follow(ended.ids)
+        right = self.root.follow(ended.ids) if self.text.takes(len(ended.ids)) else []
         moves = self._keep(right)
-        self._free_all_but(right[-1] if len(right) == len(ended.ids) else None, right)
-        self.ids.extend(ended.ids)
-        self.path_hash = fence.extend(self.path_hash, ended.ids)
-        if len(right) == len(ended.ids):
-            self.root = right[-1]
-            self.root.parent = None
-        else:
-            self.root = Node(self.ids[-1], len(self.ids) - 1)
-        self.room = room
-        if self.seen is not None:
-            mark(self.seen, ended.ids)
+        known = right[-1] if len(right) == len(ended.ids) else None
+        self._free_all_but(known)
+        self.text.extend(ended.ids)
+        self.root = known or self._last()
+        self.root.parent = None
         self._aim(ended, ended.verifying or min(sent, ended.draft_tokens))
         return moves
 
@@ -219,7 +196,7 @@ class Mirror:
 
         All of a wave travel together: each message costs both ends more than it carries.
         """
-        if self.round is None or self.pending:
+        if self.round is None or self.text.pending:
             return []
         done = []
         if not self.answered and not self._due_branch.lacking:
@@ -268,17 +245,17 @@ class Mirror:
         self._outlook = None
         wanted, least = (checked, ()) if checked else (ended.draft_tokens, ended.least)
         outcome = ended._replace(least=least)
-        self._due_branch = Branch(outcome, self.root, min(wanted, self.room))
+        self._due_branch = Branch(outcome, self.root, min(wanted, self.text.room))
         self._grow_chain()
         if len(self.chain) < checked:
-            self.round = None  # it checks what is not known here
+            self.round, self.unplanned = None, False  # it checks what is not known here
         elif self.answered and self.chain[-1].computed:
             self._look_beyond()
 
     def _checked_by(self, ended: Round) -> bool:
         """Whether a round checked the chain in flight, and nothing else was accepted in it."""
-        path_hash = fence.extend(self.path_hash, [node.token for node in self.chain])
-        same = (ended.base, ended.path_hash) == (len(self.ids), path_hash)
+        path_hash = fence.extend(self.text.path_hash, [node.token for node in self.chain])
+        same = (ended.base, ended.path_hash) == (self.text.length, path_hash)
         return same and ended.accepted == len(ended.ids) - 1
 
     def _grow_chain(self) -> None:
@@ -301,13 +278,13 @@ class Mirror:
         assert self.round is not None
         accepted = [node.token for node in last.path()]
         outcome = self.round._replace(
-            base=len(self.ids),
-            path_hash=fence.extend(self.path_hash, [node.token for node in self.chain]),
+            base=self.text.length,
+            path_hash=fence.extend(self.text.path_hash, [node.token for node in self.chain]),
             accepted=len(accepted),
             ids=(*accepted, bonus),
             verifying=0,
         )
-        space = len(self.ids) + self.room - (last.position + 1)  # after the bonus
+        space = self.text.limit - (last.position + 1)  # after the bonus
         branch = Branch(outcome, last.child(bonus), min(wanted, space))
         branch.grow(self.chances)
         if branch.wanted > 0:
@@ -320,17 +297,21 @@ class Mirror:
         drawn = tuple(one for one in known if one is not None)
         return drawn if len(drawn) == len(nodes) else ()
 
+    def _last(self) -> Node:
+        """A node of the last committed id."""
+        return Node(self.text.ids[-1], len(self.text.ids) - 1)
+
     def _keep(self, right: Ids[Node]) -> list[tuple[int, int]]:
         """Counts computed nodes that are committed now as such; returns what is to be copied."""
         moves = []
         for node in right:
-            if not node.computed or self.computed < node.position:
+            if not node.computed or self.text.computed < node.position:
                 break
-            moves.append((node.slot, int(self.lease.slots[node.position])))
-            self.computed = node.position + 1
+            moves.append((node.slot, int(self.text.lease.slots[node.position])))
+            self.text.computed = node.position + 1
         return moves
 
-    def _free_all_but(self, root: Node | None, path: Ids[Node]) -> None:
+    def _free_all_but(self, root: Node | None) -> None:
         """Takes back the slots of nodes that are committed, or can no longer be."""
         kept = set(root.below()) if root is not None else set()
         for node in (self.root, *self.root.below()):
@@ -358,8 +339,3 @@ class Mirror:
             node.children = {
                 token: child for token, child in node.children.items() if child in kept
             }
-
-
-def mark(seen: Tensor, ids: Ids[int]) -> None:
-    """Notes that ids occur."""
-    seen[torch.tensor(ids, dtype=torch.int64, device=seen.device)] = True

@@ -60,7 +60,7 @@ class Mirrors:
 
     def reserve(self, key: Key, mirror: Mirror, positions: int) -> bool:
         """Makes room for committed ids, at the cost of idle mirrors; False where it is in vain."""
-        return self._grow(key, lambda: mirror.lease.reserve(positions))
+        return self._grow(key, lambda: mirror.text.lease.reserve(positions))
 
     def reserve_scratch(self, key: Key, mirror: Mirror) -> bool:
         """Makes room for drafted nodes: for several branches where half of the cache stays free,
@@ -83,7 +83,7 @@ class Mirrors:
         """Takes a mirror out, and its blocks back."""
         mirror = self._table.pop(key, None)
         if mirror is not None:
-            mirror.lease.release()
+            mirror.text.lease.release()
             mirror.scratch.release()
         return mirror
 

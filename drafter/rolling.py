@@ -39,7 +39,7 @@ def levels(batch: Ids[Item], most: int) -> int:
             most,
             mirror.lacking - 1,
             len(mirror.free) // len(item.ends),
-            len(mirror.ids) + mirror.room - 1 - deepest,
+            mirror.text.limit - 1 - deepest,
         )
     return max(most, 0) if any(item.ends for item in batch) else 0
 

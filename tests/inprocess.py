@@ -177,11 +177,12 @@ class Pair:
         *,
         heads: MedusaHeads | None = None,
         interval_s: float = 0.0,
+        drafting: DraftConfig | None = None,
     ) -> Pair:
         config = config or EngineConfig()
         if draft is None:
             return cls(Engine(target, config, heads=heads, interval_s=interval_s))
-        link = LocalLink(DraftEngine(draft, DraftConfig()), fault)
+        link = LocalLink(DraftEngine(draft, drafting or DraftConfig()), fault)
         engine = Engine(target, config, lambda address: link, heads=heads, interval_s=interval_s)
         link.proposer = engine.methods.draft
         return cls(engine, link)

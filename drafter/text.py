@@ -1,0 +1,125 @@
+"""What a mirror holds of a session's text: its end, as far as the draft model looks back.
+
+What comes next hangs on what stands shortly before, and a model small enough to draft was seldom
+trained on long texts: behind more than that it is wrong more often. So a text that has grown to a
+limit goes on as its own last half, as if it began there. That costs a pass over that half, once in
+as many tokens; and neither the cache that a mirror takes nor what a draft token costs grows with
+the text, which may be longer than the draft model allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from common import fence
+from common.model.blocks import BlockManager
+from common.model.kv_cache import KvLease
+
+
+class Extent(NamedTuple):
+    """How much of a text a mirror holds."""
+
+    most: int
+    """Ids, at most; with one more, the last `kept` of them go on."""
+    kept: int
+    """So many of them, at least 1."""
+    limit: int
+    """Positions the model has, drafted tokens included."""
+
+    @classmethod
+    def of(cls, context_tokens: int, branch_tokens: int, max_len: int) -> Extent:
+        """That of a model.
+
+        Args:
+            context_tokens: How far back it is to look; 0 for as far as it can.
+            branch_tokens: Positions that one branch takes.
+            max_len: Positions the model has.
+        """
+        most = min(context_tokens or max_len, max(max_len - branch_tokens, max_len // 2, 1))
+        return cls(most, max(most // 2, 1), max_len)
+
+
+class Text:
+    """The committed ids of one mirror, and their keys and values.
+
+    Positions count from the first id that is held.
+
+    Args:
+        ids: All that is committed.
+        extent: How much to hold.
+        blocks: Of the cache.
+        salt: Only texts with the same share cached prefixes.
+
+    Attributes:
+        ids: Those that are held.
+        dropped: How many were committed before them.
+        lease: Slots of those that are held.
+        computed: How many of these have keys and values.
+    """
+
+    def __init__(self, ids: Ids[int], extent: Extent, blocks: BlockManager, salt: bytes) -> None:
+        self._extent, self._blocks, self._salt = extent, blocks, salt
+        self.path_hash = fence.extend(fence.EMPTY, ids)
+        """Of all that is committed."""
+        self.seen: Tensor | None = None
+        """Which ids occur in all that is committed, `[V]`; kept where it is asked for."""
+        self._begin(ids if len(ids) <= extent.most else ids[-extent.kept :], len(ids))
+
+    @property
+    def length(self) -> int:
+        """Ids committed, whether they are held or not."""
+        return self.dropped + len(self.ids)
+
+    @property
+    def pending(self) -> int:
+        """Ids held without keys and values."""
+        return len(self.ids) - self.computed
+
+    @property
+    def limit(self) -> int:
+        """Positions the model has."""
+        return self._extent.limit
+
+    @property
+    def room(self) -> int:
+        """Positions it has left behind them."""
+        return self.limit - len(self.ids)
+
+    def keep_seen(self, ids: Ids[int], vocab_size: int, device: torch.device) -> None:
+        """Keeps `seen` from now on.
+
+        Args:
+            ids: All that is committed.
+            vocab_size: V.
+            device: Where to.
+        """
+        self.seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+        self._mark(ids)
+
+    def takes(self, count: int) -> bool:
+        """Whether so many more ids go on behind those that are held."""
+        return len(self.ids) + count <= self._extent.most
+
+    def extend(self, ids: Ids[int]) -> None:
+        """Adds committed ids; where it does not take so many, nothing held is computed any more."""
+        self.path_hash = fence.extend(self.path_hash, ids)
+        self._mark(ids)
+        if self.takes(len(ids)):
+            self.ids.extend(ids)
+            return
+        self.lease.release()
+        self._begin([*self.ids, *ids][-self._extent.kept :], self.length + len(ids))
+
+    def _begin(self, ids: Ids[int], length: int) -> None:
+        """Holds ids, the last of so many, of which nothing but a cached prefix is computed."""
+        self.ids, self.dropped = list(ids), length - len(ids)
+        self.lease = KvLease(self._blocks, self._salt)
+        self.computed = self.lease.reuse_prefix(self.ids)
+
+    def _mark(self, ids: Ids[int]) -> None:
+        if self.seen is not None:
+            self.seen[torch.tensor(ids, dtype=torch.int64, device=self.seen.device)] = True
