@@ -25,7 +25,7 @@ from drafter.gauges import Gauges, Load
 from drafter.item import Item
 from drafter.mirror import Mirror
 from drafter.mirrors import Mirrors
-from drafter.outlook import Chances
+from drafter.outlook import Chances, ChoiceKind
 from drafter.passes import Passes
 from drafter.reply import Key, Outbox, Reply
 from drafter.text import Extent, Text
@@ -53,8 +53,7 @@ class DraftEngine:
         self._accepting = True
         self._meter, self._tokens, self._stale = StepMeter(), 0, 0
         self._gauges = Gauges(config)
-        # By how tokens are chosen: greedily or not, and whether independently of the target.
-        self._chances: dict[tuple[bool, bool], Chances] = defaultdict(Chances)
+        self._chances: dict[ChoiceKind, Chances] = defaultdict(Chances)
         self.totals = Totals()
         """What else was done so far."""
 
@@ -158,8 +157,8 @@ class DraftEngine:
             Text(ids, self._extent, blocks, salt),
             KvLease(blocks),
             wants_drawn=wants_drawn,
-            chances=self._chances[sampling.greedy, wants_drawn],
         )
+        mirror.chances = self._chances[mirror.kind]
         if sampling.repetition_penalty != 1.0:
             mirror.text.keep_seen(ids, loaded.vocab_size, loaded.device)
         self._mirrors.add(key, mirror)
@@ -209,6 +208,7 @@ class DraftEngine:
         if text.takes(len(ended.ids)) and not self._mirrors.reserve(key, mirror, grown):
             return
         moves = mirror.advance(self._limited(ended))
+        mirror.chances = self._chances[mirror.kind]
         if moves:
             self._runner.move(moves)
         self._answer(key, mirror)

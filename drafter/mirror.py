@@ -11,9 +11,10 @@ from common.inbox import attempt
 from common.model.kv_cache import KvLease
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
+from common.text_length import doublings
 from drafter.branch import Branch, Finished, Limit, Round
 from drafter.nodes import Node
-from drafter.outlook import Chances, Outcome, outcomes
+from drafter.outlook import Chances, ChoiceKind, Outcome, outcomes
 from drafter.text import Text
 
 _WAVE = 3
@@ -55,7 +56,7 @@ class Mirror:
     told_at: float | None = None
     """When the round came whose branch waits for its first pass, by the monotonic clock."""
     chances: Chances = field(default_factory=Chances)
-    """What rounds have shown, of this text and others."""
+    """What rounds have shown, of this text and others of its kind."""
     chain: list[Node] = field(default_factory=list)
     """What the verifier is checking, or is being drafted for it."""
     branches: list[Branch] = field(default_factory=list)
@@ -76,6 +77,11 @@ class Mirror:
 
     def __post_init__(self) -> None:
         self.root = self._last()
+
+    @property
+    def kind(self) -> ChoiceKind:
+        """Of the choices after it, as long as it is."""
+        return ChoiceKind(self.sampling.greedy, self.wants_drawn, doublings(self.text.length))
 
     @property
     def due(self) -> bool:

@@ -4,9 +4,9 @@ A chain of K tokens is in flight. Its outcome is (k, bonus): k of them are right
 the target chose follows. How likely each is follows from how sure the draft model was: where the
 next best token's score is far behind the choice's the two models hardly ever differ, and where it
 is close behind the target takes it almost as often. What scores so far apart came to is counted,
-over all texts. The chance of an outcome is that of all choices before the break times that of the
-bonus there; outcomes are drafted for in that order (the fan-out rule of Kumar et al. 2026, with
-chances by the scores at hand rather than by the place in the chain).
+over all texts of a kind. The chance of an outcome is that of all choices before the break times
+that of the bonus there; outcomes are drafted for in that order (the fan-out rule of Kumar et al.
+2026, with chances by the scores at hand rather than by the place in the chain).
 
 The same chances say how long a branch is worth checking.
 """
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from itertools import chain as joined
 from itertools import pairwise, repeat
 from operator import itemgetter
+from typing import NamedTuple
 
 from drafter.nodes import Node
 
@@ -42,6 +43,17 @@ _MOST = 2000.0
 
 Outcome = tuple[int, int]
 """Accepted tokens of the chain, and the bonus."""
+
+
+class ChoiceKind(NamedTuple):
+    """Choices of which what one comes to is told by others."""
+
+    greedy: bool
+    """Whether they are the likeliest tokens."""
+    drawn: bool
+    """Whether they are drawn independently of the target."""
+    length: int
+    """Of the text before them, see `doublings`."""
 
 
 class Chances:

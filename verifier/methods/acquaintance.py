@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from common.text_length import doublings
 from verifier.methods.clock import DraftClock, Silence
 from verifier.methods.draft_length import Acceptance
 
-_SHORT = 512
 _FORGET = 0.998
 _LEAST_DRAFTS = 16
 """Rounds with a draft before it is told how often tokens are right."""
@@ -25,12 +25,12 @@ class TextKind(NamedTuple):
     drawn: bool = False
     """Whether the drafter says what it draws from: that takes longer, and nothing goes ahead."""
     length: int = 0
-    """Doublings: 0 below 512 tokens, 1 below 1,024 and so on."""
+    """See `doublings`."""
 
     @classmethod
     def of(cls, drawn: bool, tokens: int) -> TextKind:
         """That of a text of so many tokens."""
-        return cls(drawn, (tokens // _SHORT).bit_length())
+        return cls(drawn, doublings(tokens))
 
 
 class Acquaintance:

@@ -454,6 +454,15 @@ def test_what_is_known_of_choices_is_of_others_of_their_kind(verifier: Verifier)
     assert [id(chances) for chances in again] == [id(chances) for chances in first]
 
 
+def test_what_short_texts_have_shown_says_nothing_of_long_ones(verifier: Verifier) -> None:
+    for session, length in enumerate((5, 511, 512)):
+        verifier.open(session, _ids(length))
+    short, grown, long = (mirror for _, mirror in verifier.engine._mirrors.items())
+    assert short.chances is grown.chances is not long.chances
+    verifier.commit(1, 511, [5])
+    assert short.chances is not grown.chances is long.chances
+
+
 @pytest.mark.usefixtures("thorough")
 def test_bonuses_are_guessed_for_every_place_where_the_chain_may_break(verifier: Verifier) -> None:
     verifier.open(1, _ids(10))
