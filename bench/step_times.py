@@ -95,7 +95,7 @@ def main(
     threads.choose(runner)
     tables, calls = [], []
     for _ in range(REPETITIONS):
-        tables.append(cost.measure(runner))
+        tables.append(cost.measure(runner).table)
         calls += [_in_one_call(runner) for _ in range(CALLS)] if runner.rolls else []
     steps = [(rows[0][0], min(second for _, second in rows)) for rows in zip(*tables, strict=True)]
     answer({"steps": steps, "in_one_call": min(calls, default=None)})

@@ -114,7 +114,7 @@ class Target:
         """Return the sizes that lookahead takes where nobody asks for others."""
         parameters, most = self.runner.loaded.parameters, self.config.max_batch_tokens - 1
         return asked(
-            sizes.choose(LookaheadConfig(), StepCost(self.costs), parameters, most_rows=most)
+            sizes.choose(LookaheadConfig(), StepCost(*self.costs), parameters, most_rows=most)
         )
 
     def published(self) -> LookaheadSizes:
@@ -133,7 +133,7 @@ class Way:
 
     def __init__(self, target: Target, wanted: LookaheadSizes | None) -> None:
         self._target, self._wanted = target, wanted
-        self._engine = Engine(target.runner, target.config, cost=StepCost(target.costs))
+        self._engine = Engine(target.runner, target.config, cost=StepCost(*target.costs))
         self.alone, self.windowed = Steps(), Steps()
 
     def decode(self, prompt: Sequence[int], max_tokens: int) -> None:

@@ -51,7 +51,7 @@ def run(settings: VerifierConfig) -> None:
     )
     heads = load_heads(settings.medusa, runner) if settings.medusa else None
     try:
-        uvloop.run(serve(settings, runner, heads, StepCost(measure(runner)), traces))
+        uvloop.run(serve(settings, runner, heads, StepCost(*measure(runner)), traces))
     finally:
         traces.close()
 

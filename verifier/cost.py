@@ -1,11 +1,12 @@
 """What a step of the engine costs by its rows: the ground of every choice of how much to draft.
 
-A table is measured before the engine serves; from then on what steps without drafts really take,
-beside a drafter and other programs, scales it: some of them in a row, for after a wait the caches
-are not what they were. Where all have drafts, nothing more is heard of such steps, and one slow
-moment would be believed for as long as drafts seem to be worth it because of that. So what a text's
-steps with drafts take bounds them: fewer rows do not take longer, not even where all that a step
-takes over the table comes once a step, whatever its rows.
+A table is measured before the engine serves, and what further positions before a row add to it.
+From then on what steps without drafts really take, beside a drafter and other programs, scales it:
+some of them in a row, for after a wait the caches are not what they were. Where all have drafts,
+nothing more is heard of such steps, and one slow moment would be believed for as long as drafts
+seem to be worth it because of that. So what a text's steps with drafts take bounds them: fewer rows
+do not take longer, not even where all that a step takes over the table comes once a step, whatever
+its rows.
 
 A sequence that drafts k nodes pays their share of a step that runs for everybody, so methods
 compare (tokens of all) / (seconds of the step) with and without them.
@@ -17,6 +18,7 @@ import itertools
 import math
 import time
 from collections.abc import Sequence as Ids
+from typing import NamedTuple
 
 from common.model.kv_cache import KvLease
 from common.model.runner import Runner
@@ -32,8 +34,13 @@ latter, however few they were: what takes long is not as easily disturbed."""
 _LONG_S = 0.01
 """A pass as long as this finds as little in the caches after another as after its like."""
 
-_BEFORE = 128
-"""Positions before a measured step: what they hold does not matter, that it is read does."""
+_BEFORE, _FAR_BEFORE = 128, 1024
+"""Positions before a measured step, and before one that tells what more of them cost: what they
+hold does not matter, that it is read does."""
+_FAR_ROWS = (1, 8, 64)
+"""Of the latter: what more positions cost is about a line over rows."""
+_STRIDE = 64
+"""Positions behind which a step counts as alike: what is read from the tables is kept."""
 
 _SMOOTHING = 0.1
 _COLD = 4
@@ -49,24 +56,47 @@ may have paid for something else."""
 
 FLAT: StepTable = ((1, 0.001), (64, 0.001))
 """A machine on which more rows cost nothing; until measured, the best guess for large ones."""
+NO_MORE: StepTable = ((1, 0.0), (64, 0.0))
+"""One on which more positions do not, either."""
+
+
+class Measured(NamedTuple):
+    """What steps take on an idle engine."""
+
+    table: StepTable
+    """Seconds by rows, behind `_BEFORE` positions."""
+    position_s: StepTable = NO_MORE
+    """Seconds that each further position adds, by rows."""
 
 
 class StepCost:
     """Seconds of a step, as measured at the start and scaled by what is seen.
 
     Args:
-        table: See `measure`.
+        table: See `Measured`.
+        position_s: The same.
     """
 
-    def __init__(self, table: StepTable = FLAT) -> None:
-        self.table = table
-        """As measured."""
-        self._known: dict[float, float] = {}  # what was read from it
+    def __init__(self, table: StepTable = FLAT, position_s: StepTable = NO_MORE) -> None:
+        self._table, self._position_s = table, position_s
+        self._further = 0  # positions before a row, over those that were measured
+        self._known: dict[float, float] = {}  # what was read from the tables
         self._plain = _Ratio(_SMOOTHING)  # of steps without drafts, which scales the table
         self._drafted = _Ratio(1 / _ENOUGH_STEPS)  # the most it can be, by those with drafts since
         self._in_a_row = 0  # of steps without drafts
         self._rows = self._tokens = 0.0  # of the others, in the last step
         self._sequences = 1  # in the last step
+
+    def stand(self, positions: float) -> None:
+        """Has what follows be of rows behind so many positions, on average over sequences."""
+        further = round((positions - _BEFORE) / _STRIDE) * _STRIDE
+        if further != self._further:
+            self._further = further
+            self._known.clear()
+
+    def behind(self, positions: int) -> StepTable:
+        """The table as it would have been measured behind so many positions."""
+        return [(rows, self._read(rows, positions - _BEFORE)) for rows, _ in self._table]
 
     def observe(self, *, rows: int, sequences: int, tokens: int, seconds: float) -> None:
         """Takes a step of decoding sequences only, with or without drafts.
@@ -133,8 +163,12 @@ class StepCost:
         if seconds is None:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            seconds = self._known[rows] = seconds_of(self.table, rows)
+            seconds = self._known[rows] = self._read(rows, self._further)
         return seconds
+
+    def _read(self, rows: float, further: float) -> float:
+        least, more = seconds_of(self._table, rows), seconds_of(self._position_s, rows)
+        return max(least + more * further, 0.5 * least)  # before none a line says too little
 
 
 class _Ratio:
@@ -160,7 +194,7 @@ class _Ratio:
         self.steps = 0
 
 
-def measure(runner: Runner, rows: Ids[int] = _ROWS) -> StepTable:
+def measure(runner: Runner, rows: Ids[int] = _ROWS) -> Measured:
     """Times trees of each size on an idle engine, which also sets its kernels up.
 
     Args:
@@ -169,16 +203,18 @@ def measure(runner: Runner, rows: Ids[int] = _ROWS) -> StepTable:
 
     Returns:
         Seconds by rows, never falling: the least of a few, for what takes longer is not the step.
+        Nothing of further positions where the model has no more than those that stand before it.
     """
     sizes = [count for count in rows if count < runner.max_len]
-    before = max(min(_BEFORE, runner.max_len - 2 * max(sizes)), 0)
-    trees = [_tree(count) for count in sizes]
+    room = max(runner.max_len - 2 * max(sizes), 0)
+    before, far = min(_BEFORE, room), min(_FAR_BEFORE, room)
+    steps = [(count, before) for count in sizes]
+    far_sizes = [count for count in sizes if count in _FAR_ROWS] if far > before else []
+    steps += [(count, far) for count in far_sizes]
     lease = KvLease(runner.pool.blocks)
-    assert lease.reserve(before + max(map(tree_positions, trees)))
-    segments = [
-        Segment(tree.ids, before, lease.slots, tree=tree, wanted=range(len(tree))) for tree in trees
-    ]
-    least, timed_s = [math.inf] * len(sizes), 0.0
+    assert lease.reserve(far + max(tree_positions(_tree(count)) for count in sizes))
+    segments = [_segment(_tree(count), behind, lease) for count, behind in steps]
+    least, timed_s = [math.inf] * len(steps), 0.0
     for done in range(1, _MOST_ROUNDS + 1):
         # In turns: what else runs on a machine comes and goes, and would be taken for a size's own.
         took = [_time(runner, segment, first=done == 1) for segment in segments]
@@ -187,7 +223,19 @@ def measure(runner: Runner, rows: Ids[int] = _ROWS) -> StepTable:
         if timed_s > (_ENOUGH_S if done >= _ROUNDS else _MOST_S):
             break
     lease.release()
-    return list(zip(sizes, itertools.accumulate(least, max), strict=True))
+    table = list(zip(sizes, itertools.accumulate(least[: len(sizes)], max), strict=True))
+    if len(far_sizes) < 2:
+        return Measured(table)
+    near = dict(table)
+    more = [
+        (count, max(seconds - near[count], 0.0) / (far - before))
+        for count, seconds in zip(far_sizes, least[len(sizes) :], strict=True)
+    ]
+    return Measured(table, more)
+
+
+def _segment(tree: TokenTree, before: int, lease: KvLease) -> Segment:
+    return Segment(tree.ids, before, lease.slots, tree=tree, wanted=range(len(tree)))
 
 
 def _tree(nodes: int) -> TokenTree:

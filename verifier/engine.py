@@ -211,6 +211,9 @@ class Engine:
         if not batch:
             return False
         self._gauges.stepping(batch, len(self._scheduler.running), now)
+        behind = [len(work.sequence.ids) for work in batch if work.tree is not None]
+        if behind:
+            self._cost.stand(sum(behind) / len(behind))
         tokens, started = self.totals.tokens, time.perf_counter()
         passes = self._roll(batch)
         if not passes:

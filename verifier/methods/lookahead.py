@@ -128,7 +128,7 @@ class LookaheadProposer:
             index=TextIndex(
                 text, start=0 if self._config.seed_from_prompt else sequence.prompt_len
             ),
-            forecaster=Forecaster(sources, order, self._calibration, self._cost),
+            forecaster=Forecaster(sources, order, self._calibration, self._cost, len(sequence.ids)),
             sizes=replace(asked, ngram=chosen.ngram, guesses=chosen.guesses),
             most_nodes=chosen.guess_nodes,
             window=Window(chosen.window, chosen.ngram, prompt.__next__),

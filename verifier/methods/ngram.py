@@ -49,9 +49,10 @@ class NgramProposer:
 
     def open(self, sequence: Sequence) -> None:
         """Starts to index the prompt."""
-        contexts, match = Contexts(_ORDER), Match()
-        forecaster = Forecaster([(Origin.TEXT, contexts)], _ORDER, self._calibration, self._cost)
-        interest, known = Interest(self._interests), len(sequence.ids)
+        contexts, match, known = Contexts(_ORDER), Match(), len(sequence.ids)
+        sources = [(Origin.TEXT, contexts)]
+        forecaster = Forecaster(sources, _ORDER, self._calibration, self._cost, known)
+        interest = Interest(self._interests)
         state = _State(TextIndex(contexts, match), match, forecaster, interest, known)
         self._states[sequence] = state
         state.index.catch_up(sequence.ids)

@@ -63,6 +63,7 @@ class Forecaster:
         order: Longest context, in tokens.
         calibration: What predictions have been worth.
         cost: Of the engine's steps.
+        behind: Tokens of the text so far.
     """
 
     def __init__(
@@ -71,9 +72,10 @@ class Forecaster:
         order: int,
         calibration: Calibration,
         cost: StepCost,
+        behind: int,
     ) -> None:
         self._cost = cost
-        self._predictor = Predictor(sources, order, calibration, cost.table)
+        self._predictor = Predictor(sources, order, calibration, cost.behind(behind))
 
     def forecast(self, ids: Ids[int], most: int, line: Ids[int] = (), agreed: int = 0) -> Forecast:
         """The likeliest candidates, and a few more than are worth checking.

@@ -12,7 +12,7 @@ from common.model.output import Computed
 from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
-from verifier.cost import StepCost, measure
+from verifier.cost import NO_MORE, StepCost, measure
 
 TABLE = ((1, 0.003), (8, 0.004), (64, 0.011))
 
@@ -140,13 +140,55 @@ def test_long_passes_are_timed_less_often(
 
     monkeypatch.setattr(target, "forward", forward)
     monkeypatch.setattr("time.perf_counter", lambda: now)
-    assert measure(target, (1, 2)) == [(1, pytest.approx(pass_s)), (2, pytest.approx(pass_s))]
-    assert made.count(1) == made.count(2) == passes
+    assert measure(target, (2, 3)).table == [(2, pytest.approx(pass_s)), (3, pytest.approx(pass_s))]
+    assert made.count(2) == made.count(3) == passes
 
 
 def test_a_model_is_measured_at_every_size_that_fits(tmp_path: Path) -> None:
     target = runner(tiny_models.save("llama", tmp_path, max_position_embeddings=40))
-    table = measure(target, (1, 2, 3, 8, 32, 64))
+    table = measure(target, (1, 2, 3, 8, 32, 64)).table
     assert [rows for rows, _ in table] == [1, 2, 3, 8, 32]
     assert all(a[1] <= b[1] for a, b in itertools.pairwise(table))
     assert target.pool.blocks.held == 0
+
+
+@pytest.mark.parametrize("max_len", [512, 2048])
+def test_what_further_positions_add_is_measured_for_few_rows(
+    max_len: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = runner(tiny_models.save("llama", tmp_path, max_position_embeddings=max_len))
+    now = 0.0
+
+    def forward(segments: list[Segment]) -> Computed:
+        nonlocal now
+        rows, before = len(segments[0].ids), segments[0].start
+        now += 0.001 * rows + 1e-6 * (before - 128) * (rows + 1)
+        return Computed(torch.zeros(1, 1), torch.zeros(1, 1))
+
+    monkeypatch.setattr(target, "forward", forward)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    table, position_s = measure(target, (1, 2, 8))
+    assert [seconds for _, seconds in table] == pytest.approx([0.001, 0.002, 0.008])
+    assert position_s == [(1, pytest.approx(2e-6)), (8, pytest.approx(9e-6))]
+    cost = StepCost(table, position_s)
+    for behind in (64, 128, 1024, 1536):
+        cost.stand(behind)
+        for rows in (1, 2, 8):
+            exact = 0.001 * rows + 1e-6 * (behind - 128) * (rows + 1)
+            assert cost.step_s(rows) == pytest.approx(exact)
+            assert dict(cost.behind(behind))[rows] == pytest.approx(exact)
+
+
+def test_a_model_too_short_for_it_is_measured_behind_one_number_of_positions(
+    tmp_path: Path,
+) -> None:
+    target = runner(tiny_models.save("llama", tmp_path, max_position_embeddings=128))
+    assert measure(target, (1, 8)).position_s == NO_MORE
+
+
+def test_what_steps_take_behind_long_texts_is_not_taken_for_a_slow_machine() -> None:
+    cost = StepCost(TABLE, ((1, 1e-6), (64, 2e-6)))
+    for behind in (128, 1152, 128):
+        cost.stand(behind)
+        _decoded(cost, 1, 0.003 + (behind - 128) * 1e-6)
+        assert cost.step_s(1) == pytest.approx(0.003 + (behind - 128) * 1e-6)

@@ -13,7 +13,7 @@ from verifier.pool.forecast import Forecast, Forecaster, Origin
 def _forecaster(ids: list[int], cost: StepCost) -> Forecaster:
     text = Contexts(3)
     text.extend(ids, 0)
-    return Forecaster([(Origin.TEXT, text)], 3, Calibration(), cost)
+    return Forecaster([(Origin.TEXT, text)], 3, Calibration(), cost, 0)
 
 
 def test_candidates_become_nodes() -> None:
@@ -48,7 +48,7 @@ def test_a_text_that_does_not_repeat_is_soon_left_alone_and_one_that_does_is_not
 
     def run(next_token: list[int]) -> list[int]:
         contexts = Contexts(3)
-        forecaster = Forecaster([(Origin.TEXT, contexts)], 3, calibration, cost)
+        forecaster = Forecaster([(Origin.TEXT, contexts)], 3, calibration, cost, 0)
         ids, worth = [0], []
         for token in next_token:
             forecast = forecaster.forecast(ids, 8)
