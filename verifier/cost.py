@@ -37,7 +37,7 @@ _LONG_S = 0.01
 _BEFORE, _FAR_BEFORE = 128, 1024
 """Positions before a measured step, and before one that tells what more of them cost: what they
 hold does not matter, that it is read does."""
-_FAR_ROWS = (1, 8, 64)
+_FAR_ROWS = (1, 8, 32)
 """Of the latter: what more positions cost is about a line over rows."""
 _STRIDE = 64
 """Positions behind which a step counts as alike: what is read from the tables is kept."""
