@@ -45,8 +45,14 @@ class DraftEngine:
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
         self._runner = runner
         self._config = config
-        self._extent = Extent.of(config.context_tokens, config.branch_tokens, runner.max_len)
-        self._mirrors = Mirrors(config, runner.pool.blocks, self._drop)
+        blocks = runner.pool.blocks
+        self._extent = Extent.of(
+            config.context_tokens,
+            config.branch_tokens,
+            runner.max_len,
+            blocks.count * blocks.block_tokens,
+        )
+        self._mirrors = Mirrors(config, blocks, self._drop)
         self._inbox = Inbox()
         self._passes = Passes(runner, config.max_draft_tokens, self._inbox.fileno())
         self._replies: dict[Outbox, list[Reply]] = {}
@@ -267,7 +273,8 @@ class DraftEngine:
         """What these mirrors have to compute, under the budget of a step."""
         budget = self._config.max_batch_tokens
         batch: list[Item] = []
-        for key, mirror in sorted(mirrors, key=lambda item: item[1].round is None):
+        # A text that begins, or begins anew, takes all of a budget, and others wait for a branch.
+        for key, mirror in sorted(mirrors, key=lambda item: _urgency(item[1])):
             item = self._item(key, mirror, budget) if key in self._mirrors else None
             if item is not None:
                 batch.append(item)
@@ -358,3 +365,8 @@ class DraftEngine:
         for outbox, replies in self._replies.items():
             outbox(replies)
         self._replies = {}
+
+
+def _urgency(mirror: Mirror) -> tuple[bool, int]:
+    """Those with a branch to make come first, of these those with least to catch up with."""
+    return mirror.round is None, mirror.text.pending

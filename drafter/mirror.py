@@ -80,7 +80,7 @@ class Mirror:
 
     @property
     def kind(self) -> ChoiceKind:
-        """Of the choices after it, as long as it is."""
+        """Kind of its choices, as long as the text is now."""
         return ChoiceKind(self.sampling.greedy, self.wants_drawn, doublings(self.text.length))
 
     @property

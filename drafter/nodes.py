@@ -2,8 +2,8 @@
 
 Each node is one token. Its keys and values lie in a slot of its own until it is committed; what
 the model makes of it (the token it chooses next, and its next best ones) is known once it is
-computed. The tree is re-rooted at every commit, so nodes know their absolute position rather than
-their depth.
+computed. The tree is re-rooted at every commit, so nodes know their position in the text that is
+held rather than their depth.
 
 Of what is drafted ahead most is never looked at again. So tokens that were computed in one call
 along the choices after a node are kept with it as they came, its tail, and become nodes where
@@ -46,7 +46,7 @@ class Node:
     token: int
     """Its id."""
     position: int
-    """Absolute."""
+    """In the text that is held, see `Text`."""
     parent: Node | None = None
     """None for the root."""
     slot: int = -1

@@ -53,7 +53,8 @@ class ChoiceKind(NamedTuple):
     drawn: bool
     """Whether they are drawn independently of the target."""
     length: int
-    """Of the text before them, see `doublings`."""
+    """Of all of the text before them, see `doublings`: how the target goes on hangs on that,
+    however little of it the draft model is shown."""
 
 
 class Chances:

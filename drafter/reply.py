@@ -23,7 +23,7 @@ class Reply(NamedTuple):
     drawn: tuple[Drawn, ...] = ()
     """What each was drawn from, where the verifier wants to know."""
     warm: int | None = None
-    """Set when the first prefill is done: tokens in the mirror."""
+    """Set when the first prefill is done: tokens of the text."""
     dropped: str | None = None
     """Set when the mirror was given up: why."""
 

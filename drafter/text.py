@@ -1,10 +1,13 @@
 """What a mirror holds of a session's text: its end, as far as the draft model looks back.
 
 What comes next hangs on what stands shortly before, and a model small enough to draft was seldom
-trained on long texts: behind more than that it is wrong more often. So a text that has grown to a
-limit goes on as its own last half, as if it began there. That costs a pass over that half, once in
-as many tokens; and neither the cache that a mirror takes nor what a draft token costs grows with
+trained on long texts: behind more than that it is wrong more often. So a text that is longer than
+a limit goes on as its own end, as if it began there. That costs a pass over half of the limit, once
+in as many tokens; and neither the cache that a mirror takes nor what a draft token costs grows with
 the text, which may be longer than the draft model allows.
+
+Ends begin at multiples of half the limit: a text that comes back, or goes on with another turn,
+finds in the cache what was computed of it.
 """
 
 from __future__ import annotations
@@ -24,23 +27,27 @@ class Extent(NamedTuple):
     """How much of a text a mirror holds."""
 
     most: int
-    """Ids, at most; with one more, the last `kept` of them go on."""
-    kept: int
-    """So many of them, at least 1."""
+    """Ids, at most; two at least."""
     limit: int
     """Positions the model has, drafted tokens included."""
 
     @classmethod
-    def of(cls, context_tokens: int, branch_tokens: int, max_len: int) -> Extent:
+    def of(cls, context_tokens: int, branch_tokens: int, max_len: int, cache_tokens: int) -> Extent:
         """That of a model.
 
         Args:
             context_tokens: How far back it is to look; 0 for as far as it can.
             branch_tokens: Positions that one branch takes.
             max_len: Positions the model has.
+            cache_tokens: Those of its cache, of which one text takes half at most.
         """
-        most = min(context_tokens or max_len, max(max_len - branch_tokens, max_len // 2, 1))
-        return cls(most, max(most // 2, 1), max_len)
+        room = min(max(max_len - branch_tokens, max_len // 2), cache_tokens // 2)
+        return cls(max(min(context_tokens or room, room), 2), max_len)
+
+    def dropped(self, length: int) -> int:
+        """Ids of a text of so many that are not held."""
+        step = self.most // 2
+        return 0 if length <= self.most else (length // step - 1) * step
 
 
 class Text:
@@ -67,7 +74,7 @@ class Text:
         """Of all that is committed."""
         self.seen: Tensor | None = None
         """Which ids occur in all that is committed, `[V]`; kept where it is asked for."""
-        self._begin(ids if len(ids) <= extent.most else ids[-extent.kept :], len(ids))
+        self._begin(ids, 0)
 
     @property
     def length(self) -> int:
@@ -112,11 +119,12 @@ class Text:
             self.ids.extend(ids)
             return
         self.lease.release()
-        self._begin([*self.ids, *ids][-self._extent.kept :], self.length + len(ids))
+        self._begin([*self.ids, *ids], self.dropped)
 
-    def _begin(self, ids: Ids[int], length: int) -> None:
-        """Holds ids, the last of so many, of which nothing but a cached prefix is computed."""
-        self.ids, self.dropped = list(ids), length - len(ids)
+    def _begin(self, ids: Ids[int], before: int) -> None:
+        """Holds the end of ids that follow so many; nothing but a cached prefix is computed."""
+        self.dropped = self._extent.dropped(before + len(ids))
+        self.ids = list(ids[self.dropped - before :])
         self.lease = KvLease(self._blocks, self._salt)
         self.computed = self.lease.reuse_prefix(self.ids)
 

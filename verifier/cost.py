@@ -37,6 +37,8 @@ _LONG_S = 0.01
 _BEFORE, _FAR_BEFORE = 128, 1024
 """Positions before a measured step, and before one that tells what more of them cost: what they
 hold does not matter, that it is read does."""
+_ENOUGH_FAR = 3 * _BEFORE
+"""Fewer say nothing: what they cost is less than what else differs between two steps."""
 _FAR_ROWS = (1, 8, 32)
 """Of the latter: what more positions cost is about a line over rows."""
 _STRIDE = 64
@@ -87,14 +89,13 @@ class StepCost:
         self._rows = self._tokens = 0.0  # of the others, in the last step
         self._sequences = 1  # in the last step
 
-    def stand(self, positions: float) -> None:
+    def stand_behind(self, positions: float) -> None:
         """Has what follows be of rows behind so many positions, on average over sequences."""
         further = round((positions - _BEFORE) / _STRIDE) * _STRIDE
         if further != self._further:
-            self._further = further
-            self._known.clear()
+            self._further, self._known = further, {}
 
-    def behind(self, positions: int) -> StepTable:
+    def table_behind(self, positions: int) -> StepTable:
         """The table as it would have been measured behind so many positions."""
         return [(rows, self._read(rows, positions - _BEFORE)) for rows, _ in self._table]
 
@@ -159,11 +160,12 @@ class StepCost:
         return (self._tokens + expected) / max(seconds, 1e-9)
 
     def _measured(self, rows: float) -> float:
-        seconds = self._known.get(rows)
+        known = self._known  # another thread may ask while the engine's moves on
+        seconds = known.get(rows)
         if seconds is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            seconds = self._known[rows] = self._read(rows, self._further)
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            seconds = known[rows] = self._read(rows, self._further)
         return seconds
 
     def _read(self, rows: float, further: float) -> float:
@@ -202,14 +204,14 @@ def measure(runner: Runner, rows: Ids[int] = _ROWS) -> Measured:
         rows: Which sizes; those over the model's length are left out.
 
     Returns:
-        Seconds by rows, never falling: the least of a few, for what takes longer is not the step.
-        Nothing of further positions where the model has no more than those that stand before it.
+        Both never falling with rows: the least of a few, for what takes longer is not the step.
+        Nothing of further positions where the model has few.
     """
     sizes = [count for count in rows if count < runner.max_len]
     room = max(runner.max_len - 2 * max(sizes), 0)
     before, far = min(_BEFORE, room), min(_FAR_BEFORE, room)
     steps = [(count, before) for count in sizes]
-    far_sizes = [count for count in sizes if count in _FAR_ROWS] if far > before else []
+    far_sizes = [count for count in sizes if count in _FAR_ROWS] if far >= _ENOUGH_FAR else []
     steps += [(count, far) for count in far_sizes]
     lease = KvLease(runner.pool.blocks)
     assert lease.reserve(far + max(tree_positions(_tree(count)) for count in sizes))
@@ -227,11 +229,11 @@ def measure(runner: Runner, rows: Ids[int] = _ROWS) -> Measured:
     if len(far_sizes) < 2:
         return Measured(table)
     near = dict(table)
-    more = [
-        (count, max(seconds - near[count], 0.0) / (far - before))
+    more = (
+        max(seconds - near[count], 0.0) / (far - before)
         for count, seconds in zip(far_sizes, least[len(sizes) :], strict=True)
-    ]
-    return Measured(table, more)
+    )
+    return Measured(table, list(zip(far_sizes, itertools.accumulate(more, max), strict=True)))
 
 
 def _segment(tree: TokenTree, before: int, lease: KvLease) -> Segment:

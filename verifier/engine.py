@@ -213,7 +213,7 @@ class Engine:
         self._gauges.stepping(batch, len(self._scheduler.running), now)
         behind = [len(work.sequence.ids) for work in batch if work.tree is not None]
         if behind:
-            self._cost.stand(sum(behind) / len(behind))
+            self._cost.stand_behind(sum(behind) / len(behind))
         tokens, started = self.totals.tokens, time.perf_counter()
         passes = self._roll(batch)
         if not passes:

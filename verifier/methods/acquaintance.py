@@ -1,7 +1,7 @@
 """What is known of a drafter, by the kind of text that it drafts for.
 
 How often it is right hangs on how much stands before its drafts: small models are trained on short
-texts, and the bundled one, on 512 tokens at a time, is right 76 times of a hundred behind 330
+texts, and the bundled one, on 400 tokens at a time, is right 76 times of a hundred behind 330
 tokens and 29 times behind 1,430. How fast it answers hangs on that, too, and on whether it says
 what it draws from. So what short texts have shown decides nothing for long ones.
 """

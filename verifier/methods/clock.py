@@ -87,6 +87,7 @@ class DraftClock:
         clock."""
         self.foresight = 0.0
         """Share of drafts whose next branch was there at once."""
+        self._held_up = False  # the last answer took far longer than expected
         self._eager = _EAGER
 
     @property
@@ -106,15 +107,22 @@ class DraftClock:
     def answered(self, tokens: int, seconds: float, *, probe: bool = False) -> None:
         """A branch came.
 
+        One that took far longer than expected says nothing of the next: the drafter may have begun
+        some text anew. Two in a row do.
+
         Args:
             tokens: Its length.
             seconds: Since it was asked for.
             probe: Whether it was asked for after drafts had not paid for a while.
         """
         if self.round_trip_s is not None:  # the first pays for what is set up once
-            if probe and seconds < _SOONER * self.cost.at(tokens):
+            expected_s = self.cost.at(tokens)
+            if probe and seconds < _SOONER * expected_s:
                 self.cost = CostLine()
-            self.cost.add(tokens, seconds)
+            alone = not self._held_up
+            self._held_up = 0 < _FAR * expected_s < seconds
+            if not (self._held_up and alone):
+                self.cost.add(tokens, seconds)
         previous = self.round_trip_s
         self.round_trip_s = (
             seconds if previous is None else previous + _SMOOTHING * (seconds - previous)

@@ -75,7 +75,7 @@ class Forecaster:
         behind: int,
     ) -> None:
         self._cost = cost
-        self._predictor = Predictor(sources, order, calibration, cost.behind(behind))
+        self._predictor = Predictor(sources, order, calibration, cost.table_behind(behind))
 
     def forecast(self, ids: Ids[int], most: int, line: Ids[int] = (), agreed: int = 0) -> Forecast:
         """The likeliest candidates, and a few more than are worth checking.

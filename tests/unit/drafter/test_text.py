@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from common import fence
 from common.model.blocks import BlockManager
-from common.model.kv_cache import KvLease
+from common.model.kv_cache import KvLease, KvPool, LayerShape
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
 from common.model.segment import Segment
@@ -102,6 +102,7 @@ def test_drafts_are_what_the_model_makes_of_the_end(
         text += ended.ids
         engine.commit(heard.extend, 1, 1, ended)
     assert len(cuts) > 2, "it was cut again and again"
+    assert all(cut % (CONTEXT // 2) == 0 for cut in cuts)
     assert model.pool.blocks.held <= 4 * (CONTEXT + 200) // model.pool.blocks.block_tokens
     engine.forget(heard.extend)
     assert model.pool.blocks.held == 0
@@ -127,11 +128,12 @@ def test_what_is_checked_while_a_text_is_cut_costs_one_branch(model: Runner) -> 
     pieces=st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=70), min_size=1),
     context=st.integers(0, 60),
     max_len=st.integers(2, 50),
+    cache_tokens=st.integers(4, 150),
 )
 def test_a_text_is_held_as_far_as_it_may_be(
-    pieces: list[list[int]], context: int, max_len: int
+    pieces: list[list[int]], context: int, max_len: int, cache_tokens: int
 ) -> None:
-    extent = Extent.of(context, 8, max_len)
+    extent = Extent.of(context, 8, max_len, cache_tokens)
     blocks = BlockManager(64, 4)
     whole = list(pieces[0])
     text = Text(whole, extent, blocks, b"")
@@ -145,8 +147,8 @@ def test_a_text_is_held_as_far_as_it_may_be(
         assert text.pending == (len(text.ids) if cut else len(piece))
     assert text.length == len(whole)
     assert text.ids == whole[-len(text.ids) :]
-    assert 1 <= len(text.ids) <= min(context or max_len, max_len - 1)
-    assert min(len(whole), extent.kept) <= len(text.ids)
+    assert 1 <= len(text.ids) <= max(min(context or max_len, max_len - 1, cache_tokens // 2), 2)
+    assert min(len(whole), extent.most // 2) <= len(text.ids)
     assert text.room + len(text.ids) == max_len
     assert text.path_hash == fence.extend(fence.EMPTY, whole)
     assert text.seen is not None
@@ -155,15 +157,87 @@ def test_a_text_is_held_as_far_as_it_may_be(
     assert blocks.held == 0
 
 
-def test_an_end_that_was_held_before_is_found_in_the_cache(tmp_path: Path) -> None:
+def test_what_is_held_of_a_text_that_goes_on_is_found_in_the_cache(tmp_path: Path) -> None:
     target = runner(tiny_models.save("llama", tmp_path))
-    engine, text = DraftEngine(target, EngineConfig(context_tokens=CONTEXT)), list(range(3, 90))
-    for session, computed in ((1, 0), (2, 16)):
-        engine.open(lambda replies: None, session, 1, text, SamplingParams())
-        ((_, mirror),) = engine._mirrors.items()[session - 1 :]
-        assert mirror.text.computed == computed
+    engine, text = DraftEngine(target, EngineConfig(context_tokens=2 * CONTEXT)), list(range(3, 99))
+    for session, (length, computed) in enumerate(((81, 0), (81, 32), (96, 32))):
+        engine.open(_nobody, session, 1, text[:length], SamplingParams())
+        (_, mirror) = engine._mirrors.items()[-1]
+        assert (mirror.text.dropped, mirror.text.computed) == (CONTEXT, computed)
         while engine.step():
             pass
+
+
+def test_a_text_is_mirrored_on_in_a_cache_smaller_than_it(tmp_path: Path) -> None:
+    """And than what the drafter would look at."""
+    block = KvPool.block_bytes([LayerShape(2, 12, 12)] * 2, 16, torch.float32)
+    small = runner(tiny_models.save("llama", tmp_path), kv_bytes=(1 + 24) * block)
+    assert small.pool.blocks.count == 24
+    engine, heard = DraftEngine(small, EngineConfig()), list[Reply]()
+    text = list(range(3, 103))
+    engine.open(heard.extend, 1, 1, text, SamplingParams())
+    for _ in range(120):
+        while engine.step():
+            pass
+        ended = Round(len(text), fence.EMPTY, 0, (9, 9, 9, 9), 8, fanout=3)
+        engine.commit(heard.extend, 1, 1, ended)
+        text += ended.ids
+    assert not any(reply.dropped for reply in heard)
+    assert sum(1 for reply in heard if reply.round and not reply.round.accepted) >= 120
+
+
+def test_a_text_that_begins_anew_does_not_keep_the_branches_of_others(model: Runner) -> None:
+    engine = DraftEngine(model, EngineConfig(context_tokens=2 * CONTEXT, max_batch_tokens=CONTEXT))
+    heard: list[Reply] = []
+    for session, length in ((1, 2 * CONTEXT), (2, 5)):
+        engine.open(heard.extend, session, 1, list(range(3, 3 + length)), SamplingParams())
+        while engine.step():
+            pass
+    heard.clear()
+    for session, base in ((1, 2 * CONTEXT), (2, 5)):
+        engine.commit(heard.extend, session, 1, Round(base, fence.EMPTY, 0, (9,), 1))
+    while not heard:
+        assert engine.step()
+    assert heard[0].session == 2
+    engine.forget(heard.extend)
+
+
+@pytest.mark.parametrize("max_len", [2, 3, 10, 40])
+def test_a_branch_ends_with_the_positions_of_a_model_that_has_few(
+    max_len: int, tmp_path: Path
+) -> None:
+    tiny = runner(tiny_models.save("llama", tmp_path, max_position_embeddings=max_len))
+    engine, heard, text = DraftEngine(tiny, EngineConfig()), list[Reply](), [5]
+    engine.open(heard.extend, 1, 1, text, SamplingParams())
+    for _ in range(3 * max_len):
+        heard.clear()
+        engine.commit(heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 32))
+        text.append(9)
+        while engine.step():
+            pass
+        ((_, mirror),) = engine._mirrors.items()
+        (reply,) = (reply for reply in heard if reply.round)
+        assert len(reply.ids) == min(32, mirror.text.room)
+
+
+def test_draws_say_what_they_are_drawn_from_after_a_cut_too(model: Runner) -> None:
+    engine, heard = DraftEngine(model, EngineConfig(context_tokens=CONTEXT)), list[Reply]()
+    text, sampling = list(range(3, 3 + CONTEXT)), SamplingParams(temperature=0.9, top_k=8)
+    engine.open(heard.extend, 1, 1, text, sampling, drawn=True)
+    for _ in range(3):
+        engine.commit(heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 3))
+        text.append(9)
+        while engine.step():
+            pass
+        (reply,) = (reply for reply in heard if reply.round)
+        assert len(reply.ids) == 3
+        assert all(token in d.ids for token, d in zip(reply.ids, reply.drawn, strict=True))
+        heard.clear()
+    engine.forget(heard.extend)
+
+
+def _nobody(replies: list[Reply]) -> None:
+    """Hears them."""
 
 
 def test_the_text_is_the_same_however_little_of_it_the_drafter_holds(model: Runner) -> None:

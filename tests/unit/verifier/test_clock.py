@@ -65,6 +65,21 @@ def test_a_probe_that_comes_sooner_says_that_the_way_is_new() -> None:
     assert clock.cost.at(4) > 0.01, "slower ones teach as ever"
 
 
+def test_one_answer_that_was_held_up_says_nothing_of_the_next_and_two_do() -> None:
+    clock = DraftClock()
+    for _ in range(50):
+        clock.answered(4, 0.001)
+    clock.answered(4, 0.03)
+    assert clock.cost.at(4) == pytest.approx(0.001)
+    for _ in range(3):
+        clock.answered(4, 0.001)
+        clock.answered(4, 0.03)
+    assert clock.cost.at(4) == pytest.approx(0.001)
+    for _ in range(5):
+        clock.answered(4, 0.03)
+    assert clock.cost.at(4) > 0.003
+
+
 def test_probes_come_soon_at_first_and_seldom_in_the_end() -> None:
     """Drafts that paid a moment ago may pay again; each probe that finds otherwise makes the next
     one later, up to half a percent of the time."""

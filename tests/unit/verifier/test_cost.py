@@ -172,11 +172,30 @@ def test_what_further_positions_add_is_measured_for_few_rows(
     assert position_s == [(1, pytest.approx(2e-6)), (8, pytest.approx(9e-6))]
     cost = StepCost(table, position_s)
     for behind in (64, 128, 1024, 1536):
-        cost.stand(behind)
+        cost.stand_behind(behind)
         for rows in (1, 2, 8):
             exact = 0.001 * rows + 1e-6 * (behind - 128) * (rows + 1)
             assert cost.step_s(rows) == pytest.approx(exact)
-            assert dict(cost.behind(behind))[rows] == pytest.approx(exact)
+            assert dict(cost.table_behind(behind))[rows] == pytest.approx(exact)
+
+
+def test_what_positions_add_does_not_fall_with_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it seems so, where something else took its time."""
+    target = runner(tiny_models.save("llama", tmp_path, max_position_embeddings=2048))
+    now, slow = 0.0, {1: 1e-6, 2: 1e-6, 8: 3e-6, 32: 1e-6}
+
+    def forward(segments: list[Segment]) -> Computed:
+        nonlocal now
+        rows, before = len(segments[0].ids), segments[0].start
+        now += 0.001 + slow[rows] * (before - 128)
+        return Computed(torch.zeros(1, 1), torch.zeros(1, 1))
+
+    monkeypatch.setattr(target, "forward", forward)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    found = measure(target, (1, 2, 8, 32)).position_s
+    assert [seconds for _, seconds in found] == pytest.approx([1e-6, 3e-6, 3e-6])
 
 
 def test_a_model_too_short_for_it_is_measured_behind_one_number_of_positions(
@@ -189,6 +208,6 @@ def test_a_model_too_short_for_it_is_measured_behind_one_number_of_positions(
 def test_what_steps_take_behind_long_texts_is_not_taken_for_a_slow_machine() -> None:
     cost = StepCost(TABLE, ((1, 1e-6), (64, 2e-6)))
     for behind in (128, 1152, 128):
-        cost.stand(behind)
+        cost.stand_behind(behind)
         _decoded(cost, 1, 0.003 + (behind - 128) * 1e-6)
         assert cost.step_s(1) == pytest.approx(0.003 + (behind - 128) * 1e-6)
