@@ -50,10 +50,11 @@ def estimate(layout: Layout, config: PlanConfig) -> Estimate | None:
         layout: The fleet.
         config: Models, traffic and costs.
     """
-    context = config.traffic.context_tokens
     target, draft = layout.target(config), layout.draft(config)
-    most = target.most_sequences(context)
-    if most < 1 or (draft is not None and draft.most_sequences(context) < 1):
+    most = target.most_sequences(config.traffic.context_tokens)
+    if most < 1:
+        return None
+    if draft is not None and draft.most_sequences(config.drafter_context_tokens) < 1:
         return None
     return _Steady(layout, config, target, draft).solve(layout.verifiers * most)
 
@@ -174,7 +175,8 @@ class _Steady:
         """
         sharing, length = self._sharing, self._length
         jobs = 1 + (at_drafter - 1) * sharing.drafting
-        token_s = draft.step_s(jobs, jobs * sharing.rows, self._context)
+        held = self._config.drafter_context_tokens
+        token_s = draft.step_s(jobs, jobs * sharing.rows, held)
         # A job that meets somebody else's step waits for half of it, on average.
         meets_s = token_s * (1 - (1 - sharing.drafting) ** (at_drafter - 1))
         rows = sharing.batch * (length + 1)

@@ -291,7 +291,7 @@ class _Play:
         batch = list(drafter.jobs)
         assert self._draft is not None
         rows = sum(job.rows for job in batch)
-        seconds = self._draft.step_s(len(batch), rows, self._context)
+        seconds = self._draft.step_s(len(batch), rows, self._config.drafter_context_tokens)
         drafter.busy = True
         drafter.busy_s += seconds
         self._after(seconds, self._drafted, drafter, batch)

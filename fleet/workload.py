@@ -94,6 +94,8 @@ class Assumptions:
     """Chance that the token after a broken draft was drafted for ahead."""
     fanout: int = 2
     """Tokens guessed ahead after each accepted length."""
+    drafter_context_tokens: int = 1024
+    """How far back a drafter looks; its `engine.context_tokens`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +148,11 @@ class PlanConfig:
         _within("traffic.output_tokens", self.traffic.output_tokens, 2, 1_000_000)
         if not self.verifiers:
             raise ConfigError("verifiers: must name at least one GPU type")
+
+    @property
+    def drafter_context_tokens(self) -> float:
+        """Mean length of what a drafter holds of a sequence."""
+        return min(self.traffic.context_tokens, self.assumptions.drafter_context_tokens)
 
     @property
     def limits(self) -> dict[str, int]:

@@ -41,18 +41,20 @@ def test_a_lone_session_takes_a_step_for_each_token() -> None:
     assert expected(PLAIN, QUIET).load < 0.001
 
 
-def test_a_lone_pair_is_the_rate_models() -> None:
-    context = QUIET.traffic.context_tokens
-    draft = PAIRED.draft(QUIET)
+@pytest.mark.parametrize(("prompt_tokens", "held"), [(100, 100 + 400 * 13 / 24), (30_000, 1024)])
+def test_a_lone_pair_is_the_rate_models(prompt_tokens: int, held: float) -> None:
+    """Whose drafter holds the end of a long text."""
+    config = replace(QUIET, traffic=replace(QUIET.traffic, prompt_tokens=prompt_tokens))
+    draft = PAIRED.draft(config)
     assert draft is not None
     pair = Pair(
-        step_s=PAIRED.target(QUIET).step_s(1, 5, context),
-        token_s=draft.step_s(1, 1, context),
-        round_trip_s=QUIET.round_trip_ms / 1e3,
-        acceptance=QUIET.acceptance,
+        step_s=PAIRED.target(config).step_s(1, 5, config.traffic.context_tokens),
+        token_s=draft.step_s(1, 1, held),
+        round_trip_s=config.round_trip_ms / 1e3,
+        acceptance=config.acceptance,
     )
-    alone = pair.round_s(4) / committed_tokens(QUIET.acceptance, 4)
-    assert expected(PAIRED, QUIET).token_s == pytest.approx(alone, rel=0.02)
+    alone = pair.round_s(4) / committed_tokens(config.acceptance, 4)
+    assert expected(PAIRED, config).token_s == pytest.approx(alone, rel=0.02)
 
 
 def test_what_cannot_be_carried_is_no_estimate() -> None:
