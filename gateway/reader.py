@@ -28,7 +28,7 @@ class Reader:
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any], most_s: float) -> None:
         self._context, self._most_s = context, most_s
-        self._begun = False
+        self._headers: asyncio.Future[None] | None = None
         self._held: Any = None
         self._timer: asyncio.TimerHandle | None = None
         self._released: asyncio.Task[None] | None = None
@@ -43,6 +43,8 @@ class Reader:
         if self._released is not None:
             self._released.cancel()
             await asyncio.gather(self._released, return_exceptions=True)
+        if self._headers is not None:  # a status that comes upon their way would send them again
+            await asyncio.wait((self._headers,), timeout=self._most_s)
 
     def hold(self, message: Any) -> None:
         """Keeps the first message for the next one to go with, or to go alone if that is late."""
@@ -71,10 +73,10 @@ class Reader:
         self._released = asyncio.create_task(self._write(self._held), name="held message")
 
     async def _write(self, message: Any) -> None:
-        if not self._begun:
+        if self._headers is None:
             # By itself: a first message that is given up would take the status' headers along.
-            await self._context.send_initial_metadata(())
-            self._begun = True
+            self._headers = asyncio.ensure_future(self._context.send_initial_metadata(()))
+        await asyncio.shield(self._headers)  # nor are they given up half-way
         try:
             async with asyncio.timeout(self._most_s):
                 await self._context.write(message)
