@@ -20,11 +20,11 @@ class EngineConfig:
     """Most rows of one engine step, in tokens."""
     max_sessions: int = 256
     """Most sessions mirrored; beyond, the least recently used one is dropped."""
-    context_tokens: int = 1024
+    context_tokens: int = 0
     """How far back the model looks, in tokens: of a longer text it has at least the last half of so
-    many, and a session's committed tokens take no more of the cache; half of that at most. 0 for as
-    far as it can. A model that was trained on shorter texts is right more often with no more than
-    those had."""
+    many, and a session's committed tokens take no more of the cache. 0 for as far as the model and
+    half of the cache allow. Models that were trained on short texts are right more often with no
+    more than those had, and others less often."""
     max_draft_tokens: int = 32
     """Longest branch drafted, in tokens; a verifier that asks for more gets this many."""
     fanout: int = 3

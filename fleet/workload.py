@@ -94,8 +94,8 @@ class Assumptions:
     """Chance that the token after a broken draft was drafted for ahead."""
     fanout: int = 2
     """Tokens guessed ahead after each accepted length."""
-    drafter_context_tokens: int = 1024
-    """How far back a drafter looks; its `engine.context_tokens`."""
+    drafter_context_tokens: int = 0
+    """How far back a drafter looks; its `engine.context_tokens`. 0 for all of a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,8 @@ class PlanConfig:
     @property
     def drafter_context_tokens(self) -> float:
         """Mean length of what a drafter holds of a sequence."""
-        return min(self.traffic.context_tokens, self.assumptions.drafter_context_tokens)
+        whole, most = self.traffic.context_tokens, self.assumptions.drafter_context_tokens
+        return min(whole, most) if most else whole
 
     @property
     def limits(self) -> dict[str, int]:
@@ -196,7 +197,9 @@ def _positive(group: Any, name: str) -> None:
             raise ConfigError(f"{name}.{key}: must be above 0, got {value}")
 
 
-_FROM_ZERO = {("assumptions", "overhead_ms"), ("assumptions", "coverage")}
+_FROM_ZERO = {
+    ("assumptions", name) for name in ("overhead_ms", "coverage", "drafter_context_tokens")
+}
 
 
 def _within(name: str, value: float, least: float, most: float) -> None:

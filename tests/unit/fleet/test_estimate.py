@@ -41,10 +41,22 @@ def test_a_lone_session_takes_a_step_for_each_token() -> None:
     assert expected(PLAIN, QUIET).load < 0.001
 
 
-@pytest.mark.parametrize(("prompt_tokens", "held"), [(100, 100 + 400 * 13 / 24), (30_000, 1024)])
-def test_a_lone_pair_is_the_rate_models(prompt_tokens: int, held: float) -> None:
-    """Whose drafter holds the end of a long text."""
-    config = replace(QUIET, traffic=replace(QUIET.traffic, prompt_tokens=prompt_tokens))
+@pytest.mark.parametrize(
+    ("prompt_tokens", "looks_back", "held"),
+    [
+        (100, 0, 100 + 400 * 13 / 24),
+        (100, 1024, 100 + 400 * 13 / 24),
+        (30_000, 1024, 1024),
+        (30_000, 0, 30_000 + 400 * 13 / 24),
+    ],
+)
+def test_a_lone_pair_is_the_rate_models(prompt_tokens: int, looks_back: int, held: float) -> None:
+    """Whose drafter may hold the end of a long text alone."""
+    config = replace(
+        QUIET,
+        traffic=replace(QUIET.traffic, prompt_tokens=prompt_tokens),
+        assumptions=Assumptions(drafter_context_tokens=looks_back),
+    )
     draft = PAIRED.draft(config)
     assert draft is not None
     pair = Pair(
