@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import ModelError
 
 BUNDLED = Path(__file__).parents[1] / "models" / "demo"
+
+MODEL = ("config.json",)
+HEADS = ("medusa*", "model*.safetensors", "pytorch_model*.bin")
+"""Files of heads by themselves, or of a model that has them within."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +39,13 @@ def choose(target: Path | None, draft: Path | None, medusa: Path | None = None) 
         ModelError: A directory is missing or holds no model.
     """
     own_draft = checked(draft, "--draft") if draft else None
-    own_medusa = checked(medusa, "--medusa", holds="medusa*") if medusa else None
+    own_medusa = checked(medusa, "--medusa", HEADS) if medusa else None
     if target is not None:
         return Models(target=checked(target, "--target"), draft=own_draft, medusa=own_medusa)
     return Models(
         target=bundled("target"),
         draft=own_draft or bundled("draft"),
-        medusa=own_medusa or bundled("medusa", holds="medusa*"),
+        medusa=own_medusa or bundled("medusa", HEADS),
     )
 
 
@@ -52,7 +57,7 @@ def choose_pair(target: Path | None, draft: Path | None, medusa: Path | None = N
     return models
 
 
-def bundled(role: str, holds: str = "config.json") -> Path:
+def bundled(role: str, holds: Sequence[str] = MODEL) -> Path:
     """Find one of the models that come with the source tree."""
     directory = BUNDLED / role
     if not directory.is_dir():
@@ -63,13 +68,13 @@ def bundled(role: str, holds: str = "config.json") -> Path:
     return checked(directory, f"the bundled {role}", holds)
 
 
-def checked(directory: Path, option: str, holds: str = "config.json") -> Path:
-    """Return the directory, absolute, if it holds a file that matches `holds`.
+def checked(directory: Path, option: str, holds: Sequence[str] = MODEL) -> Path:
+    """Return the directory, absolute, if it holds a file that matches one of `holds`.
 
     The services check the contents; this only spares the wait for them where the path is wrong.
     """
     if not directory.is_dir():
         raise ModelError(f"{option}: no such directory: {directory}")
-    if not any(directory.glob(holds)):
-        raise ModelError(f"{option}: no {holds}, so not a model directory: {directory}")
+    if not any(found for pattern in holds for found in directory.glob(pattern)):
+        raise ModelError(f"{option}: holds no {' or '.join(holds)}: {directory}")
     return directory.resolve()

@@ -35,8 +35,16 @@ def test_a_draft_of_ones_own_goes_with_the_bundled_target(
 def test_a_wrong_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"--target: no such directory: .*/nowhere"):
         models.choose(tmp_path / "nowhere", None)
-    with pytest.raises(ModelError, match=r"--draft: no config\.json"):
+    with pytest.raises(ModelError, match=r"--draft: holds no config\.json"):
         models.choose(None, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["medusa_lm_head.pt", "model.safetensors", "medusa.safetensors"])
+def test_heads_may_lie_in_a_model(name: str, tmp_path: Path, demo_target: Path) -> None:
+    with pytest.raises(ModelError, match=r"--medusa: holds no medusa\* or model\*"):
+        models.choose(demo_target, None, tmp_path)
+    (tmp_path / name).touch()
+    assert models.choose(demo_target, None, tmp_path).medusa == tmp_path
 
 
 def test_missing_bundled_models_are_explained(
