@@ -71,7 +71,8 @@ def help_text(known: Sequence[Field], *, prog: str, description: str) -> str:
     for field in known:
         required = field.default is dataclasses.MISSING
         default = "required" if required else f"default {_show(field.default)}"
-        lines.append(f"  {field.flag}  ({describe(field.kind)}; {default})")
+        flags = f"{field.flag}, {field.off_flag}" if field.is_bool else field.flag
+        lines.append(f"  {flags}  ({describe(field.kind)}; {default})")
         lines.append(textwrap.indent(textwrap.fill(field.doc, 88), "      "))
         lines.append(f"      environment: {field.variable(prog)}")
     wanted = [f for f in known if f.default is dataclasses.MISSING] or list(known[:1])
@@ -109,7 +110,7 @@ def _by_flag(known: Sequence[Field]) -> dict[str, Field | str]:
     for field in known:
         table[field.flag] = field
         if field.is_bool:
-            table["--no-" + field.flag[2:]] = field
+            table[field.off_flag] = field
         if field.repeated:  # given once per item, a plural reads better in the singular
             table[field.flag.removesuffix("s")] = field
     return table
@@ -126,7 +127,9 @@ def _pairs(
         if field is None:
             raise ConfigError(_unknown(name, table, "flag"))
         if not given and isinstance(field, Field) and field.is_bool:
-            value = "false" if name.startswith("--no-") else "true"
+            value = "false" if name == field.off_flag else "true"
+            if name == field.flag and rest and rest[0].lower() in ("true", "false"):
+                value = rest.pop(0)
         elif not given:
             if not rest:
                 raise ConfigError(f"{name}: needs a value")

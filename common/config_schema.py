@@ -59,6 +59,11 @@ class Field:
         """Whether the flag needs no value."""
         return strip_none(self.kind) is bool
 
+    @property
+    def off_flag(self) -> str:
+        """What says no, of one that needs no value."""
+        return "--no-" + self.flag[2:]
+
     def variable(self, prog: str) -> str:
         """The environment variable: "PACELINE_VERIFIER_KV__BLOCK_TOKENS"."""
         return f"PACELINE_{prog}_{'__'.join(self.path)}".upper()

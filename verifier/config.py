@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from common.errors import ConfigError
 from common.store.pool_config import PoolConfig
 from common.telemetry.config import TracingConfig
 from common.tls_config import check_store
@@ -49,6 +50,10 @@ class EngineConfig:
         at_least(self, "engine.", block_tokens=2, max_len_tokens=0, max_batch_tokens=1)
         at_least(self, "engine.", max_running=1, max_waiting=0, draft_tokens=1, max_draft_tokens=1)
         at_least(self, "engine.", tree_nodes=1, draft_fanout=0)
+        for name in ("typical_threshold", "typical_alpha"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                raise ConfigError(f"engine.{name}: must be above 0 and at most 1, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,4 +97,5 @@ class VerifierConfig(WorkerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        at_least(self, session_ttl_s=0, stream_interval_ms=0)
         check_store(self.store_url, insecure=self.insecure or self.store_insecure)

@@ -75,6 +75,21 @@ def test_every_type_from_flags_and_environment() -> None:
 
 
 @pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--log-prompts"], True),
+        (["--log-prompts", "true"], True),
+        (["--log-prompts", "false"], False),
+        (["--log-prompts=false"], False),
+        (["--no-log-prompts"], False),
+        (["--log-prompts", "--port", "3"], True),
+    ],
+)
+def test_yes_and_no_are_said_in_any_way_that_help_has(argv: list[str], said: bool) -> None:
+    assert settings(*argv).log_prompts == said
+
+
+@pytest.mark.parametrize(
     ("argv", "environ", "message"),
     [
         (["--prot", "1"], {}, "unknown flag --prot; the nearest known one is --port"),

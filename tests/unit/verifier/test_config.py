@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from common.errors import ConfigError
-from verifier.config import VerifierConfig
+from verifier.config import EngineConfig, VerifierConfig
 
 
 def test_a_store_elsewhere_is_asked_in_plaintext_only_where_that_is_said() -> None:
@@ -20,3 +20,18 @@ def test_a_store_elsewhere_is_asked_in_plaintext_only_where_that_is_said() -> No
 def test_what_every_worker_refuses_it_refuses() -> None:
     with pytest.raises(ConfigError, match="host:"):
         VerifierConfig(model="m", host="0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [({"typical_alpha": 0.0}, "typical_alpha"), ({"typical_threshold": 5.0}, "typical_threshold")],
+)
+def test_typical_acceptance_has_bounds(given: dict[str, float], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"engine.{key}: must be above 0 and at most 1"):
+        EngineConfig(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["stream_interval_ms", "session_ttl_s"])
+def test_times_are_not_negative(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: must be at least 0"):
+        VerifierConfig(model="m", **{key: -3.0})  # type: ignore[arg-type]
