@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from bench.deployment import options
 from bench.progress import shown
 from bench.report import Report
 from bench.run import run
-from bench.settings import FULL, PEERS, SHORT, Settings
+from bench.settings import FULL, METHODS, PEERS, SHORT, Settings
 from bench.tables import markdown, notes, tables
 from launcher import models
 from launcher.commands import (
@@ -47,10 +48,23 @@ def words(text: str) -> tuple[str, ...]:
 
 def contenders(text: str) -> tuple[str, ...]:
     """Split names of contenders at commas."""
+    return _known(words(text), PEERS, "--peers")
+
+
+def several_methods(text: str) -> tuple[str, ...]:
+    """Split methods at commas; hybrids have several, with a plus."""
     names = words(text)
-    if unknown := [name for name in names if name not in PEERS]:
-        raise typer.BadParameter(f"must be of {', '.join(PEERS)}, got {', '.join(unknown)}")
+    _known([part for name in names for part in name.split("+")], METHODS, "--methods")
     return names
+
+
+def _known(names: Sequence[str], known: Collection[str], option: str) -> tuple[str, ...]:
+    """Return the names, if all of them are known."""
+    if unknown := [name for name in names if name not in known]:
+        raise typer.BadParameter(
+            f"{option}: must be of {', '.join(known)}, got {', '.join(unknown)}"
+        )
+    return tuple(names)
 
 
 def counts(text: str) -> tuple[int, ...]:
@@ -115,7 +129,9 @@ def bench(
         ),
     ] = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Passes over the prompts")] = 3,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens for each prompt")] = 64,
+    max_tokens: Annotated[
+        int, typer.Option(min=2, help="Tokens for each prompt; of few most come in one message")
+    ] = 64,
     temperature: Annotated[
         float,
         typer.Option(min=0, max=2, help="Of all texts; above 0 with the same seeds for all"),
@@ -147,7 +163,7 @@ def bench(
             max_tokens=max_tokens,
             temperature=temperature,
             per_domain=per_domain,
-            methods=profile.methods if methods is None else words(methods),
+            methods=profile.methods if methods is None else several_methods(methods),
             peers=profile.peers if peers is None else contenders(peers),
             llama_server=llama_server,
             vllm=vllm,

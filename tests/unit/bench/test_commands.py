@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 import typer
 
-from bench.commands import bench, contenders, counts, delays, words
+from bench.commands import bench, contenders, counts, delays, several_methods, words
 from launcher.commands import DraftQuantize, Quantize
 
 
 def test_lists_are_split_at_commas() -> None:
     assert words("plain, draft+ngram,") == ("plain", "draft+ngram")
     assert contenders("engine,lookup") == ("engine", "lookup")
+    assert several_methods("draft, draft+ngram") == ("draft", "draft+ngram")
     assert counts("1,8") == (1, 8)
     assert counts("") == ()
     assert delays("0, 2.5") == (0.0, 2.5)
@@ -30,8 +31,10 @@ def test_a_round_trip_is_a_sensible_time(text: str) -> None:
 
 
 def test_a_contender_is_one_there_is() -> None:
-    with pytest.raises(typer.BadParameter, match=r"must be of engine, .* got sglang"):
+    with pytest.raises(typer.BadParameter, match=r"--peers: must be of engine, .* got sglang"):
         contenders("engine,sglang")
+    with pytest.raises(typer.BadParameter, match=r"--methods: must be of plain, .* got foo, bar"):
+        several_methods("plain,draft+foo,bar")
 
 
 @pytest.mark.parametrize(
