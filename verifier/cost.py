@@ -37,10 +37,10 @@ _LONG_S = 0.01
 _BEFORE, _FAR_BEFORE = 128, 1024
 """Positions before a measured step, and before one that tells what more of them cost: what they
 hold does not matter, that it is read does."""
-_ENOUGH_FAR = 3 * _BEFORE
-"""Fewer say nothing: what they cost is less than what else differs between two steps."""
 _FAR_ROWS = (1, 8, 32)
-"""Of the latter: what more positions cost is about a line over rows."""
+"""Of a step behind the latter: what more positions cost is about a line over rows."""
+_ENOUGH_FAR = 3 * _BEFORE
+"""Fewer positions say nothing: they cost less than what else differs between two steps."""
 _STRIDE = 64
 """Positions behind which a step counts as alike: what is read from the tables is kept."""
 
