@@ -48,23 +48,24 @@ def words(text: str) -> tuple[str, ...]:
 
 def contenders(text: str) -> tuple[str, ...]:
     """Split names of contenders at commas."""
-    return _known(words(text), PEERS, "--peers")
+    names = words(text)
+    _check(names, PEERS, "--peers")
+    return names
 
 
 def several_methods(text: str) -> tuple[str, ...]:
     """Split methods at commas; hybrids have several, with a plus."""
     names = words(text)
-    _known([part for name in names for part in name.split("+")], METHODS, "--methods")
+    _check([part for name in names for part in name.split("+")], METHODS, "--methods")
     return names
 
 
-def _known(names: Sequence[str], known: Collection[str], option: str) -> tuple[str, ...]:
-    """Return the names, if all of them are known."""
+def _check(names: Sequence[str], known: Collection[str], option: str) -> None:
+    """Refuse names that are not known."""
     if unknown := [name for name in names if name not in known]:
         raise typer.BadParameter(
             f"{option}: must be of {', '.join(known)}, got {', '.join(unknown)}"
         )
-    return tuple(names)
 
 
 def counts(text: str) -> tuple[int, ...]:

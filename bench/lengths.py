@@ -20,12 +20,12 @@ from rich.console import Console
 from bench import prompts
 from bench.deployment import FORGETFUL
 from bench.progress import Progress, shown
+from bench.settings import PLAIN
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
 from launcher.models import choose
 from launcher.timing import Timed, rate, timed
 
-PLAIN = "plain"
 STRIDE = 97
 """Tokens by which the place moves where a text begins."""
 
