@@ -46,8 +46,8 @@ def no_drafters(evidence: Evidence) -> Iterator[Finding]:
         if wanting and not fitting:
             yield warning(
                 f"no drafter is ready for {model}",
-                "its verifiers decode without a draft model, whatever requests ask for; where none is "
-                "configured, the method draft is refused",
+                "its verifiers decode without a draft model, whatever requests ask for; where none "
+                "is configured, the method draft is refused",
                 "start drafters whose tokenizer is the target's, or see what is said of those "
                 "that are there",
             )
