@@ -7,16 +7,23 @@ time of its draft tokens, what is left is the way there and back.
 from __future__ import annotations
 
 import queue
+import select
 import statistics
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, types_pb2, worker_pb2, worker_pb2_grpc
 
 from common import fence
 from common.errors import StartupError
+from common.inbox import Note
+from common.lanes import far
+from common.lanes.lane import Lane
+from common.tls_config import TlsConfig
 
 SHORT, LONG = 1, 8
 ROUNDS = 12
@@ -45,12 +52,15 @@ def probe(address: str, prompt: Sequence[int]) -> Answering:
         StartupError: It cannot be reached, does not answer or gives the session up.
     """
     try:
-        with grpc.insecure_channel(address) as channel, _Session(channel, prompt) as session:
+        with (
+            grpc.insecure_channel(address) as channel,
+            _Session(channel, address, prompt) as session,
+        ):
             session.round(LONG)  # the first one pays for what is set up once
             short, long = zip(
                 *((session.round(SHORT), session.round(LONG)) for _ in range(ROUNDS)), strict=True
             )
-    except grpc.RpcError as error:
+    except (grpc.RpcError, OSError) as error:
         raise StartupError(f"the drafter at {address} does not answer: {error}") from None
     at_short, at_long = statistics.median(short), statistics.median(long)
     token_s = max(at_long - at_short, 0.0) / (LONG - SHORT)
@@ -58,10 +68,12 @@ def probe(address: str, prompt: Sequence[int]) -> Answering:
 
 
 class _Session:
-    """A verifier's side of one session."""
+    """A verifier's side of one session, by a lane where one of another machine is offered."""
 
-    def __init__(self, channel: grpc.Channel, prompt: Sequence[int]) -> None:
-        self._channel = channel
+    def __init__(self, channel: grpc.Channel, address: str, prompt: Sequence[int]) -> None:
+        self._channel, self._address = channel, address
+        self._lane: Lane | None = None
+        self._came: deque[drafter_pb2.DraftResponse] = deque()
         self._prompt, self._ids = prompt, list(prompt)
         self._requests: queue.SimpleQueue[drafter_pb2.DraftRequest | None] = queue.SimpleQueue()
         self._call = drafter_pb2_grpc.DrafterStub(channel).Draft(self._outgoing(), timeout=WAIT_S)
@@ -91,7 +103,7 @@ class _Session:
             draft_tokens=tokens,
         )
         started = time.perf_counter()
-        self._requests.put(drafter_pb2.DraftRequest(commits=[commit]))
+        self._send(drafter_pb2.DraftRequest(commits=[commit]))
         got = 0
         while got < tokens:
             response = self._receive()
@@ -113,20 +125,46 @@ class _Session:
             tokenizer_fingerprint=about.tokenizer_fingerprint, vocab_size=about.vocab_size
         )
         self._requests.put(drafter_pb2.DraftRequest(hello=hello))
+        offer = dict(self._call.initial_metadata()).get(far.OFFER)
+        if offer is not None:
+            connection = far.connect(str(offer), self._address, TlsConfig())
+            self._lane = Lane(connection, self._parse, far=True)
         greedy = types_pb2.SamplingParams()
         opened = drafter_pb2.Open(session=1, incarnation=1, ids=self._ids, sampling=greedy)
-        self._requests.put(drafter_pb2.DraftRequest(opens=[opened]))
+        self._send(drafter_pb2.DraftRequest(opens=[opened]))
         self._receive()
 
     def _end(self) -> None:
+        if self._lane is not None:
+            self._lane.close()
         self._requests.put(None)
         self._call.cancel()
 
+    def _send(self, request: drafter_pb2.DraftRequest) -> None:
+        if self._lane is None:
+            self._requests.put(request)
+        else:
+            self._lane.send(request.SerializeToString())
+
     def _receive(self) -> drafter_pb2.DraftResponse:
-        response: drafter_pb2.DraftResponse = next(self._call)
+        response = next(self._call) if self._lane is None else self._by_lane(self._lane)
         if response.drops:
             raise StartupError(f"the drafter gave the session up: {response.drops[0].reason}")
         return response
+
+    def _by_lane(self, lane: Lane) -> drafter_pb2.DraftResponse:
+        while not self._came:
+            if not any(select.select([lane], [], [], WAIT_S)):
+                raise StartupError(f"the drafter did not answer within {WAIT_S:g} s")
+            try:
+                for note in lane.take():
+                    note()
+            except EOFError as error:
+                raise StartupError(f"the drafter's lane is over: {error}") from None
+        return self._came.popleft()
+
+    def _parse(self, message: bytes, _came_at: float) -> list[Note]:
+        return [partial(self._came.append, drafter_pb2.DraftResponse.FromString(message))]
 
     def _outgoing(self) -> Iterator[drafter_pb2.DraftRequest]:
         while (request := self._requests.get()) is not None:

@@ -23,16 +23,18 @@ Piece = tuple[float, bytes]
 
 
 class SlowLink:
-    """A listener on a free port of this machine, as a context manager.
+    """A listener on this machine, as a context manager.
 
     Args:
         address: Where the connections lead, `host:port`.
+        host: Address of the loopback to listen on.
+        port: Port to listen on; 0 takes a free one.
     """
 
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._target = host.strip("[]"), int(port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, address: str, host: str = "127.0.0.1", port: int = 0) -> None:
+        target, _, target_port = address.rpartition(":")
+        self._target = target.strip("[]"), int(target_port)
+        self._listener = socket.create_server((host, port))
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -44,7 +46,7 @@ class SlowLink:
     @property
     def address(self) -> str:
         """Where to connect."""
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+        return "{}:{}".format(*self._listener.getsockname())
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ from bench.confidence import Estimate, grid, rate, ratio
 from bench.deployment import await_draft, options
 from bench.link import SlowLink
 from bench.measurement import Pass
+from bench.ports import free_ports
 from bench.progress import Progress
 from bench.rate_model import Calibration, Rounds, predicted
 from bench.settings import DRAFT, PLAIN, Settings
@@ -26,8 +27,8 @@ LENGTHS = (2, 4, 8)
 HALF_STEP_LEAST = 0.9
 """Share of its rate that drafting should keep with a round trip of half a step."""
 
-_BY_NETWORK = {"PACELINE_DRAFTER_LANES": "false"}
-"""A lane would pass the slow link by."""
+_ELSEWHERE = "127.0.0.2"
+"""Where the verifier finds the drafter: slow links listen here at the drafter's own ports."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ class RoundTrips:
 
 
 def run(settings: Settings, watch: Watcher, progress: Progress) -> RoundTrips:
-    """Measure that part: a deployment of its own, with a slow link before the drafter.
+    """Measure that part: a deployment of its own, with slow links before the drafter.
 
     Raises:
         StartupError: The deployment does not draft.
@@ -89,37 +90,42 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> RoundTrips:
         most_threads=workers.most_threads,
         quantize=workers.quantize,
     ).steps
+    (lane_port,) = free_ports(1)
     links: list[SlowLink] = []
     with ExitStack() as stack:
 
         def slow(address: str) -> str:
-            links.append(stack.enter_context(SlowLink(address)))
+            for there in (f"127.0.0.1:{lane_port}", address):
+                port = int(there.rpartition(":")[2])
+                links.append(stack.enter_context(SlowLink(there, _ELSEWHERE, port)))
             return links[-1].address
 
+        # As on another machine: a lane within this one would pass the slow links by.
+        by_network = {"PACELINE_DRAFTER_LANES": "false", "PACELINE_DRAFTER_LANE_PORT": lane_port}
         cluster = Cluster(
             models=settings.models,
             options=workers,
             watch=watch,
             drafter_link=slow,
-            environment=_BY_NETWORK,
+            environment={name: str(value) for name, value in by_network.items()},
         )
         client = stack.enter_context(Client(stack.enter_context(cluster).address))
         if not await_draft(client):
             raise StartupError("this deployment does not draft")
         ids = prompts.encode(prompts.load(settings.per_domain), client)
-        return _measure(settings, client, links[0], ids, steps, progress)
+        return _measure(settings, client, links, ids, steps, progress)
 
 
 def _measure(
     settings: Settings,
     client: Client,
-    link: SlowLink,
+    links: Sequence[SlowLink],
     ids: Sequence[Sequence[int]],
     steps: step_times.Table,
     progress: Progress,
 ) -> RoundTrips:
     progress("asking the drafter", 0, 1)
-    answering = drafter_probe.probe(link.address, ids[0])
+    answering = drafter_probe.probe(links[-1].address, ids[0])
     heat = settings.temperature
     plain = GatewayVariant(PLAIN, client, PLAIN, temperature=heat)
     rough = max(plain.measure(ids, settings.max_tokens).tokens_per_s, 1.0)
@@ -132,7 +138,7 @@ def _measure(
     }
     turns = [(0.0, plain), *((0.0, variant) for variant in fixed.values())]
     turns += [(delay_ms, draft) for delay_ms in delays_ms]
-    found = _in_turns(turns, link, ids, settings, progress, list(fixed.values()))
+    found = _in_turns(turns, links, ids, settings, progress, list(fixed.values()))
     plain_s = 1 / max(rate(grid(found[0.0, PLAIN])).value, 1.0)
 
     def calibrated(texts: Sequence[int]) -> Calibration:
@@ -170,7 +176,7 @@ def _measure(
 
 def _in_turns(
     turns: Sequence[tuple[float, GatewayVariant]],
-    link: SlowLink,
+    links: Sequence[SlowLink],
     ids: Sequence[Sequence[int]],
     settings: Settings,
     progress: Progress,
@@ -187,7 +193,8 @@ def _in_turns(
         for delay_ms, variant in turns if repetition % 2 == 0 else reversed(turns):
             when = f"{repetition + 1}/{settings.repetitions}"
             progress(f"{when}: {delay_ms:g} ms round trip, {variant.name}", done, total)
-            link.round_trip_s = delay_ms / 1e3
+            for link in links:
+                link.round_trip_s = delay_ms / 1e3
             for one in asking:
                 one.measure(ids[:2], settings.max_tokens)
             found.setdefault((delay_ms, variant.name), []).append(

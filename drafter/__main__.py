@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 
 import uvloop
 from paceline.v1 import drafter_pb2, worker_pb2
 
+from common.lanes.far import LanePort
 from common.model.runner import Runner
-from common.rpc import process, worker, worker_process
+from common.rpc import process, server, worker, worker_process
+from common.tls_config import loopback
 from drafter import metrics
 from drafter.config import DrafterConfig
 from drafter.engine import DraftEngine
 from drafter.rounding import load_drafter
 from drafter.service import DrafterService, status
+
+_log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(settings: DrafterConfig) -> None:
     """Loads the model and serves it."""
+    if settings.lane_port is not None:
+        server.check_port(settings.host, settings.lane_port, "--lane-port")
+    elif not loopback(settings.host):
+        _log.info("verifiers of other machines are told by gRPC; --lane-port would be sooner")
     runner = worker_process.load_runner(
         settings,
         partial(load_drafter, quantize=settings.quantize),
@@ -55,18 +65,25 @@ async def serve(settings: DrafterConfig, runner: Runner) -> None:
         vocab_size=description.vocab_size,
     )
     engine = DraftEngine(runner, settings.engine)
-    drafting = DrafterService(engine, hello, settings.max_streams, lanes=settings.lanes)
     load = partial(status, engine)
-    await worker_process.serve(
-        settings,
-        engine,
-        service="drafter",
-        description=description,
-        status=load,
-        metrics=metrics.source(description, load, engine),
-        register=drafting.register,
-        on_idle=drafting.end,
-    )
+    async with AsyncExitStack() as stack:
+        port = None
+        if settings.lane_port is not None:
+            lanes = LanePort(settings.host, settings.lane_port, settings.tls)
+            port = await stack.enter_async_context(lanes)
+        drafting = DrafterService(
+            engine, hello, settings.max_streams, lanes=settings.lanes, lane_port=port
+        )
+        await worker_process.serve(
+            settings,
+            engine,
+            service="drafter",
+            description=description,
+            status=load,
+            metrics=metrics.source(description, load, engine),
+            register=drafting.register,
+            on_idle=drafting.end,
+        )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from common.worker_config import WorkerConfig, at_least
+from common.worker_config import WorkerConfig, at_least, check_ports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +62,14 @@ class DrafterConfig(WorkerConfig):
     """Offer verifiers of the same machine and user a UNIX socket, in the directory for temporary
     files, for what they and this drafter tell each other: it takes a fifth of gRPC's time. What is
     between a verifier and this drafter, such as a proxy, is then passed by."""
+    lane_port: int | None = None
+    """Port at which verifiers of other machines may connect for the same, on `host`, within TLS
+    where the service has it; 0 takes a free one, and none listens at none. Who cannot connect goes
+    on through gRPC."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     """Sizes of the engine."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, max_streams=1)
+        check_ports(lane_port=self.lane_port)

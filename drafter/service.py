@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,8 +11,13 @@ import grpc.aio
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, worker_pb2
 
 from common.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
+from common.lanes.far import LanePort
+from common.lanes.lane import Offer
+from common.lanes.near import NearOffer
 from drafter.engine import DraftEngine
 from drafter.stream import DraftStream
+
+_log = logging.getLogger(__name__)
 
 SERVICE = drafter_pb2.DESCRIPTOR.services_by_name["Drafter"].full_name
 
@@ -24,6 +30,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServicer):
         hello: What a verifier must match.
         max_streams: Most verifiers at once.
         lanes: Whether verifiers on this machine are offered lanes.
+        lane_port: Where those of other verifiers arrive; None offers them none.
     """
 
     def __init__(
@@ -33,10 +40,11 @@ class DrafterService(drafter_pb2_grpc.DrafterServicer):
         max_streams: int,
         *,
         lanes: bool = True,
+        lane_port: LanePort | None = None,
     ) -> None:
         self._engine = engine
         self._hello = hello
-        self._max_streams, self._lanes = max_streams, lanes
+        self._max_streams, self._lanes, self._lane_port = max_streams, lanes, lane_port
         self._streams = 0
         self._over = asyncio.Event()
 
@@ -61,7 +69,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServicer):
             )
         self._streams += 1
         try:
-            stream = DraftStream(self._engine, self._greet, lanes=self._lanes)
+            stream = DraftStream(self._engine, self._greet, self._offers)
             await stream.serve(aiter(request_iterator), context, self._over)
         finally:
             self._streams -= 1
@@ -84,6 +92,18 @@ class DrafterService(drafter_pb2_grpc.DrafterServicer):
                 f"vocabularies differ: the verifier's model has {theirs.vocab_size} ids, this "
                 f"drafter's {mine.vocab_size}"
             )
+
+    def _offers(self) -> list[Offer]:
+        """Of lanes; the verifier takes one of them up, or none."""
+        offers: list[Offer] = []
+        if self._lanes:
+            try:
+                offers.append(NearOffer())
+            except OSError as error:  # nowhere to put a socket: gRPC does as well
+                _log.info("no lane can be offered", extra={"reason": str(error)})
+        if self._lane_port is not None:
+            offers.append(self._lane_port.offer())
+        return offers
 
 
 def status(engine: DraftEngine) -> worker_pb2.WatchStatusResponse:

@@ -1,6 +1,6 @@
 """One verifier's stream: what it says goes to the engine, what the engine has goes to it.
 
-A verifier on this machine may take a lane for all but its first message (see `common.lane`).
+A verifier may take a lane for all but its first message (see `common.lanes.lane`).
 
 Neither direction may pile up. While the engine is behind, nothing is read, and gRPC's flow
 control, or the socket's, stops the verifier; a verifier that does not read its replies loses the
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from paceline.v1 import drafter_pb2
 
 from common.errors import ResourceExhausted, Unavailable
 from common.inbox import Note
-from common.lane import OFFER, Lane, Offer
+from common.lanes.lane import Lane, Offer
 from drafter.convert import notes, response
 from drafter.engine import DraftEngine
 from drafter.reply import Reply
@@ -50,11 +50,13 @@ class DraftStream:
     Args:
         engine: Mirrors the sessions.
         greet: Raises where the first message is not from a verifier this drafter can help.
-        lanes: Whether to offer a lane.
+        offers: Makes offers of lanes, once the verifier is welcome.
     """
 
-    def __init__(self, engine: DraftEngine, greet: Greet, *, lanes: bool) -> None:
-        self._engine, self._greet, self._lanes = engine, greet, lanes
+    def __init__(
+        self, engine: DraftEngine, greet: Greet, offers: Callable[[], Sequence[Offer]]
+    ) -> None:
+        self._engine, self._greet, self._offers = engine, greet, offers
         self._loop = asyncio.get_running_loop()
         self._unsent: asyncio.Queue[drafter_pb2.DraftResponse | None] = asyncio.Queue()
         self._lane: Lane | None = None
@@ -89,27 +91,28 @@ class DraftStream:
         return self._tasks[-1]
 
     async def _read(self, requests: Requests, context: Context) -> None:
-        offer, accepting = None, None
+        offers: Sequence[Offer] = ()
+        accepting: list[asyncio.Future[None]] = []
         try:
             first = await anext(requests, drafter_pb2.DraftRequest())
             self._greet(first)
-            offer = self._offer()
-            await context.send_initial_metadata(((OFFER, offer.path),) if offer else ())
+            offers = self._offers()
+            await context.send_initial_metadata([offer.metadata for offer in offers])
             self._engine.post(*notes(self._engine, self._take, first))
-            if offer is not None:  # only now: the lane's messages follow the first
-                accepting = self._spawn(self._accept(offer))
+            # Only now: the lane's messages follow the first.
+            accepting = [self._spawn(self._accept(offer)) for offer in offers]
             async for message in requests:
-                if accepting is not None:  # it is not taken up
-                    accepting.cancel()
+                for each in accepting:  # none is taken up
+                    each.cancel()
                 self._engine.post(*notes(self._engine, self._take, message))
                 while self._engine.backlog > MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
                     await asyncio.sleep(_POLL_S)
         finally:
             self._unsent.put_nowait(None)
-            if accepting is not None:
-                accepting.cancel()
-                await asyncio.gather(accepting, return_exceptions=True)
-            if offer is not None:
+            for each in accepting:
+                each.cancel()
+            await asyncio.gather(*accepting, return_exceptions=True)
+            for offer in offers:
                 offer.close()
 
     async def _write(self, context: Context) -> None:
@@ -141,19 +144,15 @@ class DraftStream:
             self._engine.unwatch(self._lane)
         self._engine.post(partial(self._engine.forget, self._take))
 
-    def _offer(self) -> Offer | None:
-        try:
-            return Offer() if self._lanes else None
-        except OSError as error:  # nowhere to put a socket: gRPC does as well
-            _log.info("no lane can be offered", extra={"reason": str(error)})
-            return None
-
     async def _accept(self, offer: Offer) -> None:
-        """Changes to the lane where the verifier does, which is at once or never."""
-        with offer, suppress(TimeoutError):
+        """Changes to a lane where the verifier does, which is at once or never."""
+        with closing(offer), suppress(TimeoutError):
             async with asyncio.timeout(_OFFER_S):
                 connection = await offer.accept()
-            self._lane = Lane(connection, self._parse)
+            if self._lane is not None:  # it has taken another up
+                connection.close()
+                return
+            self._lane = Lane(connection, self._parse, far=offer.far)
             self._engine.watch(self._lane, self._lane_over)
 
     def _lane_over(self, why: str) -> None:

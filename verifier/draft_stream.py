@@ -1,9 +1,10 @@
 """A verifier's stream to one drafter.
 
 Opened when a request first names the drafter and again, after a pause, when it was lost. The
-engine's thread writes through `GrpcDraftLink`; what arrives is posted to the engine. A drafter on
-this machine offers a lane, by which the engine's thread writes and reads without others (see
-`common.lane`). Nothing here blocks either side: a drafter that is not there is simply not alive.
+engine's thread writes through `GrpcDraftLink`; what arrives is posted to the engine. Where the
+drafter offers a lane, the engine's thread writes and reads by that without others (see
+`common.lanes.lane`). Nothing here blocks either side: a drafter that is not there is simply not
+alive.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 
 import grpc
@@ -21,7 +22,8 @@ from paceline.v1 import drafter_pb2, drafter_pb2_grpc
 
 from common.errors import StartupError
 from common.inbox import Note
-from common.lane import OFFER, Lane, connect
+from common.lanes import far, near
+from common.lanes.lane import Lane
 from common.rpc.channel import Line
 from common.rpc.convert import sampling_to_proto
 from common.sampling_params import SamplingParams
@@ -220,7 +222,7 @@ class GrpcDraftLink:
             call = drafter_pb2_grpc.DrafterStub(channel).Draft(self._requests())
             accepted = await call.initial_metadata()  # once the drafter has read the hello
             if not call.done():  # a refused call has metadata, too: none
-                self._take_up(dict(accepted).get(OFFER))
+                await self._take_up({key: str(value) for key, value in accepted})
                 self._alive = True
                 facts = {"drafter": self._address, "lane": self._lane is not None}
                 _log.info("drafter joined", extra=facts)
@@ -230,16 +232,26 @@ class GrpcDraftLink:
                 while self._engine.backlog > _MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
                     await asyncio.sleep(_POLL_S)
 
-    def _take_up(self, offer: str | bytes | None) -> None:
-        """Goes on by the lane that the drafter offers, where there is one to this machine."""
-        connection, task = connect(str(offer)) if offer else None, asyncio.current_task()
-        if connection is None or task is None:
+    async def _take_up(self, offers: Mapping[str, str]) -> None:
+        """Goes on by a lane that the drafter offers, where one can be had."""
+        task, connection, is_far = asyncio.current_task(), None, False
+        assert task is not None
+        if near.OFFER in offers:
+            connection = near.connect(offers[near.OFFER])
+        if connection is None and far.OFFER in offers:
+            is_far, reach = True, partial(far.connect, offers[far.OFFER], self._address, self._tls)
+            try:
+                connection = await asyncio.to_thread(reach)
+            except (OSError, ValueError) as error:
+                facts = {"drafter": self._address, "reason": str(error)}
+                _log.info("no lane to the drafter", extra=facts)
+        if connection is None:
             return
 
         def over(why: str) -> None:
             self._loop.call_soon_threadsafe(task.cancel, why)
 
-        self._lane = Lane(connection, self._parse)
+        self._lane = Lane(connection, self._parse, far=is_far)
         self._engine.watch(self._lane, over)
 
     def _lost(self, reason: str) -> None:
@@ -264,7 +276,7 @@ class GrpcDraftLink:
         self._engine.post(*self._read(response, time.monotonic()))
 
     def _parse(self, message: bytes, sent_at: float) -> list[Note]:
-        """Reads a message of the lane, where to have been sent is to have come."""
+        """Reads a message of the lane; from this machine, to have been sent is to have come."""
         self._pause_s = _FIRST_PAUSE_S
         return self._read(drafter_pb2.DraftResponse.FromString(message), sent_at)
 

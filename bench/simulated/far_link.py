@@ -24,8 +24,8 @@ def move_away(round_trip_s: Mapping[str, float]) -> None:
             super().__init__(address, *args, **options)
             self._one_way_s = round_trip_s.get(address, 0.0) / 2
 
-        def _take_up(self, offer: str | bytes | None) -> None:
-            """Leaves lanes alone: who is elsewhere has none."""
+        async def _take_up(self, offers: Mapping[str, str]) -> None:
+            """Leaves lanes alone: they would not be delayed."""
 
         def _send(self, message: drafter_pb2.DraftRequest) -> None:
             self._loop.call_later(self._one_way_s, super()._send, message)

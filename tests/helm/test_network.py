@@ -18,6 +18,7 @@ from tests.helm.variants import VARIANTS
 
 CLIENT = "a client"
 PORTS = {"gateway": 7070, "verifier": 7071, "drafter": 7072, "store": 6379}
+LANES = 7073
 ARROWS = {
     (CLIENT, "gateway"),
     ("gateway", "verifier"),
@@ -106,6 +107,17 @@ def test_exactly_the_arrows(objects) -> None:
             if pair == (CLIENT, "gateway") and clients_limited:
                 wanted = False  # this client is in no namespace that was named
             assert reaches(objects, source, target, PORTS[tier]) is wanted, pair
+
+
+def test_lanes_are_for_verifiers(objects) -> None:
+    """None at other tiers; and where there are to be none, nobody is told of one."""
+    for target in of_kind(objects, "Deployment"):
+        if tier_of(target) != "drafter":
+            continue
+        for source in (None, *of_kind(objects, "Deployment")):
+            lets_in = source is not None and tier_of(source) == "verifier"
+            assert reaches(objects, source, target, LANES) is lets_in
+    assert str(LANES) not in str(objects_of(render({**VARIANTS["one-verifier"], "lanePort": None})))
 
 
 def test_nobody_reaches_a_gateway_from_inside(objects) -> None:

@@ -7,10 +7,10 @@ import itertools
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import grpc.aio
@@ -25,11 +25,13 @@ from paceline.v1 import (
 )
 
 from common.engine_thread import EngineThread
+from common.lanes.far import LanePort
 from common.model.runner import Runner
 from common.rpc import server, worker
 from common.rpc.channel import open_channel
 from common.telemetry.metrics import Source
 from common.telemetry.span import Traces
+from common.tls_config import TlsConfig
 from drafter import metrics as drafter_metrics
 from drafter.config import EngineConfig as DraftConfig
 from drafter.engine import DraftEngine
@@ -50,6 +52,9 @@ _INCARNATIONS = itertools.count(1)
 HOST = "127.0.0.1"
 DRAFT_TOKENS = 5
 """Asked for by every request, so that nothing hangs on measured times."""
+
+Way = Literal["grpc", "near", "far"]
+"""What a drafter tells its verifiers by: gRPC alone, or lanes of one kind."""
 
 
 @dataclass
@@ -142,10 +147,14 @@ async def verifying(
     fingerprint: str = "",
     idle_s: float = 60.0,
     traces: Traces | None = None,
+    tls: TlsConfig | None = None,
 ) -> AsyncIterator[RunningVerifier]:
-    """Runs a verifier for the length of a block; where it makes traces, all rounds are in them."""
+    """Runs a verifier for the length of a block; where it makes traces, all rounds are in them.
+
+    Drafters are called with its certificates; it is itself called in plaintext.
+    """
     hello = drafter_pb2.Hello(tokenizer_fingerprint=fingerprint, vocab_size=VOCAB)
-    links = DrafterLinks(hello, asyncio.get_running_loop(), idle_s)
+    links = DrafterLinks(hello, asyncio.get_running_loop(), idle_s, tls)
     engine = Engine(runner, config or EngineConfig(), links)
     links.bind(engine)
     drained: list[float | None] = []
@@ -186,20 +195,30 @@ class RunningDrafter:
         config: DraftConfig,
         fingerprint: str,
         max_streams: int,
-        *,
-        lanes: bool,
+        way: Way,
+        tls: TlsConfig,
     ) -> None:
         self.runner = runner
         self.address = ""
+        self.lane_port: LanePort | None = None
         self._config, self._fingerprint = config, fingerprint
-        self._max_streams, self._lanes = max_streams, lanes
+        self._max_streams, self._way, self._tls = max_streams, way, tls
         self._port = 0
-        self._exit: Any = None
+        self._exit = AsyncExitStack()
 
     async def start(self) -> None:
         hello = drafter_pb2.Hello(tokenizer_fingerprint=self._fingerprint, vocab_size=VOCAB)
         self.engine = DraftEngine(self.runner, self._config)
-        self.service = DrafterService(self.engine, hello, self._max_streams, lanes=self._lanes)
+        if self._way == "far":
+            port = LanePort(HOST, 0, self._tls)
+            self.lane_port = await self._exit.enter_async_context(port)
+        self.service = DrafterService(
+            self.engine,
+            hello,
+            self._max_streams,
+            lanes=self._way == "near",
+            lane_port=self.lane_port,
+        )
         description = worker_pb2.DescribeResponse(
             tier=worker_pb2.TIER_DRAFTER,
             tokenizer_fingerprint=self._fingerprint,
@@ -208,15 +227,13 @@ class RunningDrafter:
         status = partial(drafter_status, self.engine)
         workers = worker.WorkerService(description, status, lambda grace_s: self.engine.live)
         self.metrics = drafter_metrics.source(description, status, self.engine)
-        self._exit = _served(self.engine, self.service.register, workers, self._port)
-        started = await self._exit.__aenter__()
+        served = _served(self.engine, self.service.register, workers, self._port, self._tls)
+        started = await self._exit.enter_async_context(served)
         self._port, self.address = started.port, f"{HOST}:{started.port}"
 
     async def stop(self) -> None:
         """Is gone, at once; its cache with it."""
-        if self._exit is not None:
-            await self._exit.__aexit__(None, None, None)
-            self._exit = None
+        await self._exit.aclose()
 
     async def empty(self) -> None:
         """Waits until nothing is mirrored, and checks the books."""
@@ -231,10 +248,13 @@ async def drafting(
     *,
     fingerprint: str = "",
     max_streams: int = 64,
-    lanes: bool = True,
+    way: Way = "near",
+    tls: TlsConfig | None = None,
 ) -> AsyncIterator[RunningDrafter]:
-    """Runs a drafter for the length of a block."""
-    drafter = RunningDrafter(runner, config or DraftConfig(), fingerprint, max_streams, lanes=lanes)
+    """Runs a drafter for the length of a block, with lanes for one kind of verifiers or none."""
+    drafter = RunningDrafter(
+        runner, config or DraftConfig(), fingerprint, max_streams, way, tls or TlsConfig()
+    )
     await drafter.start()
     try:
         yield drafter
@@ -248,6 +268,7 @@ async def _served(
     register: server.Register,
     workers: worker.WorkerService,
     port: int = 0,
+    tls: TlsConfig | None = None,
 ) -> AsyncIterator[server.RunningServer]:
     def register_all(target: grpc.aio.Server) -> list[str]:
         worker_pb2_grpc.add_WorkerServicer_to_server(workers, target)
@@ -258,7 +279,7 @@ async def _served(
 
     thread = EngineThread(engine, "engine", die)
     thread.start()
-    started = await server.start(register=register_all, host=HOST, port=port)
+    started = await server.start(register=register_all, host=HOST, port=port, tls=tls)
     try:
         yield started
     finally:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, types_pb2, worker_pb2, worker_pb2_grpc
 
-from common.lane import OFFER
+from common.lanes.near import OFFER
 from common.model.runner import Runner
 from common.rpc.channel import open_channel
 from common.sampling_params import SamplingParams
@@ -335,7 +335,7 @@ async def test_a_lane_is_for_one_and_only_where_it_is_wanted(twin: Runner) -> No
         async with conversing(drafter, lane=True) as stream:
             path = Path(dict(await stream.call.initial_metadata())[OFFER])
             await until(lambda: not path.exists())
-    async with drafting(twin, lanes=False) as drafter, open_channel(drafter.address) as channel:
+    async with drafting(twin, way="grpc") as drafter, open_channel(drafter.address) as channel:
         call = drafter_pb2_grpc.DrafterStub(channel).Draft()
         await call.write(drafter_pb2.DraftRequest(hello=HELLO))
         assert OFFER not in dict(await call.initial_metadata())

@@ -10,13 +10,14 @@ import pytest
 from bench.drafter_probe import probe
 from common.errors import StartupError
 from common.model.runner import Runner
-from tests.rpc.services import drafting
+from tests.rpc.services import Way, drafting
 
 PROMPT = [5, 17, 23, 40, 8, 90, 61]
 
 
-async def test_an_idle_drafter_says_how_fast_it_answers(twin: Runner) -> None:
-    async with drafting(twin) as drafter:
+@pytest.mark.parametrize("way", ["grpc", "far"])
+async def test_an_idle_drafter_says_how_fast_it_answers(twin: Runner, way: Way) -> None:
+    async with drafting(twin, way=way) as drafter:
         found = await asyncio.to_thread(probe, drafter.address, PROMPT)
         await drafter.empty()
     assert 0 <= found.token_s < 10

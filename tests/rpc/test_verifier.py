@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ from paceline.v1 import drafter_pb2, types_pb2, verifier_pb2, worker_pb2
 
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
+from tests.certificates import Authority
 from tests.inprocess import Pair
 from tests.rpc.services import (
     DRAFT_TOKENS,
@@ -25,6 +27,7 @@ from tests.rpc.services import (
     RunningVerifier,
     ScriptedDrafter,
     Text,
+    Way,
     ask,
     braked,
     drafting,
@@ -60,7 +63,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "_MOST_PATIENCE_S", 10.0)
 
 
-both_ways = pytest.mark.parametrize("lanes", [False, True], ids=["grpc", "lane"])
+all_ways = pytest.mark.parametrize("way", ["grpc", "near", "far"])
 
 
 @pytest.fixture(scope="module")
@@ -220,16 +223,16 @@ def slowly(
         yield Slowly(brake, verifier.stub.Generate(request, timeout=30))
 
 
-@both_ways
+@all_ways
 async def test_a_drafter_lost_half_way_and_back_again(
     patient: None,
     target: Runner,
     twin: Runner,
     prompts: list[list[int]],
     plain: list[list[int]],
-    lanes: bool,
+    way: Way,
 ) -> None:
-    async with verifying(target) as verifier, drafting(twin, lanes=lanes) as drafter:
+    async with verifying(target) as verifier, drafting(twin, way=way) as drafter:
         await paired(verifier, prompts[0], drafter.address)
         with slowly(verifier, ask(prompts[3], TOKENS, drafter.address)) as running:
             await running.helped()
@@ -249,15 +252,15 @@ async def test_a_drafter_lost_half_way_and_back_again(
         await drafter.empty()
 
 
-@both_ways
+@all_ways
 async def test_a_running_request_pairs_with_a_drafter_that_comes_back(
     target: Runner,
     twin: Runner,
     prompts: list[list[int]],
     plain: list[list[int]],
-    lanes: bool,
+    way: Way,
 ) -> None:
-    async with verifying(target) as verifier, drafting(twin, lanes=lanes) as drafter:
+    async with verifying(target) as verifier, drafting(twin, way=way) as drafter:
         await paired(verifier, prompts[0], drafter.address)
         await drafter.stop()
         with slowly(verifier, ask(prompts[3], TOKENS, drafter.address)) as running:
@@ -265,6 +268,41 @@ async def test_a_running_request_pairs_with_a_drafter_that_comes_back(
             await running.helped()
             text = await running.rest()
         assert text.ids == plain[3]
+        await drafter.empty()
+
+
+@pytest.mark.parametrize("lost", ["nothing", "way", "trust"])
+async def test_a_lane_from_elsewhere_is_as_private_as_its_stream(
+    lost: str,
+    patient: None,
+    target: Runner,
+    twin: Runner,
+    prompts: list[list[int]],
+    plain: list[list[int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Within mutual TLS; and where it cannot be had, gRPC does as well."""
+    ours = Authority("ours")
+    tls = ours.issue(tmp_path / "drafter")
+    async with (
+        verifying(target, tls=ours.issue(tmp_path / "verifier")) as verifier,
+        drafting(twin, way="far", tls=tls) as drafter,
+    ):
+        assert drafter.lane_port is not None
+        if lost == "way":
+            drafter.lane_port.number = 1  # where nobody listens
+        elif lost == "trust":
+            files = Authority("theirs").issue(tmp_path / "theirs")
+            monkeypatch.setattr(drafter.lane_port, "_tls", files)
+        await paired(verifier, prompts[0], drafter.address)
+        link = verifier.proposer.links(drafter.address)
+        assert isinstance(link, GrpcDraftLink)
+        assert (link._lane is not None) == (lost == "nothing")
+        assert not link.near
+        text = await verifier.generate(ask(prompts[1], TOKENS, drafter.address))
+        assert text.ids == plain[1]
+        assert text.speculation.rounds < TOKENS / 2
         await drafter.empty()
 
 
@@ -283,7 +321,7 @@ async def test_the_second_drafter_serves_where_the_first_is_dead(
         await alive.empty()
 
 
-@both_ways
+@all_ways
 async def test_the_second_drafter_takes_over_half_way(
     patient: None,
     target: Runner,
@@ -291,12 +329,12 @@ async def test_the_second_drafter_takes_over_half_way(
     stranger: Runner,
     prompts: list[list[int]],
     plain: list[list[int]],
-    lanes: bool,
+    way: Way,
 ) -> None:
     async with (
         verifying(target) as verifier,
-        drafting(stranger, lanes=lanes) as first,
-        drafting(twin, lanes=lanes) as second,
+        drafting(stranger, way=way) as first,
+        drafting(twin, way=way) as second,
     ):
         await paired(verifier, prompts[0], first.address)
         await paired(verifier, prompts[0], second.address)
@@ -389,7 +427,7 @@ async def test_garbage_changes_nothing_and_harms_nobody(
 ) -> None:
     async with (
         ScriptedDrafter(garbage).serving() as liar,
-        drafting(twin, lanes=False) as honest,  # a lane is read between passes alone
+        drafting(twin, way="grpc") as honest,  # a lane is read between passes alone
         verifying(target) as verifier,
     ):
         await paired(verifier, prompts[0], honest.address)

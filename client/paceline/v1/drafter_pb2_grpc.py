@@ -50,11 +50,14 @@ class DrafterServicer(object):
         """One stream per verifier-drafter pair. The first message carries hello; a drafter
         whose tokenizer differs ends the stream with FAILED_PRECONDITION.
 
-        The drafter's initial metadata may name a UNIX socket, paceline-lane. A verifier that
-        can connect to it sends all further messages there, and gets all answers from there:
-        each as its length (4 bytes) and the time it was sent (8 bytes, an IEEE 754 double of
-        seconds, of the machine's monotonic clock), both little-endian, and its bytes. The
-        stream stays open beside it; where either ends, so does the other.
+        The drafter's initial metadata may name a UNIX socket, paceline-lane, and a TCP port of
+        its host with a secret in hexadecimal, paceline-far-lane ("7073 0f…"). A verifier that
+        can connect to one of them sends all further messages there, and gets all answers from
+        there: each as its length (4 bytes) and the time it was sent (8 bytes, an IEEE 754
+        double of seconds, of the sender's monotonic clock), both little-endian, and its bytes.
+        At the port, where TLS begins if the service speaks it, the verifier first says the
+        secret's bytes and is answered "+". The stream stays open beside it; where either ends,
+        so does the other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

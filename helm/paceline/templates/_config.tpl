@@ -3,6 +3,9 @@
 {{- $values := .root.Values -}}
 {{- $derived := dict "host" $values.listen "port" .load.port "health_port" $values.healthPort "grace_s" .load.values.drainS -}}
 {{- if $values.metrics.enabled -}}{{- $_ := set $derived "metrics_port" $values.metrics.port -}}{{- end -}}
+{{- if eq .load.tier "drafter" -}}
+  {{- with $values.lanePort -}}{{- $_ := set $derived "lane_port" . -}}{{- end -}}
+{{- end -}}
 {{- if and $values.tracing.enabled (ne .load.tier "drafter") -}}
   {{- $sampling := $values.tracing.sampling -}}
   {{- $_ := set $derived "tracing" (dict "endpoint" $values.tracing.otlpEndpoint "sample_ratio" $sampling.requests "round_ratio" $sampling.rounds) -}}

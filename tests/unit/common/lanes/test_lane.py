@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import lane
-from common.inbox import Note
-from common.lane import Lane, Offer, connect
-
-
-class End:
-    """A lane that keeps what comes."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.came: list[bytes] = []
-        self.times: list[float] = []
-        self.lane = Lane(connection, self._read)
-
-    def take(self) -> None:
-        for note in self.lane.take():
-            note()
-
-    def _read(self, message: bytes, sent_at: float) -> list[Note]:
-        self.times.append(sent_at)
-        return [lambda: self.came.append(message)]
+from common.lanes import lane
+from common.lanes.lane import Lane
+from tests.unit.common.lanes.end import End
 
 
 @pytest.fixture
@@ -152,65 +133,23 @@ def test_ends_on_processors_of_their_own_share_none(
         assert Lane(one, lambda message, sent_at: []).shares_processors == shared
 
 
-async def test_an_offer_stands_for_one() -> None:
-    with Offer() as offer:
-        near = connect(offer.path)
-        assert near is not None
-        far = await offer.accept()
-    assert connect(offer.path) is None, "taken back"
-    one, other = End(near), End(far)
-    one.lane.send(b"hello")
-    while not other.came:
-        other.take()
-        await asyncio.sleep(0)
-    one.lane.close()
-    other.lane.close()
-
-
-def test_there_may_be_nowhere_to_put_a_socket(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(OSError, match="nowhere"):
-        Offer()
-    deep = tmp_path / ("d" * 100)
-    deep.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(deep))
-    with pytest.raises(OSError, match="too long"):
-        Offer()
-    assert not list(deep.iterdir()), "nothing is left"
-
-
-def test_an_offer_of_another_machine_leads_nowhere(tmp_path: Path) -> None:
-    assert connect(str(tmp_path / "elsewhere")) is None
-    assert connect("x" * 200) is None
-
-
-@pytest.mark.parametrize(
-    ("folder", "mode", "let_in"),
-    [("paceline-x", 0o700, True), ("paceline-x", 0o755, False), ("ssh-x", 0o700, False)],
-)
-def test_sockets_of_others_are_left_alone(
-    folder: str, mode: int, let_in: bool, tmp_path: Path
-) -> None:
-    """A drafter elsewhere may name any socket of this machine."""
-    place = tmp_path / folder
-    place.mkdir(mode)
-    place.chmod(mode)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(place / "s"))
-        listener.listen(1)
-        connection = connect(str(place / "s"))
-        assert (connection is not None) is let_in
-        if connection is not None:
-            connection.close()
-
-
-def test_a_path_that_metadata_cannot_hold_is_not_offered(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "ü").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "ü"))
-    with pytest.raises(OSError, match="is not ASCII"):
-        Offer()
-    assert not list((tmp_path / "ü").iterdir())
+def test_what_lay_here_came_when_it_was_there() -> None:
+    """By another machine's clock, which is 100 s ahead, messages that are read late included."""
+    one, other = socket.socketpair()
+    sender, end = socket.socket.send, End(other, far=True)
+    before = time.monotonic()
+    sender(one, lane._HEAD.pack(1, before + 100) + b"a")
+    end.take()  # the soonest: what clocks differ by is known from now on
+    quick_s = end.times[0] - before
+    sender(one, lane._HEAD.pack(1, time.monotonic() + 100) + b"b")
+    sent = time.monotonic()
+    time.sleep(0.05)
+    end.take()
+    assert end.came == [b"a", b"b"]
+    assert end.times[1] - sent == pytest.approx(quick_s, abs=0.005)
+    for impossible in (math.nan, math.inf, -math.inf):
+        sender(one, lane._HEAD.pack(0, impossible))
+        end.take()
+        assert end.times[-1] == pytest.approx(time.monotonic(), abs=0.5)
+    end.lane.close()
+    one.close()

@@ -1,41 +1,37 @@
-"""A lane: the messages of a stream between two processes of one machine, past gRPC.
+"""A lane: the messages of a stream between two processes, past gRPC.
 
 Through gRPC a message is handed from thread to thread five times between two engines, and each of
-them has to be woken first. Where both ends are on one machine, who serves the stream offers a UNIX
-socket, from which the other engine's thread reads by itself. The stream stays open beside it: it
-says who calls, and that both are there.
+them has to be woken first. So who serves the stream offers another connection, from which the other
+engine's thread reads by itself: on one machine a UNIX socket (`near`), between two a TCP connection
+(`far`). The stream stays open beside it: it says who calls, and that both are there.
 
-A message is its length (4 bytes), when it was sent (8 bytes: seconds of the monotonic clock, which
-a machine's processes share) and its bytes.
+A message is its length (4 bytes), when it was sent (8 bytes: seconds of the sender's monotonic
+clock) and its bytes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import math
 import os
-import secrets
 import socket
+import ssl
 import struct
-import tempfile
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
-from typing import Self
+from typing import Protocol
 
 from common.inbox import Note
 
 _log = logging.getLogger(__name__)
 
-OFFER = "paceline-lane"
-"""Metadata with which a server offers a lane: the path of a socket."""
-
 _HEAD = struct.Struct("<Id")
 _PEER = struct.Struct("3i")
 """The other end's process, user and group."""
-_PREFIX = "paceline-"
 _CHUNK_BYTES = 1 << 18
+_RECORD_BYTES = 1 << 14
+"""Most that one call reads or sends within TLS."""
 _MOST_BYTES = 64 << 20
 """Largest message, as with gRPC, and most that may wait for the other end to read."""
 
@@ -45,25 +41,50 @@ _MOST_NOTES = 1000
 _OLD_S = 60.0
 """A message that says it is older, or from the future, counts as sent just now."""
 
+_DRIFT = 1e-4
+"""Seconds a second by which clocks of two machines may part."""
+
+_BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
 Read = Callable[[bytes, float], list[Note]]
 """What a message, sent at such a time, asks of the engine; raises where it makes no sense."""
+
+
+class Offer(Protocol):
+    """A lane that waits for its other end."""
+
+    @property
+    def far(self) -> bool:
+        """Whether the other end is on another machine."""
+
+    @property
+    def metadata(self) -> tuple[str, str]:
+        """What the stream's initial metadata says of it."""
+
+    async def accept(self) -> socket.socket:
+        """Waits for the other end; only one is let in."""
+
+    def close(self) -> None:
+        """Takes the offer back."""
 
 
 class Lane:
     """One end, for one thread; nothing here keeps it waiting.
 
     Args:
-        connection: A connected stream socket; closed with the lane.
+        connection: A connected stream socket, or such a one within TLS; closed with the lane.
         read: Reads messages.
+        far: Whether the other end is on another machine, whose clock is another.
     """
 
-    def __init__(self, connection: socket.socket, read: Read) -> None:
+    def __init__(self, connection: socket.socket, read: Read, *, far: bool = False) -> None:
         connection.setblocking(False)
         self._socket, self._read = connection, read
         self._came, self._unsent = bytearray(), bytearray()
         self._more = False  # whole messages came that wait for the next turn
         self._over = ""  # why
-        self.shares_processors = _shares_processors(connection)
+        self._clock = _OtherClock() if far else _SameClock()
+        self.shares_processors = not far and _shares_processors(connection)
         """Whether there are processors that both ends may run on."""
         weakref.finalize(self, connection.close)  # where an engine is gone, nobody closes
 
@@ -101,15 +122,19 @@ class Lane:
         self._socket.close()
 
     def _receive(self) -> None:
-        try:
-            data = self._socket.recv(_CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._over = str(error)
-            return
-        self._over = self._over or ("" if data else "it hung up")
-        self._came += data
+        least = len(self._came) + _CHUNK_BYTES
+        while len(self._came) < least:
+            try:
+                data = self._socket.recv(_CHUNK_BYTES)
+            except _BLOCKED:
+                return
+            except OSError as error:
+                self._over = str(error)
+                return
+            self._over = self._over or ("" if data else "it hung up")
+            self._came += data
+            if len(data) < _RECORD_BYTES:
+                return
 
     def _notes(self) -> list[Note]:
         """Reads the messages that are there as a whole, as many as one turn takes."""
@@ -125,9 +150,8 @@ class Lane:
             if len(notes) >= _MOST_NOTES:
                 self._more = True
                 break
-            told_at = sent_at if now - _OLD_S <= sent_at <= now else now
             try:
-                notes += self._read(bytes(self._came[start:end]), told_at)
+                notes += self._read(bytes(self._came[start:end]), self._clock.ours(sent_at, now))
             except Exception as error:
                 _log.exception("a message makes no sense")
                 raise EOFError("a message that makes no sense") from error
@@ -139,68 +163,39 @@ class Lane:
         if not self._unsent or self._over:
             return
         try:
-            del self._unsent[: self._socket.send(self._unsent)]
-        except BlockingIOError:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except _BLOCKED:
             if len(self._unsent) > _MOST_BYTES:
                 self._over = "it does not read"
         except OSError as error:
             self._over = str(error)
 
 
-class Offer:
-    """A lane that waits for its other end.
+class _SameClock:
+    """Of processes of one machine."""
 
-    Raises:
-        OSError: There is nowhere to put a socket.
+    def ours(self, sent_at: float, now: float) -> float:
+        """When a message was sent; now, where what it says cannot be."""
+        return sent_at if now - _OLD_S <= sent_at <= now else now
+
+
+class _OtherClock:
+    """Of another machine: what came soonest, of late, was on its way for no time.
+
+    So a message that lay here until a pass was over does not count as one that came late.
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)  # for this user alone
-        self.path = str(Path(self._folder.name) / secrets.token_hex(8))
-        """What to `connect` to."""
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            if not self.path.isascii():  # nor could metadata hold it
-                raise OSError(f"{self.path!r} is not ASCII")
-            self._listener.bind(self.path)
-            self._listener.listen(1)
-            self._listener.setblocking(False)
-        except OSError:
-            self.close()
-            raise
+        self._shift, self._at = math.inf, 0.0  # to our clock, and when that was looked at
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def accept(self) -> socket.socket:
-        """Waits for the other end; only one is let in."""
-        connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-        return connection
-
-    def close(self) -> None:
-        """Takes the offer back."""
-        self._listener.close()
-        self._folder.cleanup()
-
-
-def connect(path: str) -> socket.socket | None:
-    """Takes an offer up; None where it is another machine's or user's, or stands no longer."""
-    folder = Path(path).parent
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.setblocking(False)
-    try:
-        owner = folder.stat()
-        mine = owner.st_uid == os.geteuid() and not owner.st_mode & 0o077
-        if not mine or not folder.name.startswith(_PREFIX):  # a socket of somebody else's
-            raise PermissionError
-        connection.connect(path)
-    except OSError:
-        connection.close()
-        return None
-    return connection
+    def ours(self, sent_at: float, now: float) -> float:
+        """When a message was sent, or rather came; now, where what it says cannot be."""
+        if not math.isfinite(sent_at):
+            return now
+        drift_s = _DRIFT * (now - self._at)
+        self._shift, self._at = min(self._shift + drift_s, now - sent_at), now
+        return max(sent_at + self._shift, now - _OLD_S)
 
 
 def _shares_processors(connection: socket.socket) -> bool:

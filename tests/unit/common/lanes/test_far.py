@@ -1,0 +1,187 @@
+"""Lanes between machines: for whom they are, and for whom not."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from common.errors import StartupError
+from common.lanes import far
+from common.lanes.far import FarOffer, LanePort, connect
+from common.tls_config import TlsConfig
+from tests.certificates import Authority
+from tests.unit.common.lanes.end import End
+
+HOST = "127.0.0.1"
+ADDRESS = f"{HOST}:7072"  # of the stream; who answers there does not matter
+PLAIN = TlsConfig()
+OURS, THEIRS = Authority("ours"), Authority("theirs")
+
+
+async def reach(offer: FarOffer, tls: TlsConfig = PLAIN, address: str = ADDRESS) -> socket.socket:
+    """Takes an offer up, as a verifier does."""
+    return await asyncio.to_thread(connect, offer.metadata[1], address, tls)
+
+
+async def talk(caller: socket.socket, server: socket.socket) -> None:
+    """Has both ends say much at once, and checks that it comes."""
+    one, other = End(caller, far=True), End(server, far=True)
+    messages = [bytes([number]) * (number * 40_000) for number in range(20)]
+    for message in messages:
+        one.lane.send(message)
+        other.lane.send(message)
+    async with asyncio.timeout(20):
+        while one.came != messages or other.came != messages:
+            one.take()
+            other.take()
+            await asyncio.sleep(0)
+    assert not one.lane.shares_processors
+    one.lane.close()
+    await asyncio.to_thread(select.select, [other.lane], [], [], 10)
+    with pytest.raises(EOFError, match="it hung up"):
+        other.take()
+    other.lane.close()
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plaintext", "tls"])
+async def test_both_ends_are_heard(secure: bool, tmp_path: Path) -> None:
+    mine = OURS.issue(tmp_path / "mine") if secure else PLAIN
+    theirs = OURS.issue(tmp_path / "theirs") if secure else PLAIN
+    async with LanePort(HOST, 0, mine) as port:
+        for _ in range(2):  # one after the other
+            with closing(port.offer()) as offer:
+                caller = await reach(offer, theirs)
+                server = await offer.accept()
+            await talk(caller, server)
+
+
+async def test_a_name_may_stand_for_all(tmp_path: Path) -> None:
+    """As where workers are called by addresses that no certificate names."""
+    tls = OURS.issue(tmp_path)
+    named = TlsConfig(cert=tls.cert, key=tls.key, ca=tls.ca, server_name="worker")
+    other = TlsConfig(cert=tls.cert, key=tls.key, ca=tls.ca, server_name="elsewhere")
+    async with LanePort(HOST, 0, tls) as port:
+        with closing(port.offer()) as offer:
+            with pytest.raises(OSError, match="elsewhere"):
+                await reach(offer, other)
+            caller = await reach(offer, named)
+            caller.close()
+            (await offer.accept()).close()
+
+
+async def test_strangers_are_hung_up_on(tmp_path: Path) -> None:
+    ours, theirs = OURS.issue(tmp_path / "ours"), THEIRS.issue(tmp_path / "theirs")
+    fooled = THEIRS.issue(tmp_path / "fooled", ca=OURS)  # knows us, and we do not know it
+    nobody = TlsConfig(ca=ours.ca)
+    async with LanePort(HOST, 0, ours) as port:
+        with closing(port.offer()) as offer:
+            for stranger in (theirs, fooled, nobody, PLAIN):
+                with pytest.raises(OSError, match=r"CERTIFICATE|UNKNOWN_CA|hung up on|reset"):
+                    await reach(offer, stranger)
+            (await reach(offer, ours)).close()
+            (await offer.accept()).close()
+
+
+async def test_a_secret_is_good_for_one_connection_of_one_stream() -> None:
+    async with LanePort(HOST, 0, PLAIN) as port:
+        with closing(port.offer()) as offer, closing(port.offer()) as other:
+            wrong = f"{port.number} {bytes(32).hex()}"
+            with pytest.raises(OSError, match="hung up on"):
+                await asyncio.to_thread(connect, wrong, ADDRESS, PLAIN)
+            with closing(await reach(offer)):
+                with pytest.raises(OSError, match="hung up on"):
+                    await reach(offer)
+                (await offer.accept()).close()
+            other.close()
+            with pytest.raises(OSError, match="hung up on"):
+                await reach(other)
+
+
+async def test_who_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far, "_GREETING_S", 0.2)
+    monkeypatch.setattr(far, "_CONNECT_S", 10.0)
+    async with LanePort(HOST, 0, PLAIN) as port:
+        silent = [socket.create_connection((HOST, port.number)) for _ in range(3 * far._GREETERS)]
+        for number, each in enumerate(silent):
+            each.send(bytes(number % 3))  # some begin to say something
+        with closing(port.offer()) as offer:
+            (await reach(offer)).close()
+            (await offer.accept()).close()
+        for each in silent:
+            with closing(each), suppress(ConnectionResetError):
+                each.settimeout(10)
+                assert await asyncio.to_thread(each.recv, 1) == b""
+
+
+async def test_who_drips_is_hung_up_on_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far, "_GREETING_S", 0.3)
+    async with LanePort(HOST, 0, PLAIN) as port, asyncio.timeout(10):
+        said, slow = 0, socket.create_connection((HOST, port.number))
+        with slow, suppress(ConnectionError):
+            while said < far._SECRET_BYTES:
+                said += slow.send(b"-")
+                await asyncio.sleep(0.05)
+        assert said < far._SECRET_BYTES
+
+
+async def test_nobody_may_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far, "_CONNECT_S", 0.2)
+    async with LanePort(HOST, 0, PLAIN) as port:
+        offer = port.offer()
+    with pytest.raises(ConnectionRefusedError):
+        await reach(offer)
+    with socket.create_server((HOST, 0)) as mute:  # takes connections and says nothing
+        said = f"{mute.getsockname()[1]} {bytes(32).hex()}"
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(connect, said, ADDRESS, PLAIN)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request", b"-"])
+async def test_somebody_else_may_be_there(answer: bytes) -> None:
+    with socket.create_server((HOST, 0)) as other:
+        said = f"{other.getsockname()[1]} {bytes(32).hex()}"
+        reached = asyncio.create_task(asyncio.to_thread(connect, said, ADDRESS, PLAIN))
+        connection, _ = await asyncio.to_thread(other.accept)
+        with connection:
+            connection.send(answer)
+            with pytest.raises(ConnectionError, match="somebody else"):
+                await reached
+
+
+@pytest.mark.parametrize("offer", ["", "x", "x 00", "7072 zz", "-1 00", "0 00", "65536 00"])
+def test_what_is_no_offer_is_none(offer: str) -> None:
+    with pytest.raises(ValueError, match=r"port|invalid literal|hexadecimal"):
+        connect(offer, ADDRESS, PLAIN)
+
+
+@pytest.mark.parametrize("address", [ADDRESS, f"dns:///{ADDRESS}", "dns:///localhost:1"])
+async def test_the_port_is_of_the_streams_host(address: str) -> None:
+    async with LanePort(HOST, 0, PLAIN) as port:
+        with closing(port.offer()) as offer:
+            (await reach(offer, address=address)).close()
+            (await offer.accept()).close()
+            with pytest.raises(ValueError, match="names no host"):
+                await reach(offer, address="unix:/tmp/socket")
+
+
+async def test_a_port_in_use_is_said() -> None:
+    async with LanePort(HOST, 0, PLAIN) as port:
+        with pytest.raises(StartupError, match=f"port {port.number} on {HOST} is already in use"):
+            LanePort(HOST, port.number, PLAIN)
+
+
+async def test_new_certificates_are_shown_at_once(tmp_path: Path) -> None:
+    tls = OURS.issue(tmp_path / "mine")
+    caller = THEIRS.issue(tmp_path / "caller")
+    async with LanePort(HOST, 0, tls) as port:
+        with closing(port.offer()) as offer:
+            with pytest.raises(OSError, match="CERTIFICATE"):
+                await reach(offer, caller)
+            THEIRS.issue(tmp_path / "mine")
+            (await reach(offer, caller)).close()
+            (await offer.accept()).close()
