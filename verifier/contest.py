@@ -34,9 +34,8 @@ _SURE = 3
 _TRIALS_COST = 0.005
 """Share of all tokens that trials may cost in between."""
 
-_AFTERMATH = 2.0
-"""What a trial costs over what its own window loses: the next one is slower, too, while what the
-trial began is ended."""
+_AFTERMATH = 1.0
+"""Windows after a trial that are as slow as it, while what it began is ended."""
 
 
 class Contest:
@@ -50,6 +49,7 @@ class Contest:
         self._first = first
         self.rates: dict[bool, float] = {}
         """Tokens a second in each."""
+        self._leads = {False: 0.0, True: 0.0}  # to the last window of each
         self.verdict: bool | None = None
         """The mode to be in; None before both were tried."""
         self._guess: bool | None = None  # from elsewhere, of the better mode
@@ -77,13 +77,15 @@ class Contest:
         """The mode to go on with where nothing is to be tried, as far as is known."""
         return self._guess if self.verdict is None else self.verdict
 
-    def learn(self, mode: bool, rate: float) -> None:
+    def learn(self, mode: bool, rate: float, lead: float = 0.0) -> None:
         """Takes a window.
 
         Args:
             mode: In which it was.
             rate: Tokens a second.
+            lead: Time in the mode before the window began, over its own length.
         """
+        self._leads[mode] = lead
         previous = self.rates.get(mode, rate)
         goes_on = mode == self.verdict
         self.rates[mode] = previous + (_NEWS if goes_on else _TRIAL_NEWS) * (rate - previous)
@@ -112,6 +114,7 @@ class Contest:
     def _rest(self) -> None:
         """Sets when the mode that is not the verdict is tried next."""
         worse, better = sorted(self.rates.values())
-        loss = _AFTERMATH * (1 - worse / better) if better else 0.0
+        windows = self._leads[not self.verdict] + 1 + _AFTERMATH
+        loss = windows * (1 - worse / better) if better else 0.0
         self._left = min(max(int(loss / _TRIALS_COST), _TRY_AFTER), self._patience)
         self._led = 0

@@ -64,7 +64,7 @@ class Gate:
         self._sequences, self._counted = 0.0, 0.0  # of the engine lately, and when that was
         self._level = 0  # of the window now open; 0 where there is none
         self._mode = True
-        self._since = 0.0
+        self._begun, self._since = 0.0, 0.0  # its mode, and the window itself
         self._before = 0  # tokens when it began
         self._turns = 0  # that had been begun then
         self._drafts = 0
@@ -93,7 +93,9 @@ class Gate:
                 self._joining, self._since, self._before = False, now, self._crowd.tokens
         elif self._over(now - self._since):
             if not self._settling and self._turns == self._crowd.turns:
-                self._levels[level].learn(self._mode, self._tokens / (now - self._since))
+                seconds = now - self._since
+                lead = (self._since - self._begun) / seconds
+                self._levels[level].learn(self._mode, self._tokens / seconds, lead)
             self._start(level, now)
         return self._mode
 
@@ -133,7 +135,8 @@ class Gate:
             self._mode = bool(contest.settled)
         # Where it is another's, that one's trial is part of this window.
         self._turns = -1 if self._crowd.taken(self, now) else self._crowd.turns
-        self._level, self._since, self._before = level, now, self._crowd.tokens
+        self._level, self._begun, self._since = level, now, now
+        self._before = self._crowd.tokens
         self._drafts, self._joining = 0, self._mode and not before
 
     def _guess(self, level: int) -> bool | None:

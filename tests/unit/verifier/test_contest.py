@@ -64,6 +64,19 @@ def test_the_slower_mode_has_few_windows(rate: float, least: float, most: float)
     assert least < share(rate, windows=1000) < most
 
 
+@pytest.mark.parametrize("lead", [0, 2, 6])
+def test_trials_cost_no_more_than_they_may(lead: int) -> None:
+    """The time before their windows included, and that in which what they began is ended."""
+    contest, lost, windows, rate = Contest(first=False), 0.0, 0, 0.9
+    contest.learn(False, 1.0)
+    for _ in range(2000):
+        mode = contest.next_mode()
+        contest.learn(mode, rate if mode else 1.0, lead if mode else 0.0)
+        windows += 1 + mode * (lead + 1)
+        lost += mode * (lead + 2) * (1 - rate)
+    assert 0.002 < lost / windows < 0.007
+
+
 def test_one_lucky_window_changes_nothing() -> None:
     contest = Contest(first=False)
     run(contest, 2, lambda window: 0.5, 1, 0.0)
