@@ -92,7 +92,7 @@ class DraftProposer:
         if not self._pairing.acquainted(session.kind(len(sequence.ids))):
             self._scouts.offer(sequence)
         now = time.monotonic()
-        if self._drafting(sequence, now):
+        if self._drafting(sequence, session, now):
             self._pairing.pair(sequence, session, now)
 
     def ready(self, sequence: Sequence, now: float) -> bool:
@@ -106,9 +106,9 @@ class DraftProposer:
         """Where it has no drafter, and is to have none; or one that is asked for nothing."""
         session, now = self._sessions[sequence], time.monotonic()
         if session.link is None:
-            return not self._pays(sequence, now)
+            return not self._pays(sequence, session, now)
         waits = session.key is not None or session.ended_at is not None  # a round that is timed
-        return not waits and not self._drafting(sequence, now)
+        return not waits and not self._drafting(sequence, session, now)
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the branch that arrived, as a chain; nothing where there is none."""
@@ -126,7 +126,7 @@ class DraftProposer:
         session.key, session.branch = None, None
         session.tree, session.proposed = tree, _add(branch.cut(budget), tree)
         if session.proposed:
-            self._gate.drafted()
+            self._gate.joined()
         if len(session.proposed) < len(branch):  # cut: nobody drafts for its outcomes
             session.flight, session.ahead = None, []
 
@@ -136,7 +136,7 @@ class DraftProposer:
         tree, ids = outcome.tree, outcome.ids
         if sequence in self._scouts and self._pairing.acquainted(session.kind(len(sequence.ids))):
             self._scouts.learnt()
-        drafting = self._drafting(sequence, now)
+        drafting = self._drafting(sequence, session, now)
         if session.link is None and not session.proposed:
             if drafting and not sequence.finished:
                 self._pairing.pair(sequence, session, now, wanted=outcome.wanted)
@@ -173,6 +173,8 @@ class DraftProposer:
         wants = drafting and outcome.wanted
         wish = self._wish(sequence, session, session.link, now) if wants else Wish()
         wanted = wish.draft_tokens
+        if drafting and session.warm and not wanted:
+            self._gate.joined()
         if drafting and session.length.resting:
             if self._pairing.move(sequence, session, session.link, now):
                 return
@@ -323,14 +325,20 @@ class DraftProposer:
         """Of all texts."""
         return {each.kind(len(sequence.ids)) for sequence, each in self._sessions.items()}
 
-    def _drafting(self, sequence: Sequence, now: float) -> bool:
+    def _drafting(self, sequence: Sequence, session: DraftSession, now: float) -> bool:
         """Whether to draft for a sequence; for a scout, too, where it does not pay."""
-        return self._pays(sequence, now) or sequence in self._scouts
+        return self._pays(sequence, session, now) or sequence in self._scouts
 
-    def _pays(self, sequence: Sequence, now: float) -> bool:
-        """Whether drafts pay beside all else that runs; who asks for a length gets them anyway."""
-        asked = sequence.request.draft_tokens > 0
-        return asked or self._gate.drafting(len(self._sessions), now)
+    def _pays(self, sequence: Sequence, session: DraftSession, now: float) -> bool:
+        """Whether drafts pay beside all else that runs; who asks for a length gets them anyway.
+
+        Not where there are none to be had: such a text need not be asked before each pass.
+        """
+        request = sequence.request
+        pays = request.draft_tokens > 0 or self._gate.drafting(len(self._sessions), now)
+        if not pays or session.link is not None:
+            return pays
+        return self._pairing.possible(request, session, now)
 
     def _wish(self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float) -> Wish:
         """What to ask for; nothing of a cold mirror."""

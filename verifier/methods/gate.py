@@ -67,7 +67,7 @@ class Gate:
         self._begun, self._since = 0.0, 0.0  # its mode, and the window itself
         self._before = 0  # tokens when it began
         self._turns = 0  # that had been begun then
-        self._drafts = 0
+        self._joined = 0  # drafts since, and texts for which none was worth it
         self._joining = False  # until there are enough of them
         self._settling = False  # until a window has passed: texts that begin are computed first
 
@@ -89,7 +89,7 @@ class Gate:
         if level != self._level or absent:  # what was counted so far belongs to no load
             self._start(level, now, settling=True)
         elif self._joining:
-            if self._drafts >= sequences or now - self._since >= _JOINING_S:
+            if self._joined >= sequences or now - self._since >= _JOINING_S:
                 self._joining, self._since, self._before = False, now, self._crowd.tokens
         elif self._over(now - self._since):
             if not self._settling and self._turns == self._crowd.turns:
@@ -99,9 +99,9 @@ class Gate:
             self._start(level, now)
         return self._mode
 
-    def drafted(self) -> None:
-        """Takes note of a draft."""
-        self._drafts += 1
+    def joined(self) -> None:
+        """Takes note of a draft, or of a text for which none is worth it."""
+        self._joined += 1
 
     @property
     def _tokens(self) -> int:
@@ -137,7 +137,7 @@ class Gate:
         self._turns = -1 if self._crowd.taken(self, now) else self._crowd.turns
         self._level, self._begun, self._since = level, now, now
         self._before = self._crowd.tokens
-        self._drafts, self._joining = 0, self._mode and not before
+        self._joined, self._joining = 0, self._mode and not before
 
     def _guess(self, level: int) -> bool | None:
         """What other loads say: what pays beside many pays beside few, and the other way round.

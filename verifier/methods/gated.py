@@ -55,7 +55,7 @@ class GatedProposer:
             nodes = len(tree)
             self._inner.propose(sequence, tree, budget)
             if len(tree) > nodes:
-                self._gate.drafted()
+                self._gate.joined()
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Tells the other, and whether it will be asked; not at once after a rest, from which there

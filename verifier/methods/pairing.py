@@ -89,8 +89,8 @@ class Pairing:
         """
         session.unlink()
         for address in addresses or sequence.request.drafters:
-            link = self.links(address)
-            if link is not None and link.alive and session.refused.get(link, 0.0) <= now:
+            link = self._free(address, session, now)
+            if link is not None:
                 known = link.known.of(session.kind(len(sequence.ids)))
                 due, clock = self.pays(known), known.clock
                 if due:
@@ -128,6 +128,17 @@ class Pairing:
                 )
                 self.touched.add(link)
                 return
+
+    def possible(self, request: Request, session: DraftSession, now: float) -> bool:
+        """Whether some drafter can be reached, and would be asked to mirror the text."""
+        return any(self._free(address, session, now) for address in request.drafters)
+
+    def _free(self, address: str, session: DraftSession, now: float) -> DraftLink | None:
+        """A drafter that can be reached, unless it is not to be asked; one that is lost is looked
+        for."""
+        link = self.links(address)
+        asked = link is not None and link.alive and session.refused.get(link, 0.0) <= now
+        return link if asked else None
 
     def move(self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float) -> bool:
         """Leaves a drafter that does not pay for one that is measured to be better, if any."""

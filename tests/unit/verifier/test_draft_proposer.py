@@ -513,6 +513,51 @@ def test_a_text_rests_beside_its_mirror_where_drafts_no_longer_pay(clock: Clock)
     assert [token for told in link.told for token in told] == [8, 9, 10, 11, 12, 13]
 
 
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_a_text_rests_that_no_drafter_can_be_had_for(draft_tokens: int, clock: Clock) -> None:
+    """Though drafts would pay: a lost drafter, or one that gave it up, has none."""
+    first, second = Link(), Link()
+    table = Table(first, second, draft_tokens=draft_tokens)
+    table.proposer._gate = Found(pays=True)
+    for _ in range(2):
+        assert not table.proposer.rests(table.sequence)
+        for link in (first, second):
+            link.alive = False
+            table.proposer.lost(link)
+        assert table.proposer.rests(table.sequence)
+        table.round(8)
+        assert table.proposer.rests(table.sequence)
+        second.alive = True
+        assert not table.proposer.rests(table.sequence)
+        table.round(9)
+        table.proposer.dropped(1, len(first.opened) + len(second.opened))
+        assert table.proposer.rests(table.sequence), "it is not to be asked again"
+        clock.now += 60
+    assert (len(first.opened), len(second.opened)) == (1, 2)
+
+
+def test_a_window_with_drafts_waits_for_no_text_that_is_to_have_none(clock: Clock) -> None:
+    link = Link()
+    known(link)
+    table = Table(link, draft_tokens=0)
+    gate = table.proposer._gate = Found(pays=True)
+    table.round(8)
+    assert gate._joined == 0, "its mirror is cold"
+    table.warm()
+    table.round(9)
+    assert gate._joined == 0, "a draft is on its way"
+    table.answer(link)
+    table.propose(10)
+    assert gate._joined == 1
+    for _ in range(40):
+        link.clock.answered(4, 0.01)
+    table.sequence.commit([10])
+    table.observe(TokenTree(9), [], [10])
+    while link.wishes[-1].draft_tokens:
+        table.round(11)
+    assert gate._joined > 1
+
+
 def known(link: Link, answer_s: float = 0.0005) -> None:
     """Others have had drafts of it; where answers take ten milliseconds, none pays."""
     for kind in (SHORT, DRAWN):

@@ -33,7 +33,7 @@ def _round(gate: Alone, sequences: int, tokens: int, *, drafts: bool) -> None:
     """What all sequences of a step tell the gate."""
     gate.totals.tokens += tokens
     for _ in range(sequences if drafts else 0):
-        gate.drafted()
+        gate.joined()
 
 
 def _run(
@@ -224,7 +224,7 @@ def test_drafts_that_cost_others_more_than_they_bring_are_left_off(texts: int) -
         now += STEP_S * (4 / 3 if on else 1)
         totals.tokens += 16 - texts + (2 * texts if on else texts)
         for _ in range(texts if on else 0):
-            gate.drafted()
+            gate.joined()
         drafted += on and step >= 6000
     assert drafted < 0.1 * 6000
 
@@ -256,7 +256,7 @@ def test_methods_are_told_apart(
         totals.tokens = round(tokens)
         for gate, one in zip(gates, on, strict=False):
             for _ in range(8 if one else 0):
-                gate.drafted()
+                gate.joined()
         if step >= 15_000:
             drafted = [was + one for was, one in zip(drafted, on, strict=True)]
     shares = [share / 15_000 for share in drafted]
