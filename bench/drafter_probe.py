@@ -60,7 +60,7 @@ def probe(address: str, prompt: Sequence[int]) -> Answering:
             short, long = zip(
                 *((session.round(SHORT), session.round(LONG)) for _ in range(ROUNDS)), strict=True
             )
-    except (grpc.RpcError, OSError) as error:
+    except (grpc.RpcError, OSError, ValueError) as error:
         raise StartupError(f"the drafter at {address} does not answer: {error}") from None
     at_short, at_long = statistics.median(short), statistics.median(long)
     token_s = max(at_long - at_short, 0.0) / (LONG - SHORT)

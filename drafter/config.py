@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from common.errors import ConfigError
 from common.worker_config import WorkerConfig, at_least, check_ports
 
 
@@ -65,7 +66,7 @@ class DrafterConfig(WorkerConfig):
     lane_port: int | None = None
     """Port at which verifiers of other machines may connect for the same, on `host`, within TLS
     where the service has it; 0 takes a free one, and none listens at none. Who cannot connect goes
-    on through gRPC."""
+    on through gRPC: at once where it is refused, after a second where a firewall says nothing."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     """Sizes of the engine."""
 
@@ -73,3 +74,6 @@ class DrafterConfig(WorkerConfig):
         super().__post_init__()
         at_least(self, max_streams=1)
         check_ports(lane_port=self.lane_port)
+        others = {self.port, self.health_port, self.metrics_port}
+        if self.lane_port and self.lane_port in others:
+            raise ConfigError(f"lane_port: {self.lane_port} is another port of the service already")

@@ -21,12 +21,13 @@ class Authority:
 
     Args:
         name: Its common name.
+        by: Who signs its own certificate; by default itself.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, by: Authority | None = None) -> None:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._certificate = self._sign(self._name, self._key, authority=True)
+        self._certificate = (by or self)._sign(self._name, self._key, authority=True)
 
     def issue(self, directory: Path, *, ca: Authority | None = None) -> TlsConfig:
         """Writes a certificate, its key and the authority's certificate into a directory.

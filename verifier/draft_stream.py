@@ -222,9 +222,9 @@ class GrpcDraftLink:
             call = drafter_pb2_grpc.DrafterStub(channel).Draft(self._requests())
             accepted = await call.initial_metadata()  # once the drafter has read the hello
             if not call.done():  # a refused call has metadata, too: none
-                await self._take_up({key: str(value) for key, value in accepted})
+                lane = await self._take_up({key: str(value) for key, value in accepted})
                 self._alive = True
-                facts = {"drafter": self._address, "lane": self._lane is not None}
+                facts = {"drafter": self._address, "lane": lane}
                 _log.info("drafter joined", extra=facts)
             async for response in call:
                 self._pause_s = _FIRST_PAUSE_S
@@ -232,27 +232,28 @@ class GrpcDraftLink:
                 while self._engine.backlog > _MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
                     await asyncio.sleep(_POLL_S)
 
-    async def _take_up(self, offers: Mapping[str, str]) -> None:
-        """Goes on by a lane that the drafter offers, where one can be had."""
-        task, connection, is_far = asyncio.current_task(), None, False
+    async def _take_up(self, offers: Mapping[str, str]) -> str:
+        """Goes on by a lane that the drafter offers, where one can be had; says of which kind."""
+        task, connection, kind = asyncio.current_task(), None, "none"
         assert task is not None
         if near.OFFER in offers:
-            connection = near.connect(offers[near.OFFER])
+            connection, kind = near.connect(offers[near.OFFER]), "near"
         if connection is None and far.OFFER in offers:
-            is_far, reach = True, partial(far.connect, offers[far.OFFER], self._address, self._tls)
             try:
-                connection = await asyncio.to_thread(reach)
-            except (OSError, ValueError) as error:
+                connection = await far.reach(offers[far.OFFER], self._address, self._tls)
+                kind = "far"
+            except (OSError, ValueError, StartupError) as error:
                 facts = {"drafter": self._address, "reason": str(error)}
                 _log.info("no lane to the drafter", extra=facts)
         if connection is None:
-            return
+            return "none"
 
         def over(why: str) -> None:
             self._loop.call_soon_threadsafe(task.cancel, why)
 
-        self._lane = Lane(connection, self._parse, far=is_far)
+        self._lane = Lane(connection, self._parse, far=kind == "far")
         self._engine.watch(self._lane, over)
+        return kind
 
     def _lost(self, reason: str) -> None:
         """Has the engine go on without, and looks again only after a pause."""

@@ -24,8 +24,9 @@ def move_away(round_trip_s: Mapping[str, float]) -> None:
             super().__init__(address, *args, **options)
             self._one_way_s = round_trip_s.get(address, 0.0) / 2
 
-        async def _take_up(self, offers: Mapping[str, str]) -> None:
+        async def _take_up(self, offers: Mapping[str, str]) -> str:
             """Leaves lanes alone: they would not be delayed."""
+            return "none"
 
         def _send(self, message: drafter_pb2.DraftRequest) -> None:
             self._loop.call_later(self._one_way_s, super()._send, message)

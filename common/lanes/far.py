@@ -2,22 +2,28 @@
 
 Who serves streams listens at one more port. Each stream's metadata offers that port and a secret,
 which is good for one connection. Who connects says the secret first and is answered with one byte,
-or hung up on; then the lane begins. So a lane is as private as the stream that it belongs to.
+or hung up on; it says the same byte, and the lane begins: who has given up does not. So a lane is
+as private as the stream that it belongs to.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import secrets
 import socket
 import ssl
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
+from contextlib import closing, suppress
 from typing import Self
 
+from common.errors import StartupError
 from common.rpc.server import check_port
 from common.tls_config import TlsConfig
+
+_log = logging.getLogger(__name__)
 
 OFFER = "paceline-far-lane"
 """Metadata with which a server offers a lane: a port of the same host, and a secret."""
@@ -26,14 +32,20 @@ _SECRET_BYTES = 32
 _TAKEN = b"+"
 
 _CONNECT_S = 1.0
-"""Longest wait of who connects, for each step: where a firewall drops what it does not know, the
-stream goes on by gRPC."""
+"""Longest wait for a connection to each address of a host: where a firewall drops what it does not
+know, the stream goes on by gRPC."""
 
 _GREETING_S = 3.0
 """Whoever has not said a secret by then is hung up on."""
 
+_WELCOME_S = 4.0
+"""Longest wait of who connects for each answer: others, who say nothing, may be greeted first."""
+
 _GREETERS = 8
 """Connections that are greeted at once; further ones wait."""
+
+_TOLD_EVERY_S = 10.0
+"""The log has no more than one stranger in so long."""
 
 _PAUSE_S = 0.1
 """Before the next connection is let in where that failed, as for want of descriptors."""
@@ -58,6 +70,7 @@ class FarOffer:
     def __init__(self, port: LanePort) -> None:
         self._port, self.secret = port, secrets.token_bytes(_SECRET_BYTES)
         self._came: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+        self._taken = False
 
     @property
     def metadata(self) -> tuple[str, str]:
@@ -66,12 +79,15 @@ class FarOffer:
 
     async def accept(self) -> socket.socket:
         """Waits for the other end; only one is let in."""
-        return await self._came
+        connection = await self._came
+        self._taken = True
+        return connection
 
     def close(self) -> None:
         """Takes the offer back."""
         self._port.forget(self)
-        self._came.cancel()
+        if not self._came.cancel() and not self._came.cancelled() and not self._taken:
+            self._came.result().close()
 
     def come(self, connection: socket.socket) -> None:
         """The other end is there."""
@@ -103,6 +119,7 @@ class LanePort:
         self._free = asyncio.Semaphore(_GREETERS)
         self._greetings: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._strangers, self._told_at = 0, -math.inf  # since the last of whom the log was told
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._let_in())
@@ -141,82 +158,123 @@ class LanePort:
             task.add_done_callback(self._greetings.discard)
 
     async def _greet(self, connection: socket.socket) -> None:
-        loop, guard = asyncio.get_running_loop(), connection.dup()
-        # Whatever it is in the middle of: within TLS the socket is another object's.
-        late = loop.call_later(_GREETING_S, _hang_up, guard)
+        loop = asyncio.get_running_loop()
         try:
-            welcome = partial(self._welcome, connection)
-            offer, connection = await loop.run_in_executor(self._greeters, welcome)
-        except (OSError, KeyError):  # no TLS, no secret: a stranger
-            return
-        except asyncio.CancelledError:
-            _hang_up(guard)
-            raise
+            with closing(connection.dup()) as guard:  # within TLS the socket is another object's
+                late = loop.call_later(_GREETING_S, _hang_up, guard)  # whatever it is doing
+                try:
+                    await loop.run_in_executor(self._greeters, self._welcome, connection, loop)
+                except asyncio.CancelledError:
+                    _hang_up(guard)
+                    raise
+                finally:
+                    late.cancel()
+        except (OSError, KeyError, StartupError) as error:
+            connection.close()
+            self._tell(error)
         finally:
-            late.cancel()
-            guard.close()
             self._free.release()
-        offer.come(connection)
 
-    def _welcome(self, connection: socket.socket) -> tuple[FarOffer, socket.socket]:
-        """Whose connection it is, and that within TLS; on a thread of its own.
+    def _welcome(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        """Hands a connection to whoever offered it; on a thread of its own.
 
         Raises:
             OSError: It speaks no TLS, or it has hung up or been hung up on.
             KeyError: It knows no secret.
+            StartupError: A certificate of our own cannot be read.
         """
+        context = _serving(self._tls) if self._tls.serves else None
         try:
             connection.settimeout(_GREETING_S)
             _settle(connection)
-            if self._tls.serves:
-                connection = _serving(self._tls).wrap_socket(connection, server_side=True)
+            if context is not None:
+                connection = context.wrap_socket(connection, server_side=True)
             offer = self._offers.pop(_read(connection, _SECRET_BYTES))
             connection.sendall(_TAKEN)
-            return offer, connection
+            _expect(connection, _TAKEN)
+            loop.call_soon_threadsafe(offer.come, connection)
         except BaseException:
             connection.close()
             raise
 
+    def _tell(self, error: Exception) -> None:
+        """Logs who was not let in: the latest, and how many."""
+        self._strangers += 1
+        now = time.monotonic()
+        if now >= self._told_at + _TOLD_EVERY_S:
+            reason = "it knows no secret" if isinstance(error, KeyError) else str(error)
+            level = logging.WARNING if isinstance(error, StartupError) else logging.INFO
+            facts = {"reason": reason, "since_the_last": self._strangers}
+            _log.log(level, "a lane was not taken up", extra=facts)
+            self._strangers, self._told_at = 0, now
+
 
 def connect(offer: str, address: str, tls: TlsConfig) -> socket.socket:
-    """Takes an offer up; waits for the other end, a second for each step.
+    """Takes an offer up; waits for the other end, seconds for each step.
 
     Args:
         offer: As metadata has it.
-        address: gRPC target of the stream.
+        address: gRPC target of the stream: `host:port`, or that after `dns:///`.
         tls: Certificates; plaintext where no authority is named.
 
     Raises:
         OSError: It cannot be reached there, or is not who made the offer; says why.
         ValueError: It is no offer, or the address names no host.
+        StartupError: A certificate of our own cannot be read.
     """
     number, _, secret = offer.partition(" ")
     port, said = int(number), bytes.fromhex(secret)
     if not 0 < port < 1 << 16:
         raise ValueError(f"{port} is no port")
+    if len(said) != _SECRET_BYTES:  # nor does anybody say what a stranger would have said
+        raise ValueError(f"a secret of {len(said)} bytes")
     host = address.rpartition("/")[2].rpartition(":")[0].strip("[]")
     if not host:
         raise ValueError(f"{address!r} names no host")
+    context = _calling(tls) if tls.ca is not None else None
     connection = socket.create_connection((host, port), _CONNECT_S)
     try:
+        connection.settimeout(_WELCOME_S)
         _settle(connection)
-        if tls.ca is not None:
+        if context is not None:
             name = tls.server_name or host
-            connection = _calling(tls).wrap_socket(connection, server_hostname=name)
+            connection = context.wrap_socket(connection, server_hostname=name)
         connection.sendall(said)
-        if _read(connection, len(_TAKEN)) != _TAKEN:
-            raise ConnectionError("somebody else answers there")
+        _expect(connection, _TAKEN)
+        connection.sendall(_TAKEN)
         return connection
     except BaseException:
         connection.close()
         raise
 
 
+async def reach(offer: str, address: str, tls: TlsConfig) -> socket.socket:
+    """`connect`, on another thread; what comes of it is closed where nobody waits any more."""
+    loop = asyncio.get_running_loop()
+    reached = loop.run_in_executor(None, connect, offer, address, tls)
+    try:
+        return await asyncio.shield(reached)
+    except asyncio.CancelledError:
+        reached.add_done_callback(_close)
+        raise
+
+
+def _close(reached: asyncio.Future[socket.socket]) -> None:
+    if not reached.cancelled() and reached.exception() is None:
+        reached.result().close()
+
+
 def _listen(host: str, port: int) -> socket.socket:
+    """Listens as gRPC does, which takes any address of one family for all of both."""
     check_port(host, port, "--lane-port")
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    if host == "0.0.0.0" and socket.has_dualstack_ipv6():
+        host = "::"
     both = host == "::" and socket.has_dualstack_ipv6()
-    listener = socket.create_server(address[:2], family=family, dualstack_ipv6=both)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address, family=family, dualstack_ipv6=both)
+    except OSError as error:
+        raise StartupError(f"cannot listen on port {port} of {host}: {error.strerror}") from None
     listener.setblocking(False)
     return listener
 
@@ -245,12 +303,21 @@ def _calling(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def _context(protocol: int, tls: TlsConfig) -> ssl.SSLContext:
+    """What certificates say of one side.
+
+    Raises:
+        StartupError: One cannot be read.
+    """
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if tls.cert is not None:
-        context.load_cert_chain(tls.cert, tls.key)
-    if tls.ca is not None:
-        context.load_verify_locations(tls.ca)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC: an authority need be no root
+    try:
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+        if tls.ca is not None:
+            context.load_verify_locations(tls.ca)
+    except OSError as error:
+        raise StartupError(f"certificates cannot be read: {error}") from error
     return context
 
 
@@ -267,6 +334,16 @@ def _read(connection: socket.socket, count: int) -> bytes:
             raise ConnectionError("hung up on")
         data += more
     return data
+
+
+def _expect(connection: socket.socket, words: bytes) -> None:
+    """Reads what is to be said.
+
+    Raises:
+        ConnectionError: Something else is, or nothing.
+    """
+    if _read(connection, len(words)) != words:
+        raise ConnectionError("somebody else answers there")
 
 
 def _hang_up(connection: socket.socket) -> None:

@@ -31,7 +31,7 @@ _PEER = struct.Struct("3i")
 """The other end's process, user and group."""
 _CHUNK_BYTES = 1 << 18
 _RECORD_BYTES = 1 << 14
-"""Most that one call reads or sends within TLS."""
+"""Most that one call is given to send within TLS, for it sends all of that or none."""
 _MOST_BYTES = 64 << 20
 """Largest message, as with gRPC, and most that may wait for the other end to read."""
 
@@ -41,8 +41,8 @@ _MOST_NOTES = 1000
 _OLD_S = 60.0
 """A message that says it is older, or from the future, counts as sent just now."""
 
-_DRIFT = 1e-4
-"""Seconds a second by which clocks of two machines may part."""
+_LATELY_S = 2.0
+"""What came soonest of another machine's messages is of so long, or of twice that."""
 
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -80,6 +80,7 @@ class Lane:
     def __init__(self, connection: socket.socket, read: Read, *, far: bool = False) -> None:
         connection.setblocking(False)
         self._socket, self._read = connection, read
+        self._tls = connection if isinstance(connection, ssl.SSLSocket) else None
         self._came, self._unsent = bytearray(), bytearray()
         self._more = False  # whole messages came that wait for the next turn
         self._over = ""  # why
@@ -94,8 +95,9 @@ class Lane:
 
     @property
     def behind(self) -> bool:
-        """Whether `take` has more to do than to read."""
-        return bool(self._unsent or self._more or self._over)
+        """Whether `take` has something to do though nothing has come."""
+        pending = self._tls is not None and self._tls.pending() > 0  # no selector sees that
+        return bool(self._unsent or self._more or self._over or pending)
 
     def send(self, message: bytes) -> None:
         """Sends a message; `take` sends what the other end has no room for yet."""
@@ -122,18 +124,21 @@ class Lane:
         self._socket.close()
 
     def _receive(self) -> None:
-        least = len(self._came) + _CHUNK_BYTES
-        while len(self._came) < least:
+        before = len(self._came)
+        while len(self._came) < before + _CHUNK_BYTES:
             try:
                 data = self._socket.recv(_CHUNK_BYTES)
+                over = "" if data else "it hung up"
             except _BLOCKED:
                 return
             except OSError as error:
-                self._over = str(error)
+                data, over = b"", str(error)
+            if over:
+                if len(self._came) == before:  # else it says so again, after what came before
+                    self._over = self._over or over
                 return
-            self._over = self._over or ("" if data else "it hung up")
             self._came += data
-            if len(data) < _RECORD_BYTES:
+            if self._tls is None:  # within TLS one call reads a record
                 return
 
     def _notes(self) -> list[Note]:
@@ -164,7 +169,8 @@ class Lane:
             return
         try:
             while self._unsent:
-                del self._unsent[: self._socket.send(self._unsent)]
+                some = self._unsent if self._tls is None else self._unsent[:_RECORD_BYTES]
+                del self._unsent[: self._socket.send(some)]
         except _BLOCKED:
             if len(self._unsent) > _MOST_BYTES:
                 self._over = "it does not read"
@@ -187,15 +193,20 @@ class _OtherClock:
     """
 
     def __init__(self) -> None:
-        self._shift, self._at = math.inf, 0.0  # to our clock, and when that was looked at
+        self._since = -math.inf
+        self._shift = self._before = math.inf  # to our clock at least, since then and before
 
     def ours(self, sent_at: float, now: float) -> float:
         """When a message was sent, or rather came; now, where what it says cannot be."""
         if not math.isfinite(sent_at):
             return now
-        drift_s = _DRIFT * (now - self._at)
-        self._shift, self._at = min(self._shift + drift_s, now - sent_at), now
-        return max(sent_at + self._shift, now - _OLD_S)
+        if now - self._since >= _LATELY_S:
+            recent = now - self._since < 2 * _LATELY_S
+            self._before, self._shift = self._shift if recent else math.inf, math.inf
+            self._since = now
+        self._shift = min(self._shift, now - sent_at)
+        came_at = sent_at + min(self._shift, self._before)
+        return came_at if now - _OLD_S <= came_at <= now else now
 
 
 def _shares_processors(connection: socket.socket) -> bool:

@@ -56,8 +56,8 @@ class DrafterServicer(object):
         there: each as its length (4 bytes) and the time it was sent (8 bytes, an IEEE 754
         double of seconds, of the sender's monotonic clock), both little-endian, and its bytes.
         At the port, where TLS begins if the service speaks it, the verifier first says the
-        secret's bytes and is answered "+". The stream stays open beside it; where either ends,
-        so does the other.
+        secret's 32 bytes, is answered "+" and says "+", too. The stream stays open beside it;
+        where either ends, so does the other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 import socket
 from contextlib import closing, suppress
@@ -12,7 +13,7 @@ import pytest
 
 from common.errors import StartupError
 from common.lanes import far
-from common.lanes.far import FarOffer, LanePort, connect
+from common.lanes.far import FarOffer, LanePort, connect, reach
 from common.tls_config import TlsConfig
 from tests.certificates import Authority
 from tests.unit.common.lanes.end import End
@@ -20,12 +21,13 @@ from tests.unit.common.lanes.end import End
 HOST = "127.0.0.1"
 ADDRESS = f"{HOST}:7072"  # of the stream; who answers there does not matter
 PLAIN = TlsConfig()
+SECRET = bytes(far._SECRET_BYTES).hex()  # nobody's
 OURS, THEIRS = Authority("ours"), Authority("theirs")
 
 
-async def reach(offer: FarOffer, tls: TlsConfig = PLAIN, address: str = ADDRESS) -> socket.socket:
-    """Takes an offer up, as a verifier does."""
-    return await asyncio.to_thread(connect, offer.metadata[1], address, tls)
+async def take_up(offer: FarOffer, tls: TlsConfig = PLAIN, address: str = ADDRESS) -> socket.socket:
+    """As a verifier does."""
+    return await reach(offer.metadata[1], address, tls)
 
 
 async def talk(caller: socket.socket, server: socket.socket) -> None:
@@ -55,7 +57,7 @@ async def test_both_ends_are_heard(secure: bool, tmp_path: Path) -> None:
     async with LanePort(HOST, 0, mine) as port:
         for _ in range(2):  # one after the other
             with closing(port.offer()) as offer:
-                caller = await reach(offer, theirs)
+                caller = await take_up(offer, theirs)
                 server = await offer.accept()
             await talk(caller, server)
 
@@ -68,8 +70,8 @@ async def test_a_name_may_stand_for_all(tmp_path: Path) -> None:
     async with LanePort(HOST, 0, tls) as port:
         with closing(port.offer()) as offer:
             with pytest.raises(OSError, match="elsewhere"):
-                await reach(offer, other)
-            caller = await reach(offer, named)
+                await take_up(offer, other)
+            caller = await take_up(offer, named)
             caller.close()
             (await offer.accept()).close()
 
@@ -82,35 +84,35 @@ async def test_strangers_are_hung_up_on(tmp_path: Path) -> None:
         with closing(port.offer()) as offer:
             for stranger in (theirs, fooled, nobody, PLAIN):
                 with pytest.raises(OSError, match=r"CERTIFICATE|UNKNOWN_CA|hung up on|reset"):
-                    await reach(offer, stranger)
-            (await reach(offer, ours)).close()
+                    await take_up(offer, stranger)
+            (await take_up(offer, ours)).close()
             (await offer.accept()).close()
 
 
 async def test_a_secret_is_good_for_one_connection_of_one_stream() -> None:
     async with LanePort(HOST, 0, PLAIN) as port:
         with closing(port.offer()) as offer, closing(port.offer()) as other:
-            wrong = f"{port.number} {bytes(32).hex()}"
+            wrong = f"{port.number} {SECRET}"
             with pytest.raises(OSError, match="hung up on"):
-                await asyncio.to_thread(connect, wrong, ADDRESS, PLAIN)
-            with closing(await reach(offer)):
+                await reach(wrong, ADDRESS, PLAIN)
+            with closing(await take_up(offer)):
                 with pytest.raises(OSError, match="hung up on"):
-                    await reach(offer)
+                    await take_up(offer)
                 (await offer.accept()).close()
             other.close()
             with pytest.raises(OSError, match="hung up on"):
-                await reach(other)
+                await take_up(other)
 
 
 async def test_who_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(far, "_GREETING_S", 0.2)
-    monkeypatch.setattr(far, "_CONNECT_S", 10.0)
+    monkeypatch.setattr(far, "_WELCOME_S", 10.0)
     async with LanePort(HOST, 0, PLAIN) as port:
         silent = [socket.create_connection((HOST, port.number)) for _ in range(3 * far._GREETERS)]
         for number, each in enumerate(silent):
             each.send(bytes(number % 3))  # some begin to say something
         with closing(port.offer()) as offer:
-            (await reach(offer)).close()
+            (await take_up(offer)).close()
             (await offer.accept()).close()
         for each in silent:
             with closing(each), suppress(ConnectionResetError):
@@ -129,23 +131,129 @@ async def test_who_drips_is_hung_up_on_in_time(monkeypatch: pytest.MonkeyPatch) 
         assert said < far._SECRET_BYTES
 
 
+async def test_who_has_given_up_takes_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its secret is there, and read late: it has gone on without."""
+    monkeypatch.setattr(far, "_GREETING_S", 1.0)
+    monkeypatch.setattr(far, "_WELCOME_S", 0.2)
+    async with LanePort(HOST, 0, PLAIN) as port:
+        silent = [socket.create_connection((HOST, port.number)) for _ in range(far._GREETERS)]
+        with closing(port.offer()) as offer:
+            accepted = asyncio.create_task(offer.accept())
+            with pytest.raises(TimeoutError):
+                await take_up(offer)
+            await asyncio.wait([accepted], timeout=3)
+            assert not accepted.done()
+            assert offer.secret not in port._offers, "it was greeted in the end"
+            accepted.cancel()
+        for each in silent:
+            each.close()
+
+
+async def test_a_want_of_descriptors_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dup(self: socket.socket) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with LanePort(HOST, 0, PLAIN) as port:
+        with closing(port.offer()) as offer:
+            with monkeypatch.context() as lacking:
+                lacking.setattr(socket.socket, "dup", dup)
+                for _ in range(3 * far._GREETERS):
+                    with pytest.raises(OSError, match=r"hung up on|reset"):
+                        await take_up(offer)
+            (await take_up(offer)).close()
+            (await offer.accept()).close()
+
+
+async def test_what_nobody_takes_is_closed() -> None:
+    async with LanePort(HOST, 0, PLAIN) as port:
+        for early in (False, True):
+            offer = port.offer()
+            one, other = socket.socketpair()
+            with one:
+                if early:
+                    offer.close()
+                offer.come(other)
+                offer.close()
+                assert one.recv(1) == b""
+
+
+async def test_whoever_waits_no_longer_leaves_no_connection() -> None:
+    async with LanePort(HOST, 0, PLAIN) as port:
+        with closing(port.offer()) as offer:
+            taking = asyncio.create_task(take_up(offer))
+            await asyncio.sleep(0)
+            taking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+            server = await offer.accept()
+            with server:
+                server.settimeout(10)
+                assert await asyncio.to_thread(server.recv, 1) == b""
+
+
+async def test_an_authority_need_be_no_root(tmp_path: Path) -> None:
+    """Nor is it for gRPC."""
+    tls = Authority("between", by=OURS).issue(tmp_path)
+    async with LanePort(HOST, 0, tls) as port:
+        with closing(port.offer()) as offer:
+            (await take_up(offer, tls)).close()
+            (await offer.accept()).close()
+
+
+async def test_certificates_of_ones_own_that_cannot_be_read_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls, broken = OURS.issue(tmp_path / "whole"), OURS.issue(tmp_path / "broken")
+    assert broken.key is not None
+    broken.key.write_text("nothing")
+    async with LanePort(HOST, 0, broken) as port:
+        with closing(port.offer()) as offer:
+            with pytest.raises(OSError, match=r"hung up on|reset|EOF"):
+                await take_up(offer, tls)
+            with pytest.raises(StartupError, match="certificates cannot be read"):
+                await take_up(offer, broken)
+    (record,) = (each for each in caplog.records if each.name == far.__name__)
+    assert record.levelname == "WARNING"
+    assert "certificates cannot be read" in vars(record)["reason"]
+
+
+async def test_the_log_has_few_strangers(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", far.__name__)
+    async with LanePort(HOST, 0, PLAIN) as port:
+        for _ in range(20):
+            with pytest.raises(OSError, match="hung up on"):
+                await reach(f"{port.number} {SECRET}", ADDRESS, PLAIN)
+    (record,) = (each for each in caplog.records if each.name == far.__name__)
+    assert vars(record)["reason"] == "it knows no secret"
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+async def test_any_address_is_of_both_families(host: str) -> None:
+    async with LanePort(host, 0, PLAIN) as port:
+        for address in ("127.0.0.1:7072", "[::1]:7072"):
+            with closing(port.offer()) as offer:
+                (await take_up(offer, address=address)).close()
+                (await offer.accept()).close()
+
+
 async def test_nobody_may_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far, "_CONNECT_S", 0.2)
+    monkeypatch.setattr(far, "_WELCOME_S", 0.2)
     async with LanePort(HOST, 0, PLAIN) as port:
         offer = port.offer()
     with pytest.raises(ConnectionRefusedError):
-        await reach(offer)
+        await take_up(offer)
     with socket.create_server((HOST, 0)) as mute:  # takes connections and says nothing
-        said = f"{mute.getsockname()[1]} {bytes(32).hex()}"
+        said = f"{mute.getsockname()[1]} {SECRET}"
         with pytest.raises(TimeoutError):
-            await asyncio.to_thread(connect, said, ADDRESS, PLAIN)
+            await reach(said, ADDRESS, PLAIN)
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request", b"-"])
 async def test_somebody_else_may_be_there(answer: bytes) -> None:
     with socket.create_server((HOST, 0)) as other:
-        said = f"{other.getsockname()[1]} {bytes(32).hex()}"
-        reached = asyncio.create_task(asyncio.to_thread(connect, said, ADDRESS, PLAIN))
+        said = f"{other.getsockname()[1]} {SECRET}"
+        reached = asyncio.create_task(reach(said, ADDRESS, PLAIN))
         connection, _ = await asyncio.to_thread(other.accept)
         with connection:
             connection.send(answer)
@@ -153,9 +261,22 @@ async def test_somebody_else_may_be_there(answer: bytes) -> None:
                 await reached
 
 
-@pytest.mark.parametrize("offer", ["", "x", "x 00", "7072 zz", "-1 00", "0 00", "65536 00"])
+@pytest.mark.parametrize(
+    "offer",
+    [
+        "",
+        "x",
+        f"x {SECRET}",
+        "7072 zz",
+        f"-1 {SECRET}",
+        f"0 {SECRET}",
+        f"65536 {SECRET}",
+        f"7072 {SECRET}00",
+        f"7072 {b'GET / HTTP/1.1'.hex()}",
+    ],
+)
 def test_what_is_no_offer_is_none(offer: str) -> None:
-    with pytest.raises(ValueError, match=r"port|invalid literal|hexadecimal"):
+    with pytest.raises(ValueError, match=r"is no port|invalid literal|hexadecimal|a secret of"):
         connect(offer, ADDRESS, PLAIN)
 
 
@@ -163,10 +284,10 @@ def test_what_is_no_offer_is_none(offer: str) -> None:
 async def test_the_port_is_of_the_streams_host(address: str) -> None:
     async with LanePort(HOST, 0, PLAIN) as port:
         with closing(port.offer()) as offer:
-            (await reach(offer, address=address)).close()
+            (await take_up(offer, address=address)).close()
             (await offer.accept()).close()
             with pytest.raises(ValueError, match="names no host"):
-                await reach(offer, address="unix:/tmp/socket")
+                await take_up(offer, address="unix:/tmp/socket")
 
 
 async def test_a_port_in_use_is_said() -> None:
@@ -181,7 +302,7 @@ async def test_new_certificates_are_shown_at_once(tmp_path: Path) -> None:
     async with LanePort(HOST, 0, tls) as port:
         with closing(port.offer()) as offer:
             with pytest.raises(OSError, match="CERTIFICATE"):
-                await reach(offer, caller)
+                await take_up(offer, caller)
             THEIRS.issue(tmp_path / "mine")
-            (await reach(offer, caller)).close()
+            (await take_up(offer, caller)).close()
             (await offer.accept()).close()

@@ -14,12 +14,24 @@ from hypothesis import strategies as st
 
 from common.lanes import lane
 from common.lanes.lane import Lane
-from tests.unit.common.lanes.end import End
+from common.tls_config import TlsConfig
+from tests.certificates import Authority
+from tests.unit.common.lanes.end import End, connected
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> TlsConfig:
+    return Authority("ours").issue(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=[False, True], ids=["plaintext", "tls"])
+def tls(request: pytest.FixtureRequest, certificates: TlsConfig) -> TlsConfig | None:
+    return certificates if request.param else None
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[End, End]]:
-    one, other = (End(each) for each in socket.socketpair())
+def ends(tls: TlsConfig | None) -> Iterator[tuple[End, End]]:
+    one, other = map(End, connected(tls))
     yield one, other
     one.lane.close()
     other.lane.close()
@@ -28,10 +40,14 @@ def ends() -> Iterator[tuple[End, End]]:
 sizes = st.integers(0, 300) | st.sampled_from([4096, 1 << 18, (1 << 20) + 1])
 
 
-@given(turns=st.lists(st.tuples(st.booleans(), sizes | st.none()), max_size=30))
-def test_what_is_sent_comes_whole_and_in_order(turns: list[tuple[bool, int | None]]) -> None:
+@given(
+    turns=st.lists(st.tuples(st.booleans(), sizes | st.none()), max_size=30), secure=st.booleans()
+)
+def test_what_is_sent_comes_whole_and_in_order(
+    turns: list[tuple[bool, int | None]], secure: bool, certificates: TlsConfig
+) -> None:
     """Whoever sends and takes when, and whatever a socket has room for."""
-    both = tuple(End(each) for each in socket.socketpair())
+    both = tuple(map(End, connected(certificates if secure else None)))
     sent: tuple[list[bytes], list[bytes]] = ([], [])
     for number, (who, size) in enumerate(turns):
         if size is None:
@@ -65,6 +81,43 @@ def test_nothing_waits(ends: tuple[End, End]) -> None:
     while not other.came:
         other.take()
     assert [len(message) for message in other.came] == [8 << 20]
+
+
+def test_all_that_has_come_is_taken_at_once(ends: tuple[End, End]) -> None:
+    one, other = ends
+    for number in range(50):
+        one.lane.send(bytes(number))
+    other.take()
+    assert [len(message) for message in other.came] == list(range(50))
+    assert not other.lane.behind
+
+
+def test_what_came_with_what_was_before_a_lane_is_there(certificates: TlsConfig) -> None:
+    """Within TLS it has been read already, and no selector says so."""
+    client, server = connected(certificates)
+    client.send(b"secret" + lane._HEAD.pack(5, 0.0) + b"hello")
+    assert server.recv(6) == b"secret"
+    end = End(server)
+    assert end.lane.behind
+    end.take()
+    assert end.came == [b"hello"]
+    assert not end.lane.behind
+    end.lane.close()
+    client.close()
+
+
+def test_who_reads_as_much_as_is_sent_is_not_left(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far behind it is."""
+    monkeypatch.setattr(lane, "_MOST_BYTES", 6 << 20)
+    one, other = ends
+    one.lane.send(b"x" * (4 << 20))
+    for _ in range(60):
+        one.lane.send(b"y" * 200_000)
+        other.take()
+        one.take()
+    assert one.lane.behind
 
 
 def test_who_does_not_read_is_left(ends: tuple[End, End]) -> None:
@@ -135,21 +188,31 @@ def test_ends_on_processors_of_their_own_share_none(
 
 def test_what_lay_here_came_when_it_was_there() -> None:
     """By another machine's clock, which is 100 s ahead, messages that are read late included."""
-    one, other = socket.socketpair()
-    sender, end = socket.socket.send, End(other, far=True)
-    before = time.monotonic()
-    sender(one, lane._HEAD.pack(1, before + 100) + b"a")
-    end.take()  # the soonest: what clocks differ by is known from now on
-    quick_s = end.times[0] - before
-    sender(one, lane._HEAD.pack(1, time.monotonic() + 100) + b"b")
-    sent = time.monotonic()
-    time.sleep(0.05)
-    end.take()
-    assert end.came == [b"a", b"b"]
-    assert end.times[1] - sent == pytest.approx(quick_s, abs=0.005)
-    for impossible in (math.nan, math.inf, -math.inf):
-        sender(one, lane._HEAD.pack(0, impossible))
-        end.take()
-        assert end.times[-1] == pytest.approx(time.monotonic(), abs=0.5)
-    end.lane.close()
-    one.close()
+    clock, way_s = lane._OtherClock(), 0.01
+    for sent, lay_s in ((1.0, 0.0), (1.1, 0.03), (1.2, 0.004), (2.9, 0.2)):
+        came = clock.ours(sent + 100, sent + way_s + lay_s)
+        assert came == pytest.approx(sent + way_s)
+
+
+@pytest.mark.parametrize("sent_at", [math.inf, -math.inf, math.nan, -1e9, 1e300])
+def test_what_another_clock_cannot_say_counts_for_little(sent_at: float) -> None:
+    clock = lane._OtherClock()
+    assert clock.ours(1100.0, 1001.0) == 1001.0
+    assert clock.ours(sent_at, 1001.1) == 1001.1
+    for now in (1001.2, 1003.0, 1005.5, 1009.0):
+        assert now - lane._OLD_S <= clock.ours(now + 99, now) <= now
+    assert clock.ours(1108.6, 1009.7) == pytest.approx(1009.6), "it is forgotten"
+
+
+@pytest.mark.parametrize("step_s", [0.01, 1.0, 10.0])
+def test_a_way_that_gets_longer_is_noticed_soon(step_s: float) -> None:
+    """Or a clock that stood still for a while."""
+    clock, now = lane._OtherClock(), 10.0
+    for _ in range(int(5 / step_s) + 1):
+        now += step_s
+        assert clock.ours(now, now + 0.001) == pytest.approx(now + 0.001)
+    until = now + 2 * lane._LATELY_S
+    while now <= until:
+        now += step_s
+        came = clock.ours(now, now + 0.05)
+    assert came == pytest.approx(now + 0.05)
