@@ -117,7 +117,7 @@ def deployed(
     Args:
         directory: For logs and the store's socket.
         target: The verifiers' model.
-        drafts: The model of each drafter.
+        drafts: The model of each drafter; every second one is as if on a machine of its own.
         verifiers: How many.
         gateways: How many.
     """
@@ -131,8 +131,10 @@ def deployed(
         tls = Authority("tests").issue(directory / "certificates")
         certificates = {"cert": tls.cert, "key": tls.key, "ca": tls.ca}
         memory = start("store", 0, store.command(directory))
+        ways: list[dict[str, Any]] = [{}, {"lanes": "false", "lane-port": 0}]
         drafting = [
-            start("drafter", n, _worker("drafter", d, certificates)) for n, d in enumerate(drafts)
+            start("drafter", n, _worker("drafter", draft, certificates, **ways[n % 2]))
+            for n, draft in enumerate(drafts)
         ]
         verifying = [
             start("verifier", n, _worker("verifier", target, certificates))
@@ -166,9 +168,12 @@ def _tokens(directory: Path) -> Path:
     return file
 
 
-def _worker(module: str, model: Path, certificates: Mapping[str, Path | None]) -> list[str]:
+def _worker(
+    module: str, model: Path, certificates: Mapping[str, Path | None], **more: Any
+) -> list[str]:
     flags: dict[str, Any] = {"model": model, "name": "tiny", "port": 0, "threads": 1}
     flags |= {"grace-s": GRACE_S, **{f"tls.{name}": file for name, file in certificates.items()}}
+    flags |= more
     parts = [f"--{name}={value}" for name, value in flags.items()]
     return [sys.executable, "-m", module, *parts]
 

@@ -46,7 +46,7 @@ def blurred(model: Path, directory: Path) -> Path:
 @pytest.fixture
 def deployment(models: tuple[Path, Path], tmp_path: Path) -> Iterator[Deployment]:
     target, draft = models
-    with deployed(tmp_path, target=target, drafts=[draft], verifiers=3) as running:
+    with deployed(tmp_path, target=target, drafts=[draft, draft], verifiers=3) as running:
         yield running
 
 
@@ -140,7 +140,7 @@ async def test_every_generation_survives_a_rollout_and_the_loss_of_one_of_each(
     assert retired.ended() == 0
 
     victims = [
-        deployment.drafters[0],
+        *deployment.drafters,  # one on this machine, and one as if on another
         deployment.verifiers[chance.randrange(2)],
         deployment.gateways[0],
         deployment.store,
@@ -148,7 +148,7 @@ async def test_every_generation_survives_a_rollout_and_the_loss_of_one_of_each(
     chance.shuffle(victims)
     reaper = Reaper([(chance.randrange(1, total * 3 // 4), victim) for victim in victims])
     found = await run(deployment, reaper.count)
-    assert sorted(reaper.reached) == ["drafter", "gateway", "store", "verifier"]
+    assert sorted(reaper.reached) == ["drafter", "drafter", "gateway", "store", "verifier"]
     check(found, undisturbed)
     assert '"placed"' in deployment.gateways[1].log.read_text(), "nobody was resumed"
     survivors = [*deployment.drafters, *deployment.verifiers, *deployment.gateways]
