@@ -193,6 +193,13 @@ def _pair(pair: fleet_pb2.FleetPair) -> Pair:
     )
 
 
+_LANES = {
+    worker_pb2.LANE_NONE: "none",
+    worker_pb2.LANE_NEAR: "near",
+    worker_pb2.LANE_FAR: "far",
+}
+
+
 def _measured(measured: worker_pb2.PairStatus) -> Measured:
     return Measured(
         alive=measured.alive,
@@ -204,4 +211,5 @@ def _measured(measured: worker_pb2.PairStatus) -> Measured:
         round_trip_ms=measured.round_trip_ms,
         draft_ms=measured.draft_ms,
         gain=measured.gain,
+        lane=_LANES.get(measured.lane, ""),
     )

@@ -129,6 +129,9 @@ class Measured:
     """One draft token."""
     gain: float
     """Speed of its sessions over that of plain steps."""
+    lane: str = ""
+    """What rounds are told by: near (a socket of their machine), far (TCP) or none (gRPC alone);
+    empty where that is not said."""
 
     @property
     def draft_tokens(self) -> float:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 import grpc
 import grpc.aio
@@ -44,6 +46,9 @@ _MOST_UNSENT = 1000
 _MOST_BACKLOG = 10_000
 """Notes to the engine above which nothing more is read from a drafter."""
 _POLL_S = 0.01
+
+LaneKind = Literal["none", "near", "far"]
+"""What a stream's messages go by: gRPC, a socket of this machine, or TCP to another."""
 
 
 class GrpcDraftLink:
@@ -75,6 +80,8 @@ class GrpcDraftLink:
         self._filled = False
         self._outgoing: asyncio.Queue[drafter_pb2.DraftRequest] = asyncio.Queue()
         self._lane: Lane | None = None
+        self.lane_kind: LaneKind = "none"
+        """Of the stream that is up."""
         self._alive = False
         self._connecting = False
         self._stopped = False
@@ -222,9 +229,10 @@ class GrpcDraftLink:
             call = drafter_pb2_grpc.DrafterStub(channel).Draft(self._requests())
             accepted = await call.initial_metadata()  # once the drafter has read the hello
             if not call.done():  # a refused call has metadata, too: none
-                lane = await self._take_up({key: str(value) for key, value in accepted})
+                offers = {key: str(value) for key, value in accepted}
+                self.lane_kind = await self._take_up(offers)
                 self._alive = True
-                facts = {"drafter": self._address, "lane": lane}
+                facts = {"drafter": self._address, "lane": self.lane_kind}
                 _log.info("drafter joined", extra=facts)
             async for response in call:
                 self._pause_s = _FIRST_PAUSE_S
@@ -232,20 +240,16 @@ class GrpcDraftLink:
                 while self._engine.backlog > _MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
                     await asyncio.sleep(_POLL_S)
 
-    async def _take_up(self, offers: Mapping[str, str]) -> str:
+    async def _take_up(self, offers: Mapping[str, str]) -> LaneKind:
         """Goes on by a lane that the drafter offers, where one can be had; says of which kind."""
-        task, connection, kind = asyncio.current_task(), None, "none"
+        kind: LaneKind
+        task = asyncio.current_task()
         assert task is not None
-        if near.OFFER in offers:
-            connection, kind = near.connect(offers[near.OFFER]), "near"
-        if connection is None and far.OFFER in offers:
-            try:
-                connection = await far.reach(offers[far.OFFER], self._address, self._tls)
-                kind = "far"
-            except (OSError, ValueError, StartupError) as error:
-                facts = {"drafter": self._address, "reason": str(error)}
-                _log.info("no lane to the drafter", extra=facts)
-        if connection is None:
+        if (path := offers.get(near.OFFER)) and (connection := near.connect(path)):
+            kind = "near"
+        elif (offer := offers.get(far.OFFER)) and (connection := await self._reach(offer)):
+            kind = "far"
+        else:
             return "none"
 
         def over(why: str) -> None:
@@ -254,6 +258,14 @@ class GrpcDraftLink:
         self._lane = Lane(connection, self._parse, far=kind == "far")
         self._engine.watch(self._lane, over)
         return kind
+
+    async def _reach(self, offer: str) -> socket.socket | None:
+        try:
+            return await far.reach(offer, self._address, self._tls)
+        except (OSError, ValueError, StartupError) as error:
+            facts = {"drafter": self._address, "reason": str(error)}
+            _log.info("no lane to the drafter", extra=facts)
+            return None
 
     def _lost(self, reason: str) -> None:
         """Has the engine go on without, and looks again only after a pause."""

@@ -95,6 +95,13 @@ class DrafterLinks:
         task.add_done_callback(self._tasks.discard)
 
 
+_LANES = {
+    "none": worker_pb2.LANE_NONE,
+    "near": worker_pb2.LANE_NEAR,
+    "far": worker_pb2.LANE_FAR,
+}
+
+
 def _report(address: str, link: draft_stream.GrpcDraftLink) -> worker_pb2.PairStatus:
     meter, cost = link.meter, link.meter.cost
     return worker_pb2.PairStatus(
@@ -108,4 +115,5 @@ def _report(address: str, link: draft_stream.GrpcDraftLink) -> worker_pb2.PairSt
         round_trip_ms=cost.at(0) * 1e3,
         draft_ms=cost.token_s * 1e3,
         gain=meter.gain,
+        lane=_LANES[link.lane_kind] if link.up else worker_pb2.LANE_UNSPECIFIED,
     )

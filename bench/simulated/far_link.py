@@ -24,7 +24,7 @@ def move_away(round_trip_s: Mapping[str, float]) -> None:
             super().__init__(address, *args, **options)
             self._one_way_s = round_trip_s.get(address, 0.0) / 2
 
-        async def _take_up(self, offers: Mapping[str, str]) -> str:
+        async def _take_up(self, offers: Mapping[str, str]) -> draft_stream.LaneKind:
             """Leaves lanes alone: they would not be delayed."""
             return "none"
 

@@ -75,7 +75,12 @@ async def test_status_and_pairs() -> None:
     small = drafter()
     async with serving(small):
         pair = worker_pb2.PairStatus(
-            drafter=small.address, alive=True, drafted_tokens=9, acceptance=0.75, gain=1.5
+            drafter=small.address,
+            alive=True,
+            drafted_tokens=9,
+            acceptance=0.75,
+            gain=1.5,
+            lane=worker_pb2.LANE_FAR,
         )
         big = verifier(running=3, waiting=1, pairs=[pair])
         async with serving(big), gateway(big.address, drafters=(small.address,)) as target:
@@ -99,8 +104,9 @@ async def test_status_and_pairs() -> None:
             (told_pair,) = json.loads(out)["pairs"]
             assert told_pair["misfit"] == ""
             assert told_pair["measured"]["acceptance"] == 0.75
+            assert told_pair["measured"]["lane"] == "far"
             code, out, _ = await run(target, "pairs")
-            assert (code, "1.50x" in out) == (0, True)
+            assert (code, "1.50x" in out, "far" in out) == (0, True, True)
 
 
 async def test_a_watch_goes_on_until_ctrl_c() -> None:

@@ -296,10 +296,9 @@ async def test_a_lane_from_elsewhere_is_as_private_as_its_stream(
             files = Authority("theirs").issue(tmp_path / "theirs")
             monkeypatch.setattr(drafter.lane_port, "_tls", files)
         await paired(verifier, prompts[0], drafter.address)
-        link = verifier.proposer.links(drafter.address)
-        assert isinstance(link, GrpcDraftLink)
-        assert (link._lane is not None) == (lost == "nothing")
-        assert not link.near
+        assert not verifier.proposer.links(drafter.address).near
+        (pair,) = (await status_of(verifier)).pairs
+        assert pair.lane == (worker_pb2.LANE_FAR if lost == "nothing" else worker_pb2.LANE_NONE)
         text = await verifier.generate(ask(prompts[1], TOKENS, drafter.address))
         assert text.ids == plain[1]
         assert text.speculation.rounds < TOKENS / 2

@@ -24,15 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/worker.proto\x12\x0bpaceline.v1\"\x11\n\x0f\x44\x65scribeRequest\"\xba\x02\n\x10\x44\x65scribeResponse\x12\x1f\n\x04tier\x18\x01 \x01(\x0e\x32\x11.paceline.v1.Tier\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\r\n\x05model\x18\x03 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x04 \x01(\t\x12\x1c\n\x14numerics_fingerprint\x18\x05 \x01(\t\x12\x12\n\nvocab_size\x18\x06 \x01(\r\x12\x15\n\rmax_model_len\x18\x07 \x01(\r\x12\x0f\n\x07methods\x18\x08 \x03(\t\x12\x15\n\reos_token_ids\x18\t \x03(\r\x12\x0f\n\x07version\x18\n \x01(\t\x12\r\n\x05\x64type\x18\x0b \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\x0c\n\x04pool\x18\r \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65lerator\x18\x0e \x01(\t\")\n\x12WatchStatusRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"\xdd\x02\n\x13WatchStatusResponse\x12\x11\n\taccepting\x18\x01 \x01(\x08\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x0f\n\x07waiting\x18\x03 \x01(\r\x12\x17\n\x0fkv_blocks_total\x18\x04 \x01(\r\x12\x16\n\x0ekv_blocks_free\x18\x05 \x01(\r\x12\x0f\n\x07step_ms\x18\x06 \x01(\x01\x12\r\n\x05steps\x18\x07 \x01(\x04\x12\x0e\n\x06tokens\x18\x08 \x01(\x04\x12\x14\n\x0cstale_drafts\x18\t \x01(\x04\x12\x14\n\x0cstale_epochs\x18\n \x01(\x04\x12\x15\n\rqueue_wait_ms\x18\x0b \x01(\x01\x12\x17\n\x0f\x62\x61tch_occupancy\x18\x0c \x01(\x01\x12\x15\n\rdraft_wait_ms\x18\r \x01(\x01\x12\x15\n\rplain_step_ms\x18\x0e \x01(\x01\x12&\n\x05pairs\x18\x0f \x03(\x0b\x32\x17.paceline.v1.PairStatus\"\xca\x01\n\nPairStatus\x12\x0f\n\x07\x64rafter\x18\x01 \x01(\t\x12\r\n\x05\x61live\x18\x02 \x01(\x08\x12\x10\n\x08sessions\x18\x03 \x01(\r\x12\x0e\n\x06rounds\x18\x04 \x01(\x04\x12\x16\n\x0e\x64rafted_tokens\x18\x05 \x01(\x04\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x06 \x01(\x04\x12\x12\n\nacceptance\x18\x07 \x01(\x01\x12\x15\n\rround_trip_ms\x18\x08 \x01(\x01\x12\x10\n\x08\x64raft_ms\x18\t \x01(\x01\x12\x0c\n\x04gain\x18\n \x01(\x01\"\x1f\n\x0c\x44rainRequest\x12\x0f\n\x07grace_s\x18\x01 \x01(\r\"\"\n\rDrainResponse\x12\x11\n\tremaining\x18\x01 \x01(\r*A\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\x11\n\rTIER_VERIFIER\x10\x01\x12\x10\n\x0cTIER_DRAFTER\x10\x02\x32\xe5\x01\n\x06Worker\x12G\n\x08\x44\x65scribe\x12\x1c.paceline.v1.DescribeRequest\x1a\x1d.paceline.v1.DescribeResponse\x12R\n\x0bWatchStatus\x12\x1f.paceline.v1.WatchStatusRequest\x1a .paceline.v1.WatchStatusResponse0\x01\x12>\n\x05\x44rain\x12\x19.paceline.v1.DrainRequest\x1a\x1a.paceline.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/worker.proto\x12\x0bpaceline.v1\"\x11\n\x0f\x44\x65scribeRequest\"\xba\x02\n\x10\x44\x65scribeResponse\x12\x1f\n\x04tier\x18\x01 \x01(\x0e\x32\x11.paceline.v1.Tier\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\r\n\x05model\x18\x03 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x04 \x01(\t\x12\x1c\n\x14numerics_fingerprint\x18\x05 \x01(\t\x12\x12\n\nvocab_size\x18\x06 \x01(\r\x12\x15\n\rmax_model_len\x18\x07 \x01(\r\x12\x0f\n\x07methods\x18\x08 \x03(\t\x12\x15\n\reos_token_ids\x18\t \x03(\r\x12\x0f\n\x07version\x18\n \x01(\t\x12\r\n\x05\x64type\x18\x0b \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\x0c\n\x04pool\x18\r \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65lerator\x18\x0e \x01(\t\")\n\x12WatchStatusRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"\xdd\x02\n\x13WatchStatusResponse\x12\x11\n\taccepting\x18\x01 \x01(\x08\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x0f\n\x07waiting\x18\x03 \x01(\r\x12\x17\n\x0fkv_blocks_total\x18\x04 \x01(\r\x12\x16\n\x0ekv_blocks_free\x18\x05 \x01(\r\x12\x0f\n\x07step_ms\x18\x06 \x01(\x01\x12\r\n\x05steps\x18\x07 \x01(\x04\x12\x0e\n\x06tokens\x18\x08 \x01(\x04\x12\x14\n\x0cstale_drafts\x18\t \x01(\x04\x12\x14\n\x0cstale_epochs\x18\n \x01(\x04\x12\x15\n\rqueue_wait_ms\x18\x0b \x01(\x01\x12\x17\n\x0f\x62\x61tch_occupancy\x18\x0c \x01(\x01\x12\x15\n\rdraft_wait_ms\x18\r \x01(\x01\x12\x15\n\rplain_step_ms\x18\x0e \x01(\x01\x12&\n\x05pairs\x18\x0f \x03(\x0b\x32\x17.paceline.v1.PairStatus\"\xeb\x01\n\nPairStatus\x12\x0f\n\x07\x64rafter\x18\x01 \x01(\t\x12\r\n\x05\x61live\x18\x02 \x01(\x08\x12\x10\n\x08sessions\x18\x03 \x01(\r\x12\x0e\n\x06rounds\x18\x04 \x01(\x04\x12\x16\n\x0e\x64rafted_tokens\x18\x05 \x01(\x04\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x06 \x01(\x04\x12\x12\n\nacceptance\x18\x07 \x01(\x01\x12\x15\n\rround_trip_ms\x18\x08 \x01(\x01\x12\x10\n\x08\x64raft_ms\x18\t \x01(\x01\x12\x0c\n\x04gain\x18\n \x01(\x01\x12\x1f\n\x04lane\x18\x0b \x01(\x0e\x32\x11.paceline.v1.Lane\"\x1f\n\x0c\x44rainRequest\x12\x0f\n\x07grace_s\x18\x01 \x01(\r\"\"\n\rDrainResponse\x12\x11\n\tremaining\x18\x01 \x01(\r*A\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\x11\n\rTIER_VERIFIER\x10\x01\x12\x10\n\x0cTIER_DRAFTER\x10\x02*H\n\x04Lane\x12\x14\n\x10LANE_UNSPECIFIED\x10\x00\x12\r\n\tLANE_NONE\x10\x01\x12\r\n\tLANE_NEAR\x10\x02\x12\x0c\n\x08LANE_FAR\x10\x03\x32\xe5\x01\n\x06Worker\x12G\n\x08\x44\x65scribe\x12\x1c.paceline.v1.DescribeRequest\x1a\x1d.paceline.v1.DescribeResponse\x12R\n\x0bWatchStatus\x12\x1f.paceline.v1.WatchStatusRequest\x1a .paceline.v1.WatchStatusResponse0\x01\x12>\n\x05\x44rain\x12\x19.paceline.v1.DrainRequest\x1a\x1a.paceline.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TIER']._serialized_start=1046
-  _globals['_TIER']._serialized_end=1111
+  _globals['_TIER']._serialized_start=1079
+  _globals['_TIER']._serialized_end=1144
+  _globals['_LANE']._serialized_start=1146
+  _globals['_LANE']._serialized_end=1218
   _globals['_DESCRIBEREQUEST']._serialized_start=41
   _globals['_DESCRIBEREQUEST']._serialized_end=58
   _globals['_DESCRIBERESPONSE']._serialized_start=61
@@ -42,11 +44,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHSTATUSRESPONSE']._serialized_start=421
   _globals['_WATCHSTATUSRESPONSE']._serialized_end=770
   _globals['_PAIRSTATUS']._serialized_start=773
-  _globals['_PAIRSTATUS']._serialized_end=975
-  _globals['_DRAINREQUEST']._serialized_start=977
-  _globals['_DRAINREQUEST']._serialized_end=1008
-  _globals['_DRAINRESPONSE']._serialized_start=1010
-  _globals['_DRAINRESPONSE']._serialized_end=1044
-  _globals['_WORKER']._serialized_start=1114
-  _globals['_WORKER']._serialized_end=1343
+  _globals['_PAIRSTATUS']._serialized_end=1008
+  _globals['_DRAINREQUEST']._serialized_start=1010
+  _globals['_DRAINREQUEST']._serialized_end=1041
+  _globals['_DRAINRESPONSE']._serialized_start=1043
+  _globals['_DRAINRESPONSE']._serialized_end=1077
+  _globals['_WORKER']._serialized_start=1221
+  _globals['_WORKER']._serialized_end=1450
 # @@protoc_insertion_point(module_scope)

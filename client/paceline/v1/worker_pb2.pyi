@@ -12,9 +12,20 @@ class Tier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TIER_UNSPECIFIED: _ClassVar[Tier]
     TIER_VERIFIER: _ClassVar[Tier]
     TIER_DRAFTER: _ClassVar[Tier]
+
+class Lane(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LANE_UNSPECIFIED: _ClassVar[Lane]
+    LANE_NONE: _ClassVar[Lane]
+    LANE_NEAR: _ClassVar[Lane]
+    LANE_FAR: _ClassVar[Lane]
 TIER_UNSPECIFIED: Tier
 TIER_VERIFIER: Tier
 TIER_DRAFTER: Tier
+LANE_UNSPECIFIED: Lane
+LANE_NONE: Lane
+LANE_NEAR: Lane
+LANE_FAR: Lane
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -93,7 +104,7 @@ class WatchStatusResponse(_message.Message):
     def __init__(self, accepting: bool = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., kv_blocks_total: _Optional[int] = ..., kv_blocks_free: _Optional[int] = ..., step_ms: _Optional[float] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., stale_drafts: _Optional[int] = ..., stale_epochs: _Optional[int] = ..., queue_wait_ms: _Optional[float] = ..., batch_occupancy: _Optional[float] = ..., draft_wait_ms: _Optional[float] = ..., plain_step_ms: _Optional[float] = ..., pairs: _Optional[_Iterable[_Union[PairStatus, _Mapping]]] = ...) -> None: ...
 
 class PairStatus(_message.Message):
-    __slots__ = ("drafter", "alive", "sessions", "rounds", "drafted_tokens", "accepted_tokens", "acceptance", "round_trip_ms", "draft_ms", "gain")
+    __slots__ = ("drafter", "alive", "sessions", "rounds", "drafted_tokens", "accepted_tokens", "acceptance", "round_trip_ms", "draft_ms", "gain", "lane")
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +115,7 @@ class PairStatus(_message.Message):
     ROUND_TRIP_MS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MS_FIELD_NUMBER: _ClassVar[int]
     GAIN_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     drafter: str
     alive: bool
     sessions: int
@@ -114,7 +126,8 @@ class PairStatus(_message.Message):
     round_trip_ms: float
     draft_ms: float
     gain: float
-    def __init__(self, drafter: _Optional[str] = ..., alive: bool = ..., sessions: _Optional[int] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., acceptance: _Optional[float] = ..., round_trip_ms: _Optional[float] = ..., draft_ms: _Optional[float] = ..., gain: _Optional[float] = ...) -> None: ...
+    lane: Lane
+    def __init__(self, drafter: _Optional[str] = ..., alive: bool = ..., sessions: _Optional[int] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., acceptance: _Optional[float] = ..., round_trip_ms: _Optional[float] = ..., draft_ms: _Optional[float] = ..., gain: _Optional[float] = ..., lane: _Optional[_Union[Lane, str]] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("grace_s",)

@@ -131,7 +131,13 @@ def test_every_check_is_run() -> None:
             {"pairs": (pair(measured=measured(round_trip_ms=45.0)),)},
             Severity.WARNING,
             "round trip 45.0 ms, longer than a verify step (30.0 ms)",
-            "verifier's zone",
+            "move drafters into the verifier's zone",
+        ),
+        (
+            {"pairs": (pair(measured=measured(round_trip_ms=45.0, lane="none")),)},
+            Severity.WARNING,
+            "round trip 45.0 ms, longer than a verify step (30.0 ms)",
+            "give drafters a --lane-port",
         ),
         (
             {"pairs": (pair(measured=measured(draft_ms=24.0)),)},
