@@ -6,6 +6,7 @@ import logging
 import select
 import selectors
 import socket
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,9 @@ Note = Callable[[], None]
 _RETRY_S = 0.005
 """How soon a feed that is behind gets another turn."""
 
+_WAITED_S = 1e-4
+"""A wait that took longer did wait: what ended it has only just come."""
+
 
 class Feed(Protocol):
     """What an engine's thread reads by itself, without another that posts what came."""
@@ -32,8 +36,11 @@ class Feed(Protocol):
     def fileno(self) -> int:
         """A descriptor that is readable where something has come."""
 
-    def take(self) -> list[Note]:
+    def take(self, quiet_at: float) -> list[Note]:
         """What has come, as notes.
+
+        Args:
+            quiet_at: When nothing had come yet, in seconds of the monotonic clock.
 
         Raises:
             EOFError: It is over; says why.
@@ -55,6 +62,7 @@ class Inbox:
             end.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._pulled = False  # and not yet heard
+        self._quiet_at = 0.0  # nothing had come then of what feeds have now
         ends = (self._selector, self._bell, self._cord)
         weakref.finalize(self, lambda: [end.close() for end in ends])  # engines just go
 
@@ -108,7 +116,11 @@ class Inbox:
         if any(feed.behind for feed in self._feeds):
             most_s = min(most_s, _RETRY_S)
         if most_s > 0:  # by the selector's own descriptor, for its timeouts are of milliseconds
+            began = time.monotonic()
             select.select([self._selector], [], [], most_s)
+            woken = time.monotonic()
+            if woken - began > _WAITED_S:
+                self._quiet_at = woken
         self._hush()
 
     def fileno(self) -> int:
@@ -126,13 +138,15 @@ class Inbox:
             return False
         ready = [key.data for key, _ in self._selector.select(0) if key.data is not None]
         behind = [feed for feed in self._feeds if feed.behind]
+        now = time.monotonic()
         for feed in dict.fromkeys([*ready, *behind]):
             try:
-                for note in feed.take():
+                for note in feed.take(self._quiet_at):
                     attempt(note)
             except EOFError as error:
                 attempt(partial(self._feeds[feed], str(error)))
                 self._drop(feed)
+        self._quiet_at = now
         return bool(ready)
 
     def _add(self, feed: Feed, over: Callable[[str], None]) -> None:

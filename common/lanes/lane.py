@@ -105,8 +105,11 @@ class Lane:
             self._unsent += _HEAD.pack(len(message), time.monotonic()) + message
             self._write()
 
-    def take(self) -> list[Note]:
+    def take(self, quiet_at: float = 0.0) -> list[Note]:
         """What has come asks for.
+
+        Args:
+            quiet_at: When it had not come yet, in seconds of the monotonic clock.
 
         Raises:
             EOFError: The lane is over; says why.
@@ -116,7 +119,7 @@ class Lane:
             self._receive()
         if self._over:
             raise EOFError(self._over)
-        return self._notes()
+        return self._notes(quiet_at)
 
     def close(self) -> None:
         """Hangs up."""
@@ -141,7 +144,7 @@ class Lane:
             if self._tls is None:  # within TLS one call reads a record
                 return
 
-    def _notes(self) -> list[Note]:
+    def _notes(self, quiet_at: float) -> list[Note]:
         """Reads the messages that are there as a whole, as many as one turn takes."""
         notes: list[Note] = []
         at, now, self._more = 0, time.monotonic(), False
@@ -155,8 +158,9 @@ class Lane:
             if len(notes) >= _MOST_NOTES:
                 self._more = True
                 break
+            told_at = self._clock.ours(sent_at, quiet_at, now)
             try:
-                notes += self._read(bytes(self._came[start:end]), self._clock.ours(sent_at, now))
+                notes += self._read(bytes(self._came[start:end]), told_at)
             except Exception as error:
                 _log.exception("a message makes no sense")
                 raise EOFError("a message that makes no sense") from error
@@ -181,7 +185,7 @@ class Lane:
 class _SameClock:
     """Of processes of one machine."""
 
-    def ours(self, sent_at: float, now: float) -> float:
+    def ours(self, sent_at: float, quiet_at: float, now: float) -> float:
         """When a message was sent; now, where what it says cannot be."""
         return sent_at if now - _OLD_S <= sent_at <= now else now
 
@@ -189,14 +193,15 @@ class _SameClock:
 class _OtherClock:
     """Of another machine: what came soonest, of late, was on its way for no time.
 
-    So a message that lay here until a pass was over does not count as one that came late.
+    So a message that lay here until a pass was over does not count as one that came late. Nor does
+    one that was waited for count as one that came before.
     """
 
     def __init__(self) -> None:
         self._since = -math.inf
         self._shift = self._before = math.inf  # to our clock at least, since then and before
 
-    def ours(self, sent_at: float, now: float) -> float:
+    def ours(self, sent_at: float, quiet_at: float, now: float) -> float:
         """When a message was sent, or rather came; now, where what it says cannot be."""
         if not math.isfinite(sent_at):
             return now
@@ -205,7 +210,7 @@ class _OtherClock:
             self._before, self._shift = self._shift if recent else math.inf, math.inf
             self._since = now
         self._shift = min(self._shift, now - sent_at)
-        came_at = sent_at + min(self._shift, self._before)
+        came_at = max(sent_at + min(self._shift, self._before), quiet_at)
         return came_at if now - _OLD_S <= came_at <= now else now
 
 

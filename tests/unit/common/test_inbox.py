@@ -24,12 +24,14 @@ class Wire:
         self.came: list[int] = []
         self.behind = self.closed = False
         self.turns = 0
+        self.quiet_at = 0.0
 
     def fileno(self) -> int:
         return self.near.fileno()
 
-    def take(self) -> list[Note]:
+    def take(self, quiet_at: float) -> list[Note]:
         self.turns += 1
+        self.quiet_at = quiet_at
         try:
             data = self.near.recv(100)
         except BlockingIOError:
@@ -149,6 +151,29 @@ def test_a_feed_ends_a_wait(wire: Wire) -> None:
     inbox.wait(1e-3)
     assert not inbox.take()
     assert wire.came == [5, 6]
+
+
+def test_a_feed_is_told_since_when_it_may_have_something(wire: Wire) -> None:
+    """Since it was looked at last, or just now where that was waited for."""
+    inbox = Inbox()
+    inbox.watch(wire, never)
+    inbox.take()
+    looked_at = time.monotonic()
+    inbox.take()
+    wire.far.send(b"a")
+    time.sleep(0.02)
+    came_by = time.monotonic()
+    inbox.wait(FOREVER_S)  # which is over at once
+    inbox.take()
+    assert looked_at <= wire.quiet_at <= came_by - 0.02
+    late = threading.Timer(0.05, wire.far.send, [b"b"])
+    late.start()
+    waits_at = time.monotonic()
+    inbox.wait(FOREVER_S)
+    inbox.take()
+    late.join()
+    assert wire.came == [97, 98]
+    assert wire.quiet_at > waits_at + 0.04
 
 
 def test_that_a_feed_is_over_is_told_once(wire: Wire) -> None:

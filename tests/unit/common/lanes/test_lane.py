@@ -190,18 +190,26 @@ def test_what_lay_here_came_when_it_was_there() -> None:
     """By another machine's clock, which is 100 s ahead, messages that are read late included."""
     clock, way_s = lane._OtherClock(), 0.01
     for sent, lay_s in ((1.0, 0.0), (1.1, 0.03), (1.2, 0.004), (2.9, 0.2)):
-        came = clock.ours(sent + 100, sent + way_s + lay_s)
+        came = clock.ours(sent + 100, 0.0, sent + way_s + lay_s)
         assert came == pytest.approx(sent + way_s)
+
+
+def test_what_was_waited_for_came_when_the_wait_was_over() -> None:
+    """Though what came before it was on its way for less."""
+    clock = lane._OtherClock()
+    assert clock.ours(50.0, 9.99, 10.0) == 10.0
+    assert clock.ours(51.0, 10.5, 11.02) == pytest.approx(11.0), "it may have lain here"
+    assert clock.ours(52.0, 12.015, 12.02) == 12.015
 
 
 @pytest.mark.parametrize("sent_at", [math.inf, -math.inf, math.nan, -1e9, 1e300])
 def test_what_another_clock_cannot_say_counts_for_little(sent_at: float) -> None:
     clock = lane._OtherClock()
-    assert clock.ours(1100.0, 1001.0) == 1001.0
-    assert clock.ours(sent_at, 1001.1) == 1001.1
+    assert clock.ours(1100.0, 0.0, 1001.0) == 1001.0
+    assert clock.ours(sent_at, 0.0, 1001.1) == 1001.1
     for now in (1001.2, 1003.0, 1005.5, 1009.0):
-        assert now - lane._OLD_S <= clock.ours(now + 99, now) <= now
-    assert clock.ours(1108.6, 1009.7) == pytest.approx(1009.6), "it is forgotten"
+        assert now - lane._OLD_S <= clock.ours(now + 99, 0.0, now) <= now
+    assert clock.ours(1108.6, 0.0, 1009.7) == pytest.approx(1009.6), "it is forgotten"
 
 
 @pytest.mark.parametrize("step_s", [0.01, 1.0, 10.0])
@@ -210,9 +218,9 @@ def test_a_way_that_gets_longer_is_noticed_soon(step_s: float) -> None:
     clock, now = lane._OtherClock(), 10.0
     for _ in range(int(5 / step_s) + 1):
         now += step_s
-        assert clock.ours(now, now + 0.001) == pytest.approx(now + 0.001)
+        assert clock.ours(now, 0.0, now + 0.001) == pytest.approx(now + 0.001)
     until = now + 2 * lane._LATELY_S
     while now <= until:
         now += step_s
-        came = clock.ours(now, now + 0.05)
+        came = clock.ours(now, 0.0, now + 0.05)
     assert came == pytest.approx(now + 0.05)
