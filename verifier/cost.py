@@ -45,7 +45,7 @@ _STRIDE = 64
 """Positions behind which a step counts as alike: what is read from the tables is kept."""
 
 _SMOOTHING = 0.1
-_COLD = 4
+_COLD = 8
 """Steps without drafts, after one with drafts, that do not tell how long they take in a row."""
 
 _ENOUGH_STEPS = 20
