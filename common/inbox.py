@@ -22,9 +22,6 @@ Note = Callable[[], None]
 _RETRY_S = 0.005
 """How soon a feed that is behind gets another turn."""
 
-_WAITED_S = 1e-4
-"""A wait that took longer did wait: what ended it has only just come."""
-
 
 class Feed(Protocol):
     """What an engine's thread reads by itself, without another that posts what came."""
@@ -62,7 +59,7 @@ class Inbox:
             end.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._pulled = False  # and not yet heard
-        self._quiet_at = 0.0  # nothing had come then of what feeds have now
+        self._quiet_at = 0.0  # nothing had come then of what is read next, but for what was left
         ends = (self._selector, self._bell, self._cord)
         weakref.finalize(self, lambda: [end.close() for end in ends])  # engines just go
 
@@ -115,12 +112,10 @@ class Inbox:
         """Sleeps until there is something to `take`, at most so many seconds."""
         if any(feed.behind for feed in self._feeds):
             most_s = min(most_s, _RETRY_S)
-        if most_s > 0:  # by the selector's own descriptor, for its timeouts are of milliseconds
-            began = time.monotonic()
-            select.select([self._selector], [], [], most_s)
-            woken = time.monotonic()
-            if woken - began > _WAITED_S:
-                self._quiet_at = woken
+        here = [self._selector]  # its own descriptor, for its timeouts are of milliseconds
+        if most_s > 0 and not any(select.select(here, [], [], 0)):
+            select.select(here, [], [], most_s)
+            self._quiet_at = time.monotonic()  # what ended it has only just come
         self._hush()
 
     def fileno(self) -> int:

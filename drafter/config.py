@@ -66,7 +66,8 @@ class DrafterConfig(WorkerConfig):
     lane_port: int | None = None
     """Port at which verifiers of other machines may connect for the same, on `host`, within TLS
     where the service has it; 0 takes a free one, and none listens at none. Who cannot connect goes
-    on through gRPC: at once where it is refused, after a second where a firewall says nothing."""
+    on through gRPC: at once where it is refused, after a second for each address where a firewall
+    says nothing, and after four where a proxy takes the connection and says nothing."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     """Sizes of the engine."""
 

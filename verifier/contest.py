@@ -49,7 +49,7 @@ class Contest:
         self._first = first
         self.rates: dict[bool, float] = {}
         """Tokens a second in each."""
-        self._leads = {False: 0.0, True: 0.0}  # to the last window of each
+        self._leads = {False: 0.0, True: 0.0}  # to windows of each, since the last trial
         self.verdict: bool | None = None
         """The mode to be in; None before both were tried."""
         self._guess: bool | None = None  # from elsewhere, of the better mode
@@ -85,9 +85,9 @@ class Contest:
             rate: Tokens a second.
             lead: Time in the mode before the window began, over its own length.
         """
-        self._leads[mode] = lead
         previous = self.rates.get(mode, rate)
         goes_on = mode == self.verdict
+        self._leads[mode] = max(lead, self._leads[mode])  # a trial may take several windows
         self.rates[mode] = previous + (_NEWS if goes_on else _TRIAL_NEWS) * (rate - previous)
         self._learned += 1
         self._left -= 1
@@ -117,4 +117,4 @@ class Contest:
         windows = self._leads[not self.verdict] + 1 + _AFTERMATH
         loss = windows * (1 - worse / better) if better else 0.0
         self._left = min(max(int(loss / _TRIALS_COST), _TRY_AFTER), self._patience)
-        self._led = 0
+        self._led, self._leads = 0, {False: 0.0, True: 0.0}

@@ -127,7 +127,9 @@ class LanePort:
 
     async def __aexit__(self, *error: object) -> None:
         assert self._task is not None
-        for task in (self._task, *self._greetings):
+        self._task.cancel()
+        await asyncio.sleep(0)  # greetings that have only just begun close what they have
+        for task in self._greetings:
             task.cancel()
         await asyncio.gather(self._task, *self._greetings, return_exceptions=True)
         self._listener.close()
@@ -161,11 +163,19 @@ class LanePort:
         loop = asyncio.get_running_loop()
         try:
             with closing(connection.dup()) as guard:  # within TLS the socket is another object's
-                late = loop.call_later(_GREETING_S, _hang_up, guard)  # whatever it is doing
+                welcome = self._greeters.submit(self._welcome, connection, loop)
+
+                def hang_up() -> None:
+                    if not welcome.done():  # whatever it is in the middle of
+                        _hang_up(guard)
+
+                late = loop.call_later(_GREETING_S, hang_up)
                 try:
-                    await loop.run_in_executor(self._greeters, self._welcome, connection, loop)
+                    await asyncio.wrap_future(welcome)
                 except asyncio.CancelledError:
                     _hang_up(guard)
+                    if welcome.cancelled():  # it never began
+                        connection.close()
                     raise
                 finally:
                     late.cancel()

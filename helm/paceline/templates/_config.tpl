@@ -4,7 +4,12 @@
 {{- $derived := dict "host" $values.listen "port" .load.port "health_port" $values.healthPort "grace_s" .load.values.drainS -}}
 {{- if $values.metrics.enabled -}}{{- $_ := set $derived "metrics_port" $values.metrics.port -}}{{- end -}}
 {{- if eq .load.tier "drafter" -}}
-  {{- with $values.lanePort -}}{{- $_ := set $derived "lane_port" . -}}{{- end -}}
+  {{- with $values.lanePort -}}
+    {{- if has (int .) (list (int $.load.port) (int $values.healthPort) (int $values.metrics.port)) -}}
+      {{- fail (printf "lanePort: %d is another port of drafters already" (int .)) -}}
+    {{- end -}}
+    {{- $_ := set $derived "lane_port" . -}}
+  {{- end -}}
 {{- end -}}
 {{- if and $values.tracing.enabled (ne .load.tier "drafter") -}}
   {{- $sampling := $values.tracing.sampling -}}

@@ -137,7 +137,7 @@ def test_every_check_is_run() -> None:
             {"pairs": (pair(measured=measured(round_trip_ms=45.0, lane="none")),)},
             Severity.WARNING,
             "round trip 45.0 ms, longer than a verify step (30.0 ms)",
-            "give drafters a --lane-port",
+            "a --lane-port of drafters",
         ),
         (
             {"pairs": (pair(measured=measured(draft_ms=24.0)),)},

@@ -77,6 +77,25 @@ def test_trials_cost_no_more_than_they_may(lead: int) -> None:
     assert 0.002 < lost / windows < 0.007
 
 
+def test_the_way_to_a_trial_counts_though_the_trial_goes_on() -> None:
+    """It led for two windows: the third, to which nothing led, decides against it."""
+    rests = []
+    for lead in (0.0, 4.0):
+        contest = Contest(first=False)
+        contest.learn(False, 1.0)
+        contest.learn(True, 0.9, lead)
+        while not contest.next_mode():
+            contest.learn(False, 1.0)
+        for rate in (1.2, 1.2, 0.6):
+            assert contest.next_mode()
+            contest.learn(True, rate, lead if rate > 1 and contest._led == 0 else 0.0)
+        rests.append(0)
+        while not contest.next_mode():
+            contest.learn(False, 1.0)
+            rests[-1] += 1
+    assert rests[0] < rests[1]
+
+
 def test_one_lucky_window_changes_nothing() -> None:
     contest = Contest(first=False)
     run(contest, 2, lambda window: 0.5, 1, 0.0)
