@@ -9,7 +9,8 @@ from verifier.methods.draft_length import CostLine
 _SMOOTHING = 0.2
 _LEAST_PATIENCE_S = 0.02
 _MOST_PATIENCE_S = 0.5
-_SILENCE_S = 1.0
+_SILENCE_S, _STILL_S = 1.0, 0.1
+"""Without an answer before a drafter is left alone, at first and after a pause."""
 _FIRST_PAUSE_S = 0.25
 _MOST_PAUSE_S = 8.0
 
@@ -63,7 +64,7 @@ class Silence:
         if now - self._since >= _SILENCE_S:
             self._paused_until = now + self._pause_s
             self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
-            self._since = self._paused_until - _SILENCE_S / 2
+            self._since = self._paused_until - (_SILENCE_S - _STILL_S)
 
 
 class DraftClock:
