@@ -131,15 +131,13 @@ def _best_acceptance(snapshot: Snapshot, worker: Worker) -> str:
     return f"{max(shares):.0%}" if shares else _NAMELESS
 
 
-_STREAMS = {"none": "gRPC", "near": "near", "far": "far"}
-
-
 def _measures(measured: Measured | None) -> list[str]:
     if measured is None:
         return [_NAMELESS] * 6
     known = measured.drafted_tokens > 0
+    way = "gRPC" if measured.lane == "none" else measured.lane or "up"
     return [
-        _STREAMS.get(measured.lane, "up") if measured.alive else "down",
+        way if measured.alive else "down",
         str(measured.sessions),
         f"{measured.acceptance:.0%}" if known else _NAMELESS,
         f"{measured.draft_ms:.2f}" if measured.draft_ms else _NAMELESS,

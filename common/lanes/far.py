@@ -13,13 +13,13 @@ import logging
 import math
 import secrets
 import socket
-import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Self
 
 from common.errors import StartupError
+from common.lanes.connection import calling, serving, settle
 from common.rpc.server import check_port
 from common.tls_config import TlsConfig
 
@@ -49,13 +49,6 @@ _TOLD_EVERY_S = 10.0
 
 _PAUSE_S = 0.1
 """Before the next connection is let in where that failed, as for want of descriptors."""
-
-_UNANSWERED_MS = 40_000
-"""After which what the other end has not confirmed breaks a lane, as gRPC's pings do a stream."""
-
-_KEEP_S, _KEEP_EVERY_S = 30, 10
-"""Silence after which the system asks whether the other end is there, and how often: what is on the
-way may forget connections that say nothing."""
 
 
 class FarOffer:
@@ -193,10 +186,10 @@ class LanePort:
             KeyError: It knows no secret.
             StartupError: A certificate of our own cannot be read.
         """
-        context = _serving(self._tls) if self._tls.serves else None
+        context = serving(self._tls) if self._tls.serves else None
         try:
             connection.settimeout(_GREETING_S)
-            _settle(connection)
+            settle(connection)
             if context is not None:
                 connection = context.wrap_socket(connection, server_side=True)
             offer = self._offers.pop(_read(connection, _SECRET_BYTES))
@@ -241,11 +234,11 @@ def connect(offer: str, address: str, tls: TlsConfig) -> socket.socket:
     host = address.rpartition("/")[2].rpartition(":")[0].strip("[]")
     if not host:
         raise ValueError(f"{address!r} names no host")
-    context = _calling(tls) if tls.ca is not None else None
+    context = calling(tls) if tls.ca is not None else None
     connection = socket.create_connection((host, port), _CONNECT_S)
     try:
         connection.settimeout(_WELCOME_S)
-        _settle(connection)
+        settle(connection)
         if context is not None:
             name = tls.server_name or host
             connection = context.wrap_socket(connection, server_hostname=name)
@@ -287,48 +280,6 @@ def _listen(host: str, port: int) -> socket.socket:
         raise StartupError(f"cannot listen on port {port} of {host}: {error.strerror}") from None
     listener.setblocking(False)
     return listener
-
-
-def _settle(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_NODELAY", 1),
-        ("TCP_USER_TIMEOUT", _UNANSWERED_MS),
-        ("TCP_KEEPIDLE", _KEEP_S),
-        ("TCP_KEEPINTVL", _KEEP_EVERY_S),
-    ):
-        if hasattr(socket, name):  # not all are everywhere
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _serving(tls: TlsConfig) -> ssl.SSLContext:
-    context = _context(ssl.PROTOCOL_TLS_SERVER, tls)
-    if tls.mutual:
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _calling(tls: TlsConfig) -> ssl.SSLContext:
-    return _context(ssl.PROTOCOL_TLS_CLIENT, tls)  # which checks the server's name
-
-
-def _context(protocol: int, tls: TlsConfig) -> ssl.SSLContext:
-    """What certificates say of one side.
-
-    Raises:
-        StartupError: One cannot be read.
-    """
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC: an authority need be no root
-    try:
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key)
-        if tls.ca is not None:
-            context.load_verify_locations(tls.ca)
-    except OSError as error:
-        raise StartupError(f"certificates cannot be read: {error}") from error
-    return context
 
 
 def _read(connection: socket.socket, count: int) -> bytes:

@@ -96,6 +96,10 @@ def test_the_schema_refuses_what_is_no_setting(changes: dict, message: str) -> N
             overlay(values("t4-a10-h100"), {"store": {"url": "redis://store:6379/0"}}),
             "store.url: rediss:// is needed; or set store.insecure: true",
         ),
+        (
+            overlay(values("t4-a10-h100"), {"lanePort": 7079}),
+            "lanePort: 7079 is another port of drafters already",
+        ),
     ],
 )
 def test_what_cannot_be_deployed_is_refused_by_name(given: dict, message: str) -> None:

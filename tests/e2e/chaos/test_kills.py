@@ -126,7 +126,7 @@ def _drafted(result: paceline.Result) -> int:
     return stats.drafted_tokens if stats.method == "draft" else 0
 
 
-async def test_every_generation_survives_a_rollout_and_the_loss_of_one_of_each(
+async def test_every_generation_survives_a_rollout_and_the_loss_of_all_drafters_and_one_of_each(
     deployment: Deployment,
 ) -> None:
     undisturbed = await run(deployment, lambda _: None)
