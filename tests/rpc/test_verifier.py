@@ -299,7 +299,9 @@ async def test_a_lane_from_elsewhere_is_as_private_as_its_stream(
         assert not verifier.proposer.links(drafter.address).near
         (pair,) = (await status_of(verifier)).pairs
         assert pair.lane == (worker_pb2.LANE_FAR if lost == "nothing" else worker_pb2.LANE_NONE)
-        text = await verifier.generate(ask(prompts[1], TOKENS, drafter.address))
+        with slowly(verifier, ask(prompts[1], TOKENS, drafter.address)) as running:
+            await running.helped()
+            text = await running.rest()
         assert text.ids == plain[1]
         assert text.speculation.rounds < TOKENS / 2
         await drafter.empty()
