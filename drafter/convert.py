@@ -10,18 +10,18 @@ from paceline.v1 import drafter_pb2
 
 from common.rpc.convert import sampling_from_proto
 from drafter.branch import Round
-from drafter.engine import DraftEngine
 from drafter.reply import Outbox, Reply
+from drafter.sessions import Sessions
 
 
 def notes(
-    engine: DraftEngine, outbox: Outbox, message: drafter_pb2.DraftRequest
+    sessions: Sessions, outbox: Outbox, message: drafter_pb2.DraftRequest
 ) -> list[Callable[[], None]]:
-    """What one message asks of the engine, in order."""
+    """What one message says of sessions, in order."""
     now = time.monotonic()
     asked: list[Callable[[], None]] = [
         partial(
-            engine.open,
+            sessions.open,
             outbox,
             item.session,
             item.incarnation,
@@ -36,11 +36,11 @@ def notes(
         for item in message.opens
     ]
     asked.extend(
-        partial(engine.commit, outbox, item.session, item.incarnation, _round(item), now)
+        partial(sessions.commit, outbox, item.session, item.incarnation, _round(item), now)
         for item in message.commits
     )
     asked.extend(
-        partial(engine.close, outbox, item.session, item.incarnation) for item in message.closes
+        partial(sessions.close, outbox, item.session, item.incarnation) for item in message.closes
     )
     return asked
 

@@ -98,13 +98,13 @@ class DraftStream:
             self._greet(first)
             offers = self._offers()
             await context.send_initial_metadata([offer.metadata for offer in offers])
-            self._engine.post(*notes(self._engine, self._take, first))
+            self._engine.post(*notes(self._engine.sessions, self._take, first))
             # Only now: the lane's messages follow the first.
             accepting = [self._spawn(self._accept(offer)) for offer in offers]
             async for message in requests:
                 for each in accepting:  # none is taken up
                     each.cancel()
-                self._engine.post(*notes(self._engine, self._take, message))
+                self._engine.post(*notes(self._engine.sessions, self._take, message))
                 while self._engine.backlog > MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
                     await asyncio.sleep(_POLL_S)
         finally:
@@ -142,7 +142,7 @@ class DraftStream:
         """Has the engine forget this verifier."""
         if self._lane is not None:  # first, or it would go on
             self._engine.unwatch(self._lane)
-        self._engine.post(partial(self._engine.forget, self._take))
+        self._engine.post(partial(self._engine.sessions.forget, self._take))
 
     async def _accept(self, offer: Offer) -> None:
         """Changes to a lane where the verifier does, which is at once or never."""
@@ -160,4 +160,5 @@ class DraftStream:
         self._loop.call_soon_threadsafe(self._break, error)
 
     def _parse(self, message: bytes, _sent_at: float) -> list[Note]:
-        return notes(self._engine, self._take, drafter_pb2.DraftRequest.FromString(message))
+        request = drafter_pb2.DraftRequest.FromString(message)
+        return notes(self._engine.sessions, self._take, request)

@@ -77,8 +77,9 @@ class LocalLink:
         salt: bytes,
         wish: Wish,
     ) -> None:
-        text = list(ids)
-        self.drafter.open(self._receive, session, incarnation, text, sampling, drawn, salt, *wish)
+        self.drafter.sessions.open(
+            self._receive, session, incarnation, list(ids), sampling, drawn, salt, *wish
+        )
         self._pending = True
 
     def commit(
@@ -101,11 +102,11 @@ class LocalLink:
             fanout=wish.fanout,
             least=wish.least,
         )
-        self.drafter.commit(self._receive, session, incarnation, ended)
+        self.drafter.sessions.commit(self._receive, session, incarnation, ended)
         self._pending = True
 
     def close(self, session: int, incarnation: int) -> None:
-        self.drafter.close(self._receive, session, incarnation)
+        self.drafter.sessions.close(self._receive, session, incarnation)
 
     def flush(self) -> None:
         if self._pending and self.alive:

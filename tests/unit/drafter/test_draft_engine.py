@@ -73,7 +73,7 @@ class Verifier:
     ) -> None:
         chosen = sampling or SamplingParams()
         ahead = {"draft_tokens": wanted, "fanout": fanout}
-        self.engine.open(self.receive, session, incarnation, ids, chosen, **ahead)
+        self.engine.sessions.open(self.receive, session, incarnation, ids, chosen, **ahead)
 
     def commit(
         self,
@@ -97,7 +97,7 @@ class Verifier:
             fanout=fanout,
             least=least,
         )
-        self.engine.commit(self.receive, session, incarnation, ended)
+        self.engine.sessions.commit(self.receive, session, incarnation, ended)
 
     def settle(self) -> list[Reply]:
         while self.engine.step():
@@ -110,7 +110,7 @@ class Verifier:
 def verifier(model: Runner) -> Iterator[Verifier]:
     one = Verifier(DraftEngine(model, EngineConfig(max_sessions=4, max_batch_tokens=32)))
     yield one
-    one.engine.forget(one.receive)
+    one.engine.sessions.forget(one.receive)
     model.pool.blocks.check()
     assert model.pool.blocks.held == 0
 
@@ -222,7 +222,7 @@ def test_drafts_are_what_the_model_would_write(seed: int, model: Runner, judge: 
             keys = {(outcome.accepted, outcome.ids[-1]) for outcome in sent[session]}
             assert len(keys) == len(ahead), "each outcome once"
     for session in texts:
-        verifier.engine.close(verifier.receive, session, incarnation=1)
+        verifier.engine.sessions.close(verifier.receive, session, incarnation=1)
     model.pool.blocks.check()
     assert model.pool.blocks.held == 0
 
@@ -405,7 +405,7 @@ def test_whatever_a_verifier_makes_of_drafts_all_is_finished_and_no_slot_is_lost
         check_slots(engine, config.scratch_tokens)
     verifier.settle()
     check_done(engine)
-    engine.forget(verifier.receive)
+    engine.sessions.forget(verifier.receive)
     assert model.pool.blocks.held == 0
 
 
@@ -420,7 +420,7 @@ def test_what_is_drafted_already_leaves_room_for_what_the_verifier_waits_for(
     verifier.commit(1, 11, [answer.ids[0]], wanted=32, fanout=0)
     assert [len(reply.ids) for reply in verifier.settle()] == [32]
     check_slots(verifier.engine, 34)
-    verifier.engine.forget(verifier.receive)
+    verifier.engine.sessions.forget(verifier.receive)
 
 
 @pytest.mark.parametrize("fanout", [0, 2])
@@ -446,7 +446,9 @@ def test_no_token_is_chosen_where_a_branch_has_ended_and_all_that_are_count(
 def test_what_is_known_of_choices_is_of_others_of_their_kind(verifier: Verifier) -> None:
     for session, (temperature, drawn) in enumerate([(0.0, False), (0.9, False), (0.9, True)] * 2):
         sampling = SamplingParams(temperature=temperature)
-        verifier.engine.open(verifier.receive, session % 3, session, _ids(5), sampling, drawn)
+        verifier.engine.sessions.open(
+            verifier.receive, session % 3, session, _ids(5), sampling, drawn
+        )
         if session == 2:
             first = [mirror.chances for _, mirror in verifier.engine._mirrors.items()]
     again = [mirror.chances for _, mirror in verifier.engine._mirrors.items()]
@@ -476,12 +478,12 @@ def test_bonuses_are_guessed_for_every_place_where_the_chain_may_break(verifier:
 def test_the_likeliest_outcomes_go_ahead_in_a_first_wave(model: Runner) -> None:
     heard: list[list[Reply]] = []
     engine = DraftEngine(model, EngineConfig())
-    engine.open(heard.append, 1, 1, _ids(10), SamplingParams())
+    engine.sessions.open(heard.append, 1, 1, _ids(10), SamplingParams())
     ended = Round(base=10, path_hash=7, accepted=0, ids=(5,), draft_tokens=4, fanout=3)
-    engine.commit(heard.append, 1, 1, ended)
+    engine.sessions.commit(heard.append, 1, 1, ended)
     while engine.step():
         pass
-    engine.forget(heard.append)
+    engine.sessions.forget(heard.append)
     waves = [[r.round for r in replies if r.round and r.round.base == 11] for replies in heard]
     sizes = [len(wave) for wave in waves if wave]
     assert len(sizes) > 1
@@ -572,7 +574,7 @@ def test_with_no_fanout_nothing_goes_ahead(verifier: Verifier) -> None:
 
 def test_draws_come_with_what_they_were_drawn_from(verifier: Verifier) -> None:
     sampling = SamplingParams(temperature=1.0, top_k=8, seed=5)
-    verifier.engine.open(verifier.receive, 1, 1, _ids(10), sampling, drawn=True)
+    verifier.engine.sessions.open(verifier.receive, 1, 1, _ids(10), sampling, drawn=True)
     verifier.commit(1, 10, [5], wanted=4)
     branches = [r for r in verifier.settle() if r.round is not None]
     for branch in branches:
@@ -666,7 +668,7 @@ def test_out_of_blocks_drops_mirrors_not_the_engine(directory: Path) -> None:
     replies = verifier.settle()
     assert any(r.round for r in replies)
     tight.pool.blocks.check()
-    verifier.engine.forget(verifier.receive)
+    verifier.engine.sessions.forget(verifier.receive)
     assert tight.pool.blocks.held == 0
 
 
@@ -675,11 +677,11 @@ def test_forgetting_a_verifier_frees_its_mirrors_only(verifier: Verifier) -> Non
     verifier.open(1, _ids(10))
     other.open(1, _ids(20))
     verifier.settle()
-    verifier.engine.forget(verifier.receive)
+    verifier.engine.sessions.forget(verifier.receive)
     assert verifier.engine.load().sessions == 1
     other.commit(1, 20, [5])
     assert any(r.round for r in other.settle())
-    other.engine.forget(other.receive)
+    other.engine.sessions.forget(other.receive)
 
 
 def test_a_failing_pass_drops_its_mirrors(
@@ -741,6 +743,6 @@ def test_load_tells_how_full_steps_are_and_how_long_branches_wait(verifier: Veri
     verifier.settle()
     assert engine.load().occupancy == pytest.approx(0.3, abs=0.06), "ten rows of 32, one of four"
     ended = Round(base=10, path_hash=7, accepted=0, ids=(5,), draft_tokens=3)
-    engine.commit(verifier.receive, 1, 1, ended, told_at=time.monotonic() - 5.0)
+    engine.sessions.commit(verifier.receive, 1, 1, ended, told_at=time.monotonic() - 5.0)
     verifier.settle()
     assert engine.load().draft_wait_ms >= 5000.0

@@ -65,7 +65,7 @@ def test_drafts_are_what_the_model_makes_of_the_end(
     engine = DraftEngine(model, EngineConfig(context_tokens=CONTEXT))
     heard: list[Reply] = []
     text = [draw.randrange(3, VOCAB) for _ in range(opened)]
-    engine.open(heard.extend, 1, 1, text, sampling)
+    engine.sessions.open(heard.extend, 1, 1, text, sampling)
     chain: tuple[int, ...] = ()
     cuts = set()
     for turn in range(40):
@@ -100,12 +100,12 @@ def test_drafts_are_what_the_model_makes_of_the_end(
             fanout=1,
         )
         text += ended.ids
-        engine.commit(heard.extend, 1, 1, ended)
+        engine.sessions.commit(heard.extend, 1, 1, ended)
     assert len(cuts) > 2, "it was cut again and again"
     assert all(cut % (CONTEXT // 2) == 0 for cut in cuts)
     parts, size = (CONTEXT, EngineConfig.scratch_tokens), model.pool.blocks.block_tokens
     assert model.pool.blocks.held <= sum(-(-tokens // size) for tokens in parts)
-    engine.forget(heard.extend)
+    engine.sessions.forget(heard.extend)
     assert model.pool.blocks.held == 0
 
 
@@ -113,16 +113,16 @@ def test_what_is_checked_while_a_text_is_cut_costs_one_branch(model: Runner) -> 
     """The drafter no longer knows what the verifier is checking, and drafts again after that."""
     engine, heard = DraftEngine(model, EngineConfig(context_tokens=CONTEXT)), list[Reply]()
     text = list(range(3, 3 + CONTEXT))
-    engine.open(heard.extend, 1, 1, text, SamplingParams())
+    engine.sessions.open(heard.extend, 1, 1, text, SamplingParams())
     for new, verifying, answered in (((9,), 2, False), ((9, 9), 0, True)):
         heard.clear()
         ended = Round(len(text), fence.EMPTY, len(new) - 1, new, 3, verifying, fanout=1)
-        engine.commit(heard.extend, 1, 1, ended)
+        engine.sessions.commit(heard.extend, 1, 1, ended)
         text += new
         while engine.step():
             pass
         assert any(reply.round for reply in heard) == answered
-    engine.forget(heard.extend)
+    engine.sessions.forget(heard.extend)
 
 
 @given(
@@ -162,7 +162,7 @@ def test_what_is_held_of_a_text_that_goes_on_is_found_in_the_cache(tmp_path: Pat
     target = runner(tiny_models.save("llama", tmp_path))
     engine, text = DraftEngine(target, EngineConfig(context_tokens=2 * CONTEXT)), list(range(3, 99))
     for session, (length, computed) in enumerate(((81, 0), (81, 32), (96, 32))):
-        engine.open(_nobody, session, 1, text[:length], SamplingParams())
+        engine.sessions.open(_nobody, session, 1, text[:length], SamplingParams())
         (_, mirror) = engine._mirrors.items()[-1]
         assert (mirror.text.dropped, mirror.text.computed) == (CONTEXT, computed)
         while engine.step():
@@ -176,12 +176,12 @@ def test_a_text_is_mirrored_on_in_a_cache_smaller_than_it(tmp_path: Path) -> Non
     assert small.pool.blocks.count == 24
     engine, heard = DraftEngine(small, EngineConfig()), list[Reply]()
     text = list(range(3, 103))
-    engine.open(heard.extend, 1, 1, text, SamplingParams())
+    engine.sessions.open(heard.extend, 1, 1, text, SamplingParams())
     for _ in range(120):
         while engine.step():
             pass
         ended = Round(len(text), fence.EMPTY, 0, (9, 9, 9, 9), 8, fanout=3)
-        engine.commit(heard.extend, 1, 1, ended)
+        engine.sessions.commit(heard.extend, 1, 1, ended)
         text += ended.ids
     assert not any(reply.dropped for reply in heard)
     assert sum(1 for reply in heard if reply.round and not reply.round.accepted) >= 120
@@ -191,16 +191,16 @@ def test_a_text_that_begins_anew_does_not_keep_the_branches_of_others(model: Run
     engine = DraftEngine(model, EngineConfig(context_tokens=2 * CONTEXT, max_batch_tokens=CONTEXT))
     heard: list[Reply] = []
     for session, length in ((1, 2 * CONTEXT), (2, 5)):
-        engine.open(heard.extend, session, 1, list(range(3, 3 + length)), SamplingParams())
+        engine.sessions.open(heard.extend, session, 1, list(range(3, 3 + length)), SamplingParams())
         while engine.step():
             pass
     heard.clear()
     for session, base in ((1, 2 * CONTEXT), (2, 5)):
-        engine.commit(heard.extend, session, 1, Round(base, fence.EMPTY, 0, (9,), 1))
+        engine.sessions.commit(heard.extend, session, 1, Round(base, fence.EMPTY, 0, (9,), 1))
     while not heard:
         assert engine.step()
     assert heard[0].session == 2
-    engine.forget(heard.extend)
+    engine.sessions.forget(heard.extend)
 
 
 @pytest.mark.parametrize("max_len", [2, 3, 10, 40])
@@ -209,10 +209,10 @@ def test_a_branch_ends_with_the_positions_of_a_model_that_has_few(
 ) -> None:
     tiny = runner(tiny_models.save("llama", tmp_path, max_position_embeddings=max_len))
     engine, heard, text = DraftEngine(tiny, EngineConfig()), list[Reply](), [5]
-    engine.open(heard.extend, 1, 1, text, SamplingParams())
+    engine.sessions.open(heard.extend, 1, 1, text, SamplingParams())
     for _ in range(3 * max_len):
         heard.clear()
-        engine.commit(heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 32))
+        engine.sessions.commit(heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 32))
         text.append(9)
         while engine.step():
             pass
@@ -224,9 +224,9 @@ def test_a_branch_ends_with_the_positions_of_a_model_that_has_few(
 def test_draws_say_what_they_are_drawn_from_after_a_cut_too(model: Runner) -> None:
     engine, heard = DraftEngine(model, EngineConfig(context_tokens=CONTEXT)), list[Reply]()
     text, sampling = list(range(3, 3 + CONTEXT)), SamplingParams(temperature=0.9, top_k=8)
-    engine.open(heard.extend, 1, 1, text, sampling, drawn=True)
+    engine.sessions.open(heard.extend, 1, 1, text, sampling, drawn=True)
     for _ in range(3):
-        engine.commit(heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 3))
+        engine.sessions.commit(heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 3))
         text.append(9)
         while engine.step():
             pass
@@ -234,7 +234,7 @@ def test_draws_say_what_they_are_drawn_from_after_a_cut_too(model: Runner) -> No
         assert len(reply.ids) == 3
         assert all(token in d.ids for token, d in zip(reply.ids, reply.drawn, strict=True))
         heard.clear()
-    engine.forget(heard.extend)
+    engine.sessions.forget(heard.extend)
 
 
 def _nobody(replies: list[Reply]) -> None:
