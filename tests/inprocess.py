@@ -19,8 +19,8 @@ from verifier.__main__ import load_heads
 from verifier.config import EngineConfig
 from verifier.engine import Engine
 from verifier.methods.acquaintance import Acquaintances
-from verifier.methods.draft import DraftProposer
 from verifier.methods.draft_link import Arrival, RoundKey, Wish
+from verifier.methods.draft_news import DraftNews
 from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Event, Request
 
@@ -61,7 +61,7 @@ class LocalLink:
     ) -> None:
         self.known, self.meter = Acquaintances(), PairMeter()
         self.alive, self.near = True, True
-        self.proposer: DraftProposer | None = None
+        self.news: DraftNews | None = None
         self.drafter = drafter
         self._fault = fault or (lambda reply: [reply])
         self._pending = False
@@ -115,11 +115,11 @@ class LocalLink:
                 pass
 
     def _receive(self, replies: list[Reply]) -> None:
-        assert self.proposer is not None
+        assert self.news is not None
         for sent in replies:
             for reply in self._fault(sent):
                 if reply.round is not None:
-                    self.proposer.arrived(
+                    self.news.arrived(
                         Arrival(
                             session=reply.session,
                             incarnation=reply.incarnation,
@@ -134,9 +134,9 @@ class LocalLink:
                         )
                     )
                 elif reply.warm is not None:
-                    self.proposer.warmed(reply.session, reply.incarnation)
+                    self.news.warmed(reply.session, reply.incarnation)
                 elif reply.dropped is not None:
-                    self.proposer.dropped(reply.session, reply.incarnation)
+                    self.news.dropped(reply.session, reply.incarnation)
 
 
 @dataclass
@@ -185,7 +185,7 @@ class Pair:
             return cls(Engine(target, config, heads=heads, interval_s=interval_s))
         link = LocalLink(DraftEngine(draft, drafting or DraftConfig()), fault)
         engine = Engine(target, config, lambda address: link, heads=heads, interval_s=interval_s)
-        link.proposer = engine.methods.draft
+        link.news = engine.methods.draft.news
         return cls(engine, link)
 
     def submit(self, prompt: Sequence[int], max_tokens: int, **options: object) -> Collected:

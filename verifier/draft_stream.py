@@ -33,8 +33,8 @@ from common.tls_config import TlsConfig
 from verifier.branches import Received
 from verifier.engine import Engine
 from verifier.methods.acquaintance import Acquaintances
-from verifier.methods.draft import DraftProposer
 from verifier.methods.draft_link import RoundKey, Wish
+from verifier.methods.draft_news import DraftNews
 from verifier.methods.pair_meter import PairMeter
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class GrpcDraftLink:
         address: Its gRPC target.
         hello: What it must match.
         engine: Gets what arrives.
-        proposer: Of the draft method.
+        news: Of the draft method; has what drafters say.
         loop: Runs the stream.
         tls: Certificates; read again for each stream.
     """
@@ -68,14 +68,14 @@ class GrpcDraftLink:
         address: str,
         hello: drafter_pb2.Hello,
         engine: Engine,
-        proposer: DraftProposer,
+        news: DraftNews,
         loop: asyncio.AbstractEventLoop,
         tls: TlsConfig,
     ) -> None:
         self.known, self.meter = Acquaintances(), PairMeter()
         self._address, self._hello, self._tls = address, hello, tls
         self._vocab_size = hello.vocab_size
-        self._engine, self._proposer, self._loop = engine, proposer, loop
+        self._engine, self._news, self._loop = engine, news, loop
         self._message = drafter_pb2.DraftRequest()
         self._filled = False
         self._outgoing: asyncio.Queue[drafter_pb2.DraftRequest] = asyncio.Queue()
@@ -275,7 +275,7 @@ class GrpcDraftLink:
         if self._lane is not None:
             self._engine.unwatch(self._lane)
             self._lane = None
-        self._engine.post(partial(self._proposer.lost, self))
+        self._engine.post(partial(self._news.lost, self))
         if not self._stopped:
             _log.warning("drafter lost", extra={"drafter": self._address, "reason": reason})
 
@@ -295,14 +295,14 @@ class GrpcDraftLink:
 
     def _read(self, response: drafter_pb2.DraftResponse, came_at: float) -> list[Note]:
         """What a message asks of the engine."""
-        proposer = self._proposer
+        news = self._news
         notes: list[Note] = [
-            partial(proposer.warmed, one.session, one.incarnation) for one in response.readies
+            partial(news.warmed, one.session, one.incarnation) for one in response.readies
         ]
         for branches in response.branches:
             wave = Received(branches, self._vocab_size, came_at)
-            notes.append(partial(proposer.arrived, wave))
+            notes.append(partial(news.arrived, wave))
         for drop in response.drops:
             _log.info("drafter gave up a session", extra={"reason": drop.reason})
-            notes.append(partial(proposer.dropped, drop.session, drop.incarnation))
+            notes.append(partial(news.dropped, drop.session, drop.incarnation))
         return notes

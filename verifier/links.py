@@ -67,9 +67,9 @@ class DrafterLinks:
         """The link to a drafter; called on the engine's thread."""
         if address not in self._links:
             assert self._engine is not None, "bind comes first"
-            proposer = self._engine.methods.draft
+            news = self._engine.methods.draft.news
             self._links[address] = draft_stream.GrpcDraftLink(
-                address, self._hello, self._engine, proposer, self._loop, self._tls
+                address, self._hello, self._engine, news, self._loop, self._tls
             )
         self._links[address].touch()
         return self._links[address]

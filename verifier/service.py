@@ -160,7 +160,7 @@ def status(
         step_ms=load.step_ms,
         steps=load.steps,
         tokens=load.tokens,
-        stale_drafts=engine.methods.draft.stale,
+        stale_drafts=engine.methods.draft.news.stale,
         stale_epochs=sessions.stale,
         queue_wait_ms=load.queue_wait_ms,
         batch_occupancy=load.occupancy,

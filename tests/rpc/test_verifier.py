@@ -128,7 +128,7 @@ async def test_ids_over_the_wire_are_those_of_the_engine(
         )
         await verifier.empty()
         await drafter.empty()
-        assert fanout or not verifier.proposer.stale, "what was waited for is what came"
+        assert fanout or not verifier.proposer.news.stale, "what was waited for is what came"
     assert [text.ids for text in alone] == plain
     assert [text.ids for text in helped] == plain
     for prompt, text in zip(prompts * 2, alone + helped, strict=True):

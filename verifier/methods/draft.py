@@ -1,10 +1,9 @@
 """Drafts from a small model on another machine.
 
 The drafter mirrors each session and sends branches; this side keeps, for each session, the
-key of its last round and the branch that arrived for it. A round's key is (base, path hash,
-outcome): a branch with another key is stale, counted and dropped. Nothing the drafter does or
-fails to do can change the text; a late or lost one costs time, and how much time is bounded
-by the link's clocks.
+key of its last round and the branch that arrived for it. Nothing the drafter does or fails to
+do can change the text; a late or lost one costs time, and how much time is bounded by the
+link's clocks.
 """
 
 from __future__ import annotations
@@ -20,18 +19,13 @@ from verifier.cost import StepCost
 from verifier.methods.acquaintance import TextKind
 from verifier.methods.base import Outcome
 from verifier.methods.crowd import Crowd
-from verifier.methods.draft_link import Branch, DraftLink, LinkSource, RoundKey, Wave, Wish
+from verifier.methods.draft_link import Branch, DraftLink, LinkSource, RoundKey, Wish
+from verifier.methods.draft_news import DraftNews
 from verifier.methods.draft_session import MOST_UNTOLD, Asked, DraftSession
 from verifier.methods.gate import Gate
 from verifier.methods.pairing import Pairing, draws
 from verifier.methods.scouts import Scouts
 from verifier.sequence import Sequence
-
-_MOST_AHEAD = 64
-"""Waves kept for outcomes of one round."""
-
-_REFUSED_S = 5.0
-"""How long a drafter that gave a session up is not asked to mirror it again."""
 
 
 @dataclass
@@ -55,14 +49,12 @@ class DraftProposer:
     fanout: int
     near_fanout: int
     processors: int = 0
-    stale: int = 0
-    """Waves dropped: another round's, or come too late; and branches that made no sense."""
+    news: DraftNews = field(init=False)
+    """What links have to tell goes there."""
     wait: FadingMean = field(default_factory=lambda: FadingMean(weight=0.05))
     """Time that rounds wait for the drafts they asked for, in seconds."""
     _pairing: Pairing = field(init=False)
     _sessions: dict[Sequence, DraftSession] = field(default_factory=dict)
-    _by_id: dict[int, DraftSession] = field(default_factory=dict)
-    _next_id: int = 0
     _gate: Gate = field(init=False)
     _scouts: Scouts = field(default_factory=Scouts)
 
@@ -77,6 +69,7 @@ class DraftProposer:
             self._kinds,
             self.processors,
         )
+        self.news = DraftNews(self._pairing.too_far)
         self._gate = Gate(self.crowd, first=False, foretell=self._pairing.foretell)
 
     def open(self, sequence: Sequence) -> None:
@@ -84,11 +77,8 @@ class DraftProposer:
 
         Not where the load is one in which drafts do not pay: a mirror is a prefill, and its news.
         """
-        self._next_id += 1
-        drawn = draws(sequence.request)
-        session = DraftSession(self._next_id, self._pairing.first_length(), drawn)
+        session = self.news.begin(self._pairing.first_length(), draws(sequence.request))
         self._sessions[sequence] = session
-        self._by_id[session.id] = session
         if not self._pairing.acquainted(session.kind(len(sequence.ids))):
             self._scouts.offer(sequence)
         now = time.monotonic()
@@ -169,7 +159,7 @@ class DraftProposer:
                 return
         branch = None
         if right == len(ids) - 1:  # else another method went on where the chain broke
-            branch = self._foreseen(session, key)
+            branch = self.news.foreseen(session, key)
         wants = drafting and outcome.wanted
         wish = self._wish(sequence, session, session.link, now) if wants else Wish()
         wanted = wish.draft_tokens
@@ -199,7 +189,7 @@ class DraftProposer:
     def close(self, sequence: Sequence) -> None:
         """Ends the mirror."""
         session = self._sessions.pop(sequence)
-        del self._by_id[session.id]
+        self.news.end(session)
         self._pairing.part(session)
         self._scouts.over(sequence)
 
@@ -211,58 +201,9 @@ class DraftProposer:
 
     def deadline(self) -> float | None:
         """See `Waiting`."""
-        sessions = self._by_id.values()
+        sessions = self._sessions.values()
         waiting = [s.deadline for s in sessions if s.key is not None and s.branch is None]
         return min(waiting, default=None)
-
-    def arrived(self, wave: Wave) -> None:
-        """Takes branches: the one that is waited for, or some for outcomes yet to come."""
-        session, came = self._by_id.get(wave.session), (wave.base, wave.path_hash)
-        if session is None:  # gone while they were on the way, or never there
-            self.stale += wave.session > self._next_id
-        elif session.link is None or session.incarnation != wave.incarnation:
-            self.stale += 1
-        elif session.branch is None and (branch := self._find(wave, session.key)) is not None:
-            assert session.key is not None
-            seconds = max(_came_at(wave) - session.sent_at, 0.0)
-            session.known.clock.answered(len(branch), seconds, probe=session.probe)
-            if session.probe:
-                session.length.reconsider()
-                if self._pairing.too_far(session.known):
-                    session.length.stop_trial()
-            session.probe = False
-            session.link.meter.answered(len(branch), seconds)
-            session.take(branch.cut(session.wanted), session.key, time.monotonic())
-        elif session.flight == came and len(session.ahead) < _MOST_AHEAD:
-            session.ahead.append(wave)
-        elif session.late and (branch := self._find(wave, session.late.key)) is not None:
-            self.stale += 1
-            # Too late to use, it still tells how long the way is.
-            seconds = max(_came_at(wave) - session.late.at, 0.0)
-            session.known.clock.answered(len(branch), seconds)
-            session.late = None
-        elif session.past != came:  # else drafted ahead, for nothing
-            self.stale += 1
-
-    def warmed(self, session_id: int, incarnation: int) -> None:
-        """A mirror has computed its prompt: from now on drafts are asked for."""
-        session = self._by_id.get(session_id)
-        if session is not None and session.incarnation == incarnation:
-            session.warm = True
-
-    def dropped(self, session_id: int, incarnation: int) -> None:
-        """The drafter gave a session up: go on with the next drafter, or plainly."""
-        session = self._by_id.get(session_id)
-        if session is not None and session.incarnation == incarnation:
-            if session.link is not None:
-                session.refused[session.link] = time.monotonic() + _REFUSED_S
-            session.unlink()
-
-    def lost(self, link: DraftLink) -> None:
-        """A drafter is gone with all its mirrors; its sessions go on and look for another."""
-        for session in self._by_id.values():
-            if session.link is link:
-                session.unlink()
 
     def waited(self, sequence: Sequence) -> tuple[float, float]:
         """See `Remote`."""
@@ -270,24 +211,6 @@ class DraftProposer:
         if session is None or session.link is None:
             return 0.0, 0.0
         return session.ready_at, session.known.clock.cost.at(0)
-
-    def _foreseen(self, session: DraftSession, key: RoundKey) -> Branch | None:
-        """The branch that came ahead of an outcome, if one did; the latest, of several."""
-        for wave in reversed(session.ahead):
-            branch = self._find(wave, key)
-            if branch is not None:
-                return branch
-        return None
-
-    def _find(self, wave: Wave, key: RoundKey | None) -> Branch | None:
-        """A wave's branch for an outcome, if it has one that makes sense."""
-        if key is None or (wave.base, wave.path_hash) != (key.base, key.path_hash):
-            return None
-        try:
-            return wave.find(key.accepted, key.bonus)
-        except ValueError:
-            self.stale += 1
-            return None
 
     def _measure(
         self,
@@ -346,11 +269,6 @@ class DraftProposer:
             return Wish()
         room = sequence.room - 1
         return self._pairing.wish(sequence.request, session.length, link, session.known.clock, room)
-
-
-def _came_at(wave: Wave) -> float:
-    """When branches came: a pass that ran meanwhile is no part of their way."""
-    return time.monotonic() if wave.came_at is None else wave.came_at
 
 
 def _add(branch: Branch, tree: TokenTree) -> list[int]:

@@ -15,7 +15,7 @@ from common.model.output import Computed
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
-from verifier.methods import draft, draft_session, scouts
+from verifier.methods import draft, draft_news, draft_session, scouts
 from verifier.methods.acquaintance import Acquaintances, TextKind
 from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
@@ -126,7 +126,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(draft, "time", clock)
+    for module in (draft, draft_news):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -193,11 +194,11 @@ class Table:
         return tree
 
     def warm(self, incarnation: int = 1) -> None:
-        self.proposer.warmed(1, incarnation)
+        self.proposer.news.warmed(1, incarnation)
 
     def answer(self, link: Link, ids: tuple[int, ...] = (1, 2, 3)) -> Arrival:
         arrival = Arrival(session=1, incarnation=1, key=link.asked[-1][0], ids=ids)
-        self.proposer.arrived(arrival)
+        self.proposer.news.arrived(arrival)
         return arrival
 
 
@@ -260,7 +261,7 @@ def test_what_was_drafted_ahead_is_there_at_once(case: str, clock: Clock) -> Non
     ids = table.sequence.ids
     path_hash = fence.extend(fence.extend(fence.EMPTY, ids), [1, 2, 3])
     key = RoundKey(base=len(ids), path_hash=path_hash, accepted=1, bonus=9)
-    table.proposer.arrived(Arrival(session=1, incarnation=1, key=key, ids=(11, 12)))
+    table.proposer.news.arrived(Arrival(session=1, incarnation=1, key=key, ids=(11, 12)))
     table.sequence.commit([1, 9])
     table.observe(tree, [1], [1, 9])
     assert link.verifying[-1] == 2, "the drafter goes on from it"
@@ -277,11 +278,11 @@ def test_a_branch_that_went_ahead_of_the_first_id_is_taken(clock: Clock) -> None
         key = RoundKey(
             base=3, path_hash=fence.extend(fence.EMPTY, (5, 6, 7)), accepted=0, bonus=bonus
         )
-        table.proposer.arrived(Arrival(session=1, incarnation=1, key=key, ids=(bonus, 2, 3)))
+        table.proposer.news.arrived(Arrival(session=1, incarnation=1, key=key, ids=(bonus, 2, 3)))
     table.round(9)
     assert link.verifying == [3]
     assert table.propose(10).ids == [9, 9, 2, 3]
-    assert table.proposer.stale == 0
+    assert table.proposer.news.stale == 0
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 3])
@@ -347,8 +348,8 @@ def test_any_other_key_is_stale(change: str, clock: Clock) -> None:
     else:
         other = getattr(arrival.key, change) + 1
         arrival = arrival._replace(key=arrival.key._replace(**{change: other}))
-    table.proposer.arrived(arrival)
-    assert table.proposer.stale == 1
+    table.proposer.news.arrived(arrival)
+    assert table.proposer.news.stale == 1
     assert not table.proposer.ready(table.sequence, clock.now)
 
 
@@ -372,11 +373,11 @@ def test_a_senseless_branch_counts_as_none(ahead: bool, clock: Clock) -> None:
         ids = table.sequence.ids
         path_hash = fence.extend(fence.extend(fence.EMPTY, ids), [1, 2, 3])
         key = RoundKey(base=len(ids), path_hash=path_hash, accepted=0, bonus=9)
-    table.proposer.arrived(Senseless(session=1, incarnation=1, key=key, ids=(1,)))
+    table.proposer.news.arrived(Senseless(session=1, incarnation=1, key=key, ids=(1,)))
     if ahead:
         table.round(9, tree)
         assert link.verifying[-1] == 0
-    assert table.proposer.stale == 1
+    assert table.proposer.news.stale == 1
     assert not table.proposer.ready(table.sequence, clock.now)
 
 
@@ -400,7 +401,7 @@ def test_late_branches_teach_patience(clock: Clock) -> None:
         if not arrived:
             clock.now = asked + way_s
             late = Arrival(session=1, incarnation=1, key=link.asked[-2][0], ids=(1,))
-            table.proposer.arrived(late)
+            table.proposer.news.arrived(late)
     assert all(in_time[:20])
     assert not in_time[20]
     assert all(in_time[-20:])
@@ -420,9 +421,9 @@ def test_a_late_branch_tells_how_long_so_many_tokens_take(rounds: int, clock: Cl
     clock.now += 10
     table.round(9, table.propose(10))
     late = Arrival(session=1, incarnation=1, key=link.asked[-2][0], ids=(1,))
-    table.proposer.arrived(late)
+    table.proposer.news.arrived(late)
     assert learnt == [(1, pytest.approx(10.0))]
-    assert table.proposer.stale == 1
+    assert table.proposer.news.stale == 1
 
 
 def test_no_draft_is_wished_for_where_another_method_rests_the_drafter(clock: Clock) -> None:
@@ -430,7 +431,7 @@ def test_no_draft_is_wished_for_where_another_method_rests_the_drafter(clock: Cl
     table = Table(first, second)
     table.warm()
     first.alive = False
-    table.proposer.lost(first)
+    table.proposer.news.lost(first)
     table.round(8, wanted=False)
     assert (first.ahead, second.ahead) == ([Wish(3, 2)], [Wish()])
 
@@ -439,7 +440,7 @@ def test_drafters_that_refuse_are_left_alone_for_a_while(clock: Clock) -> None:
     first, second = Link(), Link()
     table = Table(first, second)
     for turn in range(1, 30):
-        table.proposer.dropped(1, turn)
+        table.proposer.news.dropped(1, turn)
         table.round(8)
         clock.now += 0.01
     assert (len(first.opened), len(second.opened)) == (1, 1)
@@ -523,14 +524,14 @@ def test_a_text_rests_that_no_drafter_can_be_had_for(draft_tokens: int, clock: C
         assert not table.proposer.rests(table.sequence)
         for link in (first, second):
             link.alive = False
-            table.proposer.lost(link)
+            table.proposer.news.lost(link)
         assert table.proposer.rests(table.sequence)
         table.round(8)
         assert table.proposer.rests(table.sequence)
         second.alive = True
         assert not table.proposer.rests(table.sequence)
         table.round(9)
-        table.proposer.dropped(1, len(first.opened) + len(second.opened))
+        table.proposer.news.dropped(1, len(first.opened) + len(second.opened))
         assert table.proposer.rests(table.sequence), "it is not to be asked again"
         clock.now += 60
     assert (len(first.opened), len(second.opened)) == (1, 2)
@@ -825,7 +826,7 @@ def test_a_lost_drafter_is_followed_by_the_next(clock: Clock) -> None:
     table.round(8)
     first.alive = False
     assert table.proposer.ready(table.sequence, clock.now)
-    table.proposer.lost(first)
+    table.proposer.news.lost(first)
     table.round(9)
     assert second.opened == [(1, 2, [5, 6, 7, 8, 9])]
     table.proposer.close(table.sequence)
@@ -849,7 +850,7 @@ def test_rounds_are_counted_and_timed_for_their_drafter(clock: Clock) -> None:
                 ids=(4,) * link.asked[-1][1],
                 came_at=clock.now - 0.002,
             )
-            table.proposer.arrived(answer)
+            table.proposer.news.arrived(answer)
         tree = table.propose(10)
         clock.now += 0.010
         taken = [4, 9] if len(tree) > 1 else [9]
@@ -869,7 +870,7 @@ def test_a_lost_drafter_has_no_sessions(clock: Clock) -> None:
     first, second = Link(), Link()
     table = Table(first, second)
     first.alive = False
-    table.proposer.lost(first)
+    table.proposer.news.lost(first)
     assert (first.meter.sessions, second.meter.sessions) == (0, 0)
     table.round(8)
     assert (first.meter.sessions, second.meter.sessions) == (0, 1)
@@ -882,7 +883,7 @@ def test_a_session_moves_to_a_drafter_that_is_known_to_be_better(clock: Clock) -
     for _ in range(20):
         good.meter.timed(drafted=3, tokens=2, seconds=0.01, plain_s=0.01, now=clock.now)
     good.alive, poor.alive = False, True
-    table.proposer.lost(good)
+    table.proposer.news.lost(good)
     table.round(8)
     good.alive = True
     table.warm(incarnation=2)
@@ -893,12 +894,12 @@ def test_a_session_moves_to_a_drafter_that_is_known_to_be_better(clock: Clock) -
             key, wanted = poor.asked[-1]
             branch = Arrival(session=1, incarnation=2, key=key, ids=(3,) * wanted)
             clock.now += 0.010
-            table.proposer.arrived(branch)
+            table.proposer.news.arrived(branch)
         table.round(9, table.propose(10))  # never is any of it right
     assert (len(poor.opened), poor.closed, len(good.opened)) == (1, 1, 2)
     assert (poor.meter.sessions, good.meter.sessions) == (0, 1)
     good.alive = False
-    table.proposer.lost(good)
+    table.proposer.news.lost(good)
     for _ in range(5):
         table.round(9)
     assert len(poor.opened) == 1, "left for a while"

@@ -159,10 +159,10 @@ class _BadWire:
 def test_a_bad_wire(target: Runner, good: Runner, plain: list[list[int]]) -> None:
     pair = Pair.make(target, good, fault=_BadWire(3))
     assert pair.link is not None
-    proposer = pair.link.proposer
-    assert proposer is not None
+    news = pair.link.news
+    assert news is not None
     assert _crowded(pair) == plain
-    assert proposer.stale > 0, "forged and late branches are counted"
+    assert news.stale > 0, "forged and late branches are counted"
 
 
 def test_preempted_and_computed_again(

@@ -1,0 +1,119 @@
+"""What drafters say of the sessions they mirror: branches, warm mirrors, the end of one.
+
+A round's key is (base, path hash, outcome): a branch with another key is stale, counted and
+dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from verifier.methods.acquaintance import Acquaintance
+from verifier.methods.draft_length import DraftLength
+from verifier.methods.draft_link import Branch, DraftLink, RoundKey, Wave
+from verifier.methods.draft_session import DraftSession
+
+_MOST_AHEAD = 64
+"""Waves kept for outcomes of one round."""
+
+_REFUSED_S = 5.0
+"""How long a drafter that gave a session up is not asked to mirror it again."""
+
+
+class DraftNews:
+    """Gives what links say to the sessions it is about; on the engine's thread.
+
+    Args:
+        too_far: Whether a drafter's drafts would not pay though all of them were right.
+    """
+
+    def __init__(self, too_far: Callable[[Acquaintance], bool]) -> None:
+        self._too_far = too_far
+        self._sessions: dict[int, DraftSession] = {}
+        self._last_id = 0
+        self.stale = 0
+        """Waves dropped: another round's, or come too late; and branches that made no sense."""
+
+    def begin(self, length: DraftLength, drawn: bool) -> DraftSession:
+        """A session that drafters may say something of; see there."""
+        self._last_id += 1
+        session = DraftSession(self._last_id, length, drawn)
+        self._sessions[session.id] = session
+        return session
+
+    def end(self, session: DraftSession) -> None:
+        """What is said of it from now on comes too late."""
+        del self._sessions[session.id]
+
+    def arrived(self, wave: Wave) -> None:
+        """Takes branches: the one that is waited for, or some for outcomes yet to come."""
+        session, came = self._sessions.get(wave.session), (wave.base, wave.path_hash)
+        if session is None:  # gone while they were on the way, or never there
+            self.stale += wave.session > self._last_id
+        elif session.link is None or session.incarnation != wave.incarnation:
+            self.stale += 1
+        elif session.branch is None and (branch := self._find(wave, session.key)) is not None:
+            assert session.key is not None
+            seconds = max(_came_at(wave) - session.sent_at, 0.0)
+            session.known.clock.answered(len(branch), seconds, probe=session.probe)
+            if session.probe:
+                session.length.reconsider()
+                if self._too_far(session.known):
+                    session.length.stop_trial()
+            session.probe = False
+            session.link.meter.answered(len(branch), seconds)
+            session.take(branch.cut(session.wanted), session.key, time.monotonic())
+        elif session.flight == came and len(session.ahead) < _MOST_AHEAD:
+            session.ahead.append(wave)
+        elif session.late and (branch := self._find(wave, session.late.key)) is not None:
+            self.stale += 1
+            # Too late to use, it still tells how long the way is.
+            seconds = max(_came_at(wave) - session.late.at, 0.0)
+            session.known.clock.answered(len(branch), seconds)
+            session.late = None
+        elif session.past != came:  # else drafted ahead, for nothing
+            self.stale += 1
+
+    def foreseen(self, session: DraftSession, key: RoundKey) -> Branch | None:
+        """The branch that came ahead of an outcome, if one did; the latest, of several."""
+        for wave in reversed(session.ahead):
+            branch = self._find(wave, key)
+            if branch is not None:
+                return branch
+        return None
+
+    def warmed(self, session_id: int, incarnation: int) -> None:
+        """A mirror has computed its prompt: from now on drafts are asked for."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.incarnation == incarnation:
+            session.warm = True
+
+    def dropped(self, session_id: int, incarnation: int) -> None:
+        """The drafter gave a session up: go on with the next drafter, or plainly."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.incarnation == incarnation:
+            if session.link is not None:
+                session.refused[session.link] = time.monotonic() + _REFUSED_S
+            session.unlink()
+
+    def lost(self, link: DraftLink) -> None:
+        """A drafter is gone with all its mirrors; its sessions go on and look for another."""
+        for session in self._sessions.values():
+            if session.link is link:
+                session.unlink()
+
+    def _find(self, wave: Wave, key: RoundKey | None) -> Branch | None:
+        """A wave's branch for an outcome, if it has one that makes sense."""
+        if key is None or (wave.base, wave.path_hash) != (key.base, key.path_hash):
+            return None
+        try:
+            return wave.find(key.accepted, key.bonus)
+        except ValueError:
+            self.stale += 1
+            return None
+
+
+def _came_at(wave: Wave) -> float:
+    """When branches came: a pass that ran meanwhile is no part of their way."""
+    return time.monotonic() if wave.came_at is None else wave.came_at
