@@ -18,6 +18,8 @@ from paceline._types import Chunk, Result
 from paceline.errors import RpcError
 from paceline.v1 import inference_pb2 as pb
 
+_CANCELLED = grpc.StatusCode.CANCELLED
+
 
 class BaseGeneration:
     """A call and what it has answered so far.
@@ -61,8 +63,10 @@ class BaseGeneration:
 
     def _pause_s(self, error: RpcError) -> float:
         """Returns how long to wait before asking again; raises the error where it is the end."""
+        if self._ended.is_set():  # what failed before fails alike
+            raise self._cancelled() if error.code is _CANCELLED else error
         pause_s = self._resumption.pause_s(error, self._accumulator)
-        if pause_s is None or self._ended.is_set():
+        if pause_s is None:
             raise error
         return pause_s
 
@@ -75,7 +79,7 @@ class BaseGeneration:
 
     def _cancelled(self) -> RpcError:
         details = "the generation was cancelled by this client"
-        return from_status(grpc.StatusCode.CANCELLED, details, self._address)
+        return from_status(_CANCELLED, details, self._address)
 
     def _whole(self) -> Result:
         result = self._accumulator.result()

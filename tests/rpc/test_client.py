@@ -155,7 +155,7 @@ def test_cancel_reaches_the_server(client: paceline.Client, gateway: ScriptedGat
     next(chunks)
     generation.cancel()
     assert gateway.cancelled.wait(WAIT_S)
-    with pytest.raises(errors.CancelledError):
+    with pytest.raises(errors.CancelledError, match="by this client"):
         next(chunks)
 
 
@@ -170,7 +170,7 @@ def test_cancel_from_another_thread_wakes_the_reader(
 
     thread = threading.Thread(target=cancel)
     thread.start()
-    with pytest.raises(errors.CancelledError):
+    with pytest.raises(errors.CancelledError, match="by this client"):
         generation.result()
     thread.join()
 
