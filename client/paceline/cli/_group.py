@@ -62,6 +62,6 @@ def fail(message: str, code: int) -> int:
 
 
 def _usage_message(exc: Any) -> str:
-    message = str(exc.format_message()).rstrip(".")
+    message = str(exc.format_message()).rstrip(".").replace("Value error, ", "", 1)
     context = getattr(exc, "ctx", None)
     return f"{message}; see {context.command_path} --help" if context else message
