@@ -12,7 +12,7 @@ from gateway.fleet import Model
 from gateway.request import Ask, Prompt, Resume
 
 # Methods that propose drafts; several may be joined with "+".
-PROPOSERS = ("draft", "medusa", "lookahead", "eagle", "ngram")
+PROPOSERS = ("draft", "medusa", "lookahead", "ngram")
 METHODS = ("auto", "plain", *PROPOSERS)
 
 MAX_STOPS = 16
