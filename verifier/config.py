@@ -50,6 +50,9 @@ class EngineConfig:
         at_least(self, "engine.", block_tokens=2, max_len_tokens=0, max_batch_tokens=1)
         at_least(self, "engine.", max_running=1, max_waiting=0, draft_tokens=1, max_draft_tokens=1)
         at_least(self, "engine.", tree_nodes=1, draft_fanout=0)
+        if self.draft_tokens > self.max_draft_tokens:
+            most = f"at most engine.max_draft_tokens ({self.max_draft_tokens})"
+            raise ConfigError(f"engine.draft_tokens: must be {most}, got {self.draft_tokens}")
         for name in ("typical_threshold", "typical_alpha"):
             value = getattr(self, name)
             if not 0 < value <= 1:

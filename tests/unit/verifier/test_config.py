@@ -31,6 +31,12 @@ def test_typical_acceptance_has_bounds(given: dict[str, float], key: str) -> Non
         EngineConfig(**given)  # type: ignore[arg-type]
 
 
+def test_no_draft_is_longer_by_itself_than_a_request_may_ask_for() -> None:
+    assert EngineConfig(draft_tokens=16).draft_tokens == 16
+    with pytest.raises(ConfigError, match=r"draft_tokens: .*max_draft_tokens \(16\), got 17"):
+        EngineConfig(draft_tokens=17)
+
+
 @pytest.mark.parametrize("key", ["stream_interval_ms", "session_ttl_s"])
 def test_times_are_not_negative(key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}: must be at least 0"):
