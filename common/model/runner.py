@@ -87,6 +87,9 @@ class Runner:
         )
         context.pool = self.pool
         self.max_len = min(max_len or loaded.max_len, loaded.max_len, blocks * block_tokens)
+        if max_len is not None and max_len > loaded.max_len:
+            facts = {"asked": max_len, "model": loaded.max_len}
+            _log.warning("the model is made for shorter texts than were asked for", extra=facts)
         if blocks * block_tokens < loaded.max_len:
             facts = {"kv_bytes": kv_bytes, "tokens": blocks * block_tokens, "model": loaded.max_len}
             _log.warning("the cache holds less than the model's length", extra=facts)
