@@ -1,89 +1,30 @@
-"""`python -m drafter`: config, logs, model, engine, serve."""
+"""`python -m drafter`: configuration and logs, then `drafter.serving`."""
 
 from __future__ import annotations
 
-import logging
-import secrets
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from functools import partial
 
-import uvloop
-from paceline.v1 import drafter_pb2, worker_pb2
-
-from common.lanes.far import LanePort
-from common.model.runner import Runner
-from common.rpc import process, server, worker, worker_process
-from common.tls_config import loopback
-from drafter import metrics
+from common.rpc import process
 from drafter.config import DrafterConfig
-from drafter.engine import DraftEngine
-from drafter.rounding import load_drafter
-from drafter.service import DrafterService, status
-
-_log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a drafter until it is told to stop; returns the exit status."""
     return process.run(
         DrafterConfig,
-        run,
+        _serve,
         argv,
         prog="drafter",
         description="Drafts tokens for verifiers with a small model.",
     )
 
 
-def run(settings: DrafterConfig) -> None:
-    """Loads the model and serves it."""
-    if settings.lane_port is not None:
-        server.check_port(settings.host, settings.lane_port, "--lane-port")
-    elif not loopback(settings.host):
-        _log.info("verifiers of other machines are told by gRPC; --lane-port would be sooner")
-    runner = worker_process.load_runner(
-        settings,
-        partial(load_drafter, quantize=settings.quantize),
-        kv_bytes=settings.engine.kv_bytes,
-        block_tokens=settings.engine.block_tokens,
-    )
-    uvloop.run(serve(settings, runner))
+def _serve(settings: DrafterConfig) -> None:
+    # With torch, which takes seconds: help, and what is wrong with a flag, do not wait for it.
+    from drafter import serving
 
-
-async def serve(settings: DrafterConfig, runner: Runner) -> None:
-    """Serves until SIGTERM, SIGINT or `Worker.Drain`."""
-    description = worker.describe(
-        runner,
-        tier=worker_pb2.TIER_DRAFTER,
-        name=settings.name,
-        incarnation=secrets.randbits(63),
-        pool=settings.pool,
-    )
-    hello = drafter_pb2.Hello(
-        tokenizer_fingerprint=description.tokenizer_fingerprint,
-        vocab_size=description.vocab_size,
-    )
-    engine = DraftEngine(runner, settings.engine)
-    load = partial(status, engine)
-    async with AsyncExitStack() as stack:
-        port = None
-        if settings.lane_port is not None:
-            lanes = LanePort(settings.host, settings.lane_port, settings.tls)
-            port = await stack.enter_async_context(lanes)
-        drafting = DrafterService(
-            engine, hello, settings.max_streams, lanes=settings.lanes, lane_port=port
-        )
-        await worker_process.serve(
-            settings,
-            engine,
-            service="drafter",
-            description=description,
-            status=load,
-            metrics=metrics.source(description, load, engine),
-            register=drafting.register,
-            on_idle=drafting.end,
-        )
+    serving.run(settings)
 
 
 if __name__ == "__main__":

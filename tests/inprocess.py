@@ -15,7 +15,6 @@ from drafter.branch import Round
 from drafter.config import EngineConfig as DraftConfig
 from drafter.engine import DraftEngine
 from drafter.reply import Reply
-from verifier.__main__ import load_heads
 from verifier.config import EngineConfig
 from verifier.engine import Engine
 from verifier.methods.acquaintance import Acquaintances
@@ -23,6 +22,7 @@ from verifier.methods.draft_link import Arrival, RoundKey, Wish
 from verifier.methods.draft_news import DraftNews
 from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Event, Request
+from verifier.serving import load_heads
 
 ADDRESS = "in-process"
 

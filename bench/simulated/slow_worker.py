@@ -7,15 +7,15 @@ from collections.abc import Callable
 import torch
 import uvloop
 
-import drafter.__main__ as drafter_main
-import verifier.__main__ as verifier_main
 from bench.simulated.far_link import move_away
 from bench.simulated.slow_runner import SlowRunner
 from bench.simulated.spec import WorkerSpec
 from common import logs
 from common.rpc import server
 from common.telemetry.span import Traces
+from drafter import serving as drafter_serving
 from drafter.config import DrafterConfig
+from verifier import serving as verifier_serving
 from verifier.config import EngineConfig, VerifierConfig
 from verifier.cost import StepCost
 
@@ -41,7 +41,7 @@ def run(spec: WorkerSpec, on_ready: Callable[[int], None]) -> None:
     )
     if spec.tier == "drafter":
         config = DrafterConfig(model=spec.model, pool=spec.pool, port=0, grace_s=GRACE_S)
-        uvloop.run(drafter_main.serve(config, runner))
+        uvloop.run(drafter_serving.serve(config, runner))
         return
     move_away(spec.round_trip_s)
     settings = VerifierConfig(
@@ -54,4 +54,4 @@ def run(spec: WorkerSpec, on_ready: Callable[[int], None]) -> None:
     )
     # Rows cost nothing here, which need not be measured.
     cost = StepCost([(1, spec.step_s), (64, spec.step_s)])
-    uvloop.run(verifier_main.serve(settings, runner, None, cost, Traces()))
+    uvloop.run(verifier_serving.serve(settings, runner, None, cost, Traces()))

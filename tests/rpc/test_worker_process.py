@@ -83,6 +83,14 @@ def test_what_cannot_start_says_why_in_one_line(
     assert message in line
 
 
+@pytest.mark.parametrize("service", ["verifier", "drafter"])
+async def test_help_does_not_wait_for_torch(service: str) -> None:
+    code = f"import sys, {service}.__main__; print('torch' in sys.modules)"
+    process = await launch_python("-c", code)
+    out, _ = await process.communicate()
+    assert out.split() == [b"False"]
+
+
 @BOTH
 @pytest.mark.usefixtures("quiet")
 def test_a_port_in_use_is_found_before_the_model_is_loaded(
@@ -103,8 +111,12 @@ def free_port() -> int:
 
 
 async def launch(service: str, *argv: str) -> asyncio.subprocess.Process:
+    return await launch_python("-m", service, *argv)
+
+
+async def launch_python(*argv: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", service, *argv),
+        *(sys.executable, *argv),
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}"},
         stdout=asyncio.subprocess.PIPE,
