@@ -19,7 +19,7 @@ _TRY_AFTER, _TRY_AFTER_MOST = 8, 128
 
 _SOON, _LATER = 16, 4
 """And after its first trial at most so many; each further one that it loses multiplies them, as the
-first does that says what was guessed."""
+first does that says what was guessed, or that it loses clearly."""
 
 _BELIEVED = 64
 """Windows in which it is left out, untried, where something else says that it would lose. That it
@@ -27,6 +27,9 @@ would gain is believed as long as a verdict of one's own, at the least."""
 
 _DOUBTED = 3
 """And at most so many once the mode that goes on seems to be the worse."""
+
+_CLEARLY = 0.75
+"""A mode that does less than so much of what the other does has lost: hardly a window is so odd."""
 
 _SURE = 3
 """Windows that a mode on trial has to lead for."""
@@ -77,6 +80,19 @@ class Contest:
         """The mode to go on with where nothing is to be tried, as far as is known."""
         return self._guess if self.verdict is None else self.verdict
 
+    def hopeless(self, mode: bool, tokens: int, seconds: float) -> bool:
+        """Whether a window of a mode on trial need not go on: it does far less than the other.
+
+        Args:
+            mode: In which it is.
+            tokens: That have come in it.
+            seconds: That it has lasted.
+        """
+        other = self.rates.get(not mode)
+        if other is None or mode == self.verdict:
+            return False
+        return tokens < _CLEARLY * other * seconds
+
     def learn(self, mode: bool, rate: float, lead: float = 0.0) -> None:
         """Takes a window.
 
@@ -96,7 +112,8 @@ class Contest:
         better = self.rates[True] > _WORTH * self.rates[False]
         if self.verdict is None:
             self.verdict = better
-            if better == self._guess:
+            worse, best = sorted(self.rates.values())
+            if better == self._guess or 0 < worse < _CLEARLY * best:
                 self._patience *= _LATER
             self._rest()
         elif goes_on:

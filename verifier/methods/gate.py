@@ -28,6 +28,9 @@ together have ended, and the prompts of the next ones are computed."""
 _LONG_WINDOW_S, _LEAST_TOKENS = 1.5, 64
 """And later where less has: a few steps of a large model tell little."""
 
+_SHORTEST_WINDOW_S, _SOME_TOKENS = 0.1, 128
+"""And at once where so much is far less than in the other mode: that is what trials cost."""
+
 _JOINING_S = 1.0
 """Drafts are not waited for any longer before the window begins."""
 
@@ -120,9 +123,12 @@ class Gate:
 
     def _over(self, seconds: float) -> bool:
         """Whether a window that has lasted so long tells enough."""
-        if self._tokens >= _ENOUGH_TOKENS:
+        tokens, contest = self._tokens, self._levels[self._level]
+        if tokens >= _SOME_TOKENS and contest.hopeless(self._mode, tokens, seconds):
+            return seconds >= _SHORTEST_WINDOW_S
+        if tokens >= _ENOUGH_TOKENS:
             return seconds >= _SHORT_WINDOW_S
-        return seconds >= (_WINDOW_S if self._tokens >= _LEAST_TOKENS else _LONG_WINDOW_S)
+        return seconds >= (_WINDOW_S if tokens >= _LEAST_TOKENS else _LONG_WINDOW_S)
 
     def _start(self, level: int, now: float, *, settling: bool = False) -> None:
         before = self._mode and level == self._level

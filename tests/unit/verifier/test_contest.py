@@ -96,6 +96,28 @@ def test_the_way_to_a_trial_counts_though_the_trial_goes_on() -> None:
     assert rests[0] < rests[1]
 
 
+@pytest.mark.parametrize(("rate", "rest"), [(0.9, 16), (0.6, 64)])
+def test_a_clear_loss_is_believed_for_longer(rate: float, rest: int) -> None:
+    contest = Contest(first=False)
+    contest.learn(False, 1.0)
+    contest.learn(True, rate, 0.5)
+    modes = [contest.next_mode()]
+    while not modes[-1]:
+        contest.learn(False, 1.0)
+        modes.append(contest.next_mode())
+    assert len(modes) - 1 == rest
+
+
+def test_only_a_trial_that_does_far_less_than_the_other_mode_is_hopeless() -> None:
+    contest = Contest(first=False)
+    assert not contest.hopeless(True, 1, 1.0), "nothing is known of the other"
+    contest.learn(False, 100.0)
+    assert not contest.hopeless(True, 80, 1.0)
+    assert contest.hopeless(True, 70, 1.0)
+    contest.learn(True, 50.0)
+    assert not contest.hopeless(False, 1, 1.0), "it is no trial"
+
+
 def test_one_lucky_window_changes_nothing() -> None:
     contest = Contest(first=False)
     run(contest, 2, lambda window: 0.5, 1, 0.0)

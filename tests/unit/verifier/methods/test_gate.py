@@ -106,6 +106,21 @@ def test_a_window_is_as_long_as_it_takes_to_tell(
     assert statistics.median(lengths) == pytest.approx(window_s, rel=0.1), "to the end of a step"
 
 
+@pytest.mark.parametrize(("with_drafts", "window_s"), [(15, 0.2), (8, 0.1)])
+def test_a_hopeless_trial_is_a_short_one(with_drafts: int, window_s: float) -> None:
+    gate, lengths = Alone(first=False), []
+    since, drafted = 0.0, False
+    for step in range(6000):
+        on = gate.drafting(8, step * STEP_S)
+        if gate._since != since:
+            if drafted and gate._since - since > 2 * STEP_S:  # else drafts have only just come
+                lengths.append(gate._since - since)
+            since, drafted = gate._since, on
+        _round(gate, 8, with_drafts if on else 16, drafts=on)
+    assert len(lengths) > 1
+    assert lengths == pytest.approx([window_s] * len(lengths), abs=2 * STEP_S)
+
+
 def test_a_window_with_drafts_begins_with_them() -> None:
     """Drafters take a second to join, and texts hardly get on meanwhile."""
     gate = Alone(first=True)
