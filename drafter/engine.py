@@ -19,8 +19,7 @@ from drafter.item import Item
 from drafter.mirror import Mirror
 from drafter.mirrors import Mirrors
 from drafter.passes import Passes
-from drafter.replies import Replies
-from drafter.reply import Key
+from drafter.reply import Key, Replies
 from drafter.sessions import Sessions
 from drafter.totals import Totals
 

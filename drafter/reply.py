@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from common.model.tree import Drawn
 from drafter.branch import Round
+from drafter.mirror import Mirror
+from drafter.totals import Totals
 
 
 class Reply(NamedTuple):
@@ -33,3 +35,51 @@ Outbox = Callable[[list[Reply]], None]
 
 Key = tuple[Outbox, int]
 """Names a session: whose it is, and that verifier's number for it."""
+
+
+class Replies:
+    """Replies until they are sent; on the engine's thread.
+
+    Args:
+        totals: Where to count.
+    """
+
+    def __init__(self, totals: Totals) -> None:
+        self._totals = totals
+        self._unsent: dict[Outbox, list[Reply]] = {}
+
+    def branches(self, key: Key, mirror: Mirror) -> None:
+        """Hands over the branches of a mirror that are finished."""
+        for branch in mirror.finished():
+            self._totals.branches += 1
+            reply = Reply(
+                session=mirror.session,
+                incarnation=mirror.incarnation,
+                round=branch.outcome,
+                ids=branch.ids,
+                drawn=branch.drawn,
+            )
+            self._add(key, reply)
+
+    def warm(self, key: Key, mirror: Mirror) -> None:
+        """Says that a mirror has computed all of its text."""
+        reply = Reply(mirror.session, mirror.incarnation, warm=mirror.text.length)
+        self._add(key, reply)
+
+    def dropped(self, key: Key, incarnation: int, reason: str) -> None:
+        """Says that there is no mirror, or none any more."""
+        self._totals.dropped += 1
+        self._add(key, Reply(key[1], incarnation, dropped=reason))
+
+    def forget(self, outbox: Outbox) -> None:
+        """Says nothing more to a verifier that went away."""
+        self._unsent.pop(outbox, None)
+
+    def send(self) -> None:
+        """Sends each verifier its own."""
+        for outbox, replies in self._unsent.items():
+            outbox(replies)
+        self._unsent = {}
+
+    def _add(self, key: Key, reply: Reply) -> None:
+        self._unsent.setdefault(key[0], []).append(reply)

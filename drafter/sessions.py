@@ -15,8 +15,7 @@ from drafter.config import EngineConfig
 from drafter.mirror import Mirror
 from drafter.mirrors import Mirrors
 from drafter.outlook import Chances, ChoiceKind
-from drafter.replies import Replies
-from drafter.reply import Outbox
+from drafter.reply import Outbox, Replies
 from drafter.text import Extent, Text
 from drafter.totals import Totals
 

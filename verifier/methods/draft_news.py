@@ -36,7 +36,7 @@ class DraftNews:
         """Waves dropped: another round's, or come too late; and branches that made no sense."""
 
     def begin(self, length: DraftLength, drawn: bool) -> DraftSession:
-        """A session that drafters may say something of; see there."""
+        """A session of which drafters have news from now on; see `DraftSession`."""
         self._last_id += 1
         session = DraftSession(self._last_id, length, drawn)
         self._sessions[session.id] = session
