@@ -60,7 +60,10 @@ def status(
 
 @fleet.command(epilog="Example: paceline fleet pairs --json")
 def pairs(address: Address = None, as_json: Json = False) -> None:
-    """Show every verifier with every drafter: fit, acceptance, times, gain, offered or not."""
+    """Show every verifier with every drafter: fit, acceptance, times, gain, offered or not.
+
+    Acceptance, times and gain are of recent rounds: the last few dozen.
+    """
     from fleet import tables
     from fleet.gateway_client import FleetClient
 
