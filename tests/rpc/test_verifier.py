@@ -24,6 +24,7 @@ from tests.inprocess import Pair
 from tests.rpc.services import (
     DRAFT_TOKENS,
     Brake,
+    RunningDrafter,
     RunningVerifier,
     ScriptedDrafter,
     Text,
@@ -89,6 +90,11 @@ async def paired(verifier: RunningVerifier, prompt: Sequence[int], *drafters: st
             await asyncio.sleep(0.02)
 
 
+def all_warm(drafter: RunningDrafter) -> bool:
+    """Whether a drafter has caught up with all that it mirrors."""
+    return all(mirror.warm for _, mirror in drafter.engine._mirrors.items())
+
+
 def check_counts(text: Text, prompt: Sequence[int]) -> None:
     """What a text's usage and statistics must have in common."""
     assert text.complete is not None
@@ -123,9 +129,17 @@ async def test_ids_over_the_wire_are_those_of_the_engine(
     async with verifying(target, config) as verifier, drafting(twin) as drafter:
         await paired(verifier, prompts[0], drafter.address)
         alone = await asyncio.gather(*(verifier.generate(ask(p, TOKENS)) for p in prompts))
-        helped = await asyncio.gather(
-            *(verifier.generate(ask(p, TOKENS, drafter.address)) for p in prompts)
-        )
+        with braked(target) as brake:
+            texts = [
+                asyncio.ensure_future(verifier.generate(ask(p, TOKENS, drafter.address)))
+                for p in prompts
+            ]
+            while drafter.engine.live < len(prompts):
+                brake.let(1)
+                await asyncio.sleep(0.02)
+            await until(lambda: all_warm(drafter))  # however slow the machine
+            brake.open()
+            helped = await asyncio.gather(*texts)
         await verifier.empty()
         await drafter.empty()
         assert fanout or not verifier.proposer.news.stale, "what was waited for is what came"
