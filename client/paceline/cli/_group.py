@@ -62,7 +62,7 @@ def fail(message: str, code: int) -> int:
 
 
 def _usage_message(exc: Any) -> str:
-    # Some versions of typer say of a choice that was wrong whose words theirs are.
+    # Some versions of typer begin with the name of the exception behind a wrong choice.
     message = str(exc.format_message()).rstrip(".").replace("Value error, ", "", 1)
     context = getattr(exc, "ctx", None)
     return f"{message}; see {context.command_path} --help" if context else message
