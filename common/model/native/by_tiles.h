@@ -23,6 +23,8 @@ _Static_assert(SLICE == VECTORS, "tiles, and squeezed weights, have whole blocks
 #define TILE_LINE 64   /* bytes of a row of a tile */
 #define TILE_BYTES (TILE_ROWS * TILE_LINE)
 #define MEANWHILE 2048 /* bytes of weights to fetch while sums are stored */
+#define TILES_AHEAD 6144 /* bytes by which they are fetched before they are multiplied: farther ones
+                            are gone from a first cache that another program shares */
 #define FEW_ROWS 3     /* that are faster by vectors, though with the same sums */
 
 #define ASK_PERMISSION 0x1023 /* of arch_prctl */
@@ -76,7 +78,7 @@ AMX static void shape_tiles(long rows, long last)
 
 #define ADD_PRODUCT(sums, inputs, weights) \
     for (long at = 0; at < TILE_BYTES; at += TILE_LINE) \
-        _mm_prefetch(packed + AHEAD + sums * TILE_BYTES + at, _MM_HINT_T0); \
+        _mm_prefetch(packed + TILES_AHEAD + sums * TILE_BYTES + at, _MM_HINT_T0); \
     _tile_loadd(weights, packed + sums * TILE_LINE, GROUP_LINE); \
     if (narrow) \
         _tile_dpbusd(sums, inputs, weights); \
@@ -107,7 +109,7 @@ sum_tiles(int narrow, const char *packed, long groups, const char *x, long step,
         ADD_PRODUCTS(LAST_INPUTS, LAST_WEIGHTS)
     }
     for (long at = 0; at < MEANWHILE; at += TILE_LINE)
-        _mm_prefetch(packed + AHEAD + at, _MM_HINT_T0);
+        _mm_prefetch(packed + TILES_AHEAD + at, _MM_HINT_T0);
     STORE_SUMS
 }
 
@@ -144,10 +146,8 @@ INLINE void few(int count, const Product *product, long block, const Rows *rows,
                 even[i][v] = odd[i][v] = _mm512_setzero_ps();
             }
     }
-    for (int i = 0; i < count; i++)
-        for (int v = 0; v < VECTORS; v++)
-            put(0, _mm512_castps_si512(acc[i][v]), product, block * BLOCK + v * LANES, rows, i, y,
-                y_step, adds);
+    put_rows(0, count, VECTORS, (const __m512i(*)[VECTORS])acc, product, block * BLOCK, rows, 0, y,
+             y_step, adds);
 }
 
 static void multiply_few(const Product *product, long count, const Rows *rows, float *y,
@@ -193,10 +193,8 @@ AMX static void multiply_by_tiles(int narrow, const Product *product, long count
                 sum_tiles(1, packed, groups, x, rows->step, sums);
             else
                 sum_tiles(0, packed, groups, x, rows->step, sums);
-            for (int i = 0; i < high; i++)
-                for (int v = 0; v < VECTORS; v++)
-                    put(narrow, sums[i][v], product, block * BLOCK + v * LANES, rows, row + i, y,
-                        y_step, adds);
+            put_rows(narrow, high, VECTORS, sums, product, block * BLOCK, rows, row, y, y_step,
+                     adds);
         }
     }
     _tile_release(); /* or every switch to another thread would save them */

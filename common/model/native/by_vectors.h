@@ -116,11 +116,7 @@ INLINE void some(int narrow, int count, int vectors, int from, const Product *pr
                           side, acc);
             }
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < count; i++)
-#pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++)
-            put(narrow, acc[i][v], product, first + v * LANES, rows, row + i, y, y_step, adds);
+    put_rows(narrow, count, vectors, acc, product, first, rows, row, y, y_step, adds);
 }
 
 /* The same for as many vectors of a block as are computed at once, from one of them on: an int, for

@@ -43,22 +43,54 @@ INLINE long row_tiles(long count)
     return (count + MOST_ROWS - 1) / MOST_ROWS;
 }
 
-/* Makes outputs from a vector of sums, and stores or adds them. */
-INLINE void put(int narrow, Ints sums, const Product *product, long at, const Rows *rows,
-                long row, float *y, long y_step, int adds)
+/* What a vector of sums needs to become outputs, whichever row they are of. */
+typedef struct {
+    Lanes mask;
+    Ints sums;           /* of 8-bit weights */
+    Floats scales, bias; /* the former of 8-bit weights, 0 without the latter */
+    int biased;
+} Outputs;
+
+INLINE Outputs outputs_from(int narrow, const Product *product, long at)
 {
-    float *to = y + row * y_step + at;
-    Lanes mask = first_lanes(product->out - at);
-    Floats sum = as_floats(sums);
+    Outputs found = {.mask = first_lanes(product->out - at), .biased = product->bias != NULL};
     if (narrow) {
-        sum = reduced(sums, ZERO, load_ints(mask, product->sums + at));
-        sum = sum * load(mask, product->scales + at) * every(rows->scales[row]);
+        found.sums = load_ints(found.mask, product->sums + at);
+        found.scales = load(found.mask, product->scales + at);
     }
-    if (product->bias)
-        sum = sum + load(mask, product->bias + at);
+    if (found.biased)
+        found.bias = load(found.mask, product->bias + at);
+    return found;
+}
+
+/* Makes outputs of a row from a vector of its sums, and stores or adds them; scale: of the row,
+   where it is of 8 bits. */
+INLINE void put(int narrow, Ints sums, const Outputs *by, float scale, float *to, int adds)
+{
+    Floats sum = as_floats(sums);
+    if (narrow)
+        sum = reduced(sums, ZERO, by->sums) * by->scales * every(scale);
+    if (by->biased)
+        sum = sum + by->bias;
     if (adds)
-        sum = sum + load(mask, to);
-    store(to, mask, sum);
+        sum = sum + load(by->mask, to);
+    store(to, by->mask, sum);
+}
+
+/* The same of `count` rows, and of the first `vectors` from an output on. */
+INLINE void put_rows(int narrow, long count, int vectors, const Ints (*sums)[VECTORS],
+                     const Product *product, long at, const Rows *rows, long row, float *y,
+                     long y_step, int adds)
+{
+    const float *scales = rows->scales;
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) {
+        const Outputs by = outputs_from(narrow, product, at + v * LANES);
+#pragma GCC unroll 8
+        for (long i = 0; i < count; i++)
+            put(narrow, sums[i][v], &by, narrow ? scales[row + i] : 1.0f,
+                y + (row + i) * y_step + at + v * LANES, adds);
+    }
 }
 
 /* Bytes of a row of 8-bit numbers. */

@@ -154,9 +154,7 @@ AMX static void multiply_squeezed(const Product *product, long count, const Rows
         } else {
             sweep_one(&sweep, sums);
         }
-        for (long i = 0; i < count; i++)
-            for (int v = 0; v < VECTORS; v++)
-                put(0, sums[i][v], product, block * BLOCK + v * LANES, rows, i, y, y_step, adds);
+        put_rows(0, count, VECTORS, sums, product, block * BLOCK, rows, 0, y, y_step, adds);
     }
     _tile_release(); /* or every switch to another thread would save them */
 }
