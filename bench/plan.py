@@ -41,7 +41,7 @@ class Plan:
     """One prompt at a time."""
 
     concurrent: list[tuple[str, int, Variant]] = field(default_factory=list)
-    """Several at once: method or peer, how many, and the variant."""
+    """Several at once: method or peer, how many, and the variant; by how many."""
 
     left_out: list[str] = field(default_factory=list)
     """A line for each that was asked for and cannot be run."""
@@ -88,6 +88,8 @@ def plan(
             for method in together
             for count in settings.concurrency
         ]
+    # Beside each other stand those that are compared: of one load, within seconds.
+    made.concurrent.sort(key=lambda one: one[1])
     return made
 
 
