@@ -23,6 +23,7 @@ from common.errors import StartupError
 from common.inbox import Note
 from common.lanes import far
 from common.lanes.lane import Lane
+from common.rpc import convert
 from common.tls_config import TlsConfig
 
 SHORT, LONG = 1, 8
@@ -121,10 +122,7 @@ class _Session:
         about = worker_pb2_grpc.WorkerStub(self._channel).Describe(
             worker_pb2.DescribeRequest(), timeout=WAIT_S
         )
-        hello = drafter_pb2.Hello(
-            tokenizer_fingerprint=about.tokenizer_fingerprint, vocab_size=about.vocab_size
-        )
-        self._requests.put(drafter_pb2.DraftRequest(hello=hello))
+        self._requests.put(drafter_pb2.DraftRequest(hello=convert.hello(about)))
         offer = dict(self._call.initial_metadata()).get(far.OFFER)
         if offer is not None:
             connection = far.connect(str(offer), self._address, TlsConfig())

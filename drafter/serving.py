@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 import uvloop
-from paceline.v1 import drafter_pb2, worker_pb2
+from paceline.v1 import worker_pb2
 
 from common.lanes.far import LanePort
 from common.model.runner import Runner
-from common.rpc import server, worker, worker_process
+from common.rpc import convert, server, worker, worker_process
 from common.tls_config import loopback
 from drafter import metrics
 from drafter.config import DrafterConfig
@@ -47,10 +47,6 @@ async def serve(settings: DrafterConfig, runner: Runner) -> None:
         incarnation=secrets.randbits(63),
         pool=settings.pool,
     )
-    hello = drafter_pb2.Hello(
-        tokenizer_fingerprint=description.tokenizer_fingerprint,
-        vocab_size=description.vocab_size,
-    )
     engine = DraftEngine(runner, settings.engine)
     load = partial(status, engine)
     async with AsyncExitStack() as stack:
@@ -59,7 +55,11 @@ async def serve(settings: DrafterConfig, runner: Runner) -> None:
             lanes = LanePort(settings.host, settings.lane_port, settings.tls)
             port = await stack.enter_async_context(lanes)
         drafting = DrafterService(
-            engine, hello, settings.max_streams, lanes=settings.lanes, lane_port=port
+            engine,
+            convert.hello(description),
+            settings.max_streams,
+            lanes=settings.lanes,
+            lane_port=port,
         )
         await worker_process.serve(
             settings,

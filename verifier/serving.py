@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import uvloop
-from paceline.v1 import drafter_pb2, worker_pb2
+from paceline.v1 import worker_pb2
 
 from common.model.loader import load
 from common.model.medusa import MedusaHeads, head_dtype
 from common.model.runner import Runner
-from common.rpc import worker, worker_process
+from common.rpc import convert, worker, worker_process
 from common.store.pools import open_pools
 from common.telemetry.span import Traces
 from common.telemetry.traces import open_traces
@@ -72,11 +72,7 @@ async def serve(
         incarnation=secrets.randbits(63),
         pool=settings.pool,
     )
-    hello = drafter_pb2.Hello(
-        tokenizer_fingerprint=description.tokenizer_fingerprint,
-        vocab_size=description.vocab_size,
-    )
-    links = DrafterLinks(hello, asyncio.get_running_loop(), tls=settings.tls)
+    links = DrafterLinks(convert.hello(description), asyncio.get_running_loop(), tls=settings.tls)
     model = f"{description.model}:{description.tokenizer_fingerprint}"
     pools = open_pools(settings.store_url, model, settings.pools)
     engine = Engine(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.v1 import types_pb2
+from paceline.v1 import drafter_pb2, types_pb2, worker_pb2
 
 from common.errors import InvalidArgument
 from common.lookahead_sizes import LookaheadSizes
@@ -66,3 +66,10 @@ def acceptance_from_proto(value: types_pb2.Acceptance) -> str:
 def acceptance_to_proto(name: str) -> types_pb2.Acceptance:
     """Returns the enum value of a rule's name."""
     return _ACCEPTANCE_VALUES[name]
+
+
+def hello(worker: worker_pb2.DescribeResponse) -> drafter_pb2.Hello:
+    """What the other end of a draft stream is told of a worker's model."""
+    return drafter_pb2.Hello(
+        tokenizer_fingerprint=worker.tokenizer_fingerprint, vocab_size=worker.vocab_size
+    )
