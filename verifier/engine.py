@@ -108,6 +108,7 @@ class Engine:
         self._lives = Lives(
             self._intake, choice, self.methods, self._scheduler, runner, self.totals
         )
+        self._asked_at = 0.0  # when texts were last asked whether they are ready
         self._ran = False  # the last step had a batch
         self._heard = False  # there were notes when they were taken last
         self._meter, self._gauges = StepMeter(), Gauges(config)
@@ -205,7 +206,7 @@ class Engine:
     def step(self) -> bool:
         """Runs one batch; False where nothing was ready."""
         self._take_notes(feeds=not self._ran)  # else they were read at the end of the last pass
-        now = time.monotonic()
+        now = self._asked_at = time.monotonic()
         batch = self._scheduler.schedule(now)
         self._ran = bool(batch)
         if not batch:
@@ -237,7 +238,7 @@ class Engine:
 
     def wait(self, most_s: float = 0.5) -> None:
         """Sleeps until there is a note, or until a draft is no longer waited for."""
-        deadline = self.methods.deadline()
+        deadline = self.methods.deadline(self._asked_at)
         if deadline is not None:
             most_s = min(most_s, deadline - time.monotonic())
         self._inbox.wait(most_s)
@@ -253,14 +254,14 @@ class Engine:
         Returns:
             How many; 0 where nothing was run.
         """
-        of = self.methods.of
-        everybody = len(batch) == len(self._scheduler.running)
-        count = self._rolling.passes(batch, lambda each: of(each).rests(each)) if everybody else 1
-        if count < 2:
+        if len(batch) < len(self._scheduler.running):
             return 0
+        of, enough = self.methods.of, partial(self._disturbed, batch)
         passes, self._heard = 0, False
-        enough = partial(self._disturbed, batch)
         try:
+            count = self._rolling.passes(batch, lambda each: of(each).rests(each))
+            if count < 2:
+                return 0
             for found in self._rolling.run(batch, count, self._inbox.fileno(), enough):
                 self._take_notes()
                 charged = int(not passes)  # of the first as they were scheduled

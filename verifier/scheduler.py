@@ -67,7 +67,7 @@ class Scheduler:
         decoding = [
             sequence
             for sequence in self.running
-            if sequence.pending == 1 and self._proposer(sequence).ready(sequence, now)
+            if sequence.pending == 1 and self._ready(sequence, now)
         ]
         prefilling = [sequence for sequence in self.running if sequence.pending > 1]
         prefilling.sort(key=self.waiting.rows)
@@ -101,12 +101,19 @@ class Scheduler:
                 self.waiting.charge(sequence, work.batch_rows)
         return batch
 
+    def _ready(self, sequence: Sequence, now: float) -> bool:
+        try:
+            return self._proposer(sequence).ready(sequence, now)
+        except Exception:  # a draft is never worth the thread that owns the model
+            _log.exception("a proposer failed", extra={"method": sequence.method})
+            return True
+
     def _propose(self, sequence: Sequence, budget: int) -> TokenTree:
         tree = TokenTree(sequence.ids[-1])
         tree.owner = sequence.method
         try:
             self._proposer(sequence).propose(sequence, tree, max(budget, 0))
-        except Exception:  # a draft is never worth the thread that owns the model
+        except Exception:  # as above
             _log.exception("a proposer failed", extra={"method": sequence.method})
             return TokenTree(sequence.ids[-1])
         return tree

@@ -135,7 +135,7 @@ class Methods:
         for proposer in self._remote:
             proposer.flush()
 
-    def deadline(self) -> float | None:
-        """When the first sequence that now waits for a draft no longer does; None: none waits."""
-        deadlines = [proposer.deadline() for proposer in self._waiting]
+    def deadline(self, since: float) -> float | None:
+        """When the first sequence that waited for a draft then no longer does; see `Waiting`."""
+        deadlines = [proposer.deadline(since) for proposer in self._waiting]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)

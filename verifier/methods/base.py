@@ -82,7 +82,7 @@ class Proposer(Protocol):
         """
 
     def close(self, sequence: Sequence) -> None:
-        """A sequence leaves."""
+        """A sequence leaves; one that did not get in, because `open` failed, does so, too."""
 
 
 @runtime_checkable
@@ -107,10 +107,14 @@ class Remote(Protocol):
 class Waiting(Protocol):
     """A proposer that is not always ready."""
 
-    def deadline(self) -> float | None:
-        """When the first sequence that now waits no longer does, in seconds of the monotonic clock.
+    def deadline(self, since: float) -> float | None:
+        """When the first of the sequences that waited then no longer does; None where none did.
 
-        None where none waits.
+        One whose wait was over then was ready; it may wait for something else, as for room.
+
+        Args:
+            since: When they were last asked whether they are ready, in seconds of the monotonic
+                clock, as is what is returned.
         """
 
 

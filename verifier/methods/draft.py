@@ -172,7 +172,8 @@ class DraftProposer:
             if enough and not wanted and not self._pairing.pays(session.known):
                 self._pairing.part(session)
                 return
-        branch = (branch or Branch()).cut(sequence.room - 1 if wanted else 0)
+        most = min(sequence.room - 1, sequence.request.draft_tokens or self.draft_tokens)
+        branch = (branch or Branch()).cut(most if wanted else 0)
         key = session.tell(session.link, key, ids, wish, verifying=len(branch))
         if not session.untold:
             self._pairing.touched.add(session.link)
@@ -188,9 +189,10 @@ class DraftProposer:
 
     def close(self, sequence: Sequence) -> None:
         """Ends the mirror."""
-        session = self._sessions.pop(sequence)
-        self.news.end(session)
-        self._pairing.part(session)
+        session = self._sessions.pop(sequence, None)
+        if session is not None:
+            self.news.end(session)
+            self._pairing.part(session)
         self._scouts.over(sequence)
 
     def flush(self) -> None:
@@ -199,11 +201,11 @@ class DraftProposer:
             link.flush()
         self._pairing.touched.clear()
 
-    def deadline(self) -> float | None:
+    def deadline(self, since: float) -> float | None:
         """See `Waiting`."""
         sessions = self._sessions.values()
         waiting = [s.deadline for s in sessions if s.key is not None and s.branch is None]
-        return min(waiting, default=None)
+        return min((deadline for deadline in waiting if deadline > since), default=None)
 
     def waited(self, sequence: Sequence) -> tuple[float, float]:
         """See `Remote`."""

@@ -76,7 +76,7 @@ class GatedProposer:
     def close(self, sequence: Sequence) -> None:
         """Closes it with the other."""
         self._inner.close(sequence)
-        del self._solos[sequence]
+        self._solos.pop(sequence, None)
         self._asked.discard(sequence)
 
     def _drafting(self, sequence: Sequence) -> bool:

@@ -16,7 +16,9 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
+from common.inbox import attempt
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.arms import Arm, Arms, Standing
@@ -142,17 +144,18 @@ class HybridProposer:
 
     def close(self, sequence: Sequence) -> None:
         """Closes it with every member; a text cancelled in a rest does not teach its end."""
-        del self._sessions[sequence]
+        self._sessions.pop(sequence, None)
         for member in self.members.values():
-            member.close(sequence)
+            attempt(partial(member.close, sequence))
 
-    def deadline(self) -> float | None:
+    def deadline(self, since: float) -> float | None:
         """See `Waiting`: when waiting for a member no longer pays."""
-        now = self.clock()
         waiting = (
             session.until
             for sequence, session in self._sessions.items()
-            if session.ended is None and session.until > now and self._late(sequence, session, now)
+            if session.ended is None
+            and session.until > since
+            and self._late(sequence, session, since)
         )
         return min(waiting, default=None)
 

@@ -193,7 +193,7 @@ class LookaheadProposer:
 
     def close(self, sequence: Sequence) -> None:
         """Forgets the sequence; what it shared stays."""
-        del self._states[sequence]
+        self._states.pop(sequence, None)
 
     def _choose(self, asked: LookaheadSizes, most_rows: int) -> sizes.Sizes:
         return sizes.choose(

@@ -134,7 +134,7 @@ class MedusaProposer:
 
     def close(self, sequence: Sequence) -> None:
         """Forgets it."""
-        del self._sessions[sequence]
+        self._sessions.pop(sequence, None)
 
     def _guess(self) -> None:
         """Runs the heads for every sequence that ended a round."""

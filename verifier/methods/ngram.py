@@ -88,7 +88,7 @@ class NgramProposer:
 
     def close(self, sequence: Sequence) -> None:
         """Forgets the text."""
-        del self._states[sequence]
+        self._states.pop(sequence, None)
 
     def _look(self, state: _State, sequence: Sequence) -> Forecast | None:
         """The forecast for the next round; none where there is no look."""

@@ -285,6 +285,22 @@ def test_a_branch_that_went_ahead_of_the_first_id_is_taken(clock: Clock) -> None
     assert table.proposer.news.stale == 0
 
 
+@pytest.mark.parametrize(("draft_tokens", "most"), [(0, 8), (3, 3)])
+def test_a_branch_that_went_ahead_is_no_longer_than_was_asked_for(
+    draft_tokens: int, most: int, clock: Clock
+) -> None:
+    """Whatever a drafter sends; it hears how much of it is checked."""
+    link = Link()
+    table = Table(link, draft_tokens=draft_tokens)
+    table.warm()
+    key = RoundKey(base=3, path_hash=fence.extend(fence.EMPTY, (5, 6, 7)), accepted=0, bonus=9)
+    ahead = Arrival(session=1, incarnation=1, key=key, ids=tuple(range(100)))
+    table.proposer.news.arrived(ahead)
+    table.round(9)
+    assert link.verifying == [most]
+    assert table.propose(250).ids == [9, *range(most)]
+
+
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_a_draft_ends_where_it_costs_more_than_it_brings_unless_a_length_was_asked_for(
     draft_tokens: int, clock: Clock

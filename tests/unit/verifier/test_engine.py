@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from verifier.choice import MethodChoice
 from verifier.committer import Committer
 from verifier.config import EngineConfig
 from verifier.engine import Engine
+from verifier.methods.ngram import NgramProposer
 from verifier.methods.plain import PlainProposer
 from verifier.sequence import FinishReason, Source
 
@@ -185,6 +187,68 @@ def test_a_text_that_cannot_begin_is_told_so(
     pair.run()
     assert isinstance(doomed.events[-1].error, PacelineError)
     assert (pair.engine.live, pair.engine.totals.sequences) == (0, 0)
+
+
+@pytest.mark.parametrize("method", ["draft+ngram", "lookahead+ngram"])
+def test_a_hybrid_of_which_one_fails_to_begin_leaves_nothing(
+    method: str, roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair.make(roomy, twin)
+    with monkeypatch.context() as patch:
+        patch.setattr(NgramProposer, "open", _broken)
+        doomed = pair.submit(_prompt(10), 5, method=method)
+        pair.run()
+    assert isinstance(doomed.events[-1].error, PacelineError)
+    assert pair.link is not None
+    assert pair.link.meter.sessions == 0
+    assert pair.link.drafter.live == 0
+    assert len(pair.generate(_prompt(10), 5, method=method)) == 5
+
+
+@pytest.mark.parametrize("what", ["ready", "observe", "rests", "propose"])
+def test_a_method_that_fails_costs_no_other_text(
+    what: str, roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is asked, beside others in a hybrid and alone."""
+    plain = Pair.make(roomy)
+    expected = [plain.generate(_prompt(10, seed=seed), 20) for seed in range(3)]
+    pair = Pair.make(roomy, twin, interval_s=10.0)
+    monkeypatch.setattr(NgramProposer, what, _broken)
+    methods = ("draft+ngram", "ngram", "plain")
+    heard = [
+        pair.submit(_prompt(10, seed=seed), 20, method=method)
+        for seed, method in enumerate(methods)
+    ]
+    pair.run()
+    assert heard[2].ids == expected[2]
+    for one, ids in zip(heard, expected, strict=True):
+        assert one.ids == ids or isinstance(one.events[-1].error, PacelineError)
+    assert pair.engine.totals.sequences == 0
+
+
+def test_a_text_that_gave_its_cache_back_keeps_nobody_awake(
+    roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for room, however long ago its draft was due."""
+    pair = Pair.make(roomy, twin, fault=lambda reply: [reply] if reply.round is None else [])
+    engine, methods = pair.engine, pair.engine.methods
+    pair.submit(_prompt(10), 50, draft_tokens=4)
+    while not (waiting := [each for each in methods.draft._sessions.values() if each.key]):
+        engine.step()
+    now = time.monotonic()
+    waiting[0].deadline = now + 0.01
+    assert methods.deadline(now) == waiting[0].deadline
+    assert methods.deadline(now + 0.02) is None, "it was ready, had there been room"
+    scheduler = engine._scheduler
+    scheduler._preempt(scheduler.running[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler, "_admit", lambda: None)
+        waiting[0].deadline = 0.0
+        assert not engine.step()
+        began = time.monotonic()
+        engine.wait(0.05)
+        assert time.monotonic() - began >= 0.04
+    pair.run()
 
 
 def _failing(method: Callable[..., Any], victims: list[Any]) -> Callable[..., Any]:

@@ -108,7 +108,7 @@ class Case:
             wait_s: How long b takes where it is waited for.
         """
         if not self.hybrid.ready(self.one, self.clock.now):
-            until = self.hybrid.deadline()
+            until = self.hybrid.deadline(self.clock.now)
             assert until is not None
             self.b.is_ready = self.clock.now + wait_s <= until
             self.clock.now = min(self.clock.now + wait_s, until)
@@ -321,7 +321,7 @@ def test_waiting_ends_where_it_no_longer_pays() -> None:
     case.b.is_ready = False
     began = case.clock.now
     assert not case.hybrid.ready(case.one, began)
-    until = case.hybrid.deadline()
+    until = case.hybrid.deadline(began)
     assert until is not None
     assert began < until < began + 0.02
     assert case.hybrid.ready(case.one, until)
