@@ -8,16 +8,28 @@ from functools import partial
 
 from paceline.v1 import drafter_pb2
 
+from common.errors import InvalidArgument
 from common.rpc.convert import sampling_from_proto
 from drafter.branch import Round
 from drafter.reply import Outbox, Reply
 from drafter.sessions import Sessions
 
+MOST_SAID = 10_000
+"""Sessions that one message may open, tell of and close: two bytes of it can be such a piece of
+news, which takes a hundred times as much here."""
+
 
 def notes(
     sessions: Sessions, outbox: Outbox, message: drafter_pb2.DraftRequest
 ) -> list[Callable[[], None]]:
-    """What one message says of sessions, in order."""
+    """What one message says of sessions, in order.
+
+    Raises:
+        InvalidArgument: It says more than a verifier's step can have to say.
+    """
+    said = len(message.opens) + len(message.commits) + len(message.closes)
+    if said > MOST_SAID:
+        raise InvalidArgument("commits", f"a message may be of {MOST_SAID} sessions, got {said}")
     now = time.monotonic()
     asked: list[Callable[[], None]] = [
         partial(

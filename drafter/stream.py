@@ -19,7 +19,7 @@ from typing import Any
 import grpc.aio
 from paceline.v1 import drafter_pb2
 
-from common.errors import ResourceExhausted, Unavailable
+from common.errors import InvalidArgument, ResourceExhausted, Unavailable
 from common.inbox import Note
 from common.lanes.lane import Lane, Offer
 from drafter.convert import notes, response
@@ -38,6 +38,9 @@ _POLL_S = 0.005
 
 _OFFER_S = 10.0
 """How long a lane is offered."""
+
+_HELLO_S = 10.0
+"""How long a stream may say nothing at first: it has a place that another verifier could have."""
 
 Requests = AsyncIterator[drafter_pb2.DraftRequest]
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -94,8 +97,7 @@ class DraftStream:
         offers: Sequence[Offer] = ()
         accepting: list[asyncio.Future[None]] = []
         try:
-            first = await anext(requests, drafter_pb2.DraftRequest())
-            self._greet(first)
+            self._greet(first := await _first(requests))
             offers = self._offers()
             await context.send_initial_metadata([offer.metadata for offer in offers])
             self._engine.post(*notes(self._engine.sessions, self._take, first))
@@ -162,3 +164,12 @@ class DraftStream:
     def _parse(self, message: bytes, _sent_at: float) -> list[Note]:
         request = drafter_pb2.DraftRequest.FromString(message)
         return notes(self._engine.sessions, self._take, request)
+
+
+async def _first(requests: Requests) -> drafter_pb2.DraftRequest:
+    """The first message; an empty one where the verifier ends the stream without any."""
+    try:
+        async with asyncio.timeout(_HELLO_S):
+            return await anext(requests, drafter_pb2.DraftRequest())
+    except TimeoutError:
+        raise InvalidArgument("hello", f"must come within {_HELLO_S:g} s") from None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from paceline.v1 import drafter_pb2
 
 from common.model.tree import Drawn
 from verifier.methods.draft_link import Branch
+
+_MOST_LOOKED_AT = 256
+"""Branches of a wave: drafters send a few at a time, and whatever one sends costs little here."""
 
 _MOST_ROUNDING = 1e-3
 """By how much the probabilities of a distribution may miss 1."""
@@ -30,7 +34,7 @@ class Received:
 
     def find(self, accepted: int, bonus: int) -> Branch | None:
         """See `Wave`."""
-        for branch in self._branches:
+        for branch in islice(self._branches, _MOST_LOOKED_AT):
             if branch.accepted == accepted and branch.bonus == bonus:
                 return self._checked(branch)
         return None

@@ -47,6 +47,9 @@ _MOST_BACKLOG = 10_000
 """Notes to the engine above which nothing more is read from a drafter."""
 _POLL_S = 0.01
 
+_MOST_TOLD = 10_000
+"""Sessions that one message of a drafter may be about; each step of it is a message."""
+
 LaneKind = Literal["none", "near", "far"]
 """What a stream's messages go by: gRPC, a socket of this machine, or TCP to another."""
 
@@ -215,8 +218,8 @@ class GrpcDraftLink:
             reason = error.details() or error.code().name
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 self._pause_s = _UNFIT_PAUSE_S
-        except StartupError as error:  # certificates on their way from one version to the next
-            reason = str(error)
+        except (StartupError, ValueError) as error:
+            reason = str(error)  # certificates between two versions, or a message without sense
         except asyncio.CancelledError as error:
             reason = str(error)
         finally:
@@ -294,7 +297,14 @@ class GrpcDraftLink:
         return self._read(drafter_pb2.DraftResponse.FromString(message), sent_at)
 
     def _read(self, response: drafter_pb2.DraftResponse, came_at: float) -> list[Note]:
-        """What a message asks of the engine."""
+        """What a message asks of the engine.
+
+        Raises:
+            ValueError: It is about more than a drafter can have to tell.
+        """
+        told = len(response.readies) + len(response.branches) + len(response.drops)
+        if told > _MOST_TOLD:
+            raise ValueError(f"a message about {told} sessions; {_MOST_TOLD} are allowed")
         news = self._news
         notes: list[Note] = [
             partial(news.warmed, one.session, one.incarnation) for one in response.readies

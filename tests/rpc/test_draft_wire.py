@@ -6,8 +6,10 @@ import asyncio
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
 from paceline.v1 import drafter_pb2
 
+from common.errors import InvalidArgument
 from common.sampling_params import SamplingParams
 from common.tls_config import TlsConfig
 from drafter.branch import Round
@@ -43,6 +45,26 @@ class Recorder:
         self, outbox: Any, session: int, incarnation: int, ended: Round, told_at: float
     ) -> None:
         self.ended.append(ended)
+
+
+async def test_a_message_about_everybody_and_more_makes_no_sense() -> None:
+    """Two bytes of it would take a hundred times as much, and all texts would wait."""
+    link = GrpcDraftLink(
+        "nowhere:1", drafter_pb2.Hello(), Mock(), Mock(), asyncio.get_running_loop(), TlsConfig()
+    )
+    told = drafter_pb2.DraftResponse()
+    said = drafter_pb2.DraftRequest()
+    for session in range(10_000):
+        told.drops.add(session=session)
+        said.closes.add(session=session)
+    assert len(link._read(told, 0.0)) == len(notes(Mock(), Mock(), said)) == 10_000
+    told.readies.add()
+    said.closes.add()
+    with pytest.raises(ValueError, match="a message about 10001 sessions; 10000 are allowed"):
+        link._read(told, 0.0)
+    with pytest.raises(InvalidArgument, match="may be of 10000 sessions, got 10001"):
+        notes(Mock(), Mock(), said)
+    await link.stop()
 
 
 async def test_wishes_arrive() -> None:

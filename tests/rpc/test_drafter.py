@@ -249,6 +249,32 @@ async def test_strangers_are_refused(
         assert drafter.engine.live == 0
 
 
+async def test_who_says_nothing_keeps_no_place(
+    twin: Runner, prompt: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_stream, "_HELLO_S", 0.2)
+    async with drafting(twin, max_streams=1) as drafter, open_channel(drafter.address) as channel:
+        silent = drafter_pb2_grpc.DrafterStub(channel).Draft()
+        error = await refusal(silent)
+        assert error.code() is CODE.INVALID_ARGUMENT
+        assert "hello: must come within 0.2 s" in error.details()
+        async with conversing(drafter) as stream:
+            await stream.send(opens=[opening(prompt)])
+            await until(lambda: drafter.engine.live == 1)
+            await stream.call.done_writing()
+            await stream.end()
+        await drafter.empty()
+
+
+@both_ways
+async def test_who_says_too_much_at_once_is_let_go(lane: bool, twin: Runner) -> None:
+    async with drafting(twin) as drafter, conversing(drafter, lane=lane) as stream:
+        closes = [drafter_pb2.Close(session=session) for session in range(20_000)]
+        await stream.send(closes=closes)
+        code: grpc.StatusCode = await stream.call.code()
+        assert code is (CODE.UNAVAILABLE if lane else CODE.INVALID_ARGUMENT)
+
+
 @pytest.mark.parametrize(
     ("opened", "reason"),
     [

@@ -30,6 +30,15 @@ def test_the_branch_of_an_outcome_is_found() -> None:
     assert wave.find(0, 5) is None
 
 
+def test_of_a_wave_without_end_little_is_looked_at() -> None:
+    message = drafter_pb2.Branches(base=7)
+    for bonus in range(1000):
+        message.branches.add(accepted=0, bonus=bonus, ids=[8])
+    wave = Received(message, VOCAB, 1.5)
+    assert wave.find(0, 3) == Branch((8,))
+    assert wave.find(0, 999) is None
+
+
 def test_what_ids_were_drawn_from_comes_with_them() -> None:
     drawn = drafter_pb2.Drawn(ids=[8, 2], probabilities=[0.75, 0.25])
     assert _received(ids=[8], drawn=[drawn]).find(1, 5) == Branch(
