@@ -168,7 +168,7 @@ class Pursuit:
             completion_tokens=tokens,
             cached_tokens=min(self.tally.cached_tokens, prompt),
         )
-        statistics = self.tally.speculation(self._order)
+        statistics = self.tally.speculation(self._order, tokens)
         return Complete(finish_reason=reason, usage=usage, speculation=statistics, stop=stop)
 
     async def _move(self, error: PacelineError, deadline: float) -> None:

@@ -1,14 +1,15 @@
 """What has been done so far for one request, by all the verifiers it ran on.
 
 For the cases in which no verifier's own report covers it: a stop string ended the generation, or
-a verifier was lost on the way. All numbers are as of the last message, so they fit each other;
-tokens beyond a stop string count.
+a verifier was lost on the way. All numbers are as of the last message, or of the token before a
+stop string, so they fit each other.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from gateway.request import Committed, Order, Resume, Speculation, TokenSource
 
@@ -29,9 +30,8 @@ class Tally:
         self.drafted_tokens = 0
         self._cached_tokens: int | None = None
         self._before = (0, 0)  # rounds and drafted tokens of earlier verifiers
-        self._accepted_per_position: list[int] = []
+        self._parts: list[_Part] = []
         self._method = ""  # the latest that ran
-        self._accepted_by_method: Counter[str] = Counter()
 
     @property
     def cached_tokens(self) -> int:
@@ -43,48 +43,102 @@ class Tally:
         if self._cached_tokens is None:
             self._cached_tokens = message.cached_tokens
         rounds, drafted_tokens = self._before
-        self.rounds = rounds + message.rounds
-        self.drafted_tokens = drafted_tokens + message.drafted_tokens
         self._method = message.method or self._method
-        if message.method and "+" not in message.method:
-            accepted = sum(source == TokenSource.ACCEPTED for source in message.sources)
-            self._accepted_by_method[message.method] += accepted
-        self._count(message.sources)
+        self._take(
+            message.sources,
+            rounds + message.rounds,
+            drafted_tokens + message.drafted_tokens,
+            message.method,
+        )
 
     def resume(self, before: Resume) -> None:
         """Takes over what a client tells of the part that another gateway streamed."""
-        self._count(before.sources)
-        self.rounds, self.drafted_tokens = before.rounds, before.drafted_tokens
+        self._take(before.sources, before.rounds, before.drafted_tokens)
         self.move()
 
     def move(self) -> None:
         """Notes that another verifier goes on, whose messages count from 0 again."""
         self._before = (self.rounds, self.drafted_tokens)
 
-    def _count(self, sources: Sequence[int]) -> None:
-        depth = 0
-        for source in sources:
-            if source != TokenSource.ACCEPTED:
-                depth = 0
-                continue
-            if depth == len(self._accepted_per_position):
-                self._accepted_per_position.append(0)
-            self._accepted_per_position[depth] += 1
-            depth += 1
+    def _take(
+        self, sources: Sequence[int], rounds: int, drafted_tokens: int, method: str = ""
+    ) -> None:
+        """Takes the tokens of a message, and what was counted with it."""
+        of_part = rounds - self.rounds, drafted_tokens - self.drafted_tokens
+        right = bytes(source == TokenSource.ACCEPTED for source in sources)
+        self._parts.append(_Part(right, *of_part, method))
+        self.rounds, self.drafted_tokens = rounds, drafted_tokens
 
-    def speculation(self, order: Order) -> Speculation:
+    def speculation(self, order: Order, tokens: int | None = None) -> Speculation:
         """Returns what speculation did.
 
         The method is the one that ran last. Which of a hybrid's methods a token came from is known
         to the verifier alone, and left out.
+
+        Args:
+            order: The request.
+            tokens: Of the first so many; None for all. What rounds of the message drafted in which
+                they end is known of all of them together: each counts the same.
         """
+        parts = self._parts if tokens is None else list(_first(self._parts, tokens))
+        by_method: Counter[str] = Counter()
+        for part in parts:
+            if part.method and "+" not in part.method:
+                by_method[part.method] += part.accepted
+        per_position = _per_position(right for part in parts for right in part.right)
         return Speculation(
             method=self._method or order.method,
             acceptance=order.acceptance,
-            rounds=self.rounds,
-            drafted_tokens=self.drafted_tokens,
-            accepted_tokens=sum(self._accepted_per_position),
-            accepted_per_position=tuple(self._accepted_per_position),
+            rounds=sum(part.rounds for part in parts),
+            drafted_tokens=sum(part.drafted_tokens for part in parts),
+            accepted_tokens=sum(per_position),
+            accepted_per_position=tuple(per_position),
             lossy=order.acceptance in _LOSSY,
-            accepted_by_method=dict(+self._accepted_by_method),
+            accepted_by_method=dict(+by_method),
         )
+
+
+class _Part(NamedTuple):
+    """One message."""
+
+    right: bytes  # of each of its tokens, whether it is a draft token
+    rounds: int
+    drafted_tokens: int
+    method: str
+
+    @property
+    def accepted(self) -> int:
+        """Draft tokens among its own."""
+        return self.right.count(1)
+
+    def cut(self, tokens: int) -> _Part:
+        """Its first tokens, and the rounds that brought them."""
+        kept = self._replace(right=self.right[:tokens])
+        ends_inside = kept.right.endswith(b"\1")
+        rounds = min(tokens - kept.accepted + ends_inside, self.rounds)
+        drafted = self.drafted_tokens * rounds // max(self.rounds, 1)
+        return kept._replace(rounds=rounds, drafted_tokens=max(drafted, kept.accepted))
+
+
+def _first(parts: Iterable[_Part], tokens: int) -> Iterator[_Part]:
+    """The parts that the first tokens make up."""
+    for part in parts:
+        if tokens <= 0:
+            return
+        yield part if len(part.right) <= tokens else part.cut(tokens)
+        tokens -= len(part.right)
+
+
+def _per_position(tokens: Iterable[int]) -> list[int]:
+    """Rounds in which the first, the second and further draft tokens were accepted."""
+    found: list[int] = []
+    depth = 0
+    for right in tokens:
+        if not right:
+            depth = 0
+            continue
+        if depth == len(found):
+            found.append(0)
+        found[depth] += 1
+        depth += 1
+    return found

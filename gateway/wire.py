@@ -33,6 +33,9 @@ from gateway.request import (
 # An empty turn takes two bytes on the wire and a hundred times as much here.
 MAX_TURNS = 4096
 
+_SEED_BITS = 53
+"""Of seeds drawn here: numbers that every reader of JSON keeps as they are."""
+
 
 def ask_from_proto(message: inference_pb2.GenerateRequest) -> Ask:
     """Reads a request; draws the seed and the request id where the client gave none.
@@ -105,7 +108,7 @@ def _sampling(message: inference_pb2.GenerateRequest) -> SamplingParams:
         return params
     if message.HasField("resume"):
         raise InvalidArgument("sampling.seed", "must come with resume: the one that was told")
-    return dataclasses.replace(params, seed=secrets.randbits(64))
+    return dataclasses.replace(params, seed=secrets.randbits(_SEED_BITS))
 
 
 def _resume(message: inference_pb2.Resume) -> Resume:

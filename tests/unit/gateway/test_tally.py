@@ -42,6 +42,25 @@ def test_accepted_tokens_are_counted_by_position_and_the_rest_is_told(messages) 
     assert (stats.method, stats.acceptance) == ("draft", "coupled")
 
 
+@given(st.lists(ROUNDS, min_size=1, max_size=5), st.data())
+def test_what_comes_after_a_stop_string_does_not_count(messages, data) -> None:
+    """As if the text had ended there: rounds to the last token, all of it right or not."""
+    tally, rounds, every = Tally(), 0, []
+    for message in messages:
+        sources = [each for accepted, last in message for each in [A] * accepted + [last]]
+        rounds += len(message)
+        every += sources
+        tally.add(Committed([0] * len(sources), sources, rounds, 4 * rounds, 0, "ngram"))
+    tokens = data.draw(st.integers(1, len(every)))
+    kept = every[:tokens]
+    stats = tally.speculation(ORDER, tokens)
+    assert stats.rounds == sum(source != A for source in kept) + (kept[-1] == A)
+    assert stats.accepted_tokens == kept.count(A) == stats.accepted_by_method.get("ngram", 0)
+    assert stats.drafted_tokens == 4 * stats.rounds, "each round drafted as many"
+    assert tally.speculation(ORDER, len(every)) == tally.speculation(ORDER)
+    assert (tally.rounds, tally.drafted_tokens) == (rounds, 4 * rounds), "as they were told"
+
+
 def told(method: str, accepted: int) -> Committed:
     return Committed([0] * (accepted + 1), [A] * accepted + [R], 1, accepted, 0, method)
 
