@@ -75,7 +75,9 @@ class Cluster:
         self._verbose = verbose
         self._watch = watch
         self._drafter_link = drafter_link
-        self._environment = commandline.metrics_ports(metrics_port) | dict(environment or {})
+        self._metrics_port = metrics_port
+        ports = commandline.metrics_environment(metrics_port)
+        self._environment = ports | dict(environment or {})
         self._directory: Path | None = None
         # In the order of their start; the gateway last.
         self._store = StoreService("store", needed=False) if with_store else None
@@ -113,7 +115,7 @@ class Cluster:
         self.stop()
 
     def check(self) -> None:
-        """Notice services that have died.
+        """Notice services that have died, and what others warn of.
 
         Raises:
             Unavailable: One that the deployment cannot do without.
@@ -126,6 +128,7 @@ class Cluster:
             if service.needed:
                 assert service.process
                 raise Unavailable(service.process.obituary())
+        self._watch(self.services)
 
     def stop(self) -> None:
         """Stop every service, last started first; one that takes too long is killed."""
@@ -152,7 +155,7 @@ class Cluster:
             insecure=self._insecure,
             remedy="up services of your own (python -m gateway) with tls and auth",
         )
-        require_free(self._host, self._port)
+        self._check_ports()
         self._directory = rundir.create()
         if self._store:
             self._launch(self._store, store.command(self._directory))
@@ -165,6 +168,21 @@ class Cluster:
         self._await_serving()
         self._launch(self._gateway, self._gateway_command())
         self._await_serving()
+
+    def _check_ports(self) -> None:
+        """Check what the services are going to listen on, all of it before any is started."""
+        measured = commandline.metrics_ports(self._metrics_port)
+        if self._drafter is None:
+            measured.pop("drafter", None)
+        for service, port in measured.items():
+            if port == self._port:
+                raise StartupError(
+                    f"port {port} is the {service}'s for metrics: choose another with --port or "
+                    f"--metrics-port, which takes {len(commandline.MEASURED)} ports"
+                )
+        require_free(self._host, self._port)
+        for port in measured.values():
+            require_free(commandline.LOOPBACK, port, "--metrics-port")
 
     def _gateway_command(self) -> list[str]:
         command = commandline.gateway_command(
@@ -220,8 +238,8 @@ def reachable(host: str) -> str:
     return {"0.0.0.0": commandline.LOOPBACK, "::": "[::1]"}.get(host, host)
 
 
-def require_free(host: str, port: int) -> None:
-    """Check a port before models are loaded for nothing.
+def require_free(host: str, port: int, option: str = "--port") -> None:
+    """Check a port before models are loaded for nothing; `option` says which it is.
 
     Raises:
         StartupError: Somebody listens there, or the address is not this machine's.
@@ -232,5 +250,5 @@ def require_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise StartupError(
-                f"port {port} on {host} cannot be used ({error.strerror}): choose one with --port"
+                f"port {port} on {host} cannot be used ({error.strerror}): choose one with {option}"
             ) from None

@@ -11,6 +11,9 @@ from launcher.models import Models
 
 LOOPBACK = "127.0.0.1"
 
+MEASURED = ("gateway", "verifier", "drafter")
+"""Services that serve metrics, in the order of their ports."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
@@ -112,12 +115,15 @@ def service_command(module: str, flags: dict[str, str]) -> list[str]:
     return [sys.executable, "-P", "-m", module, *parts]
 
 
-def metrics_ports(first: int | None) -> dict[str, str]:
-    """Return the environment in which each service serves its metrics on a port of its own."""
-    if first is None:
-        return {}
-    services = ("GATEWAY", "VERIFIER", "DRAFTER")
-    return {f"PACELINE_{name}_METRICS_PORT": str(first + at) for at, name in enumerate(services)}
+def metrics_ports(first: int | None) -> dict[str, int]:
+    """Return where each service serves its metrics, from a port on; nowhere where there is none."""
+    return {} if first is None else {name: first + at for at, name in enumerate(MEASURED)}
+
+
+def metrics_environment(first: int | None) -> dict[str, str]:
+    """Return the environment in which they do."""
+    ports = metrics_ports(first).items()
+    return {f"PACELINE_{name.upper()}_METRICS_PORT": str(port) for name, port in ports}
 
 
 def default_threads() -> int:

@@ -129,7 +129,7 @@ def up(
         ending_well(),
         Display(console, live=not verbose) as display,
         Cluster(
-            models=models.choose(target, draft, medusa),
+            models=(chosen := models.choose(target, draft, medusa)),
             options=options,
             host=host,
             port=port,
@@ -143,7 +143,7 @@ def up(
         display.settle()
         console.print(f"\nServing on {cluster.address}. Ctrl-C stops.", highlight=False)
         console.print(
-            f'Try: paceline generate --address {cluster.address} "Once upon a time"\n',
+            f"Try: paceline generate --address {cluster.address} {chosen.prompt}\n",
             highlight=False,
             soft_wrap=True,
         )

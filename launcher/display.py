@@ -36,6 +36,7 @@ class Display:
         self._console = console
         self._quiet = quiet
         self._shown: dict[str, State] = {}
+        self._warned: set[str] = set()
         # One spinner for a service, kept: a new one each time would never turn.
         self._spinners: dict[str, Spinner] = {}
         draw = live and console.is_terminal and not quiet
@@ -69,6 +70,7 @@ class Display:
         """Show the services as they are now; a `launcher.cluster.Watcher`."""
         if self._quiet:
             return
+        self._warn(services)
         changed = [s for s in services if self._shown.get(s.name, State.WAITING) is not s.state]
         self._shown.update({s.name: s.state for s in services})
         if self._live:
@@ -76,6 +78,15 @@ class Display:
             return
         for service in changed:
             self._console.print(line(service), highlight=False, soft_wrap=True)
+
+    def _warn(self, services: Sequence[Service]) -> None:
+        """Show what services warn of, each thing once."""
+        for service in services:
+            for words in service.new_warnings():
+                warning = f"{service.name:<9} warning   {words}"
+                if warning not in self._warned:
+                    self._warned.add(warning)
+                    self._console.print(Text(warning, style="yellow"), soft_wrap=True)
 
     def _table(self, services: Sequence[Service]) -> Table:
         table = Table.grid(padding=(0, 2))

@@ -26,6 +26,12 @@ class Models:
     medusa: Path | None = None
     """Heads that guess beside the target, if there are any."""
 
+    @property
+    def prompt(self) -> str:
+        """What to try on a command line: ids where the target has no tokenizer."""
+        has_tokenizer = (self.target / "tokenizer.json").is_file()
+        return '"Once upon a time"' if has_tokenizer else "--token-ids 1,2,3"
+
 
 def choose(target: Path | None, draft: Path | None, medusa: Path | None = None) -> Models:
     """Settle what to serve.

@@ -12,12 +12,18 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
 TETHER = Path(__file__).with_name("tether.py")
 JOIN_S = 1.0  # a pipe closes with its process, unless a grandchild holds it
+
+_MOST_WARNINGS = 100
+_WARNINGS = ("warning", "error")
+_NO_FACTS = frozenset({"ts", "level", "service", "event", "exception", "trace_id", "span_id"})
+"""Of a log line; whoever wants these reads the log."""
 
 
 class Process:
@@ -46,6 +52,7 @@ class Process:
         self.name = name
         self.log = log
         self.announced_port: int | None = None
+        self._warnings: deque[str] = deque(maxlen=_MOST_WARNINGS)
         self._echo = echo
         self._log_file = log.open("w", encoding="utf-8")
         self._lock = threading.Lock()
@@ -71,6 +78,13 @@ class Process:
     def pid(self) -> int:
         """Process id; the same before and after the child becomes its command."""
         return self._child.pid
+
+    def new_warnings(self) -> list[str]:
+        """Return what it has warned of since this was asked last, a line each.
+
+        Nothing where all lines are copied.
+        """
+        return [self._warnings.popleft() for _ in range(len(self._warnings))]
 
     def exit_code(self) -> int | None:
         """Return its exit status, minus the signal's number if one ended it, or None if it runs."""
@@ -124,8 +138,12 @@ class Process:
                 self._log_file.flush()
         if self._echo:
             print(f"{self.name} | {line}", end="", file=self._echo, flush=True)
+        if (told := message(line)) is None:
+            return
         if self.announced_port is None:
-            self.announced_port = announced_port(line)
+            self.announced_port = announced_port(told)
+        if self._echo is None and told.get("level") in _WARNINGS:
+            self._warnings.append(described(told))
 
 
 def tethered(command: Sequence[str]) -> list[str]:
@@ -133,17 +151,27 @@ def tethered(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), *command]
 
 
-def announced_port(line: str) -> int | None:
-    """Read a service's announcement, `{"event": "serving", "service": "verifier", "port": 7071}`.
-
-    Returns:
-        The port, or None where the line is anything else.
-    """
+def message(line: str) -> dict[str, Any] | None:
+    """Read a line of a service's log, or its announcement; None where it is anything else."""
     if not line.startswith("{"):
         return None
     try:
-        message = json.loads(line)
+        return dict(json.loads(line))
     except ValueError:
         return None
-    port = message.get("port") if message.get("event") == "serving" else None
+
+
+def announced_port(told: Mapping[str, Any]) -> int | None:
+    """Read a service's announcement, `{"event": "serving", "service": "verifier", "port": 7071}`.
+
+    Returns:
+        The port, or None where the message is anything else.
+    """
+    port = told.get("port") if told.get("event") == "serving" else None
     return port if isinstance(port, int) else None
+
+
+def described(told: Mapping[str, Any]) -> str:
+    """Return what happened and its facts in one line: `drafter does not fit (drafter …)`."""
+    facts = ", ".join(f"{name} {value}" for name, value in told.items() if name not in _NO_FACTS)
+    return f"{told.get('event', '')}{facts and f' ({facts})'}"

@@ -65,6 +65,10 @@ class Service:
             return time.monotonic() - self.started_s
         return self.took_s
 
+    def new_warnings(self) -> list[str]:
+        """Return what it has warned of since this was asked last."""
+        return self.process.new_warnings() if self.process else []
+
     def probe(self) -> str:
         """Return its address once it serves, else an empty string."""
         port = self.process.announced_port if self.process else None

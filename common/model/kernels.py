@@ -123,6 +123,9 @@ def prepare(
         return _on_cuda(model, context, quantize) if ours and _cuda_runs(model, device) else None
     if ours and quantize in _COMPILED.get(dtype, ()) and can_run(model):
         return _native(model, context, quantize, most_threads)
+    if ours and dtype not in _COMPILED:
+        known = " and ".join(str(each).removeprefix("torch.") for each in _COMPILED)
+        left_out(device, f"{str(dtype).removeprefix('torch.')} is slow here, {known} are not")
     return _fused(model, context, quantize)
 
 

@@ -96,8 +96,8 @@ def test_services_find_what_is_added_to_their_environment(notes: Path, tmp_path:
 
 
 def test_services_serve_metrics_one_port_after_the_other() -> None:
-    assert commandline.metrics_ports(None) == {}
-    ports = commandline.metrics_ports(9464)
+    assert commandline.metrics_environment(None) == {}
+    ports = commandline.metrics_environment(9464)
     for cls, name, port in (
         (GatewayConfig, "gateway", 9464),
         (VerifierConfig, "verifier", 9465),
@@ -106,6 +106,30 @@ def test_services_serve_metrics_one_port_after_the_other() -> None:
         flags = ["--verifiers", "127.0.0.1:1"] if name == "gateway" else ["--model", "m"]
         settings = config.load(cls, flags, prog=name, description="", environ=ports)
         assert settings.metrics_port == port
+
+
+@pytest.mark.parametrize("service", ["gateway", "verifier", "drafter"])
+def test_ports_that_are_taken_are_found_before_anything_starts(
+    service: str, notes: Path, tmp_path: Path
+) -> None:
+    """By others, or by the gateway itself."""
+    at = commandline.MEASURED.index(service)
+    models = Models(target=tmp_path, draft=tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        first = port - at
+        others = r"port \d+ on 127.0.0.1 cannot be used \(.*\): choose one with --metrics-port"
+        with pytest.raises(StartupError, match=others), Cluster(models=models, metrics_port=first):
+            pass
+    own = rf"port {port} is the {service}'s for metrics: .* --metrics-port, which takes 3 ports"
+    with (
+        pytest.raises(StartupError, match=own),
+        Cluster(models=models, port=port, metrics_port=first),
+    ):
+        pass
+    assert not notes.exists() or not notes.read_text()
 
 
 def test_store_and_drafter_can_be_left_out(notes: Path, tmp_path: Path) -> None:

@@ -53,3 +53,8 @@ def test_missing_bundled_models_are_explained(
     monkeypatch.setattr(models, "BUNDLED", tmp_path)
     with pytest.raises(ModelError, match="--target"):
         models.choose(None, None)
+
+
+def test_what_to_try_goes_without_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
+    assert models.choose(None, None).prompt == '"Once upon a time"'
+    assert models.Models(target=tmp_path).prompt == "--token-ids 1,2,3"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.process import Process, announced_port
+from launcher.process import Process, announced_port, message
 
 ANNOUNCE = 'print(\'{"event": "serving", "service": "x", "port": 4242}\', flush=True)'
 WAIT = "import time; time.sleep(60)"
@@ -23,17 +23,19 @@ def child(tmp_path: Path, code: str, echo: io.StringIO | None = None) -> Process
 
 
 @pytest.mark.parametrize(
-    ("line", "port"),
+    ("line", "told", "port"),
     [
-        ('{"event": "serving", "service": "x", "port": 7071}\n', 7071),
-        ('{"event": "loaded", "port": 7071}\n', None),
-        ('{"event": "serving", "port": "7071"}\n', None),
-        ("{not json\n", None),
-        ("serving on 7071\n", None),
+        ('{"event": "serving", "service": "x", "port": 7071}\n', True, 7071),
+        ('{"event": "loaded", "port": 7071}\n', True, None),
+        ('{"event": "serving", "port": "7071"}\n', True, None),
+        ("{not json\n", False, None),
+        ("serving on 7071\n", False, None),
     ],
 )
-def test_only_announcements_are_taken_for_such(line: str, port: int | None) -> None:
-    assert announced_port(line) == port
+def test_only_announcements_are_taken_for_such(line: str, told: bool, port: int | None) -> None:
+    found = message(line)
+    assert (found is not None) == told
+    assert announced_port(found or {}) == port
 
 
 def test_an_announcement_is_heard_among_other_lines(tmp_path: Path, eventually: Eventually) -> None:
@@ -53,6 +55,23 @@ def test_its_lines_are_copied_with_its_name(tmp_path: Path, eventually: Eventual
     assert eventually(lambda: process.exit_code() == 0)
     process.stop(1)
     assert sorted(echo.getvalue().splitlines()) == ["x | err", "x | out"]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_it_warns_of_is_kept_unless_all_is_copied(
+    copied: bool, tmp_path: Path, eventually: Eventually
+) -> None:
+    lines = [
+        '{"ts": "1", "level": "info", "service": "x", "event": "loaded"}',
+        '{"ts": "2", "level": "warning", "service": "x", "event": "away", "name": "a", "n": 3}',
+        '{"ts": "3", "level": "error", "service": "x", "event": "failed", "exception": "long"}',
+        "a warning that is no message",
+    ]
+    process = child(tmp_path, f"print({chr(10).join(lines)!r})", io.StringIO() if copied else None)
+    assert eventually(lambda: process.exit_code() == 0)
+    process.stop(1)
+    assert process.new_warnings() == ([] if copied else ["away (name a, n 3)", "failed"])
+    assert process.new_warnings() == []
 
 
 def test_one_that_fails_is_quoted(tmp_path: Path, eventually: Eventually) -> None:
