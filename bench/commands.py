@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
@@ -18,6 +19,7 @@ from bench.report import Report
 from bench.run import run
 from bench.settings import FULL, METHODS, PEERS, SHORT, Settings
 from bench.tables import markdown, notes, tables
+from common.errors import StartupError
 from launcher import models
 from launcher.commands import (
     Device,
@@ -69,25 +71,41 @@ def _check(names: Sequence[str], known: Collection[str], option: str) -> None:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Split whole numbers above 0 at commas."""
+    """Split numbers of prompts at commas."""
     try:
         numbers = tuple(int(word) for word in words(text))
     except ValueError:
-        raise typer.BadParameter(f"must be whole numbers with commas, got {text!r}") from None
+        raise typer.BadParameter(
+            f"--concurrency: must be whole numbers with commas, got {text!r}"
+        ) from None
     if any(number < 1 for number in numbers):
-        raise typer.BadParameter(f"must be at least 1, got {text!r}")
+        raise typer.BadParameter(f"--concurrency: must be at least 1, got {text!r}")
     return numbers
 
 
 def delays(text: str) -> tuple[float, ...]:
-    """Split milliseconds at commas."""
+    """Split round trips in milliseconds at commas."""
     try:
         numbers = tuple(float(word) for word in words(text))
     except ValueError:
-        raise typer.BadParameter(f"must be milliseconds with commas, got {text!r}") from None
+        raise typer.BadParameter(
+            f"--round-trips: must be milliseconds with commas, got {text!r}"
+        ) from None
     if not all(0 <= number <= 1000 for number in numbers):
-        raise typer.BadParameter(f"must be in [0, 1000], got {text!r}")
+        raise typer.BadParameter(f"--round-trips: must be in [0, 1000], got {text!r}")
     return numbers
+
+
+def make_writable(folder: Path) -> None:
+    """Make the folder of --out, and refuse one where nothing can be saved."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(
+            f"--out: must be a folder that can be written to, got {folder}: {error.strerror}"
+        ) from None
 
 
 def bench(
@@ -176,14 +194,12 @@ def bench(
         if show_roofline:
             compare_with_roofline(settings, console, as_json)
             return
+        make_writable(out)
         report = measured(settings, console)
-        written = save(report, out)
-    if as_json:
-        print(report.to_json())
-        return
-    for cells in tables(report):
-        console.print(cells.drawn())
-    console.print(*notes(report), sep="\n", highlight=False, soft_wrap=True, markup=False)
+        try:  # first on the screen: a disk may be full by now
+            show(report, console, as_json)
+        finally:  # a reader may be gone by now
+            written = save(report, out)
     console.print(f"Written to {written}", highlight=False, soft_wrap=True)
 
 
@@ -209,9 +225,31 @@ def compare_with_roofline(settings: Settings, console: Console, as_json: bool) -
         console.print(one.about(), highlight=False, soft_wrap=True)
 
 
+def show(report: Report, console: Console, as_json: bool) -> None:
+    """Print the report's tables, or its line of JSON."""
+    if as_json:
+        print(report.to_json(), flush=True)
+        return
+    for cells in tables(report):
+        console.print(cells.drawn())
+    console.print(*notes(report), sep="\n", highlight=False, soft_wrap=True, markup=False)
+
+
 def save(report: Report, folder: Path) -> Path:
-    """Write the report as JSON, Markdown and plots; return the Markdown's path."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the report as JSON, Markdown and plots; return the Markdown's path.
+
+    Raises:
+        StartupError: The folder cannot be written to any more; says why.
+    """
+    try:
+        return _written(report, folder)
+    except OSError as error:
+        raise StartupError(
+            f"--out: {folder}: cannot be written to any more: {error.strerror or error}"
+        ) from error
+
+
+def _written(report: Report, folder: Path) -> Path:
     stem = folder / datetime.now(UTC).strftime("bench-%Y%m%d-%H%M%S")
     stem.with_suffix(".json").write_text(report.to_json() + "\n", encoding="utf-8")
     text = markdown(report)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+from bench import commands
 from bench.commands import bench, contenders, counts, delays, several_methods, words
+from bench.report import Report
 from launcher.commands import DraftQuantize, Quantize
 
 
@@ -20,13 +24,13 @@ def test_lists_are_split_at_commas() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "a", "1.5"])
 def test_a_concurrency_is_a_number_above_zero(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="must be"):
+    with pytest.raises(typer.BadParameter, match=r"^--concurrency: must be"):
         counts(text)
 
 
 @pytest.mark.parametrize("text", ["-1", "x", "1001", "nan"])
 def test_a_round_trip_is_a_sensible_time(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="must be"):
+    with pytest.raises(typer.BadParameter, match=r"^--round-trips: must be"):
         delays(text)
 
 
@@ -43,3 +47,74 @@ def test_a_contender_is_one_there_is() -> None:
 def test_a_roofline_is_of_weights_as_they_are_stored(rounding: dict[str, Any]) -> None:
     with pytest.raises(typer.BadParameter, match="as they are stored"):
         bench(show_roofline=True, **rounding)
+
+
+@pytest.fixture
+def measured(report: Report, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Stands for minutes of measuring; returns what was to be measured."""
+    asked: list[object] = []
+
+    def run(settings: object, console: object) -> Report:
+        asked.append(settings)
+        return report
+
+    monkeypatch.setattr(commands, "measured", run)
+    return asked
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measured(
+    measured: list[object], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nope")):
+        with pytest.raises(typer.BadParameter, match="--out: must be a folder that can be") as told:
+            bench(out=out)
+        assert f"got {out}: " in str(told.value)
+    assert not measured
+
+
+def test_what_was_measured_is_shown_and_saved(
+    measured: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "results"
+    bench(out=out)
+    assert len(measured) == 1
+    (file,) = out.glob("bench-*.md")
+    shown = capsys.readouterr().out
+    assert "Ratios" in shown
+    assert shown.splitlines()[-1] == f"Written to {file}"
+    assert json.loads(file.with_suffix(".json").read_text())["prompts"] == 2
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_cannot_be_saved_any_more_has_been_shown(
+    measured: list[object],
+    as_json: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(path: Path, text: str, encoding: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(typer.Exit) as ended:
+        bench(out=tmp_path, as_json=as_json)
+    assert ended.value.exit_code == 1
+    told = capsys.readouterr()
+    assert told.err == (
+        f"error: --out: {tmp_path}: cannot be written to any more: No space left on device\n"
+    )
+    assert json.loads(told.out)["prompts"] == 2 if as_json else "Ratios" in told.out
+
+
+def test_what_nobody_reads_is_saved_all_the_same(
+    measured: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*given: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(commands, "show", gone)
+    with pytest.raises(BrokenPipeError):
+        bench(out=tmp_path)
+    assert len(list(tmp_path.glob("bench-*.json"))) == 1
