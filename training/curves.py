@@ -9,13 +9,15 @@ from pathlib import Path
 Point = dict[str, float]
 """What was measured after "step" steps, by name."""
 
-_LINES = "curves.jsonl"
+LINES = "curves.jsonl"
+"""The file of the points; it is there from the beginning of a run."""
+
 _PLOT = "curves.png"
 
 
 def read(folder: Path) -> list[Point]:
     """Returns the points in a folder, without a last one that a crash cut short."""
-    file = folder / _LINES
+    file = folder / LINES
     if not file.is_file():
         return []
     points = []
@@ -29,14 +31,14 @@ def read(folder: Path) -> list[Point]:
 
 def append(folder: Path, point: Point) -> None:
     """Adds a line."""
-    with (folder / _LINES).open("a", encoding="utf-8") as file:
+    with (folder / LINES).open("a", encoding="utf-8") as file:
         file.write(json.dumps(point) + "\n")
 
 
 def rewrite(folder: Path, points: Sequence[Point]) -> None:
     """Replaces all lines."""
     text = "".join(json.dumps(point) + "\n" for point in points)
-    (folder / _LINES).write_text(text, encoding="utf-8")
+    (folder / LINES).write_text(text, encoding="utf-8")
 
 
 def plot(folder: Path, points: Sequence[Point]) -> None:

@@ -1,6 +1,6 @@
 """The folder of a training run: settings, checkpoint, best weights, curves.
 
-run.json             the settings; a run goes on only with the same ones
+run.json             the settings; a run that has begun goes on only with the same ones
 checkpoint/          weights.safetensors, optimizer.pt, state.json: where to go on
 best.safetensors     the weights with the best score so far
 curves.jsonl, .png   what was measured, by step
@@ -48,25 +48,35 @@ class RunFolder:
 
     Args:
         path: Made where it is missing.
-        settings: What the run is; a folder that holds another run is refused.
+        settings: What the run is; a folder where another run has begun is refused, here and once
+            more where training begins.
 
     Raises:
-        RunError: The folder belongs to a run with other settings.
+        RunError: A run with other settings has begun in the folder.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path = path
         self.state = State()
         self.points: list[curves.Point] = []
+        self._settings = json.loads(json.dumps(settings, default=str))
         path.mkdir(parents=True, exist_ok=True)
-        wanted = json.loads(json.dumps(settings, default=str))
-        file = path / _SETTINGS
-        if file.is_file():
-            _same_settings(file, wanted)
-        file.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
+        self._check()
+
+    @property
+    def begun(self) -> bool:
+        """Whether training has begun here; a run that did not come so far binds nobody."""
+        return any((self.path / name).exists() for name in (curves.LINES, _CHECKPOINT, _NEW))
 
     def resume(self, module: nn.Module, optimizer: Any, schedule: Any) -> None:
-        """Brings everything back to the last checkpoint, if there is one."""
+        """Makes the folder this run's, and goes back to the last checkpoint, if there is one.
+
+        Raises:
+            RunError: A run with other settings has begun meanwhile, or the checkpoint is damaged.
+        """
+        self._check()
+        text = json.dumps(self._settings, indent=2) + "\n"
+        (self.path / _SETTINGS).write_text(text, encoding="utf-8")
         folder, new = self.path / _CHECKPOINT, self.path / _NEW
         if not folder.is_dir() and (new / _STATE).is_file():
             new.rename(folder)  # a crash came between the two
@@ -117,6 +127,11 @@ class RunFolder:
         """Gives a module the best weights, where any were kept."""
         if (self.path / _BEST).is_file():
             module.load_state_dict(load_file(self.path / _BEST))
+
+    def _check(self) -> None:
+        file = self.path / _SETTINGS
+        if self.begun and file.is_file():
+            _same_settings(file, self._settings)
 
 
 def _same_settings(file: Path, wanted: Mapping[str, Any]) -> None:

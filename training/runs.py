@@ -92,7 +92,8 @@ def pretrain(
     """Trains tokenizer and model; the model goes to `out/model`. Returns the best figures."""
     folder = RunFolder(out, {"kind": "pretrain", "corpora": corpora, **_facts(shape, loop, how)})
     directory = out / "model"
-    if not (directory / "tokenizer.json").is_file():
+    # A tokenizer of a run that never began may be of other corpora.
+    if not (folder.begun and (directory / "tokenizer.json").is_file()):
         tokenizer = pretraining.train_tokenizer(corpus.read(corpora), shape)
         tokenizer.save_pretrained(directory)
     encoder = Encoder(directory)

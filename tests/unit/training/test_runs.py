@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ def _curve(folder: Path) -> list[dict[str, float]]:
 class Setting:
     """A kind of run and where it leaves its curves."""
 
+    kind: str
     run: Callable[[Path, Any], dict[str, float]]
     folders: Sequence[str]
 
@@ -114,9 +115,9 @@ def setting(
         )
 
     return {
-        "pretrain": Setting(pretrain, ["."]),
-        "distill": Setting(distill, ["."]),
-        "medusa": Setting(medusa, ["frozen", "joint"]),
+        "pretrain": Setting("pretrain", pretrain, ["."]),
+        "distill": Setting("distill", distill, ["."]),
+        "medusa": Setting("medusa", medusa, ["frozen", "joint"]),
     }[request.param]
 
 
@@ -172,6 +173,58 @@ def test_a_folder_of_another_run_is_refused(
             how=runs.How(seed=4, block_tokens=16, half=False),
             progress=_silent,
         )
+
+
+@KINDS
+def test_a_run_that_never_began_binds_nobody(setting: Setting, tmp_path: Path) -> None:
+    for folder in setting.folders:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "run.json").write_text('{"kind": "another"}')
+    setting.run(tmp_path, _silent)
+    facts = json.loads((tmp_path / setting.folders[0] / "run.json").read_text())
+    assert (facts["kind"], facts["seed"]) == (setting.kind, 3)
+
+
+@KINDS
+def test_a_run_is_bound_before_its_first_checkpoint(setting: Setting, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        setting.run(tmp_path, _dying_at(2))
+    folder = tmp_path / setting.folders[0]
+    assert not (folder / "checkpoint").exists()
+    with pytest.raises(RunError, match="holds a run with"):
+        RunFolder(folder, {"kind": "another"})
+    setting.run(tmp_path, _silent)
+
+
+def test_a_corpus_that_was_not_there_may_be_corrected(
+    stories: Path, talks: Path, tmp_path: Path
+) -> None:
+    def pretrain(corpus: Path, vocab: int, block_tokens: int = 16) -> None:
+        runs.pretrain(
+            corpora=[corpus],
+            out=tmp_path,
+            shape=replace(SHAPE, vocab=vocab),
+            loop=replace(LOOP, steps=1),
+            how=replace(HOW, block_tokens=block_tokens),
+            progress=_silent,
+        )
+
+    with pytest.raises(DataError, match=r"typo\.txt: cannot be read"):
+        pretrain(tmp_path / "typo.txt", 320)
+    with pytest.raises(DataError, match=r"shorter than a block of 99999"):
+        pretrain(talks, 280, 99999)
+    assert len(Encoder(tmp_path / "model").tokenizer) == 280
+    pretrain(stories, 300)
+    assert len(Encoder(tmp_path / "model").tokenizer) == 300, "not that of the run before"
+    with pytest.raises(RunError, match="holds a run with corpora"):
+        pretrain(talks, 300)
+
+
+def test_of_two_runs_that_begin_at_once_the_second_is_refused(tmp_path: Path) -> None:
+    first, second = RunFolder(tmp_path, {"seed": 1}), RunFolder(tmp_path, {"seed": 2})
+    first.resume(nn.Linear(1, 1), None, None)
+    with pytest.raises(RunError, match="holds a run with seed 1, not 2"):
+        second.resume(nn.Linear(1, 1), None, None)
 
 
 @pytest.mark.parametrize("setting", ["pretrain"], indirect=True)
