@@ -157,7 +157,9 @@ def plan(
     token_ms: Annotated[float | None, typer.Option(help="Most for an output token")] = None,
     first_token_ms: Annotated[float | None, typer.Option(help="Most to the first token")] = None,
     verifiers: Annotated[str | None, typer.Option(help="GPU types with commas")] = None,
-    drafters: Annotated[str | None, typer.Option(help="GPU types with commas")] = None,
+    drafters: Annotated[
+        str | None, typer.Option(help="GPU types with commas; empty for none")
+    ] = None,
     gpu: Annotated[
         list[str] | None,
         typer.Option(

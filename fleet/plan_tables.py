@@ -24,7 +24,7 @@ def tables(config: PlanConfig, options: Sequence[Option], played: Played | None)
         options: What meets the goal, cheapest first; at least one.
         played: The simulation of the first; None where there was none.
     """
-    parts: list[RenderableType] = [assumptions(config), _options(options), verdict(options)]
+    parts: list[RenderableType] = [assumptions(config), _options(options), verdict(config, options)]
     if played is not None:
         parts.append(_comparison(options[0], played))
     return Group(*parts)
@@ -47,12 +47,14 @@ def assumptions(config: PlanConfig) -> Text:
     )
 
 
-def verdict(options: Sequence[Option]) -> Text:
+def verdict(config: PlanConfig, options: Sequence[Option]) -> Text:
     """Says which fleet to take, and what drafting saves."""
     best = options[0]
     plain = next((option for option in options if option.layout.drafter is None), None)
     lines = [f"\nCheapest: {named(best)} for {best.layout.cost_per_hour:.2f} an hour."]
-    if best.layout.drafter is None:
+    if not (config.drafters and config.most_draft_tokens):
+        lines.append("No drafters were considered: the plan allows none.")
+    elif best.layout.drafter is None:
         lines.append("Drafting does not pay for this goal: plain decoding is cheaper.")
     elif plain is None:
         lines.append("Without drafters none of these GPU types meets the goal.")

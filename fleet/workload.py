@@ -177,7 +177,7 @@ def load_plan(file: Path | None, given: Mapping[str, Any]) -> PlanConfig:
     Args:
         file: The file; None for none.
         given: Values, or lists of them, by their key in the file, "traffic.requests_per_s"; None
-            is not given.
+            is not given, but an empty list is.
 
     Raises:
         ConfigError: A name is unknown or a value is not allowed; says which.
@@ -185,7 +185,7 @@ def load_plan(file: Path | None, given: Mapping[str, Any]) -> PlanConfig:
     argv = [] if file is None else ["--config", str(file)]
     for key, value in given.items():
         flag = "--" + key.replace("_", "-")
-        for each in value if isinstance(value, list) else [value]:
+        for each in value or [""] if isinstance(value, list) else [value]:
             argv += [] if each is None else [flag, str(each)]
     return load(PlanConfig, argv, prog="fleet_plan", description="", environ={})
 

@@ -59,6 +59,17 @@ def test_a_plan_with_its_simulation(tmp_path: Path) -> None:
     assert "planned" in result.output
 
 
+def test_a_plan_without_drafters(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("drafters: [T4]\ngpu: [T4=0.1]\nmost: [H100=9]\n")
+    argv = ("plan", "--config", str(file), "--drafters", "")
+    told = json.loads(run(*argv, "--json").output)
+    assert told["input"]["drafters"] == []
+    assert (told["input"]["gpu"], told["input"]["most"]) == (["T4=0.1"], ["H100=9"])
+    assert {option["drafter"] for option in told["options"]} == {None}
+    assert "No drafters were considered" in run(*argv).output
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [

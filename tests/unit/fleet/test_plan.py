@@ -62,7 +62,16 @@ def test_cheap_drafters_save_verifiers(options: list[Option]) -> None:
 def test_a_draft_that_is_never_right_does_not_pay() -> None:
     options = plan(replace(LARGE, acceptance=0.02))
     assert options[0].layout.drafter is None
-    assert "Drafting does not pay" in verdict(options).plain
+    assert "Drafting does not pay" in verdict(LARGE, options).plain
+
+
+@pytest.mark.parametrize(
+    "config", [replace(LARGE, drafters=()), replace(LARGE, most_draft_tokens=0)]
+)
+def test_nothing_is_said_of_drafting_that_was_not_considered(config: PlanConfig) -> None:
+    said = verdict(config, plan(config)).plain
+    assert said.endswith("No drafters were considered: the plan allows none.")
+    assert "pay" not in said
 
 
 def test_a_tighter_goal_costs_more(options: list[Option]) -> None:

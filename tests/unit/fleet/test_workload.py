@@ -25,6 +25,15 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
     assert config.limits == {"T4": 8, "L4": 2}
 
 
+def test_an_empty_list_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("drafters: [T4]\nmost: [T4=8]\n")
+    config = load_plan(file, {"drafters": [], "most": None})
+    assert (config.drafters, config.most) == ((), ("T4=8",))
+    file.write_text("drafters: []\n")
+    assert load_plan(file, {}).drafters == ()
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -39,6 +48,7 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
         ({"assumptions.memory_use": 1.1}, "assumptions.memory_use"),
         ({"round_trip_ms": "nan"}, "round_trip_ms: must be in"),
         ({"verifiers": [""]}, "verifiers: must name"),
+        ({"verifiers": []}, "verifiers: must name"),
         ({"most": ["T4"]}, "most: must be NAME=COUNT"),
         ({"gaol.token_ms": 3}, "the nearest known one is --goal.token-ms"),
     ],
