@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import argparse
 import secrets
+from collections.abc import Sequence
 
 from gateway.auth.token_file import token_hash
 
+_DESCRIPTION = """\
+Makes a bearer token, and the hash that the gateway's file of --auth.tokens holds of it. Neither is
+kept: the token is for its caller alone, who gives it as PACELINE_TOKEN.
+"""
 
-def main() -> None:
-    """Prints a new token and what stands in the file for it; neither is kept."""
+_EXAMPLE = """\
+example:
+  $ python -m gateway.auth
+  token:  pl-hq3R...
+  sha256: 5e88...
+
+and in the file of --auth.tokens:
+  tenants:
+    acme:
+      tokens:
+        - sha256: 5e88...
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints a new token and what stands in the file for it; neither is kept.
+
+    Args:
+        argv: Arguments without the program's name: --help or none. None takes the process's.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m gateway.auth",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.parse_args(argv)
     token = f"pl-{secrets.token_urlsafe(32)}"
     print(f"token:  {token}")
     print(f"sha256: {token_hash(token)}")

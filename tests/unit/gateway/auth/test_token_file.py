@@ -52,10 +52,31 @@ def test_a_token_is_its_tenants_with_no_more_models_than_that() -> None:
 
 
 def test_a_new_token_fits_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    main()
+    main([])
     token, line = (part.split()[1] for part in capsys.readouterr().out.splitlines())
     assert line == token_hash(token)
     assert len(token) > 40
+
+
+def test_help_makes_no_token(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "example:\n  $ python -m gateway.auth\n" in text
+    assert "auth.tokens" in text
+
+
+@pytest.mark.parametrize("argument", ["acme", "--tenant=acme"])
+def test_what_it_does_not_know_makes_no_token(
+    argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([argument])
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"unrecognized arguments: {argument}" in told.err
 
 
 def test_who_is_who(path: Path) -> None:
