@@ -159,7 +159,7 @@ def _from_file(known: Sequence[Field], file: Path) -> Values:
     values: Values = {}
     for key, value in _leaves(tree, file):
         if key not in table:
-            raise ConfigError(f"{file}: {_unknown(key, table, 'key')}")
+            raise ConfigError(f"{file}: {_no_setting(key, value, table)}")
         values[table[key].path] = parse(table[key].kind, value, f"{file}: {key}")
     return values
 
@@ -172,6 +172,14 @@ def _leaves(tree: Any, file: Path) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{inner}", leaf) for inner, leaf in _leaves(value, file))
         else:
             yield str(name), value
+
+
+def _no_setting(key: str, value: Any, known: Iterable[str]) -> str:
+    """Says what is wrong with a key of a file: it is unknown, or one of a group of settings."""
+    within = [name.removeprefix(f"{key}.") for name in known if name.startswith(f"{key}.")]
+    if not within:
+        return _unknown(key, known, "key")
+    return f"{key}: must hold names and values, of {', '.join(within)}; got {value!r}"
 
 
 def _unknown(name: str, known: Iterable[str], what: str) -> str:
