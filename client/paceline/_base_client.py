@@ -27,8 +27,9 @@ class BaseClient(ABC, Generic[GenerationT]):
     """A client whose `generate` returns a `GenerationT`.
 
     Args:
-        address: The gateway as `host:port`; by default the environment's `PACELINE_ADDRESS`, else
-            `localhost:7070`. Nothing is connected before the first call.
+        address: The gateway as `host:port`, or `host` alone for port 7070; by default the
+            environment's `PACELINE_ADDRESS`, else `localhost:7070`. Nothing is connected before the
+            first call.
         token: Bearer token of the gateway's operator, or a function that returns one for each call;
             by default the environment's `PACELINE_TOKEN`.
         tls: TLS to the gateway; by default with the authorities in the file that the
@@ -36,8 +37,8 @@ class BaseClient(ABC, Generic[GenerationT]):
         insecure: Send a token to another machine in plaintext.
 
     Raises:
-        ArgumentError: The address is a web address, a token would travel in plaintext, or a
-            certificate cannot be read.
+        ArgumentError: The address is a web address, a token cannot be sent or would travel in
+            plaintext, or a certificate cannot be read.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class BaseClient(ABC, Generic[GenerationT]):
             token_ids: The prompt as ids of the model's tokenizer.
             messages: A conversation, oldest turn first: dicts with `role` and `content`.
             model: A name that `models()` lists; None: the only one served.
-            max_tokens: Most tokens to generate; None: up to the model's limit.
+            max_tokens: Most tokens to generate, at least 1; None: up to the model's limit.
             temperature: 0 picks the likeliest token; above 0 samples.
             top_k: Keep the k likeliest tokens; 0 keeps all.
             top_p: Keep the smallest set of tokens whose probabilities sum to this, in (0, 1].
@@ -114,7 +115,8 @@ class BaseClient(ABC, Generic[GenerationT]):
             lookahead: Sizes of lookahead decoding; None lets the server choose.
             acceptance: `coupled` (exact), `rejection` (exact in distribution) or `typical` (lossy).
             session_id: The same id in every turn keeps a conversation's cache in place.
-            timeout: Seconds for the whole generation; None: one hour.
+            timeout: Seconds for the whole generation; None: one hour; `math.inf`: no limit here,
+                only the gateway's.
             resume: Where the gateway is lost on the way, go on with another one, or with the same
                 one when it is back: the text stays the same, and no part of it comes twice.
 
@@ -130,7 +132,9 @@ class BaseClient(ABC, Generic[GenerationT]):
         request = pb.GenerateRequest(
             **checked.prompt_input(prompt, token_ids, messages),
             model=checked.text("model", model or ""),
-            max_tokens=None if max_tokens is None else checked.integer("max_tokens", max_tokens),
+            max_tokens=(
+                None if max_tokens is None else checked.integer("max_tokens", max_tokens, least=1)
+            ),
             sampling=checked.sampling(
                 temperature=temperature,
                 top_k=top_k,

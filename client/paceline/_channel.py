@@ -7,7 +7,8 @@ from ipaddress import ip_address
 from paceline._version import __version__
 from paceline.errors import ArgumentError
 
-DEFAULT_ADDRESS = "localhost:7070"
+DEFAULT_PORT = 7070
+DEFAULT_ADDRESS = f"localhost:{DEFAULT_PORT}"
 ADDRESS_VARIABLE = "PACELINE_ADDRESS"
 
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -15,13 +16,14 @@ _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _KEEPALIVE_MS = 30_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
 _HOST = re.compile(r"(?:ipv[46]:)?\[?(?P<host>[^\]]*?)\]?(?::\d+)?")
+_HOST_ALONE = re.compile(r"\[[^\[\]/]+\]|[^\[\]:/,]+")
 
 
 def resolve_address(address: str | None) -> str:
     """Returns the address given, else the environment's, else this machine's gateway.
 
     Args:
-        address: `host:port` or any gRPC target, or None.
+        address: `host:port`, a host alone for the default port, or any gRPC target; or None.
 
     Raises:
         TypeError: The address is not a string.
@@ -35,7 +37,21 @@ def resolve_address(address: str | None) -> str:
         raise ArgumentError(
             "address", f'must be host:port, as "{DEFAULT_ADDRESS}", got {address!r}'
         )
-    return address
+    return _with_port(address)
+
+
+def _with_port(address: str) -> str:
+    """Completes a host that stands alone, for which gRPC would take 443; leaves all else."""
+    if _is_ipv6(address):
+        address = f"[{address}]"
+    return f"{address}:{DEFAULT_PORT}" if _HOST_ALONE.fullmatch(address) else address
+
+
+def _is_ipv6(address: str) -> bool:
+    try:
+        return ip_address(address).version == 6
+    except ValueError:
+        return False
 
 
 def is_loopback(address: str) -> bool:

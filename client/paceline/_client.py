@@ -27,8 +27,9 @@ class Client(BaseClient[Generation]):
     Use it as a context manager, or call `close`: either cancels the generations still running.
 
     Args:
-        address: The gateway as `host:port`; by default the environment's `PACELINE_ADDRESS`, else
-            `localhost:7070`. Nothing is connected before the first call.
+        address: The gateway as `host:port`, or `host` alone for port 7070; by default the
+            environment's `PACELINE_ADDRESS`, else `localhost:7070`. Nothing is connected before the
+            first call.
         token: Bearer token of the gateway's operator, or a function that returns one for each call;
             by default the environment's `PACELINE_TOKEN`.
         tls: TLS to the gateway; by default with the authorities in the file that the

@@ -1,5 +1,6 @@
 """The one place where gRPC's errors become this SDK's."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +13,18 @@ CLASS_OF_CODE: dict[grpc.StatusCode, type[errors.RpcError]] = {
 }
 
 # How gRPC words a connection that never came to be; a server's own UNAVAILABLE says otherwise.
-_NEVER_CONNECTED = ("failed to connect", "DNS resolution failed", "Name resolution failed")
+_NEVER_CONNECTED = (
+    "failed to connect",
+    "errors resolving",
+    "DNS resolution failed",
+    "Name resolution failed",
+)
+_LOOKUP = re.compile(r"lookup error:(?:address lookup failed for \S*: )?(?P<reason>.*)\]$")
+# Words of gRPC on our side, and of the gateway's, whose limit may be another.
+_TOO_LARGE = re.compile(
+    r"(?:CLIENT: Sent|SERVER: Received) message larger than max "
+    r"\((?P<size>\d+) vs\. (?P<most>\d+)\)"
+)
 
 
 @contextmanager
@@ -48,6 +60,12 @@ def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.Rpc
         details: The server's message, or gRPC's own.
         address: The server called.
     """
+    if sizes := _TOO_LARGE.fullmatch(details):
+        # RESOURCE_EXHAUSTED, says gRPC; but who tries again later fails again.
+        return errors.InvalidArgumentError(
+            f"the request is too large: it must have at most {sizes['most']} bytes, "
+            f"got {sizes['size']}"
+        )
     cls = CLASS_OF_CODE.get(code, errors.UnknownError)
     return cls(_message(code, details, address))
 
@@ -67,4 +85,6 @@ def _message(code: grpc.StatusCode, details: str, address: str) -> str:
 
 def _last_error(details: str) -> str:
     """Keeps the reason out of gRPC's list of addresses and attempts."""
+    if lookup := _LOOKUP.search(details):
+        return lookup["reason"]
     return details.rstrip(": ").rpartition(": ")[2]

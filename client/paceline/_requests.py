@@ -1,7 +1,7 @@
 """Checks arguments and builds protobuf from them, once for both clients.
 
-Only what protobuf could not carry is refused here: wrong types, integers that do not fit, two
-prompts at once. What a model or deployment allows is the server's to say.
+Only what protobuf could not carry, or no server takes, is refused here: wrong types, integers that
+do not fit, two prompts at once. What a model or deployment allows is the server's to say.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +16,8 @@ from paceline.v1 import types_pb2
 
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
+LONGEST_TIMEOUT_S = 1e8
+"""About three years. gRPC counts deadlines in 64 bits: one much later has passed at once."""
 
 
 def prompt_input(
@@ -135,16 +137,16 @@ def text(field: str, value: object) -> str:
     return value
 
 
-def integer(field: str, value: Any, limit: int = UINT32_MAX) -> int:
-    """Returns an integer from 0 to `limit`; takes whatever says it is one, NumPy's included."""
+def integer(field: str, value: Any, limit: int = UINT32_MAX, *, least: int = 0) -> int:
+    """Returns an integer from `least` to `limit`; takes whatever says it is one, as NumPy's do."""
     try:
         if isinstance(value, bool):
             raise TypeError
         as_int = index(value)
     except TypeError:
         raise TypeError(f"{field} must be int, got {type(value).__name__}") from None
-    if not 0 <= as_int <= limit:
-        raise ArgumentError(field, f"must be from 0 to {limit}, got {as_int}")
+    if not least <= as_int <= limit:
+        raise ArgumentError(field, f"must be from {least} to {limit}, got {as_int}")
     return as_int
 
 
@@ -163,10 +165,10 @@ def flag(field: str, value: object) -> bool:
 
 
 def timeout_s(value: float) -> float:
-    """Returns a timeout in seconds."""
+    """Returns a timeout in seconds; infinity, as any number too large, as the longest."""
     if not number("timeout", value) > 0:
         raise ArgumentError("timeout", f"must be above 0 seconds, got {value}")
-    return float(value)
+    return min(float(value), LONGEST_TIMEOUT_S)
 
 
 def _chat_message(field: str, turn: Mapping[str, str]) -> pb.ChatMessage:

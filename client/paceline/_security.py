@@ -1,6 +1,7 @@
 """How a client proves who it is, and knows whom it talks to."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ KEY_VARIABLE = "PACELINE_KEY"
 INSECURE_VARIABLE = "PACELINE_INSECURE"
 
 _SYSTEM = "system"
+_CERTIFICATE = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----.+?-----END ", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +38,15 @@ class Tls:
         """Reads the files.
 
         Raises:
-            ArgumentError: One cannot be read, or one of cert and key is missing.
+            ArgumentError: One cannot be read or holds no certificate, or one of cert and key is
+                missing.
         """
         if (self.cert is None) != (self.key is None):
             raise ArgumentError("tls", "cert and key go together")
         return grpc.ssl_channel_credentials(
-            _read("ca", self.ca),
+            _certificates("ca", self.ca),
             private_key=_read("key", self.key),
-            certificate_chain=_read("cert", self.cert),
+            certificate_chain=_certificates("cert", self.cert),
         )
 
 
@@ -52,12 +55,12 @@ class Security:
 
     Args:
         address: The gateway.
-        token: Bearer token, or what returns one for each call.
+        token: Bearer token, or what returns one for each call; white space around it is left out.
         tls: TLS; None where the environment names no authority: plaintext.
         insecure: Send a token in plaintext to another machine.
 
     Raises:
-        ArgumentError: A token would go to another machine in plaintext.
+        ArgumentError: A token cannot be sent, or would go to another machine in plaintext.
         TypeError: An argument has the wrong type.
     """
 
@@ -72,7 +75,7 @@ class Security:
             raise TypeError(f"token must be str or callable, got {type(token).__name__}")
         if tls is not None and not isinstance(tls, Tls):
             raise TypeError(f"tls must be paceline.Tls, got {type(tls).__name__}")
-        self._token = token if token is not None else os.environ.get(TOKEN_VARIABLE) or None
+        self._token = token if callable(token) else _given_token(token)
         self._tls = tls or _tls_of_environment()
         insecure = insecure or os.environ.get(INSECURE_VARIABLE, "") not in ("", "0")
         if self._token and self._tls is None and not insecure and not is_loopback(address):
@@ -95,9 +98,33 @@ class Security:
         return [("grpc.ssl_target_name_override", self._tls.server_name)]
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with each call."""
-        token = self._token() if callable(self._token) else self._token
+        """What goes with each call.
+
+        Raises:
+            ArgumentError: The function that was given for a token returned what cannot be sent.
+        """
+        token = _sendable("token()", self._token() or "") if callable(self._token) else self._token
         return (("authorization", f"Bearer {token}"),) if token else ()
+
+
+def _given_token(token: str | None) -> str:
+    """Returns the token given, else the environment's, else none."""
+    if token is not None:
+        return _sendable("token", token)
+    return _sendable(TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE, ""))
+
+
+def _sendable(source: str, token: str) -> str:
+    """Returns a token without white space around it; tells what is wrong, but never the token."""
+    if not isinstance(token, str):
+        raise TypeError(f"{source} must be str, got {type(token).__name__}")
+    token = token.strip()
+    for position, character in enumerate(token):
+        if not (character.isascii() and character.isprintable()):
+            raise ArgumentError(
+                source, f"must be printable ASCII on one line, and is not at character {position}"
+            )
+    return token
 
 
 def _tls_of_environment() -> Tls | None:
@@ -113,6 +140,16 @@ def _tls_of_environment() -> Tls | None:
         cert=os.environ.get(CERT_VARIABLE) or None,
         key=os.environ.get(KEY_VARIABLE) or None,
     )
+
+
+def _certificates(name: str, file: str | os.PathLike[str] | None) -> bytes | None:
+    content = _read(name, file)
+    if content is not None and not _CERTIFICATE.search(content):
+        raise ArgumentError(
+            f"tls.{name}",
+            f"must hold a PEM certificate (-----BEGIN CERTIFICATE-----), but {file} holds none",
+        )
+    return content
 
 
 def _read(name: str, file: str | os.PathLike[str] | None) -> bytes | None:

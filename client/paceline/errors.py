@@ -57,7 +57,7 @@ class RpcError(PacelineError):
 
 
 class InvalidArgumentError(RpcError):
-    """The request is wrong; the message names the field and what is allowed."""
+    """The request is wrong, or too large; the message names the field and what is allowed."""
 
     code = StatusCode.INVALID_ARGUMENT
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import socket
 import threading
 import time
@@ -12,7 +13,7 @@ import grpc
 import paceline
 import pytest
 from paceline import errors
-from paceline._conversion import CLASS_OF_CODE
+from paceline._conversion import CLASS_OF_CODE, never_connected
 from paceline._resume import Resumption
 
 from tests.rpc.scripted_gateway import ScriptedGateway, scripted_gateway
@@ -147,6 +148,37 @@ def test_a_deadline_ends_the_call_on_both_sides(
     with pytest.raises(errors.DeadlineExceededError, match="timeout"):
         client.generate("hang", timeout=0.3).result()
     assert gateway.cancelled.wait(WAIT_S)
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e18, 1e10])
+def test_a_timeout_without_end_is_none(client: paceline.Client, timeout: float) -> None:
+    assert client.generate("go", timeout=timeout).result().text == "Once upon a time"
+
+
+def test_a_request_too_large_says_what_is_allowed(client: paceline.Client) -> None:
+    message = "the request is too large: it must have at most 67108864 bytes, got 67108"
+    prompt = "a" * (64 * 1024 * 1024)
+    with pytest.raises(errors.InvalidArgumentError, match=message):
+        client.generate(prompt).result()
+    with pytest.raises(errors.InvalidArgumentError, match=message):
+        client.tokenize(prompt)
+
+
+def test_a_request_too_large_for_the_gateway_says_what_is_allowed(
+    gateway: ScriptedGateway, client: paceline.Client
+) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="at most 4194304 bytes, got 50000"):
+        client.tokenize("a" * 5_000_000)
+    assert gateway.requests == []
+
+
+def test_a_host_that_does_not_exist_is_told_as_one_that_does_not_answer() -> None:
+    with (
+        paceline.Client("no host:1") as client,
+        pytest.raises(errors.UnavailableError, match=r"at no host:1 .*paceline up") as told,
+    ):
+        client.generate("go").result()
+    assert never_connected(told.value)
 
 
 def test_cancel_reaches_the_server(client: paceline.Client, gateway: ScriptedGateway) -> None:

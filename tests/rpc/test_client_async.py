@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 from collections.abc import AsyncIterator, Iterator
 
@@ -46,6 +47,10 @@ async def test_it_answers_as_the_sync_client_does(
     generation = client.generate("go")
     chunks = [chunk async for chunk in generation]
     assert (chunks, await generation.result()) == await asyncio.to_thread(sync)
+
+
+async def test_a_timeout_without_end_is_none(client: paceline.AsyncClient) -> None:
+    assert (await client.generate("go", timeout=math.inf).result()).text == "Once upon a time"
 
 
 async def test_the_other_calls(client: paceline.AsyncClient) -> None:

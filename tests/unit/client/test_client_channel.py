@@ -6,7 +6,9 @@ from typing import Any
 
 import paceline
 import pytest
-from paceline._channel import channel_options
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline._channel import channel_options, resolve_address
 
 
 def test_the_address_is_the_argument_else_the_environments(
@@ -17,6 +19,52 @@ def test_the_address_is_the_argument_else_the_environments(
     monkeypatch.setenv("PACELINE_ADDRESS", "there:1")
     assert paceline.AsyncClient().address == "there:1"
     assert paceline.AsyncClient("here:2").address == "here:2"
+
+
+@pytest.mark.parametrize(
+    ("address", "completed"),
+    [
+        ("localhost", "localhost:7070"),
+        ("gpu-1.example.com", "gpu-1.example.com:7070"),
+        ("10.0.0.1", "10.0.0.1:7070"),
+        ("[::1]", "[::1]:7070"),
+        ("::1", "[::1]:7070"),
+        ("fe80::1%eth0", "[fe80::1%eth0]:7070"),
+    ],
+)
+def test_a_host_alone_means_the_default_port(
+    address: str, completed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert paceline.AsyncClient(address).address == completed
+    monkeypatch.setenv("PACELINE_ADDRESS", address)
+    assert paceline.AsyncClient().address == completed
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "localhost:1",
+        "[::1]:1",
+        "unix:/tmp/gateway",
+        "unix:gateway",
+        "unix:///tmp/gateway",
+        "unix-abstract:gateway",
+        "dns:gateway",
+        "dns:///gateway",
+        "dns://8.8.8.8/gateway:1",
+        "ipv4:10.0.0.1:1,10.0.0.2:1",
+        "ipv6:[::1]:1",
+        "xds:///gateway",
+    ],
+)
+def test_every_other_target_is_left_as_it_is(address: str) -> None:
+    assert resolve_address(address) == address
+
+
+@given(st.from_regex(r"[a-z0-9][a-z0-9.-]{0,40}", fullmatch=True), st.integers(0, 65535))
+def test_an_address_is_completed_once(host: str, port: int) -> None:
+    assert resolve_address(host) == resolve_address(resolve_address(host)) == f"{host}:7070"
+    assert resolve_address(f"{host}:{port}") == f"{host}:{port}"
 
 
 @pytest.mark.parametrize("address", ["http://localhost:7070", "https://host", ""])

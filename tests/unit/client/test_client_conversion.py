@@ -40,6 +40,20 @@ def test_a_code_becomes_its_class_with_the_servers_words(code: grpc.StatusCode) 
             "no Paceline gateway answers at host:1 (Domain name not found); start one with "
             "`paceline up`, or give another address (PACELINE_ADDRESS)",
         ),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "errors resolving host:1: [field:hostname lookup error:address lookup failed for "
+            "host:1: Domain name not found]",
+            "no Paceline gateway answers at host:1 (Domain name not found); start one with "
+            "`paceline up`, or give another address (PACELINE_ADDRESS)",
+        ),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "errors resolving [::1]:x: [field:hostname lookup error:Failed to parse port in name: "
+            "[::1]:x]",
+            "no Paceline gateway answers at host:1 (Failed to parse port in name: [::1]:x); start "
+            "one with `paceline up`, or give another address (PACELINE_ADDRESS)",
+        ),
         (grpc.StatusCode.UNAVAILABLE, "no verifier is up", "no verifier is up"),
         (
             grpc.StatusCode.UNIMPLEMENTED,
@@ -56,6 +70,16 @@ def test_a_code_becomes_its_class_with_the_servers_words(code: grpc.StatusCode) 
 )
 def test_messages_say_what_to_do(code: grpc.StatusCode, details: str, expected: str) -> None:
     assert str(from_status(code, details, ADDRESS)) == expected
+
+
+@pytest.mark.parametrize("side", ["CLIENT: Sent", "SERVER: Received"])
+def test_a_request_too_large_is_to_be_mended_not_sent_again(side: str) -> None:
+    details = f"{side} message larger than max (100000036 vs. 67108864)"
+    error = from_status(grpc.StatusCode.RESOURCE_EXHAUSTED, details, ADDRESS)
+    assert type(error) is errors.InvalidArgumentError
+    assert str(error) == (
+        "the request is too large: it must have at most 67108864 bytes, got 100000036"
+    )
 
 
 def test_an_error_without_a_code_is_unknown() -> None:

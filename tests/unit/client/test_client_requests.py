@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import paceline
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline import _requests as checked
 from paceline.v1 import inference_pb2 as pb
 
 
@@ -70,7 +74,9 @@ def test_wrong_types(client: Any, arguments: dict[str, Any], message: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max_tokens": -1}, "max_tokens: must be from 0 to 4294967295, got -1"),
+        ({"max_tokens": -3}, "max_tokens: must be from 1 to 4294967295, got -3"),
+        ({"max_tokens": 0}, "max_tokens: must be from 1 to 4294967295, got 0"),
+        ({"draft_tokens": -1}, "draft_tokens: must be from 0 to 4294967295, got -1"),
         ({"seed": 2**64}, "seed: must be from 0 to 18446744073709551615"),
         ({"logit_bias": {-1: 1.0}}, "logit_bias: must be from 0"),
         ({"stop_token_ids": [2**32]}, r"stop_token_ids\[0\]: must be from 0"),
@@ -78,6 +84,7 @@ def test_wrong_types(client: Any, arguments: dict[str, Any], message: str) -> No
         ({"acceptance": "magic"}, "acceptance: must be one of coupled, rejection, typical"),
         ({"timeout": 0}, "timeout: must be above 0 seconds, got 0"),
         ({"timeout": float("nan")}, "timeout: must be above 0"),
+        ({"timeout": -math.inf}, "timeout: must be above 0 seconds, got -inf"),
         ({"prompt": "a\ud800"}, "prompt: is not valid Unicode at character 1"),
     ],
 )
@@ -92,7 +99,7 @@ def test_messages_need_role_and_content(client: Any) -> None:
 
 
 def test_what_a_server_may_judge_is_sent(client: Any) -> None:
-    request, _ = client.generate("", temperature=-1, top_p=7, method="magic", max_tokens=0)
+    request, _ = client.generate("", temperature=-1, top_p=7, method="magic", max_tokens=1)
     assert request.WhichOneof("input") == "text"
     assert (request.sampling.temperature, request.sampling.top_p) == (-1, 7)
     assert request.speculation.method == "magic"
@@ -115,6 +122,13 @@ def test_arrays_and_their_scalars_are_taken(client: Any) -> None:
     assert list(request.token_ids.ids) == [1, 2]
     assert (request.sampling.temperature, request.sampling.seed) == (0.5, 3)
     assert timeout_s == 2
+
+
+@given(st.floats(min_value=0, exclude_min=True) | st.integers(1, 10**30))
+def test_a_timeout_is_kept_up_to_the_longest_and_infinity_is_that(seconds: float) -> None:
+    kept = checked.timeout_s(seconds)
+    assert kept == (seconds if seconds <= 1e8 else 1e8)
+    assert math.isfinite(kept)
 
 
 def test_one_stop_string_needs_no_list(client: Any) -> None:

@@ -7,7 +7,11 @@ from typing import Any
 
 import paceline
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paceline._security import Security
+
+from tests.certificates import Authority
 
 ALL = ("PACELINE_TOKEN", "PACELINE_CA", "PACELINE_CERT", "PACELINE_KEY", "PACELINE_INSECURE")
 
@@ -28,6 +32,44 @@ def test_a_token_goes_with_each_call() -> None:
     tokens = iter("ab")
     fresh = security(token=lambda: next(tokens))
     assert [fresh.metadata()[0][1] for _ in range(2)] == ["Bearer a", "Bearer b"]
+
+
+@given(
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1),
+    st.text(" \t\r\n", max_size=3),
+)
+def test_white_space_around_a_token_is_left_out(token: str, space: str) -> None:
+    expected = (("authorization", f"Bearer {token}"),)
+    padded = f"{space}{token}{space}"
+    assert security(token=padded).metadata() == expected
+    assert security(token=lambda: padded).metadata() == expected
+
+
+@given(st.characters(exclude_categories=["Cs"]).filter(lambda c: not " " <= c <= "~"))
+def test_a_token_that_cannot_be_sent_is_refused_but_not_shown(character: str) -> None:
+    token = f"secret{character}secret"
+    problem = "must be printable ASCII on one line, and is not at character 6"
+    with pytest.raises(paceline.ArgumentError) as given_one:
+        security(token=token)
+    assert str(given_one.value) == f"token: {problem}"
+    fresh = security(token=lambda: token)
+    with pytest.raises(paceline.ArgumentError) as returned:
+        fresh.metadata()
+    assert str(returned.value) == f"token(): {problem}"
+
+
+def test_a_token_is_refused_by_the_name_of_where_it_came_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PACELINE_TOKEN", " mine\n")
+    assert security().metadata() == (("authorization", "Bearer mine"),)
+    monkeypatch.setenv("PACELINE_TOKEN", "two\nlines")
+    with pytest.raises(paceline.ArgumentError, match=r"^PACELINE_TOKEN: must be printable ASCII"):
+        paceline.Client("localhost:1")
+    assert security(token="").metadata() == ()
+    wrong: Any = lambda: b"bytes"  # noqa: E731
+    with pytest.raises(TypeError, match=r"token\(\) must be str, got bytes"):
+        security(token=wrong).metadata()
 
 
 @pytest.mark.parametrize("address", ["gateway:7070", "10.0.0.1:1", "dns:///gateway:1"])
@@ -57,6 +99,32 @@ def test_the_environment_names_certificates(
     monkeypatch.setenv("PACELINE_CA", str(tmp_path / "nowhere"))
     with pytest.raises(paceline.ArgumentError, match=r"tls\.ca: cannot be read"):
         paceline.Client()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "no certificate", "-----BEGIN CERTIFICATE-----\ncut off", "-----BEGIN PRIVATE KEY-----"],
+)
+def test_a_file_without_a_certificate_is_named(
+    content: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Authority("gateway").issue(tmp_path)
+    broken = tmp_path / "broken.pem"
+    broken.write_text(content)
+    needs = "must hold a PEM certificate .* but .*broken.pem holds none"
+    monkeypatch.setenv("PACELINE_CA", str(broken))
+    with pytest.raises(paceline.ArgumentError, match=rf"^tls\.ca: {needs}"):
+        paceline.Client("gateway:1")
+    halves = paceline.Tls(ca=tmp_path / "ca.pem", cert=broken, key=tmp_path / "key.pem")
+    with pytest.raises(paceline.ArgumentError, match=rf"^tls\.cert: {needs}"):
+        halves.credentials()
+
+
+def test_a_file_may_hold_more_than_its_certificates(tmp_path: Path) -> None:
+    Authority("gateway").issue(tmp_path)
+    ca = tmp_path / "ca.pem"
+    ca.write_text(f"# Größe\n{ca.read_text()}{ca.read_text()}")
+    assert paceline.Tls(ca=ca).credentials() is not None
 
 
 def test_what_is_given_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
