@@ -48,7 +48,10 @@ COMPLETE = pb.GenerateResponse(
 
 
 class ScriptedGateway(InferenceServicer):
-    """Prompts: `fail:CODE` fails, `hang` streams one chunk and waits, `cut` ends too early."""
+    """Does what the prompt, or a chat's last message, says.
+
+    `fail:CODE` fails, `hang` streams one chunk and waits, `cut` ends too early.
+    """
 
     def __init__(self) -> None:
         self.address = ""
@@ -58,12 +61,14 @@ class ScriptedGateway(InferenceServicer):
 
     def Generate(self, request: Any, context: Any) -> Iterator[Any]:
         self.requests.append(request)
-        self._maybe_fail(request.text, context)
+        chat = request.chat.messages
+        told = chat[-1].content if chat else request.text
+        self._maybe_fail(told, context)
         yield STARTED
-        if request.text == "hang":
+        if told == "hang":
             yield from self._hang(context)
         yield from CHUNKS
-        if request.text != "cut":
+        if told != "cut":
             yield COMPLETE
 
     def ListModels(self, request: Any, context: Any) -> Any:

@@ -1,12 +1,18 @@
-"""The command line against a real server: output, chat history, Ctrl-C."""
+"""The command line against a real server: output, chat history, terminals, Ctrl-C."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +45,53 @@ def run(gateway: ScriptedGateway, *args: str, stdin: str | None = None) -> Any:
     return result
 
 
+class Terminal:
+    """A command at a pseudo-terminal."""
+
+    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+        self._process = process
+        self._descriptor = descriptor
+
+    def say(self, line: str) -> None:
+        os.write(self._descriptor, f"{line}\n".encode())
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def until(self, text: str) -> str:
+        """Returns what it shows up to a text."""
+        shown, deadline = "", time.monotonic() + WAIT_S
+        while not shown.endswith(text):
+            left = deadline - time.monotonic()
+            if not select.select([self._descriptor], [], [], max(0.0, left))[0]:
+                raise AssertionError(f"waited in vain for {text!r}, got {shown!r}")
+            shown += os.read(self._descriptor, 1).decode(errors="replace")
+        return shown.replace("\r\n", "\n")
+
+    def wait(self) -> int:
+        return self._process.wait(WAIT_S)
+
+
+@contextmanager
+def chat_at_terminal(gateway: ScriptedGateway, *args: str) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", MAIN, "chat", "--address", gateway.address, *args]
+    env = {**os.environ, "TERM": "dumb", "NO_COLOR": "1"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        try:
+            terminal = Terminal(process, ours)
+            terminal.until("> ")
+            yield terminal
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def said(request: Any) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in request.chat.messages]
+
+
 def test_text_on_stdout_and_statistics_on_stderr(gateway: ScriptedGateway) -> None:
     result = run(gateway, "generate", "go")
     assert result.stdout == "Once upon a time\n"
@@ -67,14 +120,8 @@ def test_a_chat_keeps_its_history_and_its_session(gateway: ScriptedGateway) -> N
     result = run(gateway, "chat", "--system", "Be brief.", stdin="hello\n\nmore\n/exit\nnever\n")
     assert result.stdout == "Once upon a time\nOnce upon a time\n"
     first, second = gateway.requests
-    assert [(m.role, m.content) for m in first.chat.messages] == [
-        ("system", "Be brief."),
-        ("user", "hello"),
-    ]
-    assert [(m.role, m.content) for m in second.chat.messages][2:] == [
-        ("assistant", "Once upon a time"),
-        ("user", "more"),
-    ]
+    assert said(first) == [("system", "Be brief."), ("user", "hello")]
+    assert said(second)[2:] == [("assistant", "Once upon a time"), ("user", "more")]
     assert first.session_id == second.session_id != ""
 
 
@@ -82,6 +129,80 @@ def test_a_chat_ends_with_its_input_and_speaks_json(gateway: ScriptedGateway) ->
     result = run(gateway, "chat", "--json", stdin="hello\nmore\n")
     texts = [json.loads(line)["text"] for line in result.stdout.splitlines()]
     assert texts == ["Once upon a time"] * 2
+
+
+def test_a_chat_without_a_terminal_ends_with_its_first_error(gateway: ScriptedGateway) -> None:
+    env = {"PACELINE_ADDRESS": gateway.address}
+    lines = "hello\nfail:NOT_FOUND\nnever\n"
+    result = CliRunner().invoke(app, ["chat"], input=lines, env=env)
+    assert (result.exit_code, result.stdout) == (1, "Once upon a time\n")
+    assert result.stderr.splitlines()[1:] == ["error: told to fail with NOT_FOUND"]
+    assert len(gateway.requests) == 2
+
+
+def test_a_turn_that_fails_at_a_terminal_is_taken_back(gateway: ScriptedGateway) -> None:
+    with chat_at_terminal(gateway) as terminal:
+        terminal.say("hello")
+        terminal.until("> ")
+        terminal.say("fail:NOT_FOUND")
+        assert "error: told to fail with NOT_FOUND\n> " in terminal.until("> ")
+        terminal.say("cut")
+        assert "a time\nerror: 127.0.0.1" in terminal.until("> ")
+        terminal.say("more")
+        terminal.until("> ")
+        terminal.say("/exit")
+        assert terminal.wait() == 0
+    assert said(gateway.requests[-1]) == [
+        ("user", "hello"),
+        ("assistant", "Once upon a time"),
+        ("user", "more"),
+    ]
+    assert len({request.session_id for request in gateway.requests}) == 1
+
+
+def test_ctrl_c_at_a_terminal_stops_an_answer_and_at_the_prompt_ends(
+    gateway: ScriptedGateway,
+) -> None:
+    with chat_at_terminal(gateway) as terminal:
+        terminal.say("hang")
+        terminal.until("Once ")
+        assert gateway.hanging.wait(WAIT_S)
+        terminal.interrupt()
+        terminal.until("> ")
+        assert gateway.cancelled.wait(WAIT_S)
+        terminal.say("more")
+        assert "Once upon a time" in terminal.until("> ")
+        terminal.interrupt()
+        assert terminal.wait() == 130
+    assert said(gateway.requests[-1]) == [("user", "more")]
+
+
+def test_a_chat_at_a_terminal_ends_with_ctrl_d(gateway: ScriptedGateway) -> None:
+    with chat_at_terminal(gateway) as terminal:
+        terminal.say("fail:UNAUTHENTICATED")
+        terminal.until("> ")
+        terminal.say("\x04")
+        assert terminal.wait() == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", [["generate", "go"], ["generate", "go", "--json"], ["models"]])
+def test_output_that_finds_no_room_is_one_line(
+    gateway: ScriptedGateway, command: list[str], unbuffered: str
+) -> None:
+    env = {**os.environ, "PACELINE_ADDRESS": gateway.address, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", MAIN, *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=env,
+            text=True,
+            timeout=WAIT_S,
+        )
+    assert ran.stderr == "error: cannot write the output: [Errno 28] No space left on device\n"
+    assert ran.returncode == 1
 
 
 def test_tokenize_feeds_detokenize(gateway: ScriptedGateway) -> None:

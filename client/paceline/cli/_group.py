@@ -1,5 +1,7 @@
 """How the command line finds its commands and how it fails: in one line."""
 
+import errno
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -12,6 +14,8 @@ from paceline.errors import ArgumentError, PacelineError
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 128 + 2  # as a shell reports SIGINT
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PacelineGroup(TyperGroup):
@@ -36,7 +40,8 @@ class PacelineGroup(TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Runs the command line and exits.
 
-        Wrong usage and every error that the SDK names is one line on stderr, without traceback.
+        Wrong usage, every error that the SDK names, and output that finds no room, are one line on
+        stderr, without traceback.
         """
         kwargs["standalone_mode"] = False
         try:
@@ -47,6 +52,11 @@ class PacelineGroup(TyperGroup):
             code = fail(str(exc), EXIT_USAGE)
         except PacelineError as exc:
             code = fail(str(exc), EXIT_ERROR)
+        except OSError as exc:  # but for a broken pipe, on which typer exits in silence
+            if exc.errno not in _FULL:
+                raise
+            code = fail(f"cannot write the output: {exc}", EXIT_ERROR)
+            _drop_unwritten()
         except Exception as exc:
             # Usage errors; their class is public in no version of typer.
             if not hasattr(exc, "format_message"):
@@ -57,8 +67,21 @@ class PacelineGroup(TyperGroup):
 
 def fail(message: str, code: int) -> int:
     """Prints an error as one line and returns the exit code."""
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    report(message)
     return code
+
+
+def report(message: str) -> None:
+    """Prints an error as one line."""
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+
+
+def _drop_unwritten() -> None:
+    """Keeps Python from failing once more, at exit, at what is still in the buffer."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage_message(exc: Any) -> str:

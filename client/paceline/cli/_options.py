@@ -23,7 +23,7 @@ Address = Annotated[
     typer.Option(
         envvar="PACELINE_ADDRESS",
         metavar="HOST:PORT",
-        help="The gateway; localhost:7070 unless given.",
+        help="The gateway; localhost:7070 unless given, port 7070 for a host alone.",
     ),
 ]
 Model = Annotated[
@@ -100,7 +100,10 @@ class GenerationOptions:
         str, typer.Option(help="coupled, rejection or typical.", rich_help_panel=SPECULATION)
     ] = "coupled"
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="One hour unless given.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="One hour unless given; inf: no limit but the gateway's."
+        ),
     ] = None
     resume: Annotated[bool, typer.Option(help="Go on with another gateway where one is lost.")] = (
         True

@@ -10,6 +10,7 @@ import typer
 from paceline._generation import Generation
 from paceline._types import Result
 from paceline.cli.render import ChunkPrinter, legend, stats_line
+from paceline.errors import PacelineError
 
 
 def show(
@@ -30,9 +31,13 @@ def show(
             typer.echo(json.dumps(asdict(result)))
             return result
         printer = ChunkPrinter(sys.stdout, color=color)
-        for chunk in generation:
-            printer.print(chunk)
-        result = generation.result()
+        try:
+            for chunk in generation:
+                printer.print(chunk)
+            result = generation.result()
+        except PacelineError:
+            printer.end_line()  # the error's own comes next
+            raise
     if ids_without_text and not result.text:
         sys.stdout.write(",".join(map(str, result.token_ids)))
     typer.echo()

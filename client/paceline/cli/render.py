@@ -27,6 +27,7 @@ class ChunkPrinter:
         self._out = out
         self._color = color
         self._source: TokenSource = "unspecified"
+        self._begun = False  # a line
 
     def print(self, chunk: Chunk) -> None:
         """Writes the chunk's text at once."""
@@ -36,7 +37,14 @@ class ChunkPrinter:
                 self._source = source
             if text:
                 self._out.write(paint(text, self._source) if self._color else text)
+                self._begun = not text.endswith("\n")
         self._out.flush()
+
+    def end_line(self) -> None:
+        """Leaves a line that was begun, on a terminal; elsewhere text stays as it came."""
+        if self._begun and self._out.isatty():
+            self._out.write("\n")
+            self._out.flush()
 
 
 def paint(text: str, source: TokenSource) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import io
 
 import paceline
+import pytest
 from paceline.cli.render import COLORS, RESET, ChunkPrinter, legend, stats_line
 
 GREEN, YELLOW, CYAN = (COLORS[source] for source in ("accepted", "recovered", "bonus"))
@@ -53,6 +54,20 @@ def test_colours_say_how_tokens_came_and_held_back_text_keeps_its_own() -> None:
 
 def test_an_unknown_source_has_no_colour() -> None:
     assert rendered([paceline.Chunk("a", (1,), ("unspecified",), (1,))], color=True) == "a"
+
+
+@pytest.mark.parametrize("text", ["", "a", "a\n"])
+def test_a_line_begun_on_a_terminal_is_left_before_an_error(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.StringIO()
+    printer = ChunkPrinter(out, color=False)
+    printer.print(paceline.Chunk(text, (1,), ("bonus",), (len(text),)))
+    printer.end_line()
+    assert out.getvalue() == text
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    printer.end_line()
+    assert out.getvalue() == ("a\n" if text else "")
 
 
 def test_the_legend_names_every_colour() -> None:
