@@ -1,7 +1,9 @@
 """`paceline chat`."""
 
 import contextlib
+import signal
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from typing import Annotated
@@ -9,10 +11,11 @@ from typing import Annotated
 import typer
 
 from paceline._client import Client
+from paceline._generation import Generation
 from paceline.cli import _options
 from paceline.cli._group import report
 from paceline.cli._streaming import show
-from paceline.errors import PacelineError
+from paceline.errors import CancelledError, PacelineError
 
 EXIT_COMMAND = "/exit"
 
@@ -47,25 +50,34 @@ def chat(
     with Client(address) as client:
         for line in _turns(on_terminal):
             turns = [*history, {"role": "user", "content": line}]
-            with _outlived(on_terminal):
+            with contextlib.ExitStack() as stack:
                 generation = client.generate(messages=turns, **arguments)
+                if on_terminal:
+                    stack.enter_context(_outlived(generation))
                 answer = show(generation, as_json=as_json, color=_options.use_color(color))
                 history = [*turns, {"role": "assistant", "content": answer.text}]
 
 
 @contextlib.contextmanager
-def _outlived(on_terminal: bool) -> Iterator[None]:
-    """Keeps what ends a turn from ending a conversation on a terminal."""
+def _outlived(generation: Generation) -> Iterator[None]:
+    """Keeps what ends a turn from ending the conversation: an error, or Ctrl-C.
+
+    That cancels the answer. Raised where gRPC waits, it would leave locked what its own thread
+    needs, and no later turn would be answered.
+    """
+
+    def cancel(*_: object) -> None:  # elsewhere, for it takes locks that are held here
+        threading.Thread(target=generation.cancel, daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, cancel)
     try:
         yield
-    except KeyboardInterrupt:
-        if not on_terminal:
-            raise
+    except CancelledError:
         typer.echo()  # behind the terminal's ^C
     except PacelineError as exc:
-        if not on_terminal:
-            raise
         report(str(exc))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _turns(on_terminal: bool) -> Iterator[str]:
