@@ -50,8 +50,7 @@ class Client(BaseClient[Generation]):
         insecure: bool = False,
     ) -> None:
         super().__init__(address, token=token, tls=tls, insecure=insecure)
-        self._channel = self._connected()
-        self._stub = InferenceStub(self._channel)
+        self._connect()
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +114,13 @@ class Client(BaseClient[Generation]):
 
     def _start(self, request: pb.GenerateRequest, timeout_s: float, resume: bool) -> Generation:
         resumption = Resumption(request, timeout_s, lambda: resume and not self._closed)
-        return self._tracked(Generation(self._open, self._address, resumption))
+        generation = Generation(self._open, self._address, resumption, interrupted=self._connect)
+        return self._tracked(generation)
+
+    def _connect(self) -> None:
+        """Takes a channel for what is called from now on; what runs keeps the one it has."""
+        self._channel = self._connected()
+        self._stub = InferenceStub(self._channel)
 
     def _connected(self) -> grpc.Channel:
         options = [*channel_options(self._address), *self._security.options]

@@ -93,7 +93,24 @@ class Generation(BaseGeneration):
     """A generation of `Client`; iterate over it once for its chunks as they come.
 
     Leaving the loop early cancels it, as does dropping it or leaving it as a context manager.
+
+    Args:
+        open_: See `BaseGeneration`.
+        address: See there.
+        resumption: See there.
+        interrupted: Told of a KeyboardInterrupt while it waited.
     """
+
+    def __init__(
+        self,
+        open_: Callable[[pb.GenerateRequest, float], Any],
+        address: str,
+        resumption: Resumption,
+        *,
+        interrupted: Callable[[], None],
+    ) -> None:
+        self._interrupted = interrupted
+        super().__init__(open_, address, resumption)
 
     def __enter__(self) -> Self:
         return self
@@ -128,6 +145,11 @@ class Generation(BaseGeneration):
             except RpcError as error:
                 self._ended.wait(self._pause_s(error))
                 self._reopen()
+            except KeyboardInterrupt:
+                # Raised where gRPC takes a lock back, it leaves that locked, its thread waits for
+                # ever, and nothing more comes by this channel.
+                self._interrupted()
+                raise
 
 
 class AsyncGeneration(BaseGeneration):

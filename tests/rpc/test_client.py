@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import signal
 import socket
 import threading
 import time
@@ -38,6 +39,27 @@ def test_chunks_come_in_order_with_ids_and_sources(client: paceline.Client) -> N
     assert [chunk.text for chunk in chunks] == ["Once ", "upon ", "", "a time"]
     assert [chunk.token_ids for chunk in chunks] == [(11,), (12, 13), (14,), ()]
     assert chunks[1].sources == ("accepted", "accepted")
+
+
+@pytest.mark.parametrize("locked", [False, True], ids=["", "and what gRPC locks stays locked"])
+def test_a_client_outlives_ctrl_c(
+    gateway: ScriptedGateway, client: paceline.Client, locked: bool
+) -> None:
+    generation = client.generate("hang")
+    chunks = iter(generation)
+    next(chunks)
+    assert gateway.hanging.wait(WAIT_S)
+    threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            next(chunks)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert gateway.cancelled.wait(WAIT_S)
+    condition = generation._call._state.condition if locked else threading.Condition()
+    with condition:  # as happens now and then where it is raised
+        assert client.generate("go", timeout=WAIT_S).result().text == "Once upon a time"
 
 
 def test_the_result_has_every_field(client: paceline.Client) -> None:
