@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.service import Service, State
+
+_MOST_WARNED = 32
 
 MARKS = {
     State.WAITING: Text("·", style="dim"),
@@ -36,7 +39,7 @@ class Display:
         self._console = console
         self._quiet = quiet
         self._shown: dict[str, State] = {}
-        self._warned: set[str] = set()
+        self._warned: deque[str] = deque(maxlen=_MOST_WARNED)
         # One spinner for a service, kept: a new one each time would never turn.
         self._spinners: dict[str, Spinner] = {}
         draw = live and console.is_terminal and not quiet
@@ -80,12 +83,12 @@ class Display:
             self._console.print(line(service), highlight=False, soft_wrap=True)
 
     def _warn(self, services: Sequence[Service]) -> None:
-        """Show what services warn of, each thing once."""
+        """Show what services warn of; what was shown lately is not repeated."""
         for service in services:
             for words in service.new_warnings():
                 warning = f"{service.name:<9} warning   {words}"
                 if warning not in self._warned:
-                    self._warned.add(warning)
+                    self._warned.append(warning)
                     self._console.print(Text(warning, style="yellow"), soft_wrap=True)
 
     def _table(self, services: Sequence[Service]) -> Table:
