@@ -252,10 +252,11 @@ async def test_strangers_are_refused(
 async def test_who_says_nothing_keeps_no_place(
     twin: Runner, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft_stream, "_HELLO_S", 0.2)
     async with drafting(twin, max_streams=1) as drafter, open_channel(drafter.address) as channel:
-        silent = drafter_pb2_grpc.DrafterStub(channel).Draft()
-        error = await refusal(silent)
+        with monkeypatch.context() as patch:
+            patch.setattr(draft_stream, "_HELLO_S", 0.2)
+            silent = drafter_pb2_grpc.DrafterStub(channel).Draft()
+            error = await refusal(silent)
         assert error.code() is CODE.INVALID_ARGUMENT
         assert "hello: must come within 0.2 s" in error.details()
         async with conversing(drafter) as stream:
