@@ -31,6 +31,7 @@ from verifier.choice import MethodChoice
 from verifier.committer import Committer
 from verifier.config import EngineConfig
 from verifier.engine import Engine
+from verifier.methods.gated import GatedProposer
 from verifier.methods.ngram import NgramProposer
 from verifier.methods.plain import PlainProposer
 from verifier.sequence import FinishReason, Source
@@ -189,31 +190,44 @@ def test_a_text_that_cannot_begin_is_told_so(
     assert (pair.engine.live, pair.engine.totals.sequences) == (0, 0)
 
 
-@pytest.mark.parametrize("method", ["draft+ngram", "lookahead+ngram"])
 def test_a_hybrid_of_which_one_fails_to_begin_leaves_nothing(
-    method: str, roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
+    roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = Pair.make(roomy, twin)
     with monkeypatch.context() as patch:
         patch.setattr(NgramProposer, "open", _broken)
-        doomed = pair.submit(_prompt(10), 5, method=method)
+        doomed = pair.submit(_prompt(10), 5, method="draft+ngram")
         pair.run()
     assert isinstance(doomed.events[-1].error, PacelineError)
     assert pair.link is not None
     assert pair.link.meter.sessions == 0
     assert pair.link.drafter.live == 0
-    assert len(pair.generate(_prompt(10), 5, method=method)) == 5
+    assert len(pair.generate(_prompt(10), 5, method="draft+ngram")) == 5
 
 
-@pytest.mark.parametrize("what", ["ready", "observe", "rests", "propose"])
+@pytest.mark.parametrize(
+    ("owner", "what"),
+    [
+        (GatedProposer, "ready"),
+        (GatedProposer, "rests"),
+        (NgramProposer, "propose"),
+        (NgramProposer, "observe"),
+    ],
+)
 def test_a_method_that_fails_costs_no_other_text(
-    what: str, roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
+    owner: type, what: str, roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever it is asked, beside others in a hybrid and alone."""
+    asked: list[str] = []
+
+    def fail(*_: object) -> None:
+        asked.append(what)
+        raise RuntimeError("boom")
+
     plain = Pair.make(roomy)
     expected = [plain.generate(_prompt(10, seed=seed), 20) for seed in range(3)]
     pair = Pair.make(roomy, twin, interval_s=10.0)
-    monkeypatch.setattr(NgramProposer, what, _broken)
+    monkeypatch.setattr(owner, what, fail)
     methods = ("draft+ngram", "ngram", "plain")
     heard = [
         pair.submit(_prompt(10, seed=seed), 20, method=method)
@@ -224,6 +238,7 @@ def test_a_method_that_fails_costs_no_other_text(
     for one, ids in zip(heard, expected, strict=True):
         assert one.ids == ids or isinstance(one.events[-1].error, PacelineError)
     assert pair.engine.totals.sequences == 0
+    assert asked
 
 
 def test_a_text_that_gave_its_cache_back_keeps_nobody_awake(

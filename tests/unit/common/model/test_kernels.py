@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import ModelError
 from common.model.kernels import WholePass
-from common.model.loader import load
+from common.model.loader import Dtype, load
 from common.model.native import NativeModel
 from common.model.output import Computed, Output
 from common.model.runner import Runner
@@ -50,3 +50,14 @@ def test_the_log_says_why_a_model_goes_through_torch(
     load(directory, device="cpu")
     (said,) = (record.__dict__ for record in caplog.records if "left out" in record.message)
     assert said["reason"] == "Gemma2ForCausalLM is not of Llama's shape"
+
+
+@pytest.mark.parametrize(("dtype", "slow"), [("float16", True), ("bfloat16", False)])
+def test_the_log_says_which_format_is_slow(
+    dtype: Dtype, slow: bool, demo_draft: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not where torch was asked for."""
+    load(str(demo_draft), device="cpu", dtype=dtype, kernels="torch")
+    load(str(demo_draft), device="cpu", dtype=dtype)
+    said = [record.__dict__["reason"] for record in caplog.records if "left out" in record.message]
+    assert said == [f"{dtype} is slow here, bfloat16 and float32 are not"] * slow
