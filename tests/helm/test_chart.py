@@ -23,9 +23,7 @@ BASE = {"insecure": True, "verifier": {"pools": {"a": {"model": {"path": "/opt/m
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_lint(example: str) -> None:
-    report = helm.lint(
-        CHART, values(example), strict=True, with_subcharts=True, kube_version="v1.33.0"
-    )
+    report = helm.lint(CHART, values(example), strict=True, kube_version="v1.33.0")
     assert report["errors"] == []
     assert [each for each in report["messages"] if each["severity"] > 1] == []
 
@@ -100,12 +98,23 @@ def test_the_schema_refuses_what_is_no_setting(changes: dict, message: str) -> N
             overlay(values("t4-a10-h100"), {"lanePort": 7079}),
             "lanePort: 7079 is another port of drafters already",
         ),
+        (
+            overlay(values("t4-a10-h100"), {"lanePort": 9464}),
+            "lanePort: 9464 is another port of drafters already",
+        ),
     ],
 )
 def test_what_cannot_be_deployed_is_refused_by_name(given: dict, message: str) -> None:
     with pytest.raises(helm.HelmError) as caught:
         render(given)
     assert message in str(caught.value)
+
+
+def test_a_port_that_is_not_served_is_free_for_lanes() -> None:
+    changes = {"lanePort": 9464, "metrics": {"enabled": False, "port": 9464}}
+    objects = objects_of(render(overlay(values("t4-a10-h100"), changes)))
+    config = one(objects, "ConfigMap", "demo-paceline-drafter-t4")["data"]["config.yaml"]
+    assert "lane_port: 9464\n" in config
 
 
 def test_a_pool_overrides_its_tier_and_the_tier_all_pods() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import urlsplit
+
 import pytest
 
 from tests.helm.chart import (
@@ -10,6 +13,8 @@ from tests.helm.chart import (
     example,
     objects_of,
     of_kind,
+    one,
+    overlay,
     pod_of,
     render,
     selects,
@@ -27,6 +32,14 @@ ARROWS = {
     ("gateway", "store"),
     ("verifier", "store"),
 }
+STORE_ELSEWHERE = [
+    ({"url": "rediss://store"}, 6379),
+    ({"url": "rediss://10.0.0.5/0"}, 6379),
+    ({"url": "rediss://store:6380/1"}, 6380),
+    ({"url": "rediss://user@[fd00::5]:6381"}, 6381),
+    ({"existingSecret": "store"}, 6379),
+    ({"existingSecret": "store", "url": "rediss://store:6380/1"}, 6379),
+]
 
 
 def tier_of(deployment: Object) -> str:
@@ -80,6 +93,16 @@ def reaches(objects: list[Object], source: Object | None, target: Object, port: 
         allows(policy["spec"]["egress"], "to", here, port, target) for policy in outgoing
     )
     return enters and leaves
+
+
+def ports_outside(rules: list[Object]) -> set[int]:
+    """The ports at which anything but pods of the same namespace is reached."""
+    return {
+        port["port"]
+        for rule in rules
+        if "to" not in rule or any(peer.keys() != {"podSelector"} for peer in rule["to"])
+        for port in rule["ports"]
+    }
 
 
 @pytest.fixture(params=[*EXAMPLES, "store-elsewhere", "one-verifier"], scope="module")
@@ -137,22 +160,67 @@ def test_everybody_finds_names_and_nobody_more_than_needed(objects) -> None:
     outside = {}
     for policy in of_kind(objects, "NetworkPolicy"):
         tier = policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
-        outside[tier] = {
-            port["port"]
-            for rule in policy["spec"]["egress"]
-            for peer in rule["to"]
-            if "namespaceSelector" in peer or "ipBlock" in peer
-            for port in rule["ports"]
-        }
+        outside[tier] = ports_outside(policy["spec"]["egress"])
     text = str(objects)
     hub = {443} if "hf download" in text or "'download'" in text or "/hub" in text else set()
     api = {443, 6443} if "kubernetes:" in text else set()
-    store = {6379} if "STORE_URL" in text and "valkey" not in text else set()
+    (gateway,) = pod_of(one(objects, "Deployment", "demo-paceline-gateway"))["spec"]["containers"]
+    urls = [each for each in gateway["env"] if each["name"].endswith("STORE_URL")]
+    store = {urlsplit(each.get("value", "")).port or 6379 for each in urls if "valkey" not in text}
     assert outside.pop("gateway") - hub == ({53} | api | store) - hub
     assert outside.pop("verifier") - hub == ({53} | store)
     if "drafter" in outside:
         assert outside.pop("drafter") - hub == {53}
     assert outside in ({}, {"store": set()})
+
+
+@pytest.mark.parametrize(
+    ("changes", "gateway", "verifier"),
+    [
+        ({}, set(), set()),
+        *(({"store": store}, {port}, {port}) for store, port in STORE_ELSEWHERE),
+        (
+            {
+                "store": {"existingSecret": "store"},
+                "networkPolicy": {"store": {"ports": [6390]}},
+            },
+            {6390},
+            {6390},
+        ),
+        ({"tracing": {"enabled": True}}, {4317}, {4317}),
+        ({"tracing": {"enabled": True, "otlpEndpoint": "https://collector:443"}}, {443}, {443}),
+        ({"gateway": {"config": {"auth": {"jwks": "https://issuer/keys"}}}}, {443}, set()),
+        ({"gateway": {"config": {"auth": {"jwks": "https://issuer:8443/keys"}}}}, {8443}, set()),
+        ({"gateway": {"config": {"auth": {"jwks": "/etc/jwks/keys.json"}}}}, set(), set()),
+    ],
+)
+def test_what_settings_name_outside_is_reached_at_its_port(
+    changes: dict[str, Any], gateway: set[int], verifier: set[int]
+) -> None:
+    given = overlay(overlay(VARIANTS["one-verifier"], {"discovery": "dns"}), changes)
+    objects = objects_of(render(given))
+    for tier, ports in (("gateway", gateway), ("verifier", verifier)):
+        policy = one(objects, "NetworkPolicy", f"demo-paceline-{tier}")
+        assert ports_outside(policy["spec"]["egress"]) == {53} | ports
+
+
+@pytest.mark.parametrize("store", [store for store, _ in STORE_ELSEWHERE])
+def test_a_store_elsewhere_takes_the_place_of_the_charts_own(store: dict[str, str]) -> None:
+    objects = objects_of(render(overlay(VARIANTS["one-verifier"], {"store": store})))
+    assert "valkey" not in str(objects)
+
+
+def test_what_is_outside_is_reached_by_either_version_of_ip() -> None:
+    changes = {
+        "listen": "::",
+        "tracing": {"enabled": True},
+        "gateway": {"config": {"auth": {"jwks": "https://issuer/keys"}}},
+        "verifier": {"pools": {"v": {"model": {"path": "", "hub": "org/model"}}}},
+    }
+    objects = objects_of(render(overlay(VARIANTS["store-elsewhere"], changes)))
+    for policy in of_kind(objects, "NetworkPolicy"):
+        for rule in policy["spec"]["egress"]:
+            assert all("ipBlock" not in peer for peer in rule.get("to", ()))
 
 
 def test_without_policies_there_are_none() -> None:

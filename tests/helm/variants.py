@@ -44,9 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "store-with-password": overlay(
         _SMALL, {"valkey": {"existingSecret": "store", "maxMemory": "1gb"}}
     ),
-    "store-elsewhere": overlay(
-        _SMALL, {"valkey": {"enabled": False}, "store": {"url": "rediss://store:6380/1"}}
-    ),
+    "store-elsewhere": overlay(_SMALL, {"store": {"url": "rediss://store:6380/1"}}),
     "no-store-no-policies-six": overlay(
         _SMALL,
         {"valkey": {"enabled": False}, "networkPolicy": {"enabled": False}, "listen": "::"},

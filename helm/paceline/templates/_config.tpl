@@ -5,7 +5,7 @@
 {{- if $values.metrics.enabled -}}{{- $_ := set $derived "metrics_port" $values.metrics.port -}}{{- end -}}
 {{- if eq .load.tier "drafter" -}}
   {{- with $values.lanePort -}}
-    {{- if has (int .) (list (int $.load.port) (int $values.healthPort) (int $values.metrics.port)) -}}
+    {{- if has (int .) (list (int $derived.port) (int $derived.health_port) (int $derived.metrics_port)) -}}
       {{- fail (printf "lanePort: %d is another port of drafters already" (int .)) -}}
     {{- end -}}
     {{- $_ := set $derived "lane_port" . -}}
@@ -85,7 +85,7 @@ dns:{{ $service }}.{{ .root.Release.Namespace }}.svc:{{ .port }}
 {{- fail "store.url: rediss:// is needed; or set store.insecure: true, where everybody on the way may read along" -}}
 {{- end -}}
 true
-{{- else if and (not .Values.store.url) .Values.valkey.enabled -}}
+{{- else if include "paceline.ownStore" . -}}
 true
 {{- end -}}
 {{- end -}}

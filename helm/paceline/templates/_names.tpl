@@ -61,7 +61,11 @@ matchLabels:
   app.kubernetes.io/component: {{ .tier }}
 {{- end -}}
 
-{{/* The pods of the subchart, as its own templates label them. */}}
+{{- define "paceline.valkeyName" -}}
+{{- printf "%s-valkey" .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The chart's own store: its Service, its pod and who may reach it. */}}
 {{- define "paceline.valkeySelector" -}}
 app.kubernetes.io/name: valkey
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -44,8 +44,8 @@
   valueFrom: {secretKeyRef: {name: {{ $values.store.existingSecret }}, key: {{ $values.store.key }}}}
 {{- else if $values.store.url }}
 - {name: {{ .variable }}, value: {{ $values.store.url | quote }}}
-{{- else if $values.valkey.enabled }}
-{{- $host := printf "%s-valkey" .root.Release.Name | trunc 63 | trimSuffix "-" }}
+{{- else if include "paceline.ownStore" .root }}
+{{- $host := include "paceline.valkeyName" .root }}
 {{- with $values.valkey.existingSecret }}
 - name: STORE_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $values.valkey.key }}}}

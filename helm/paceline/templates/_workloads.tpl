@@ -60,6 +60,11 @@ the pool over its tier's over those of `pods`. All other templates range over th
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the chart brings its store: not where `store` names one, which pods are told of. */}}
+{{- define "paceline.ownStore" -}}
+{{- if and .Values.valkey.enabled (not (or .Values.store.url .Values.store.existingSecret)) -}}true{{- end -}}
+{{- end -}}
+
 {{- define "paceline.hasStore" -}}
 {{- if or .Values.valkey.enabled .Values.store.url .Values.store.existingSecret -}}true{{- end -}}
 {{- end -}}
