@@ -1,4 +1,4 @@
-"""What a device is called: the name operators know it by."""
+"""What a device is called, the name operators know it by, and whether it computes at all."""
 
 from __future__ import annotations
 
@@ -21,6 +21,20 @@ def accelerator_name(device: torch.device) -> str:
     if device.type != "cpu":
         return device.type
     return _processor() or platform.processor() or platform.machine()
+
+
+def check(device: torch.device) -> None:
+    """Makes sure that a device computes, after an error that may be its own.
+
+    Args:
+        device: Where a model runs.
+
+    Raises:
+        RuntimeError: A GPU has failed such that nothing is computed there in this process any more,
+            as after an illegal address.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _processor() -> str:

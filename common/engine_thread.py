@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
 _log = logging.getLogger(__name__)
+
+_LOOKS = 20
+"""Looks at an engine within the time that a pass may take. They are counted, and not the time: a
+process that was stopped for a while goes on with the pass it was in."""
 
 
 class Steppable(Protocol):
@@ -21,6 +26,10 @@ class Steppable(Protocol):
 
     def wake(self) -> None:
         """Ends the sleep."""
+
+    @property
+    def busy_since(self) -> float | None:
+        """When the pass began that it is in, by the monotonic clock; None where it sleeps."""
 
 
 class EngineThread(threading.Thread):
@@ -58,3 +67,18 @@ class EngineThread(threading.Thread):
         self._stopping.set()
         self._engine.wake()
         self.join()
+
+
+async def stalled(engine: Steppable, most_s: float) -> None:
+    """Returns where an engine does not come back from a pass: a driver that hangs raises nothing.
+
+    Args:
+        engine: Stepped by its thread.
+        most_s: Seconds that a pass may take.
+    """
+    same, since = 0, None
+    while same < _LOOKS:
+        await asyncio.sleep(most_s / _LOOKS)
+        began = engine.busy_since
+        same = same + 1 if began is not None and began == since else 0
+        since = began

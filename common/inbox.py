@@ -59,6 +59,8 @@ class Inbox:
             end.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._pulled = False  # and not yet heard
+        self.busy_since: float | None = None
+        """When `take` was last called, by the monotonic clock; None after `wait` since then."""
         self._quiet_at = 0.0  # nothing had come then of what is read next, but for what was left
         ends = (self._selector, self._bell, self._cord)
         weakref.finalize(self, lambda: [end.close() for end in ends])  # engines just go
@@ -101,6 +103,7 @@ class Inbox:
             feeds: Whether to read feeds, and not only notes: to find nothing there costs a call to
                 the system.
         """
+        self.busy_since = time.monotonic()
         if self._pulled:
             self._hush()  # first: what is posted from now on rings again
         count = len(self._notes)  # not those that arrive meanwhile: it could last
@@ -110,6 +113,7 @@ class Inbox:
 
     def wait(self, most_s: float) -> None:
         """Sleeps until there is something to `take`, at most so many seconds."""
+        self.busy_since = None
         if any(feed.behind for feed in self._feeds):
             most_s = min(most_s, _RETRY_S)
         here = [self._selector]  # its own descriptor, for its timeouts are of milliseconds

@@ -48,11 +48,14 @@ class WorkerConfig:
     """Listen beyond this machine without knowing the callers."""
     grace_s: float
     """Time what runs gets when the process is told to stop, in seconds."""
+    stall_s: float = 120.0
+    """Time after which a pass that has not come back, as where a driver hangs, is given up and the
+    process ends with an error, in seconds; 0 waits for ever."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severity that is logged."""
 
     def __post_init__(self) -> None:
-        at_least(self, threads=0, most_threads=0, grace_s=0)
+        at_least(self, threads=0, most_threads=0, grace_s=0, stall_s=0)
         check_ports(port=self.port, health_port=self.health_port, metrics_port=self.metrics_port)
         check_exposure(
             self.host,

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from common import accelerator
 from common.inbox import Feed, Inbox, Note, StepMeter
 from common.model.runner import Runner
 from drafter.config import EngineConfig
@@ -76,6 +77,11 @@ class DraftEngine:
         return self.sessions.accepting
 
     @property
+    def busy_since(self) -> float | None:
+        """See `Steppable`."""
+        return self._inbox.busy_since
+
+    @property
     def backlog(self) -> int:
         """Notes that wait for the next step."""
         return self._inbox.backlog
@@ -118,6 +124,7 @@ class DraftEngine:
                 self._tokens += self._passes.run(batch)
                 self._commit(batch)
             except Exception:  # one bad batch must not end the thread that owns the model
+                accelerator.check(self._runner.loaded.device)
                 _log.exception("draft step failed", extra={"sessions": len(batch)})
                 for item in batch:
                     self._mirrors.give_up(item.key, "the engine failed")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from common import priority
+from common import accelerator, priority
 from common.inbox import Feed, Inbox, Note, StepMeter, attempt
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
@@ -168,6 +168,11 @@ class Engine:
         return self._intake.accepting
 
     @property
+    def busy_since(self) -> float | None:
+        """See `Steppable`."""
+        return self._inbox.busy_since
+
+    @property
     def backlog(self) -> int:
         """Notes that wait for the pass to end."""
         return self._inbox.backlog
@@ -268,6 +273,7 @@ class Engine:
                 self._commit(batch, found.ids, partial(self._keep_several, charged=charged))
                 passes += found.passes
         except Exception as error:
+            accelerator.check(self._runner.loaded.device)
             _log.warning("several passes failed; trying one", exc_info=error)
         return passes
 
@@ -280,6 +286,7 @@ class Engine:
         try:
             scored = score(self._runner, batch)
         except Exception as error:
+            accelerator.check(self._runner.loaded.device)
             if len(batch) == 1:
                 self._lives.fail(batch[0].sequence, error)
                 self.methods.flush()

@@ -12,7 +12,7 @@ import grpc.aio
 import torch
 from paceline.v1 import worker_pb2, worker_pb2_grpc
 
-from common.engine_thread import EngineThread, Steppable
+from common.engine_thread import EngineThread, Steppable, stalled
 from common.errors import PacelineError
 from common.model import threads
 from common.model.loader import LoadedModel
@@ -105,7 +105,7 @@ async def serve(
 
     Raises:
         StartupError: The address cannot be bound.
-        PacelineError: The engine died.
+        PacelineError: The engine died, or did not come back from a pass.
     """
     retirement, loop = server.Retirement(), asyncio.get_running_loop()
 
@@ -129,9 +129,15 @@ async def serve(
     def die() -> None:
         loop.call_soon_threadsafe(retirement.begin, 0.0)
 
+    async def watch() -> None:
+        await stalled(engine, config.stall_s)
+        _log.error("engine stalled", extra={"stall_s": config.stall_s})
+        retirement.begin(0.0)
+
     workers = worker.WorkerService(description, status, drain)
     thread = EngineThread(engine, f"{service}-engine", die)
     thread.start()
+    watching = asyncio.ensure_future(watch()) if config.stall_s else None
     try:
         async with exposed(config.host, config.metrics_port, metrics):
             await server.serve(
@@ -146,6 +152,12 @@ async def serve(
                 tls=config.tls,
             )
     finally:
-        thread.stop()
+        lost = watching is not None and watching.done()
+        if watching is not None:
+            watching.cancel()
+        if not lost:  # else there is no end to wait for
+            thread.stop()
+    if lost:
+        raise PacelineError(f"a pass of the {service} did not come back in {config.stall_s:g} s")
     if thread.failed:
         raise PacelineError(f"the {service}'s engine died")

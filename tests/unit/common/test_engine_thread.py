@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 
-from common.engine_thread import EngineThread
+import pytest
+
+from common.engine_thread import EngineThread, stalled
 
 
 class Engine:
@@ -13,6 +16,7 @@ class Engine:
     def __init__(self, *, broken: bool = False) -> None:
         self._broken = broken
         self._wake = threading.Event()
+        self.busy_since: float | None = None
 
     def step(self) -> bool:
         if self._broken:
@@ -42,3 +46,22 @@ def test_an_engine_that_breaks_is_reported() -> None:
     assert died.wait(10)
     thread.stop()
     assert thread.failed
+
+
+class Looked(Engine):
+    """Was in these passes whenever it was looked at."""
+
+    def __init__(self, passes: Iterable[float | None]) -> None:
+        self._passes = iter(passes)
+
+    @property
+    def busy_since(self) -> float | None:  # type: ignore[override]
+        return next(self._passes)
+
+
+@pytest.mark.parametrize("between", [None, 2.0])
+async def test_an_engine_stalls_where_one_pass_takes_all_of_the_time(between: float | None) -> None:
+    engine = Looked([1.0] * 15 + [between] * 15 + [3.0] * 21)
+    await stalled(engine, 0.02)  # nothing is left to look at where it goes on
+    with pytest.raises(RuntimeError):
+        await stalled(engine, 0.02)

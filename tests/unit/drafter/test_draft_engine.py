@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common import fence
+from common import accelerator, fence
 from common.model.loader import Dtype
 from common.model.roll import Rolled
 from common.model.runner import Runner
@@ -697,6 +697,20 @@ def test_a_failing_pass_drops_its_mirrors(
     assert reply.dropped == "the engine failed"
     verifier.open(2, _ids(10))
     assert verifier.settle()[0].warm == 10
+
+
+def test_an_engine_whose_device_is_lost_goes_no_further(
+    verifier: Verifier, model: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise RuntimeError("illegal address")
+
+    verifier.open(1, _ids(10))
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "forward", lost)
+        patch.setattr(accelerator, "check", lost)
+        with pytest.raises(RuntimeError, match="illegal address"):
+            verifier.settle()
 
 
 @pytest.mark.parametrize("fails", [False, True])

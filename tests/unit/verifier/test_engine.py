@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common import accelerator
 from common.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -118,6 +120,24 @@ def test_one_failing_step_ends_its_requests_only(roomy: Runner) -> None:
     assert isinstance(doomed.events[-1].error, PacelineError)
     assert "boom" not in str(doomed.events[-1].error), "inner details stay inside"
     assert len(pair.generate(_prompt(10), 20)) == 20
+
+
+def test_an_engine_whose_device_is_lost_goes_no_further(
+    roomy: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever watches its thread has the process end."""
+    pair = Pair.make(roomy)
+    pair.submit(_prompt(10), 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(accelerator, "check", _lost)
+        patch.setattr(roomy, "forward", _broken)
+        with pytest.raises(RuntimeError, match="illegal address"):
+            pair.run()
+    pair.run()
+
+
+def _lost(device: torch.device) -> None:
+    raise RuntimeError("illegal address")
 
 
 def test_a_sequence_that_breaks_a_pass_does_not_take_others_along(roomy: Runner) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common import accelerator
 from common.model.roll import Rolled
 from common.model.runner import Runner
 from tests import tiny_models
@@ -178,12 +180,35 @@ def test_a_draw_that_compiled_code_is_not_sure_of_is_the_same(
 def test_where_a_call_fails_passes_stand_alone(
     target: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    failed = 0
+
+    def broken(*args: object, **options: object) -> Rolled:
+        nonlocal failed
+        failed += 1
+        raise RuntimeError("boom")
+
+    expected = texts(Pair.make(target), 3)
+    monkeypatch.setattr(Runner, "roll", broken)
+    assert texts(Pair.make(target, interval_s=SELDOM_S), 3) == expected
+    assert failed
+
+
+def test_where_a_call_fails_with_its_device_no_pass_is_tried(
+    target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*args: object, **options: object) -> Rolled:
         raise RuntimeError("boom")
 
-    expected = texts(Pair.make(target), 4)
-    monkeypatch.setattr(Runner, "roll", broken)
-    assert texts(Pair.make(target, interval_s=SELDOM_S), 4) == expected
+    def lost(device: torch.device) -> None:
+        raise RuntimeError("illegal address")
+
+    pair = Pair.make(target, interval_s=SELDOM_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(Runner, "roll", broken)
+        patch.setattr(accelerator, "check", lost)
+        with pytest.raises(RuntimeError, match="illegal address"):
+            texts(pair, 3)
+    pair.run()
 
 
 @pytest.mark.parametrize("method", ["draft", "ngram", "lookahead", "medusa", "draft+ngram"])

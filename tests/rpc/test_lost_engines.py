@@ -1,0 +1,84 @@
+"""A worker whose engine computes nothing any more ends, for others to take over."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from paceline.v1 import worker_pb2
+
+from common.errors import PacelineError
+from common.rpc import worker_process
+from verifier.config import VerifierConfig
+
+
+class Engine:
+    """Hangs in a pass, or breaks; it sleeps before."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self._broken = broken
+        self._slept = False
+        self.back = threading.Event()
+        self.busy_since: float | None = None
+        self.live = 0
+
+    def step(self) -> bool:
+        if not self._slept:
+            return False
+        if self._broken:
+            raise RuntimeError("boom")
+        self.busy_since = time.monotonic()
+        self.back.wait(60)
+        self.busy_since = None
+        return False
+
+    def wait(self, most_s: float = 0.5) -> None:
+        self._slept = True
+
+    def wake(self) -> None:
+        """It sleeps no longer than a moment."""
+
+    def stop_accepting(self) -> None:
+        """Nobody asks it for anything."""
+
+
+async def _serve(engine: Engine, stall_s: float) -> None:
+    await worker_process.serve(
+        VerifierConfig(model="tiny", port=0, stall_s=stall_s),
+        engine,
+        service="verifier",
+        description=worker_pb2.DescribeResponse(),
+        status=worker_pb2.WatchStatusResponse,
+        register=lambda server: [],
+        metrics=lambda: [],
+    )
+
+
+@pytest.fixture
+def hanging() -> Iterator[Engine]:
+    engine = Engine()
+    yield engine
+    engine.back.set()
+
+
+async def test_a_pass_that_does_not_come_back_ends_the_process(hanging: Engine) -> None:
+    with pytest.raises(PacelineError, match=r"a pass of the verifier did not come back in 0\.2 s"):
+        await asyncio.wait_for(_serve(hanging, stall_s=0.2), timeout=30)
+
+
+async def test_where_no_time_is_set_it_is_waited_for(hanging: Engine) -> None:
+    serving = asyncio.ensure_future(_serve(hanging, stall_s=0))
+    done, _ = await asyncio.wait({serving}, timeout=0.5)
+    assert not done
+    hanging.back.set()
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+async def test_an_engine_that_breaks_ends_the_process() -> None:
+    with pytest.raises(PacelineError, match="the verifier's engine died"):
+        await asyncio.wait_for(_serve(Engine(broken=True), stall_s=0), timeout=30)
