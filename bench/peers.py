@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from bench.contender import Loading
@@ -33,9 +33,13 @@ class Transformers:
         ends = self._model.generation_config.eos_token_id
         self._ends = set(ends if isinstance(ends, list) else [ends])
         self._options: dict[str, Any] = {}
-        self._sampling: dict[str, Any] = {"do_sample": loading.temperature > 0}
+        sampling: dict[str, Any] = {"do_sample": loading.temperature > 0}
         if loading.temperature > 0:  # its own defaults cut
-            self._sampling |= {"temperature": loading.temperature, "top_k": 0, "top_p": 1.0}
+            sampling |= {"temperature": loading.temperature, "top_k": 0, "top_p": 1.0}
+        # The model's own may have penalties, which services do not take from it.
+        self._model.generation_config = GenerationConfig(
+            eos_token_id=ends, pad_token_id=0, **sampling
+        )
 
     def generate(self, prompt_ids: list[int], max_tokens: int, seed: int) -> Sample:
         """Decode greedily, or draw with this seed."""
@@ -85,7 +89,6 @@ class Transformers:
             attention_mask=torch.tensor(mask, device=self._model.device),
             max_new_tokens=max_tokens,
             streamer=clock,
-            **self._sampling,
             **self._options,
         )
         # Assisted generation may go past the end token, and past the tokens asked for.

@@ -58,7 +58,7 @@ def run(
             device=device,
             rows=rows,
         )
-    offered = tree.choices(found, step_ms, MOST_RANKS)
+    offered = tree.choices(found, step_ms, MOST_RANKS)[:most_rows]
     best = max(offered, key=lambda choice: choice.tokens_per_s)
     chosen = sorted(best.tree, key=lambda path: (len(path), path))
     medusa_checkpoint.write_facts(heads, {**facts, "tree": chosen})

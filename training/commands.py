@@ -85,7 +85,7 @@ def pretrain(
 def write(
     target: o.Target,
     corpus: o.Corpus,
-    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write; goes on where it ends")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write, settings beside it")],
     texts: Annotated[int, typer.Option(min=1, help="How many texts")] = 9600,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a text")] = 128,
     temperature: Annotated[float, typer.Option(min=0.01, help="Of the half that is sampled")] = 0.8,
@@ -94,19 +94,21 @@ def write(
     threads: o.Threads = 0,
 ) -> None:
     """Let the target continue beginnings of a corpus: half greedily, half sampled."""
-    from training import corpus as corpora
-    from training import written
-    from training.encode import Encoder
-    from training.models import load_model
+    from training import runs
+    from training.written import WriteConfig
 
     with o.ending_well(), o.Bar(Console(), "write") as bar:
         o.set_threads(threads)
-        documents = corpora.read(corpus)
-        model = load_model(target).to(o.place(device))
-        config = written.WriteConfig(
-            texts=texts, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
+        count = runs.write(
+            target=target,
+            corpora=corpus,
+            out=out,
+            config=WriteConfig(
+                texts=texts, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
+            ),
+            device=o.place(device),
+            progress=bar,
         )
-        count = written.write(out, model, Encoder(target), documents, config, bar)
     Console().print(f"{count} texts in {out}", highlight=False, soft_wrap=True)
 
 

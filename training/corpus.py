@@ -82,13 +82,13 @@ def _plain(text: str) -> Iterator[Document]:
 
 
 def _conversation(words: str) -> Document | None:
-    matches = [_TURN.fullmatch(line) for line in words.splitlines()]
+    matches = [_TURN.fullmatch(line) for line in words.split("\n")]
     turns = [Turn(_ROLES[match[1]], match[2]) for match in matches if match]
     return Document(turns=tuple(turns)) if len(turns) == len(matches) else None
 
 
 def _records(path: Path, text: str) -> Iterator[Document]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield _record(f"{path}, line {number}", line)
 

@@ -84,13 +84,11 @@ class Distillation:
 
     def evaluate(self) -> dict[str, float]:
         """See `Task`."""
-        self._draft.eval()
         with self._accelerator.autocast():
             found = {
                 domain.name: acceptance.chain(self._draft, domain.choosing, SCORE_LENGTHS)
                 for domain in self._domains
             }
-        self._draft.train()
         tokens = [chain.tokens[k] for chain in found.values() for k in SCORE_LENGTHS]
         return {
             "score": sum(tokens) / len(tokens),

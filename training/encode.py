@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from common.errors import ModelError
@@ -33,12 +34,17 @@ class Encoder:
         end = self.tokenizer.eos_token_id
         if end is None:
             raise ModelError(f"{directory}: its tokenizer has no end-of-text token")
+        self._directory = directory
         self.end: int = end
         pad = self.tokenizer.pad_token_id
         self.pad: int = end if pad is None else pad
 
     def documents(self, documents: Iterable[Document]) -> list[Ids]:
-        """Ids of whole documents, the end-of-text token included."""
+        """Ids of whole documents, the end-of-text token included.
+
+        Raises:
+            ModelError: There is no chat template for a conversation, or it refuses it.
+        """
         rendered = [self._rendered(document) for document in documents]
         if not rendered:
             return []
@@ -51,6 +57,9 @@ class Encoder:
 
         A conversation breaks off where the assistant answers, after any one of the user's turns;
         a text after 4 to 32 tokens.
+
+        Raises:
+            ModelError: There is no chat template for a conversation, or it refuses it.
         """
         if document.turns:
             asked = [i for i, turn in enumerate(document.turns) if turn.role == "user"]
@@ -58,7 +67,11 @@ class Encoder:
         return self.text(document.text)[: chooser.randint(4, 32)]
 
     def chat(self, turns: Sequence[Turn]) -> Ids:
-        """A conversation, up to where the assistant answers."""
+        """A conversation, up to where the assistant answers.
+
+        Raises:
+            ModelError: There is no chat template for it, or it refuses it.
+        """
         return self._encode(self._template(turns, answer=True))
 
     def text(self, text: str) -> Ids:
@@ -76,10 +89,17 @@ class Encoder:
         return document.text, True
 
     def _template(self, turns: Sequence[Turn], *, answer: bool) -> str:
+        if not self.tokenizer.chat_template:
+            raise ModelError(f"{self._directory}: no chat template, which conversations need")
         messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-        text: str = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=answer
-        )
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=answer
+            )
+        except (TemplateError, ValueError) as error:
+            raise ModelError(
+                f"{self._directory}: its chat template refuses a conversation: {error}"
+            ) from error
         return text
 
     def _encode(self, text: str) -> Ids:

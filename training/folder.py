@@ -1,7 +1,8 @@
 """The folder of a training run: settings, checkpoint, best weights, curves.
 
 run.json             the settings; a run that has begun goes on only with the same ones
-checkpoint/          weights.safetensors, optimizer.pt, state.json: where to go on
+checkpoint/          weights.safetensors, optimizer.pt, state.json: where to go on; .new while it
+                     is written, .old where a crash came before the new one took its place
 best.safetensors     the weights with the best score so far
 curves.jsonl, .png   what was measured, by step
 """
@@ -9,6 +10,7 @@ curves.jsonl, .png   what was measured, by step
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,10 +23,11 @@ from torch import Tensor, nn
 
 from training import curves
 from training.errors import RunError
+from training.settings import Settings
 
 _SETTINGS = "run.json"
 _CHECKPOINT = "checkpoint"
-_NEW = "checkpoint.new"
+_NEW, _OLD = "checkpoint.new", "checkpoint.old"
 _STATE = "state.json"
 _BEST = "best.safetensors"
 
@@ -52,21 +55,20 @@ class RunFolder:
             more where training begins.
 
     Raises:
-        RunError: A run with other settings has begun in the folder.
+        RunError: A run with other settings has begun in the folder, or it cannot be made.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path = path
         self.state = State()
         self.points: list[curves.Point] = []
-        self._settings = json.loads(json.dumps(settings, default=str))
-        path.mkdir(parents=True, exist_ok=True)
+        self._settings = Settings(path / _SETTINGS, path, settings)
         self._check()
 
     @property
     def begun(self) -> bool:
         """Whether training has begun here; a run that did not come so far binds nobody."""
-        return any((self.path / name).exists() for name in (curves.LINES, _CHECKPOINT, _NEW))
+        return any((self.path / name).exists() for name in (curves.LINES, _CHECKPOINT, _OLD))
 
     def resume(self, module: nn.Module, optimizer: Any, schedule: Any) -> None:
         """Makes the folder this run's, and goes back to the last checkpoint, if there is one.
@@ -75,11 +77,10 @@ class RunFolder:
             RunError: A run with other settings has begun meanwhile, or the checkpoint is damaged.
         """
         self._check()
-        text = json.dumps(self._settings, indent=2) + "\n"
-        (self.path / _SETTINGS).write_text(text, encoding="utf-8")
-        folder, new = self.path / _CHECKPOINT, self.path / _NEW
-        if not folder.is_dir() and (new / _STATE).is_file():
-            new.rename(folder)  # a crash came between the two
+        self._settings.keep()
+        folder, old = self.path / _CHECKPOINT, self.path / _OLD
+        if not folder.is_dir() and old.is_dir():
+            old.rename(folder)  # a crash came between two renames
         if not folder.is_dir():
             curves.rewrite(self.path, [])
             return
@@ -97,7 +98,7 @@ class RunFolder:
 
     def save(self, module: nn.Module, optimizer: Any, schedule: Any) -> None:
         """Writes a checkpoint; a crash meanwhile leaves the one before it, or this one."""
-        new, folder = self.path / _NEW, self.path / _CHECKPOINT
+        new, folder, old = (self.path / name for name in (_NEW, _CHECKPOINT, _OLD))
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         save_file(_tensors(module), new / "weights.safetensors")
@@ -105,8 +106,11 @@ class RunFolder:
         torch.save(held, new / "optimizer.pt")
         facts = json.dumps(asdict(self.state))
         (new / _STATE).write_text(facts + "\n", encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.is_dir():
+            folder.rename(old)
         new.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
         curves.plot(self.path, self.points)
 
     def record(self, point: curves.Point) -> None:
@@ -115,12 +119,12 @@ class RunFolder:
         curves.append(self.path, point)
 
     def score(self, module: nn.Module, found: Mapping[str, float]) -> None:
-        """Keeps the weights if their score is the best so far."""
-        best = self.state.best_score
-        if best is not None and found["score"] <= best:
+        """Keeps the weights if their score is the best so far; NaN never is."""
+        score, best = found["score"], self.state.best_score
+        if math.isnan(score) or (best is not None and score <= best):
             return
         save_file(_tensors(module), self.path / _BEST)
-        self.state.best_score, self.state.best_step = found["score"], self.state.step
+        self.state.best_score, self.state.best_step = score, self.state.step
         self.state.best = dict(found)
 
     def load_best(self, module: nn.Module) -> None:
@@ -129,22 +133,8 @@ class RunFolder:
             module.load_state_dict(load_file(self.path / _BEST))
 
     def _check(self) -> None:
-        file = self.path / _SETTINGS
-        if self.begun and file.is_file():
-            _same_settings(file, self._settings)
-
-
-def _same_settings(file: Path, wanted: Mapping[str, Any]) -> None:
-    try:
-        there = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{file}: cannot be read: {error}") from error
-    for name in sorted(there.keys() | wanted.keys()):
-        if there.get(name) != wanted.get(name):
-            raise RunError(
-                f"{file.parent} holds a run with {name} {there.get(name)}, not {wanted.get(name)}: "
-                "give another --out, or the same settings to go on"
-            )
+        if self.begun and self._settings.file.is_file():
+            self._settings.check()
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -66,8 +66,15 @@ def load(
         config: How much.
 
     Raises:
-        DataError: A file cannot be used or gives fewer than two prompts.
+        DataError: A file cannot be used, gives fewer than two prompts, or has another's name.
     """
+    named: dict[str, Path] = {}
+    for path in paths:
+        if path.stem in named:
+            raise DataError(
+                f"{path}: domain {path.stem}, as {named[path.stem]} is: rename one of them"
+            )
+        named[path.stem] = path
     return [_domain(path, target, encoder, config) for path in paths]
 
 

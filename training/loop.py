@@ -107,6 +107,9 @@ def train(
 ) -> None:
     """Trains, from the folder's checkpoint on if there is one, and leaves the best weights.
 
+    Modules stay in evaluation mode: dropout would draw numbers that a run which goes on cannot
+    draw again.
+
     Args:
         task: What.
         batches: On what.
@@ -125,6 +128,7 @@ def train(
     schedule = get_cosine_schedule_with_warmup(
         optimizer, round(config.steps * config.warmup_share), config.steps
     )
+    task.module.eval()
     folder.resume(task.module, optimizer, schedule)
     state, line = folder.state, ""
     until = config.steps if stop_after is None else min(config.steps, state.step + stop_after)

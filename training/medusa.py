@@ -147,11 +147,8 @@ class Joint:
 
     def evaluate(self) -> dict[str, float]:
         """See `Task`."""
-        self.base.eval()
         with self._accelerator.autocast():
-            found = evaluate(self.base, self._heads, self._domains(self.base))
-        self.base.train()
-        return found
+            return evaluate(self.base, self._heads, self._domains(self.base))
 
 
 def evaluate(target: Any, module: Heads, domains: Sequence[Domain]) -> dict[str, float]:

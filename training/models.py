@@ -32,6 +32,31 @@ def load_model(directory: Path, *, float32: bool = False) -> Any:
     return model.eval()
 
 
+def load_draft(directory: Path, target: Any, *, float32: bool = False) -> Any:
+    """Loads a drafter of a target, as `load_model` does.
+
+    Raises:
+        ModelError: It cannot be loaded, or has another vocabulary.
+    """
+    draft = load_model(directory, float32=float32)
+    found, wanted = draft.config.vocab_size, target.config.vocab_size
+    if found != wanted:
+        raise ModelError(
+            f"{directory}: vocabulary {found}, but the target's is {wanted}: a drafter shares its "
+            "target's tokenizer"
+        )
+    return draft
+
+
+def ends(model: Any) -> list[int]:
+    """Ids that end a text, as a verifier takes them: its generation's, else its model's."""
+    for settings in (model.generation_config, model.config.get_text_config()):
+        if settings.eos_token_id is not None:
+            found = settings.eos_token_id
+            return list(found) if isinstance(found, list) else [found]
+    return []
+
+
 def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
     """Writes a model in bfloat16 and its tokenizer, ready to be served."""
     model.to(torch.bfloat16).save_pretrained(directory)

@@ -48,7 +48,8 @@ HeldOut = Annotated[
     list[Path],
     typer.Option(
         "--held-out",
-        help="File of documents that no training saw, one a domain; may be given again",
+        help="File of documents that no training saw, one a domain and named for it; may be given "
+        "again",
     ),
 ]
 Prompts = Annotated[int, typer.Option(min=2, help="Held-out prompts of each domain")]

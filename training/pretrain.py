@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from common.errors import InvalidArgument
 from training.blocks import Blocks
 from training.corpus import Document
 from training.loop import decayed
@@ -32,7 +33,11 @@ _EVALUATED_BLOCKS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """Shape of a Llama model with tied embeddings."""
+    """Shape of a Llama model with tied embeddings.
+
+    Raises:
+        InvalidArgument: Heads of no even size, or of no equal share of the key/value heads.
+    """
 
     vocab: int = 4096
     """Ids of its tokenizer."""
@@ -54,6 +59,14 @@ class ModelShape:
 
     context: int = 2048
     """Positions it may be served with."""
+
+    def __post_init__(self) -> None:
+        if self.hidden % (2 * self.heads):
+            problem = f"must be a multiple of {2 * self.heads}, twice the heads, got {self.hidden}"
+            raise InvalidArgument("hidden", problem)
+        if self.heads % self.kv_heads:
+            problem = f"must divide the {self.heads} heads, got {self.kv_heads}"
+            raise InvalidArgument("kv-heads", problem)
 
 
 def train_tokenizer(documents: Iterable[Document], shape: ModelShape) -> PreTrainedTokenizerFast:
@@ -127,12 +140,10 @@ class Pretraining:
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """See `Task`."""
-        self._model.eval()
         total = 0.0
         for part in self._held_out.split(_EVALUATED_BLOCKS):
             batch = part.to(self._accelerator.device, torch.int64)
             total += self._loss(batch).item() * len(part)
-        self._model.train()
         loss = total / len(self._held_out)
         return {"score": -loss, "loss held out": loss}
 

@@ -11,7 +11,7 @@ from training import acceptance, held_out
 from training.choose_tree import load_heads
 from training.encode import Encoder
 from training.held_out import Domain, HeldOutConfig
-from training.models import load_model
+from training.models import load_draft, load_model
 
 _LENGTHS = (3, 5, 7)
 
@@ -39,10 +39,11 @@ def run(
         Lines to print, a table each.
     """
     model, encoder = load_model(target).to(device), Encoder(target)
+    drafter = None if draft is None else load_draft(draft, model).to(device)
     domains = held_out.load(files, model, encoder, HeldOutConfig(prompts=prompts))
     lines = []
-    if draft is not None:
-        lines += _draft_lines(load_model(draft).to(device), domains)
+    if drafter is not None:
+        lines += _draft_lines(drafter, domains)
     if heads is not None:
         lines += _head_lines(model, heads, domains)
     return lines

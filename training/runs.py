@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from common.errors import ModelError
 from common.model import medusa_checkpoint
-from training import blocks, corpus, held_out
+from training import blocks, corpus, held_out, written
 from training import distill as distillation
 from training import medusa as medusa_training
 from training import pretrain as pretraining
@@ -23,7 +22,8 @@ from training.folder import RunFolder
 from training.heads import Heads
 from training.held_out import Domain, HeldOutConfig
 from training.loop import LoopConfig, Progress, make_accelerator, train
-from training.models import load_model, save_model
+from training.models import load_draft, load_model, save_model
+from training.written import WriteConfig, WrittenFile
 
 _VALIDATION_SHARE = 0.01
 _MOST_VALIDATION_BLOCKS = 100
@@ -110,6 +110,23 @@ def pretrain(
     return folder.state.best
 
 
+def write(
+    *,
+    target: Path,
+    corpora: Sequence[Path],
+    out: Path,
+    config: WriteConfig,
+    device: str,
+    progress: Callable[[int, int], None],
+) -> int:
+    """Lets the target write the file `out`. Returns how many texts it holds."""
+    what = {"kind": "write", "target": target, "corpora": corpora, "device": device}
+    file = WrittenFile(out, {**what, **_facts(config)})
+    documents = corpus.read(corpora)
+    model = load_model(target).to(device)
+    return written.write(file, model, Encoder(target), documents, config, progress)
+
+
 def distill(
     *,
     target: Path,
@@ -127,12 +144,7 @@ def distill(
     what = {"target": target, "draft": draft, "fresh": fresh, "labels": labels, "prompts": prompts}
     folder = RunFolder(out, {"kind": "distill", **what, **_facts(data, loop, how)})
     model, encoder = _target(target, how), Encoder(target)
-    learner = load_model(draft, float32=True)
-    if learner.config.vocab_size != model.config.vocab_size:
-        raise ModelError(
-            f"{draft}: vocabulary {learner.config.vocab_size}, but the target's is "
-            f"{model.config.vocab_size}: a drafter shares its target's tokenizer"
-        )
+    learner = load_draft(draft, model, float32=True)
     if fresh:
         torch.manual_seed(how.seed)
         learner = type(learner)(learner.config)

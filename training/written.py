@@ -2,23 +2,31 @@
 
 Prompts are beginnings of a corpus' documents; every other batch of them is continued greedily, the
 rest are sampled. A file of it is JSON Lines, `{"ids": […], "prompt_tokens": n}`, and is written
-batch by batch, each with a seed of its own, so a run that was stopped goes on where it was.
+batch by batch, each with a seed of its own, so a run that was stopped goes on where it was. Its
+settings stand beside it, in `<name>.run.json`.
 """
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import random
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
 from training.corpus import Document
 from training.encode import Encoder, Ids
-from training.errors import DataError
+from training.errors import DataError, RunError
+from training.models import ends
+from training.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +65,66 @@ class Written:
     prompt_tokens: int
 
 
+class WrittenFile:
+    """A file that a target's texts are written to.
+
+    Args:
+        path: The file; its folder is made where it is missing.
+        settings: What decides the texts; a file that was begun with others, or by something else,
+            is refused, here and once more where writing begins.
+
+    Raises:
+        RunError: Such a file, or a folder that cannot be made.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self._settings = Settings(path.with_name(f"{path.name}.run.json"), path, settings)
+        self._check()
+
+    def resume(self, sizes: Sequence[int]) -> tuple[int, int]:
+        """Makes the file this run's, and cuts off what a crash left of a batch.
+
+        Args:
+            sizes: Texts of each batch.
+
+        Returns:
+            The texts and batches that stay.
+
+        Raises:
+            RunError: As above, or the file holds more than all batches.
+            DataError: It holds something else than texts.
+        """
+        self._check()
+        self._settings.keep()
+        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        for number, line in enumerate(whole, start=1):
+            _text(f"{self.path}, line {number}", line)
+        totals = list(accumulate(sizes, initial=0))
+        if len(whole) > totals[-1]:
+            raise RunError(
+                f"{self.path} holds {len(whole)} texts, but this run has {totals[-1]}: "
+                "give another --out"
+            )
+        batches = bisect_right(totals, len(whole)) - 1
+        kept = totals[batches]
+        if lines[kept:]:
+            os.truncate(self.path, sum(map(len, lines[:kept])))
+        return kept, batches
+
+    def _check(self) -> None:
+        if self.path.exists() and self.path.stat().st_size:
+            if not self._settings.file.exists():
+                raise RunError(
+                    f"{self.path} is there, but no {self._settings.file.name} that says how it "
+                    "was written: give another --out"
+                )
+            self._settings.check()
+
+
 def write(
-    out: Path,
+    out: WrittenFile,
     target: Any,
     encoder: Encoder,
     documents: Sequence[Document],
@@ -68,7 +134,7 @@ def write(
     """Writes the texts that `out` does not hold yet.
 
     Args:
-        out: The file; made where it is missing.
+        out: The file.
         target: A `transformers` causal language model.
         encoder: Its tokenizer.
         documents: Whose beginnings are continued.
@@ -77,11 +143,15 @@ def write(
 
     Returns:
         How many texts the file holds.
+
+    Raises:
+        RunError: The file is another run's, or holds more than this one has.
+        DataError: It holds something else than texts.
     """
     batches = _batches(encoder, documents, config)
     total = sum(map(len, batches))
-    done, first = _keep_whole_batches(out, batches)
-    with out.open("a", encoding="utf-8") as file:
+    done, first = out.resume(list(map(len, batches)))
+    with out.path.open("a", encoding="utf-8") as file:
         for number, prompts in enumerate(batches[first:], start=first):
             done += len(prompts)
             torch.manual_seed(config.seed * 1_000_003 + number)
@@ -97,24 +167,32 @@ def write(
 def continued(
     target: Any, encoder: Encoder, prompts: Sequence[Ids], config: WriteConfig, *, greedy: bool
 ) -> list[Written]:
-    """Lets the target continue prompts, all at once."""
+    """Lets the target continue prompts, all at once, as it is served.
+
+    Of its settings for generation only the ends of a text count: penalties and the like, which a
+    verifier does not know, do not.
+    """
     width = max(map(len, prompts))
     padded = [[encoder.pad] * (width - len(ids)) + ids for ids in prompts]
     mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
     sampling = {} if greedy else {"temperature": config.temperature, "top_k": 0, "top_p": 1.0}
-    out = target.generate(
-        torch.tensor(padded, device=target.device),
-        attention_mask=torch.tensor(mask, device=target.device),
+    last = ends(target)
+    writer = copy.copy(target)  # what a call leaves unset comes from the model's own settings
+    writer.generation_config = GenerationConfig(
         max_new_tokens=config.max_new_tokens,
         do_sample=not greedy,
         pad_token_id=encoder.pad,
-        eos_token_id=encoder.end,
+        eos_token_id=last or None,
         **sampling,
+    )
+    out = writer.generate(
+        torch.tensor(padded, device=target.device),
+        attention_mask=torch.tensor(mask, device=target.device),
     )
     texts = []
     for ids, row in zip(prompts, out[:, width:].tolist(), strict=True):
-        new = row[: row.index(encoder.end) + 1] if encoder.end in row else row
-        texts.append(Written([*ids, *new], len(ids)))
+        end = next((place for place, token in enumerate(row) if token in last), len(row))
+        texts.append(Written([*ids, *row[: end + 1]], len(ids)))
     return texts
 
 
@@ -132,29 +210,18 @@ def read(path: Path) -> list[Written]:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     texts = []
     for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            texts.append(Written(list(map(int, record["ids"])), int(record["prompt_tokens"])))
-        except (ValueError, TypeError, KeyError) as error:
-            problem = 'needs "ids" and "prompt_tokens"'
-            raise DataError(f"{path}, line {number}: {problem}") from error
+        texts.append(_text(f"{path}, line {number}", line))
     if not texts:
         raise DataError(f"{path}: empty: holds no text")
     return texts
 
 
-def _keep_whole_batches(out: Path, batches: Sequence[Sequence[Ids]]) -> tuple[int, int]:
-    """Cuts off what a crash left of a batch; returns the texts and batches that stay."""
-    if not out.exists():
-        return 0, 0
-    lines = out.read_text(encoding="utf-8").splitlines(keepends=True)
-    whole = sum(line.endswith("\n") for line in lines)
-    texts = count = 0
-    while count < len(batches) and texts + len(batches[count]) <= whole:
-        texts += len(batches[count])
-        count += 1
-    out.write_text("".join(lines[:texts]), encoding="utf-8")
-    return texts, count
+def _text(where: str, line: str | bytes) -> Written:
+    try:
+        record = json.loads(line)
+        return Written(list(map(int, record["ids"])), int(record["prompt_tokens"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f'{where}: needs "ids" and "prompt_tokens"') from error
 
 
 def _batches(

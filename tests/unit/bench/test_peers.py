@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from bench.contender import Loading
 from bench.measurement import kept
 from bench.peers import Assisted, Clock, PromptLookup, Transformers
 from common.errors import StartupError
+from tests import tiny_models
 
 PROMPT = [1, 300, 301, 302, 300, 301, 302]
 
@@ -37,6 +39,17 @@ def test_a_batch_of_transformers_has_the_texts_that_each_prompt_has_alone(
     # The fourth place repeats the first prompt; of the first step's two tokens the clock has none.
     assert done.tokens == sum(len(sample.ids) for sample in (*alone, alone[0])) - 2
     assert done.seconds > max(sample.seconds for sample in done.samples)
+
+
+def test_only_ends_are_taken_from_the_models_settings_for_generation(tmp_path: Path) -> None:
+    model, prompt = tiny_models.save("llama", tmp_path), [5, 9, 7]
+    plain = Transformers(Loading(target=str(model))).generate(prompt, 24, seed=0).ids
+    file = model / "generation_config.json"
+    settings = json.loads(file.read_text()) | {"eos_token_id": [2, plain[9]]}
+    penalties = {"repetition_penalty": 3.0, "no_repeat_ngram_size": 1, "min_new_tokens": 24}
+    file.write_text(json.dumps(settings | penalties))
+    found = Transformers(Loading(target=str(model))).generate(prompt, 24, seed=0).ids
+    assert found == plain[: plain.index(plain[9]) + 1]
 
 
 def test_assisted_generation_needs_a_draft(demo_target: Path) -> None:

@@ -11,13 +11,17 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+from training import runs
 from training.corpus import read
 from training.encode import Encoder
 from training.loop import make_accelerator
 from training.models import save_model
 from training.pretrain import ModelShape, make_model, train_tokenizer
+from training.written import WriteConfig
 
 SHAPE = ModelShape(vocab=320, layers=2, hidden=32, heads=2, kv_heads=1, mlp=48, context=128)
+
+WRITING = WriteConfig(texts=24, max_new_tokens=12, batch=8)
 
 _ANIMALS, _PLACES = ("cat", "dog", "duck", "frog"), ("house", "garden", "pond", "wood")
 
@@ -68,6 +72,21 @@ def target(stories: Path, talks: Path) -> Path:
 @pytest.fixture(scope="session")
 def encoder(target: Path) -> Encoder:
     return Encoder(target)
+
+
+@pytest.fixture(scope="session")
+def texts(target: Path, stories: Path, talks: Path) -> Path:
+    """What the target wrote."""
+    out = stories.with_name("written.jsonl")
+    runs.write(
+        target=target,
+        corpora=[stories, talks],
+        out=out,
+        config=WRITING,
+        device="cpu",
+        progress=lambda done, total: None,
+    )
+    return out
 
 
 @pytest.fixture

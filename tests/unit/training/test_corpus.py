@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
+from common.errors import ModelError
 from training import blocks
 from training.corpus import Document, Turn, read
 from training.encode import Encoder
@@ -31,6 +34,14 @@ def test_json_lines_hold_texts_problems_and_conversations(tmp_path: Path) -> Non
         Document(turns=(Turn("user", "1+1?"), Turn("assistant", "2"))),
         Document(turns=(Turn("system", "Hm."), Turn("user", "Hi"))),
     ]
+
+
+def test_a_line_of_json_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
+    text = "One.\u2028Two.\u2029Three.\u0085Four."
+    file = _file(tmp_path, "lines.jsonl", json.dumps({"text": text}, ensure_ascii=False) + "\r\n")
+    assert read([file]) == [Document(text=text)]
+    talk = _file(tmp_path, "talk.txt", f"User: {text}\nAssistant: Ho")
+    assert read([talk]) == [Document(turns=(Turn("user", text), Turn("assistant", "Ho")))]
 
 
 def test_plain_text_is_cut_at_separators_or_blank_lines(tmp_path: Path) -> None:
@@ -82,6 +93,20 @@ def test_conversations_use_the_chat_template_and_end(encoder: Encoder) -> None:
     prompt = encoder.prompt(talk, random.Random(0))
     assert encoder.tokenizer.decode(prompt) == "<|begin|><|user|>The cat<|assistant|>"
     assert whole[: len(prompt)] == prompt
+
+
+def test_a_chat_template_that_conversations_lack_is_named(target: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(target, tmp_path / "target")
+    template = directory / "chat_template.jinja"
+    talk = Document(turns=(Turn("user", "The cat"),))
+    template.write_text("{{ raise_exception('no cats') }}")
+    with pytest.raises(ModelError, match=r"target: its chat template refuses .*: no cats"):
+        Encoder(directory).documents([talk])
+    template.unlink()
+    encoder = Encoder(directory)
+    with pytest.raises(ModelError, match="target: no chat template, which conversations need"):
+        encoder.prompt(talk, random.Random(0))
+    assert encoder.documents([Document(text="The cat")])
 
 
 def test_the_batch_of_a_step_depends_on_seed_and_step_alone(

@@ -20,16 +20,14 @@ from common.errors import ModelError
 from common.model import medusa_checkpoint
 from tests import tiny_models
 from tests.unit.training.conftest import SHAPE
-from training import choose_tree, runs, step_time, written
+from training import choose_tree, runs, step_time
 from training.commands import train as commands
-from training.corpus import read
 from training.distill import Labels
 from training.encode import Encoder
 from training.errors import DataError, RunError
 from training.folder import RunFolder
 from training.loop import LoopConfig, decayed, train
 from training.models import load_model
-from training.written import WriteConfig
 
 HOW = runs.How(seed=3, block_tokens=16, device="cpu", half=False)
 LOOP = LoopConfig(
@@ -65,14 +63,6 @@ class Setting:
     kind: str
     run: Callable[[Path, Any], dict[str, float]]
     folders: Sequence[str]
-
-
-@pytest.fixture(scope="session")
-def texts(target: Path, encoder: Encoder, stories: Path, talks: Path) -> Path:
-    out = stories.with_name("written.jsonl")
-    config = WriteConfig(texts=24, max_new_tokens=12, batch=8)
-    written.write(out, load_model(target), encoder, read([stories, talks]), config)
-    return out
 
 
 @pytest.fixture
@@ -138,6 +128,34 @@ def test_a_killed_run_goes_on_to_the_same_losses(setting: Setting, tmp_path: Pat
         assert (tmp_path / "killed" / folder / "curves.png").stat().st_size > 1000
 
 
+def test_a_drafter_with_dropout_goes_on_to_the_same_losses(
+    target: Path, stories: Path, tmp_path: Path
+) -> None:
+    vocab = load_model(target).config.vocab_size
+    draft = tiny_models.save("gpt2", tmp_path / "draft", vocab_size=vocab)
+    assert load_model(draft).config.resid_pdrop > 0
+
+    def distill(out: Path, progress: Any) -> None:
+        runs.distill(
+            target=target,
+            draft=draft,
+            fresh=False,
+            labels=Labels.TARGET,
+            data=runs.Data(corpora=[stories], held_out=[stories]),
+            prompts=4,
+            out=out,
+            loop=LOOP,
+            how=HOW,
+            progress=progress,
+        )
+
+    distill(tmp_path / "whole", _silent)
+    with pytest.raises(Killed):
+        distill(tmp_path / "killed", _dying_at(6))
+    distill(tmp_path / "killed", _silent)
+    assert _curve(tmp_path / "killed") == _curve(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("setting", ["pretrain"], indirect=True)
 def test_a_checkpoint_that_a_crash_left_half_renamed_counts(
     setting: Setting, tmp_path: Path
@@ -145,7 +163,7 @@ def test_a_checkpoint_that_a_crash_left_half_renamed_counts(
     setting.run(tmp_path / "whole", _silent)
     with pytest.raises(Killed):
         setting.run(tmp_path / "killed", _dying_at(6))
-    (tmp_path / "killed" / "checkpoint").rename(tmp_path / "killed" / "checkpoint.new")
+    (tmp_path / "killed" / "checkpoint").rename(tmp_path / "killed" / "checkpoint.old")
     steps: list[int] = []
     setting.run(tmp_path / "killed", lambda done, total, line="": steps.append(done))
     assert steps[0] == 5
@@ -268,29 +286,53 @@ def test_a_drafter_of_another_vocabulary_is_refused(
         )
 
 
-def test_writing_goes_on_after_whole_batches(
-    target: Path, encoder: Encoder, stories: Path, talks: Path, texts: Path, tmp_path: Path
+def test_measuring_refuses_a_drafter_of_another_vocabulary(
+    target: Path, stories: Path, tmp_path: Path
 ) -> None:
-    whole = texts.read_text()
-    cut = tmp_path / "cut.jsonl"
-    cut.write_text(whole[: len(whole) // 2])
-    config = WriteConfig(texts=24, max_new_tokens=12, batch=8)
-    documents = read([stories, talks])
-    assert written.write(cut, load_model(target), encoder, documents, config) == 24
-    assert cut.read_text() == whole
+    draft = tiny_models.save("llama", tmp_path / "draft")
+    arguments = ["--target", str(target), "--draft", str(draft), "--held-out", str(stories)]
+    result = CliRunner().invoke(commands, ["measure", *arguments])
+    assert result.exit_code == 1
+    assert "error: " in result.output
+    assert "vocabulary 199, but the target's is" in result.output
 
 
-def test_files_of_written_text_are_checked(tmp_path: Path) -> None:
-    file = tmp_path / "written.jsonl"
-    for content, problem in (
-        (b"", "empty"),
-        (b'{"ids": [1]}\n', "line 1: needs"),
-        (b"\xff\n", "not UTF-8"),
-    ):
-        file.write_bytes(content)
-        with pytest.raises(DataError, match=problem) as raised:
-            written.read(file)
-        assert "written.jsonl" in str(raised.value)
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--hidden", "100", "--heads", "3"], "hidden: must be a multiple of 6"),
+        (["--hidden", "30", "--heads", "2"], "hidden: must be a multiple of 4"),
+        (["--hidden", "48", "--heads", "6", "--kv-heads", "4"], "kv-heads: must divide the 6"),
+    ],
+)
+def test_a_shape_that_no_model_has_is_refused_before_all_else(
+    options: Sequence[str], problem: str, stories: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["pretrain", "--corpus", str(stories), "--out", str(out), *options]
+    result = CliRunner().invoke(commands, arguments)
+    assert result.exit_code == 1
+    assert result.output.startswith(f"error: {problem}")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("command", ["pretrain", "write", "distill", "medusa"])
+def test_a_folder_that_cannot_be_made_is_named(
+    command: str, target: Path, stories: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    arguments = ["--corpus", str(stories), "--out", str(tmp_path / "file" / "below" / "out")]
+    if command != "pretrain":
+        arguments += ["--target", str(target)]
+    if command in ("distill", "medusa"):
+        arguments += ["--held-out", str(stories)]
+    if command == "distill":
+        arguments += ["--draft", str(target)]
+    result = CliRunner().invoke(commands, [command, *arguments])
+    assert result.exit_code == 1
+    assert result.output.startswith("error: ")
+    assert "below" in result.output
+    assert "cannot be made: Not a directory" in result.output
 
 
 def test_the_checkpoint_with_the_best_score_is_kept(

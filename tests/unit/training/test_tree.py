@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from training import acceptance, tree
+from common.model import medusa_checkpoint
+from training import acceptance, choose_tree, tree
 from training.acceptance import tree_tokens
 from training.choose_tree import parsed
 from training.encode import Encoder
@@ -73,6 +74,27 @@ def test_the_size_follows_the_cost_of_rows() -> None:
     assert [len(choice.tree) for choice in flat] == list(range(13))
     assert len(max(flat, key=lambda choice: choice.tokens_per_s).tree) == 12
     assert max(steep, key=lambda choice: choice.tokens_per_s).tree == ()
+
+
+def test_no_tree_is_larger_than_asked_for(target: Path, stories: Path, tmp_path: Path) -> None:
+    lm_head = load_model(target).get_output_embeddings().weight
+    heads = Heads(lm_head, num_heads=HEADS, num_layers=1, own_lm=False)
+    medusa_checkpoint.save(tmp_path, heads.weights(), lm_head=lm_head)
+
+    def chosen(most_rows: int) -> int:
+        choose_tree.run(
+            target=target,
+            heads=tmp_path,
+            files=[stories],
+            step_ms={1: 1.0, 9: 1.0},
+            most_rows=most_rows,
+            prompts=4,
+            device="cpu",
+        )
+        return len(medusa_checkpoint.read_facts(tmp_path)["tree"])
+
+    assert chosen(most_rows=64) > 1
+    assert chosen(most_rows=2) == 1
 
 
 def test_step_times_are_interpolated() -> None:

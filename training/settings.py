@@ -1,0 +1,60 @@
+"""What a run was begun with, in a file: it goes on only with the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from training.errors import RunError
+
+
+class Settings:
+    """Settings of a run and the file that keeps them.
+
+    Args:
+        file: The file; its folder is made where it is missing.
+        of: What the run leaves, for messages.
+        wanted: The settings, by name.
+
+    Raises:
+        RunError: The folder cannot be made.
+    """
+
+    def __init__(self, file: Path, of: Path, wanted: Mapping[str, Any]) -> None:
+        self.file = file
+        self._of = of
+        self._wanted = json.loads(json.dumps(wanted, default=str))
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{file.parent}: cannot be made: {error.strerror}") from error
+
+    def check(self) -> None:
+        """Compares with those in the file.
+
+        Raises:
+            RunError: They are others, or cannot be read.
+        """
+        try:
+            there = json.loads(self.file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{self.file}: cannot be read: {error}") from error
+        for name in sorted(there.keys() | self._wanted.keys()):
+            if there.get(name) != self._wanted.get(name):
+                raise RunError(
+                    f"{self._of} holds a run with {name} {there.get(name)}, not "
+                    f"{self._wanted.get(name)}: give another --out, or the same settings to go on"
+                )
+
+    def keep(self) -> None:
+        """Writes the file.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        try:
+            self.file.write_text(json.dumps(self._wanted, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"{self.file}: cannot be written: {error.strerror}") from error
