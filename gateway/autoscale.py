@@ -37,6 +37,7 @@ QUEUE_WAIT_MS = 250.0
 _MOST_GROWTH = 2.0
 _UP_S, _DOWN_S = 10.0, 60.0
 _TOLERANCE = 0.1
+_REMEMBERED_S = 3600.0  # above what a pool takes to come back whose workers were all unlisted
 _LEAST_BATCHING = 0.02
 
 
@@ -84,17 +85,26 @@ class Autoscaler:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._at: float | None = None
+        self._seen: dict[Key, float] = {}
         self._smooth: dict[Key, float] = {}
         self._desired: dict[Key, int] = {}
 
     def pools(self, verifiers: Sequence[Candidate], drafters: Sequence[Candidate]) -> list[Pool]:
-        """Returns all pools, by tier (verifiers first), then name; may be asked at any time."""
+        """Returns all pools, by tier (verifiers first), then name; may be asked at any time.
+
+        A pool of which no worker is listed any more is there for another hour: those that are not
+        ready may be unlisted, and what they were needed for is still to be done.
+        """
         now = self._clock()
         elapsed_s = 0.0 if self._at is None else now - self._at
         self._at = now
-        found = needs(verifiers, drafters)
+        listed = needs(verifiers, drafters)
+        self._seen |= dict.fromkeys(listed, now)
+        self._seen = {key: at for key, at in self._seen.items() if now - at <= _REMEMBERED_S}
+        found = dict.fromkeys(self._seen) | listed
         self._smooth = {key: self._smoothed(key, need, elapsed_s) for key, need in found.items()}
-        ready = _ready("verifier", verifiers) | _ready("drafter", drafters)
+        ready = dict.fromkeys(found, 0)
+        ready |= _ready("verifier", verifiers) | _ready("drafter", drafters)
         self._desired = {key: self._whole(key, ready[key]) for key in found}
         return [
             Pool(tier=key[0], pool=key[1], ready=ready[key], desired=self._desired[key])

@@ -75,7 +75,7 @@ class Snapshot:
     Attributes:
         workers: All workers listed, by tier (verifiers first), then pool, then address.
         pairs: All pairs of workers that were ever reached, by verifier, then drafter.
-        pools: All pools with a worker that was ever reached.
+        pools: All pools with a worker that was ever reached; see `Autoscaler.pools`.
     """
 
     workers: tuple[WorkerView, ...]

@@ -147,6 +147,25 @@ def test_a_pool_that_is_lost_keeps_the_size_it_needed() -> None:
     assert pools(scaler, lost)["verifier", ""].ready == 0
 
 
+def test_a_pool_that_is_unlisted_is_kept_for_an_hour() -> None:
+    """Discovery lists only pods that are ready: where none is, the pool is needed all the same."""
+    clock = Clock()
+    scaler = Autoscaler(clock)
+    loaded = [verifier(f"v{n}", running=8, batch_occupancy=0.7) for n in range(5)]
+    pools(scaler, loaded, [drafter("d")])
+    clock.now += 3500
+    found = pools(scaler, [])
+    assert {key: (each.ready, each.desired) for key, each in found.items()} == {
+        ("verifier", ""): (0, 5),
+        ("drafter", ""): (0, 1),
+    }
+    back = [verifier("v0", running=1, batch_occupancy=0.05)]
+    clock.now += 1
+    assert pools(scaler, back)["verifier", ""].desired == 5, "what is needed falls slowly"
+    clock.now += 200
+    assert list(pools(scaler, back)) == [("verifier", "")], "drafters were gone for too long"
+
+
 def test_growth_is_bounded() -> None:
     flooded = verifier(running=8, waiting=1000, batch_occupancy=1.0)
     assert pools(Autoscaler(Clock()), [flooded])["verifier", ""].desired == 2
