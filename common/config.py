@@ -2,9 +2,11 @@
 
 A service's configuration is a frozen, keyword-only dataclass, nested where it helps; the same
 names serve everywhere: `kv.block_tokens` in YAML, `PACELINE_VERIFIER_KV__BLOCK_TOKENS` in the
-environment, `--kv.block-tokens` as a flag. An unknown name is an error in all three, so that a
-typing mistake never passes for a default. (In Kubernetes set `enableServiceLinks: false`: a
-Service called paceline-gateway would otherwise inject PACELINE_GATEWAY_PORT into every pod.)
+environment, `--kv.block-tokens` as a flag. Commas part a list's items in the environment and in
+flags, which may be given several times as well; paths, which may hold commas, only so. An unknown
+name is an error in all three, so that a typing mistake never passes for a default. (In Kubernetes
+set `enableServiceLinks: false`: a Service called paceline-gateway would otherwise inject
+PACELINE_GATEWAY_PORT into every pod.)
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ def _from_flags(known: Sequence[Field], argv: Sequence[str]) -> tuple[Values, st
         if isinstance(flag, str):
             file = value
         elif flag.repeated:
-            values[flag.path] = (*values.get(flag.path, ()), *parse(flag.kind, [value], flag.flag))
+            items = [value] if flag.kind == tuple[Path, ...] else value
+            values[flag.path] = (*values.get(flag.path, ()), *parse(flag.kind, items, flag.flag))
         else:
             values[flag.path] = parse(flag.kind, value, flag.flag)
     return values, file

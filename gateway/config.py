@@ -132,17 +132,16 @@ class GatewayConfig:
             raise ConfigError("verifiers: at least one address is needed")
         for name in ("verifiers", "drafters"):
             parse_targets(name, getattr(self, name))
-        leasts = {
-            "max_concurrent": 1,
-            "max_generation_s": 1,
-            "slow_reader_s": 0.1,
-            "status_interval_ms": 50,
-            "dns_interval_s": 0.1,
-            "grace_s": 0,
-        }
-        for name, least in leasts.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
+        at_least(
+            self,
+            session_ttl_s=1,
+            max_concurrent=1,
+            max_generation_s=1,
+            slow_reader_s=0.1,
+            status_interval_ms=50,
+            dns_interval_s=0.1,
+            grace_s=0,
+        )
         check_ports(port=self.port, health_port=self.health_port, metrics_port=self.metrics_port)
         check_exposure(
             self.host,

@@ -52,7 +52,7 @@ def parse_targets(field: str, entries: Sequence[str]) -> tuple[Target, ...]:
         entries: What it holds.
 
     Raises:
-        ConfigError: One is in none of the three forms.
+        ConfigError: One is in none of the three forms, or its port is no port.
     """
     return tuple(_parse(field, text) for text in entries)
 
@@ -63,6 +63,9 @@ def remote(target: Target) -> bool:
 
 
 def _parse(field: str, text: str) -> Target:
+    port = text.rpartition(":")[2]
+    if port.isdecimal() and not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{field}: a port must be in [1, 65535], got {text!r}")
     scheme, _, rest = text.partition(":")
     # A host may be called "dns": only a second colon makes the first one a scheme's.
     if scheme == "dns" and ":" in rest:

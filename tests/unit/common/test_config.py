@@ -32,6 +32,8 @@ class Settings:
     """Whether logs may carry text."""
     peers: tuple[str, ...] = ()
     """Addresses, host:port."""
+    folders: tuple[Path, ...] = ()
+    """Folders to read."""
     store: Path | None = None
     """Socket of the store."""
     kv: Kv = field(default_factory=lambda: Kv(block_tokens=32))
@@ -69,6 +71,9 @@ def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
 def test_every_type_from_flags_and_environment() -> None:
     loaded = settings("--peers", "a:1", "--peer", "b:2", "--log-prompts", "--store", "/s")
     assert (loaded.peers, loaded.log_prompts, loaded.store) == (("a:1", "b:2"), True, Path("/s"))
+    loaded = settings("--peers", "a:1,b:2", "--peer=c:3", "--folder", "/a,b", "--folder", "/c")
+    assert loaded.peers == ("a:1", "b:2", "c:3")
+    assert loaded.folders == (Path("/a,b"), Path("/c")), "a path may hold a comma"
     environ = {"PACELINE_THING_PEERS": "a:1,b:2", "PACELINE_THING_LOG_PROMPTS": "yes"}
     loaded = settings("--no-log-prompts", "--store", "none", environ=environ)
     assert (loaded.peers, loaded.log_prompts, loaded.store) == (("a:1", "b:2"), False, None)

@@ -48,3 +48,14 @@ def test_a_store_elsewhere_is_asked_in_plaintext_only_where_that_is_said() -> No
     GatewayConfig(**elsewhere, store_insecure=True)
     GatewayConfig(**elsewhere, insecure=True)
     GatewayConfig(verifiers=HERE, store_url="rediss://store:6379/0")
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("session_ttl_s", 1), ("max_generation_s", 1), ("slow_reader_s", 0.1), ("grace_s", 0)],
+)
+def test_a_time_that_would_mean_something_else_is_an_error(name: str, least: float) -> None:
+    for wrong in (least - 0.1, float("nan")):
+        with pytest.raises(ConfigError, match=f"{name}: must be at least {least}, got"):
+            GatewayConfig(verifiers=HERE, **{name: wrong})
+    assert getattr(GatewayConfig(verifiers=HERE, **{name: least}), name) == least
