@@ -30,6 +30,7 @@ from bench.simulated.spec import WorkerSpec
 from bench.simulated.traffic import Traffic, WatchedFleet
 from bench.simulated.workers import SimulatedWorkers
 from common.store.sessions import MemorySessions
+from gateway.fleet import Model
 from gateway.generation import Generations
 from gateway.placement import Placement
 from gateway.sessions import Sessions
@@ -75,7 +76,7 @@ class PinnedFleet(WatchedFleet):
         super().__init__(*args, **options)
         self.wanted: Counter[tuple[str, str]] = Counter()
 
-    def place(self, model: str, method: str, owner: str | None) -> Placement:
+    def place(self, model: Model, method: str, owner: str | None) -> Placement:
         """Chooses the pair that lacks most sessions."""
         found = super().place(model, method, owner)
         if not self.wanted:

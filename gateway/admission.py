@@ -1,4 +1,7 @@
-"""Who may run now: what is over a limit is refused at once, never queued."""
+"""Who may run now: what is over a limit is refused at once, never queued.
+
+Limits are those of one process: gateways do not tell each other what tenants use.
+"""
 
 from __future__ import annotations
 

@@ -23,6 +23,11 @@ class Description:
     eos_token_ids: tuple[int, ...]
     pool: str = ""
 
+    @property
+    def vocabulary(self) -> tuple[str, int]:
+        """What its token ids mean: the same text only where this is the same."""
+        return self.tokenizer_fingerprint, self.vocab_size
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:

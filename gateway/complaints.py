@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 
 from gateway.candidate import Candidate, misfit
 
@@ -21,11 +22,17 @@ class Complaints:
         self._tokenizers = tokenizers
         self._pairs: set[tuple[str, int, str, int]] = set()
         self._models: set[str] = set()
+        self._mixed: set[str] = set()
 
     def check(self, verifiers: Sequence[Candidate], drafters: Sequence[Candidate]) -> None:
         """Tells what has not been told of these workers."""
+        vocabularies: dict[str, set[tuple[str, int]]] = defaultdict(set)
         for verifier in verifiers:
-            self._check_tokenizer(verifier)
+            vocabularies[verifier.description.model].add(verifier.description.vocabulary)
+        self._check_mixed(vocabularies)
+        for model, found in vocabularies.items():
+            self._check_tokenizer(model, [fingerprint for fingerprint, _ in found])
+        for verifier in verifiers:
             for drafter in drafters:
                 self._check_pair(verifier, drafter)
 
@@ -33,13 +40,22 @@ class Complaints:
         """Lets workers go; of who comes in their place it is told anew."""
         self._pairs = {pair for pair in self._pairs if not {pair[0], pair[2]} & set(addresses)}
 
-    def _check_tokenizer(self, verifier: Candidate) -> None:
+    def _check_mixed(self, vocabularies: Mapping[str, Collection[tuple[str, int]]]) -> None:
+        """Tells of models whose verifiers do not agree what an id means, once until they do."""
+        mixed = {model for model, found in vocabularies.items() if len(found) > 1}
+        for model in sorted(mixed - self._mixed):
+            log.warning(
+                "verifiers of one model have different vocabularies: only those of one are used",
+                extra={"model": model, "vocabularies": sorted(vocabularies[model])},
+            )
+        self._mixed = mixed
+
+    def _check_tokenizer(self, model: str, fingerprints: Collection[str]) -> None:
         """Tells once per model that text cannot be sent to it."""
-        description = verifier.description
-        known = description.tokenizer_fingerprint in self._tokenizers
-        if not known and description.model not in self._models:
-            self._models.add(description.model)
-            extra = {"model": description.model, "fingerprint": description.tokenizer_fingerprint}
+        known = any(fingerprint in self._tokenizers for fingerprint in fingerprints)
+        if not known and model not in self._models:
+            self._models.add(model)
+            extra = {"model": model, "fingerprint": ", ".join(sorted(fingerprints))}
             log.warning("model takes token ids only: no tokenizer of it is loaded", extra=extra)
 
     def _check_pair(self, verifier: Candidate, drafter: Candidate) -> None:

@@ -30,7 +30,7 @@ from common.tokenizer import Tokenizer
 from gateway.autoscale import Autoscaler, Pool
 from gateway.candidate import Candidate
 from gateway.complaints import Complaints
-from gateway.placement import Placement, offered_methods, place
+from gateway.placement import Placement, alike, offered_methods, place
 from gateway.snapshot import Snapshot, WorkerView, pairs, standing, view
 from gateway.workers import WorkerHandle
 
@@ -43,6 +43,7 @@ class Model:
 
     Attributes:
         name: Its name in requests.
+        tokenizer_fingerprint: Of the tokenizer that its ids are of.
         vocab_size: Ids run from 0 to vocab_size - 1.
         max_model_len: Most tokens of prompt and output together.
         methods: Speculation methods available now.
@@ -51,11 +52,17 @@ class Model:
     """
 
     name: str
+    tokenizer_fingerprint: str
     vocab_size: int
     max_model_len: int
     methods: tuple[str, ...]
     eos_token_ids: tuple[int, ...]
     tokenizer: Tokenizer | None
+
+    @property
+    def vocabulary(self) -> tuple[str, int]:
+        """What its token ids mean; verifiers of its name may be of another one."""
+        return self.tokenizer_fingerprint, self.vocab_size
 
     @property
     def has_chat_template(self) -> bool:
@@ -139,12 +146,15 @@ class Fleet:
         """
         return [self._model(name) for name in self._names(scope)]
 
-    def resolve(self, name: str, scope: Collection[str] | None = None) -> Model:
+    def resolve(
+        self, name: str, scope: Collection[str] | None = None, numerics: str | None = None
+    ) -> Model:
         """Finds a model; an empty name means the only one.
 
         Args:
             name: Its name.
             scope: Models the caller may know of; None for all.
+            numerics: Fingerprint of who began what is to go on; None where nothing was begun.
 
         Raises:
             PermissionDenied: It is not one of those, whether it is served or not.
@@ -157,21 +167,21 @@ class Fleet:
         served = self._names(scope)
         listed = ", ".join(served)
         if name in served:
-            return self._model(name)
+            return self._model(name, numerics)
         if name:
             raise NotFound(f"model: no {name!r} here; served: {listed}")
         if len(served) > 1:
             raise InvalidArgument("model", f"must name one of {listed}")
-        return self._model(served[0])
+        return self._model(served[0], numerics)
 
-    def place(self, model: str, method: str, owner: str | None) -> Placement:
+    def place(self, model: Model, method: str, owner: str | None) -> Placement:
         """Chooses verifier and drafters for a request to `model`; see `placement.place`."""
-        turn = self._turn(model)
+        turn = self._turn(model.name)
         return place(method, self._of(model), _candidates(self._drafters), owner, turn=turn)
 
     def go_on(
         self,
-        model: str,
+        model: Model,
         method: str,
         numerics: str,
         *,
@@ -181,7 +191,7 @@ class Fleet:
         """Chooses who goes on with a generation that was begun elsewhere.
 
         Args:
-            model: The model's name.
+            model: The model whose ids it has.
             method: The method it began with; the text needs none, where its drafters are gone.
             numerics: Fingerprint of who began: only the same numerics write the same text.
             owner: The verifier that holds the session.
@@ -192,7 +202,7 @@ class Fleet:
         """
         verifiers, drafters = self._of(model, numerics), _candidates(self._drafters)
         try:
-            return place(method, verifiers, drafters, owner, shunned, self._turn(model))
+            return place(method, verifiers, drafters, owner, shunned, self._turn(model.name))
         except FailedPrecondition:
             return place("plain", verifiers, drafters, owner, shunned)
 
@@ -283,25 +293,32 @@ class Fleet:
             raise Unavailable(f"no verifier is reachable: {listed}")
         return names
 
-    def _of(self, model: str, numerics: str | None = None) -> list[Candidate]:
+    def _named(self, name: str, numerics: str | None = None) -> list[Candidate]:
         return [
             each
             for each in _candidates(self._verifiers)
-            if each.description.model == model
+            if each.description.model == name
             and numerics in (None, each.description.numerics_fingerprint)
         ]
+
+    def _of(self, model: Model, numerics: str | None = None) -> list[Candidate]:
+        """The verifiers to which a model's ids mean what they mean to the gateway."""
+        named = self._named(model.name, numerics)
+        return [each for each in named if each.description.vocabulary == model.vocabulary]
 
     def _turn(self, model: str) -> int:
         """Number of a request to a model."""
         self._turns[model] += 1
         return self._turns[model]
 
-    def _model(self, name: str) -> Model:
-        verifiers = self._of(name)
+    def _model(self, name: str, numerics: str | None = None) -> Model:
+        named = self._named(name, numerics) or self._named(name)
+        verifiers = alike(named, self._tokenizers)
         available = [each for each in verifiers if each.available]
         first = verifiers[0].description
         return Model(
             name=name,
+            tokenizer_fingerprint=first.tokenizer_fingerprint,
             vocab_size=first.vocab_size,
             # Any of them may get the request.
             max_model_len=min(each.description.max_model_len for each in verifiers),

@@ -72,7 +72,8 @@ class Generations:
             PacelineError: The request is wrong, or cannot be served.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
-        model = self._fleet.resolve(ask.model, caller.models)
+        numerics = ask.resume.numerics if ask.resume is not None else None
+        model = self._fleet.resolve(ask.model, caller.models, numerics)
         check(ask, model)
         ids = await prompt_ids(ask.prompt, model.tokenizer)
         max_tokens = room(ask, len(ids), model)
@@ -102,9 +103,9 @@ class Generations:
 
     def _place(self, ask: Ask, model: Model, turn: Turn) -> Placement:
         if ask.resume is None:
-            return self._fleet.place(model.name, ask.method, turn.owner)
+            return self._fleet.place(model, ask.method, turn.owner)
         numerics = ask.resume.numerics
-        return self._fleet.go_on(model.name, ask.method, numerics, owner=turn.owner)
+        return self._fleet.go_on(model, ask.method, numerics, owner=turn.owner)
 
     async def _generate(
         self, ask: Ask, model: Model, turn: Turn, pursuit: Pursuit, deadline: float
@@ -112,7 +113,8 @@ class Generations:
         detokenizer = Detokenizer(model.tokenizer) if model.tokenizer else None
         transcript = Transcript(detokenizer, ask.stop)
         if ask.resume is not None:
-            await transcript.replay(ask.resume)
+            with self._fleet.reserved(pursuit.placement):
+                await transcript.replay(ask.resume)
 
         def ended(told: Complete | None) -> Complete | None:
             stop = transcript.stop

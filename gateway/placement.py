@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,24 @@ class Placement:
     numerics: str
 
 
+def alike(verifiers: Sequence[Candidate], loaded: Collection[str]) -> list[Candidate]:
+    """Returns, of the verifiers of one name, those to which the same ids mean the same.
+
+    Where there are several kinds, it is one whose tokenizer is loaded, then the one that most of
+    those that are ready belong to; the same one for every gateway, in whatever order it found them.
+
+    Args:
+        verifiers: All verifiers of the name; at least one.
+        loaded: Fingerprints of the tokenizers that are loaded.
+    """
+    kinds = {each.description.vocabulary for each in verifiers}
+    if len(kinds) == 1:
+        return list(verifiers)
+    ready = Counter(each.description.vocabulary for each in verifiers if each.available)
+    chosen = max(kinds, key=lambda kind: (kind[0] in loaded, ready[kind], kind))
+    return [each for each in verifiers if each.description.vocabulary == chosen]
+
+
 def offered_methods(
     verifiers: Sequence[Candidate], drafters: Sequence[Candidate]
 ) -> tuple[str, ...]:
@@ -64,7 +83,7 @@ def place(
 
     Args:
         method: The method asked for; a known one.
-        verifiers: All verifiers of the model.
+        verifiers: All verifiers of the model to which the request's ids mean the same.
         drafters: All drafters.
         owner: Address of the verifier that holds the session's cache; preferred where it can
             serve the request.

@@ -92,8 +92,10 @@ class Pursuit:
         loop = asyncio.get_running_loop()
         while (end := self._end()) is None:
             try:
+                with self._fleet.reserved(self.placement):
+                    await self._claim(self.placement)
+                # Only after that wait: who has left meanwhile cannot be called.
                 verifier = self._fleet.verifier(self.placement.verifier)
-                await self._claim(self.placement)
                 messages = relay(verifier, self._rest(), deadline - loop.time())
                 with self._fleet.paired(self.placement):
                     async with aclosing(messages):
@@ -203,7 +205,7 @@ class Pursuit:
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
             try:
                 found = self._fleet.go_on(
-                    self._model.name,
+                    self._model,
                     self._order.method,
                     self.placement.numerics,
                     shunned=self._shunned,

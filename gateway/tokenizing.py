@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 # A thread switch costs about what encoding this much text does.
 _INLINE_CHARS = 4_000
+# What a template adds to a turn, and takes for it besides: an empty turn costs as much.
+_TURN_CHARS = 32
 
 
 async def prompt_ids(prompt: Prompt, tokenizer: Tokenizer | None) -> Sequence[int]:
@@ -28,7 +30,8 @@ async def prompt_ids(prompt: Prompt, tokenizer: Tokenizer | None) -> Sequence[in
         text = prompt.text
         return await _off_loop(lambda: tokenizer.encode(text), prompt.chars)
     messages = prompt.messages or ()
-    return await _off_loop(lambda: tokenizer.apply_chat_template(messages), prompt.chars)
+    size = prompt.chars + _TURN_CHARS * len(messages)
+    return await _off_loop(lambda: tokenizer.apply_chat_template(messages), size)
 
 
 async def text_of(ids: Sequence[int], tokenizer: Tokenizer) -> str:

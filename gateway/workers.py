@@ -153,9 +153,10 @@ class WorkerHandle:
         """Connects with the certificates of today, as soon as no call is left on the channel."""
         self._outdated = await self._line.renewed() or self._outdated
         if self._outdated and not self._calls:
-            await self._channel.close()
-            self._connect()
+            former = self._channel
+            self._connect()  # before it waits: who calls meanwhile finds a channel that is open
             self._outdated = False
+            await former.close()
 
     async def drain(self, grace_s: int) -> int:
         """Has the worker stop admission and end; returns the sequences still in it.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a tenant may take at a time; None is no limit of its own."""
+    """What a tenant may take at a time of one gateway process; None is no limit of its own."""
 
     max_concurrent: int | None = None
     """Requests that run at a time."""

@@ -14,8 +14,8 @@ class AuthConfig:
     """Where tokens come from. With neither file nor keys everyone may call."""
 
     tokens: Path | None = None
-    """YAML file of tenants: their limits, and SHA-256 hashes of their tokens; read again when it
-    changes. `python -m gateway.auth` makes a token."""
+    """YAML file of tenants: their limits at each gateway process, and SHA-256 hashes of their
+    tokens; read again when it changes. `python -m gateway.auth` makes a token."""
 
     jwks: str = ""
     """File or https address of the keys that sign callers' JWTs (a JSON Web Key Set)."""
@@ -34,7 +34,8 @@ class AuthConfig:
     """What a JWT's aud must name; required with `jwks`."""
 
     jwt_tenant_claim: str = "tenant"
-    """Claim that names the tenant; its limits are those of `tokens`, where that names it."""
+    """Claim that names the tenant. Where `tokens` is set as well, a tenant has the limits that
+    stand there, and one that does not stand there is refused."""
 
     jwt_models_claim: str = "models"
     """Claim that lists the models a caller may use; without it all."""

@@ -13,6 +13,8 @@
             models: [demo]        # left out: the tenant's
             operator: false       # left out: the tenant's
 
+Each gateway process counts by itself: two of them let a tenant have twice its limits.
+
 A token is 256 random bits, so one round of SHA-256 hides it as well as any slow hash would.
 """
 

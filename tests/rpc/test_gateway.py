@@ -192,6 +192,35 @@ async def test_drafters_are_offered_only_where_they_fit(caplog: pytest.LogCaptur
     assert told.count("drafter lost") == 1
 
 
+async def test_ids_go_only_to_verifiers_that_read_them_alike(
+    tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As half-way through a rollout that changes the model under its name."""
+    ours = verifier_for(tokenizer)
+    others = [
+        ScriptedWorker(tokenizer_fingerprint="other", max_model_len=8),
+        verifier_for(tokenizer, vocab_size=2000, max_model_len=8),
+        ScriptedWorker(tokenizer_fingerprint="other", vocab_size=2000, max_model_len=8),
+    ]
+    ours.status.running = 5  # all others look idle
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(ours, *others))
+        addresses = [each.address for each in (*others, ours)]
+        target = await stack.enter_async_context(gateway(*addresses, tokenizer=tokenizer))
+        handle = target.fleet.verifier(ours.address)
+        await until(lambda: handle.candidate.load.running == 5)
+        (model,) = (await target.stub.ListModels(inference_pb2.ListModelsRequest())).models
+        assert (model.vocab_size, model.max_model_len) == (4096, 256)
+        await target.generate(text="Once upon a time there was")
+        await target.generate(token_ids=ids_of(1, 4095))
+        await target.generate(token_ids=ids_of(1), session_id="s")
+    assert len(ours.requests) == 3
+    assert all(each.requests == [] for each in others)
+    told = [record for record in caplog.records if "different vocabularies" in record.message]
+    assert len(told) == 1
+    assert told[0].model == "demo"
+
+
 async def test_not_serving_until_a_verifier_is_there_and_it_may_come_back() -> None:
     verifier = ScriptedWorker()
     await verifier.start()

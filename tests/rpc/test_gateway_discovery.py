@@ -99,7 +99,7 @@ async def test_an_address_that_flaps_is_followed_in_the_end() -> None:
             while not handle.present:  # noqa: ASYNC110 - the handle's own state
                 await asyncio.sleep(0.01)
         assert [model.name for model in fleet.models()] == ["demo"]
-        assert fleet.place("demo", "plain", None).verifier == worker.address
+        assert fleet.place(fleet.resolve("demo"), "plain", None).verifier == worker.address
         fleet.update("verifier", ())
         with pytest.raises(Unavailable, match="none found yet"):
             fleet.models()

@@ -182,6 +182,17 @@ async def test_other_numerics_never_go_on() -> None:
     assert sorted(len(each.requests) for each in (first, second))[0] == 0
 
 
+async def test_who_reads_other_tokens_never_goes_on() -> None:
+    """Though its numerics, which it does not tell, might be the same."""
+    first, second = KeyedVerifier(), KeyedVerifier(tokenizer_fingerprint="other")
+    for each in (first, second):
+        each.fails_after = 5
+    async with serving(first, second), gateway(first.address, second.address) as target:
+        found = await answer(target)
+    assert found.ids == text(SEED, PROMPT, 40)
+    assert sorted(len(each.requests) for each in (first, second))[0] == 0
+
+
 async def test_where_none_is_left_it_says_so_in_time() -> None:
     only = KeyedVerifier()
     only.fails_after, only.failure = 5, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import types_pb2
 
 from common.tokenizer import Tokenizer
+from gateway.request import Resume
+from gateway.transcript import Transcript
 from tests.rpc.gateways import Gateway, gateway, ids_of, until
 from tests.rpc.texts import KeyedVerifier, text
 from tests.scripted_workers import ScriptedWorker, serving
@@ -126,6 +129,45 @@ async def test_only_the_same_numerics_go_on() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await target.generate(token_ids=ids_of(1), sampling=sampling, resume=resume)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_what_resumes_at_once_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, replaying = [ScriptedWorker() for _ in range(4)], asyncio.Barrier(8)
+
+    async def replay(transcript: Transcript, resume: Resume) -> None:
+        await replaying.wait()
+
+    monkeypatch.setattr(Transcript, "replay", replay)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(*workers))
+        target = await stack.enter_async_context(gateway(*(each.address for each in workers)))
+        fields = {"token_ids": ids_of(*PROMPT), "sampling": types_pb2.SamplingParams(seed=SEED)}
+        resume = pb.Resume(token_ids=[9], sources=[R], rounds=1)
+        await asyncio.gather(*(target.generate(**fields, resume=resume) for _ in range(8)))
+    assert [len(each.requests) for each in workers] == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("numerics", "prompt"), [("old", {"token_ids": ids_of(*PROMPT)}), ("new", {"text": "go"})]
+)
+async def test_a_text_goes_on_in_the_tokens_it_began_in(
+    numerics: str, prompt: dict[str, Any], demo_target: Path
+) -> None:
+    """Half-way through a rollout, whichever tokenizer what begins now would have."""
+    tokenizer = Tokenizer.load(demo_target)
+    assert tokenizer is not None
+    old = KeyedVerifier(numerics_fingerprint="old")
+    new = KeyedVerifier(numerics_fingerprint="new", tokenizer_fingerprint=tokenizer.fingerprint)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(old, new))
+        target = await stack.enter_async_context(
+            gateway(old.address, new.address, tokenizer=tokenizer)
+        )
+        resume = pb.Resume(token_ids=[8], sources=[R], rounds=1, numerics=numerics)
+        sampling = types_pb2.SamplingParams(seed=SEED)
+        answer = await target.generate(**prompt, max_tokens=2, sampling=sampling, resume=resume)
+    assert answer.started.numerics == numerics
+    assert [len(old.requests), len(new.requests)] == [numerics == "old", numerics == "new"]
 
 
 async def test_a_method_whose_drafters_are_gone_holds_nothing_up() -> None:

@@ -10,7 +10,7 @@ import grpc
 import paceline
 import pytest
 from paceline import errors
-from paceline.v1 import drafter_pb2, inference_pb2, inference_pb2_grpc
+from paceline.v1 import drafter_pb2, inference_pb2, inference_pb2_grpc, verifier_pb2
 
 from common.errors import StartupError
 from common.rpc.channel import Line
@@ -18,6 +18,7 @@ from common.rpc.server import start
 from common.tls_config import TlsConfig
 from gateway.auth.config import AuthConfig
 from gateway.auth.token_file import token_hash
+from gateway.workers import WorkerHandle
 from tests.certificates import Authority
 from tests.rpc.gateways import Gateway, gateway, ids_of, until
 from tests.rpc.services import ScriptedDrafter
@@ -255,6 +256,31 @@ async def test_a_rotation_caught_half_way_loses_no_worker(
         await until(lambda: handle.present)
         await target.generate(token_ids=ids_of(1))
     await verifier.stop()
+
+
+async def test_who_calls_while_the_old_connection_ends_has_the_new_one() -> None:
+    async def nobody() -> None:
+        pass
+
+    verifier = ScriptedWorker()
+    async with serving(verifier):
+        handle = WorkerHandle(verifier.address, "verifier", interval_ms=50, on_change=nobody)
+        former, closed, go_on = handle._channel, asyncio.Event(), asyncio.Event()
+        close, former.close = former.close, lambda: closing()
+
+        async def closing() -> None:
+            await close()
+            closed.set()
+            await go_on.wait()
+
+        handle._outdated = True
+        renewing = asyncio.create_task(handle._reconnect())
+        await closed.wait()
+        call = handle.verifier.Generate(verifier_pb2.VerifierGenerateRequest())
+        assert (await call.read()).HasField("complete")
+        go_on.set()
+        await renewing
+        await handle._channel.close()
 
 
 @pytest.mark.parametrize("stranger", [True, False])

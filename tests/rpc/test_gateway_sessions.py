@@ -255,6 +255,44 @@ async def test_the_claim_follows_a_generation_that_moves() -> None:
     assert store.owners == [lost.address, heir.address, heir.address]
 
 
+async def test_a_verifier_that_leaves_during_the_claim_is_replaced() -> None:
+    workers, store = [ScriptedWorker(incarnation=each) for each in (1, 2)], Watched()
+    async with serving(*workers):
+        addresses = [each.address for each in workers]
+        async with gateway(*addresses, store=store) as target:
+            call = asyncio.create_task(target.generate(token_ids=ids_of(1), session_id="s"))
+            await store.arrived.wait()
+            (left,) = store.owners
+            channel = target.fleet.verifier(left)._channel
+            target.fleet.update("verifier", set(addresses) - {left})
+            await until(lambda: channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN)
+            store.go_on.set()
+            await call
+    assert [len(each.requests) for each in workers] == [int(at != left) for at in addresses]
+
+
+class Crowded(MemorySessions):
+    """A store that takes no claim before so many have come."""
+
+    def __init__(self, claims: int) -> None:
+        super().__init__(60)
+        self._come = asyncio.Barrier(claims)
+
+    async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
+        await self._come.wait()
+        return await super().save(key, epoch, record)
+
+
+async def test_requests_count_where_they_go_while_the_store_is_asked() -> None:
+    workers = [ScriptedWorker(incarnation=each) for each in range(1, 5)]
+    async with serving(*workers):
+        addresses = [each.address for each in workers]
+        async with gateway(*addresses, store=Crowded(8)) as target:
+            turns = [target.generate(token_ids=ids_of(1), session_id=f"s{n}") for n in range(8)]
+            await asyncio.gather(*turns)
+    assert [len(each.requests) for each in workers] == [2, 2, 2, 2]
+
+
 async def test_any_gateway_sends_the_next_turn_to_the_owner(patient: None, store: str) -> None:
     workers = [ScriptedWorker(incarnation=each) for each in (1, 2)]
     addresses = []

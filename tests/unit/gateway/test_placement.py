@@ -5,7 +5,7 @@ import pytest
 from common.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from gateway.admission import Admission
 from gateway.candidate import Candidate, Description, Load, misfit
-from gateway.placement import offered_methods, place
+from gateway.placement import alike, offered_methods, place
 
 
 def worker(address: str, *, lost: bool = False, accepting: bool = True, **options) -> Candidate:
@@ -68,6 +68,21 @@ def test_a_placement_tells_the_numerics() -> None:
 def test_no_verifier_is_unavailable_and_named(gone) -> None:
     with pytest.raises(Unavailable, match="no verifier is reachable: h:1"):
         place("auto", [worker("h:1", **gone)], [])
+
+
+def test_of_one_name_those_serve_that_read_ids_alike() -> None:
+    """A loaded tokenizer's first, then those of which most are ready; never one of each."""
+    first, second = worker("a"), worker("b")
+    assert alike([first, second], ()) == [first, second]
+    foreign = [worker(each, tokenizer_fingerprint="g") for each in "cde"]
+    larger = worker("f", vocab_size=101)
+    fleet = [foreign[0], first, larger, *foreign[1:], second]
+    assert alike(fleet, ()) == foreign
+    assert alike(fleet, {"f"}) == [first, second]
+    gone = [worker(each, tokenizer_fingerprint="g", lost=True) for each in "cde"]
+    assert alike([*gone, first], ()) == [first]
+    assert alike([*gone, first], {"g"}) == gone, "others might be given ids that mean other text"
+    assert alike([first, foreign[0]], ()) == alike([foreign[0], first], ())
 
 
 def test_auto_gets_drafters_where_they_fit() -> None:

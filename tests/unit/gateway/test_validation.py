@@ -13,7 +13,13 @@ from gateway.request import Ask, Prompt
 from gateway.validation import check, check_method, room
 
 BARE = Model(
-    name="m", vocab_size=100, max_model_len=64, methods=(), eos_token_ids=(), tokenizer=None
+    name="m",
+    tokenizer_fingerprint="",
+    vocab_size=100,
+    max_model_len=64,
+    methods=(),
+    eos_token_ids=(),
+    tokenizer=None,
 )
 
 

@@ -1,0 +1,45 @@
+"""What is told of workers as they were set up, and how often."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gateway.candidate import Candidate
+from gateway.complaints import Complaints
+from tests.unit.gateway.candidates import verifier
+
+
+def reading(address: str, tokenizer: str) -> Candidate:
+    """A verifier with a tokenizer of its own."""
+    known = verifier(address)
+    description = dataclasses.replace(known.description, tokenizer_fingerprint=tokenizer)
+    return dataclasses.replace(known, description=description)
+
+
+OLD, NEW = reading("old", "f"), reading("new", "g")
+
+
+def test_one_name_for_different_tokenizers_is_told_once_until_that_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    complaints = Complaints({"f", "g"})
+    told = []
+    for fleet in ([OLD], [OLD, NEW], [OLD, NEW], [NEW, OLD], [NEW], [NEW, OLD]):
+        caplog.clear()
+        complaints.check(fleet, [])
+        told.append(len(caplog.records))
+    assert told == [0, 1, 0, 0, 0, 1]
+    (record,) = caplog.records
+    assert record.model == "m"
+    assert record.vocabularies == [("f", 100), ("g", 100)]
+
+
+def test_that_a_model_takes_no_text_is_told_only_where_nobody_of_it_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Complaints({"f"}).check([NEW, OLD], [])
+    assert not any("token ids only" in message for message in caplog.messages)
+    Complaints({"f"}).check([NEW], [])
+    assert any("token ids only" in message for message in caplog.messages)
