@@ -134,7 +134,15 @@ def plan(
         Path | None, typer.Option(dir_okay=False, help="YAML file; options win over it")
     ] = None,
     target_params: Annotated[
-        float | None, typer.Option(help="Billions of the target's parameters")
+        float | None,
+        typer.Option(
+            help="Billions of the target's parameters; of a mixture of experts, those that a token "
+            "uses"
+        ),
+    ] = None,
+    target_total_params: Annotated[
+        float | None,
+        typer.Option(help="Billions of all its parameters, where a token does not use all"),
     ] = None,
     target_shape: Annotated[
         str | None, typer.Option(metavar="LAYERS,KV_HEADS,HEAD_SIZE", help="Of the target")
@@ -189,6 +197,7 @@ def plan(
     with ending_well():
         given = {
             "target.params_billion": target_params,
+            "target.total_params_billion": target_total_params,
             **_shape("target", target_shape),
             "draft.params_billion": draft_params,
             **_shape("draft", draft_shape),
@@ -261,7 +270,7 @@ def _shape(model: str, text: str | None) -> dict[str, int]:
         return {}
     names = ("layers", "kv_heads", "head_size")
     parts = text.split(",")
-    if len(parts) != len(names) or not all(part.strip().isdigit() for part in parts):
+    if len(parts) != len(names) or not all(part.strip().isdecimal() for part in parts):
         raise InvalidArgument(
             f"{model}-shape", f"must be LAYERS,KV_HEADS,HEAD_SIZE as in 32,8,128, got {text!r}"
         )

@@ -40,12 +40,16 @@ class Machine:
         """Returns the duration of a prefill in seconds."""
         return self.step_s(0, tokens, 0)
 
-    def most_sequences(self, context_tokens: float) -> int:
+    def held_sequences(self, context_tokens: float) -> int:
         """Returns how many sequences of a length its memory holds; 0 where the weights do not
         fit."""
-        free = 1e9 * self.gpu.memory_gb * self.assumptions.memory_use - self.model.weight_bytes
-        held = int(free // (context_tokens * self.model.kv_bytes_per_token))
-        return max(0, min(held, self.assumptions.most_sequences))
+        free = 1e9 * self.gpu.memory_gb * self.assumptions.memory_use - self.model.stored_bytes
+        return max(0, int(free // (context_tokens * self.model.kv_bytes_per_token)))
+
+    def most_sequences(self, context_tokens: float) -> int:
+        """Returns how many sequences of a length a verifier's batch takes; 0 where the weights do
+        not fit."""
+        return min(self.held_sequences(context_tokens), self.assumptions.most_sequences)
 
     @property
     def _bytes_per_s(self) -> float:

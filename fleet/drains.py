@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from common.errors import Unavailable
 from fleet.gateway_client import FleetClient
 from fleet.snapshot import Snapshot, State, Tier
 
@@ -30,6 +31,10 @@ def drain(
         grace_s: What running requests get; 0 is the worker's own setting.
         wait: Whether to follow it until it is gone.
         emit: Prints the outcome as JSON; None prints words.
+
+    Raises:
+        RpcError: The subclass says what failed.
+        Unavailable: The gateway ended while the worker drains.
     """
     started = _incarnation(client.look()[0], address)
     remaining = client.drain(address, grace_s)
@@ -66,6 +71,7 @@ def _follow(client: FleetClient, address: str, incarnation: int | None, screen: 
                 if worker.tier is Tier.VERIFIER:  # a drafter's are among those that it mirrors
                     left += worker.load.waiting
                 spinner.update(Text(f"{address}: {left} still running"))
+    raise Unavailable(f"the gateway at {client.address} ended; {address} may still drain")
 
 
 def _incarnation(snapshot: Snapshot, address: str) -> int | None:

@@ -6,7 +6,8 @@
   larger one makes steps longer, and longer steps make it larger;
 - a session whose draft comes while its verifier is busy with others waits for the end of that
   step, and a job at a drafter for the end of the step that is under way there;
-- prefills take their share of the verifiers' time from everybody.
+- prefills take their share of the verifiers' time from everybody;
+- the drafters' memory holds the end of every session's text, or the fleet will not do.
 
 Sessions are taken to be where they are independently of each other. `fleet.simulation` plays the
 same fleet without that liberty; the tests say how near the two are.
@@ -52,11 +53,13 @@ def estimate(layout: Layout, config: PlanConfig) -> Estimate | None:
     """
     target, draft = layout.target(config), layout.draft(config)
     most = target.most_sequences(config.traffic.context_tokens)
-    if most < 1:
+    mirrored = math.inf
+    if draft is not None:
+        mirrored = layout.drafters * draft.held_sequences(config.drafter_context_tokens)
+    if most < 1 or mirrored < 1:
         return None
-    if draft is not None and draft.most_sequences(config.drafter_context_tokens) < 1:
-        return None
-    return _Steady(layout, config, target, draft).solve(layout.verifiers * most)
+    expected = _Steady(layout, config, target, draft).solve(layout.verifiers * most)
+    return expected if expected is not None and expected.sessions <= mirrored else None
 
 
 @dataclass(frozen=True, kw_only=True)

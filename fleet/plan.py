@@ -92,7 +92,6 @@ def _with_length(
 ) -> Layout | None:
     """Returns the cheapest fleet with drafts of one length that is cheaper than another."""
     most = config.limits.get(verifier.name, MOST_REPLICAS)
-    plenty = config.limits.get(drafter.name, MOST_REPLICAS) if drafter else 0
 
     def layout(verifiers: int, drafters: int) -> Layout:
         return Layout(
@@ -106,7 +105,13 @@ def _with_length(
     def enough(verifiers: int, drafters: int) -> bool:
         return meets(layout(verifiers, drafters), config)
 
-    fewest = _fewest(partial(enough, drafters=plenty), most)
+    def plenty(verifiers: int) -> int:
+        if drafter is None:
+            return 0
+        taken = verifiers if drafter.name == verifier.name else 0
+        return config.limits.get(drafter.name, MOST_REPLICAS) - taken
+
+    fewest = _fewest(partial(enough, drafters=plenty(1)), most)
     if drafter is None or fewest is None:
         return None if fewest is None else layout(fewest, 0)
     found = None
@@ -114,7 +119,7 @@ def _with_length(
     for verifiers in range(fewest, most + 1):
         if best is not None and layout(verifiers, 1).cost_per_hour >= best.cost_per_hour:
             break
-        drafters = _fewest(partial(enough, verifiers), plenty)
+        drafters = _fewest(partial(enough, verifiers), plenty(verifiers))
         if drafters is None:
             continue
         if best is None or layout(verifiers, drafters).cost_per_hour < best.cost_per_hour:

@@ -52,7 +52,8 @@ def verdict(config: PlanConfig, options: Sequence[Option]) -> Text:
     best = options[0]
     plain = next((option for option in options if option.layout.drafter is None), None)
     lines = [f"\nCheapest: {named(best)} for {best.layout.cost_per_hour:.2f} an hour."]
-    if not (config.drafters and config.most_draft_tokens):
+    drafters = [name for name in config.drafters if config.limits.get(name, 1)]
+    if not (drafters and config.most_draft_tokens):
         lines.append("No drafters were considered: the plan allows none.")
     elif best.layout.drafter is None:
         lines.append("Drafting does not pay for this goal: plain decoding is cheaper.")
@@ -95,7 +96,9 @@ def data(config: PlanConfig, options: Sequence[Option], played: Played | None) -
 
 
 def _size(size: ModelSize) -> str:
-    return f"{size.params_billion:g}B at {size.bytes_per_param:g} bytes"
+    total = size.total_params_billion
+    of_all = "" if total is None else f" of {total:g}B"
+    return f"{size.params_billion:g}B{of_all} at {size.bytes_per_param:g} bytes"
 
 
 def _options(options: Sequence[Option]) -> Table:

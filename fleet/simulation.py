@@ -4,7 +4,8 @@ Requests arrive at random times and go to the verifier and the drafter with the 
 prefills one prompt at a time and takes everybody who is ready into its next step, by turns where
 both wait. At its start a step has its sessions' drafters draft ahead for every outcome; at its end
 each outcome is drawn, and with it whether the next draft was made ahead or has to be asked for. A
-drafter gives each of its jobs one token in every step, all in one batch.
+drafter gives each of its jobs one token in every step, all in one batch; its memory holds every
+session, which a plan sees to on average.
 
 What is left out here is left out of the plan, too: preemption, cached prefixes, draft lengths that
 differ by session, and steps taken without a draft that is late.

@@ -19,6 +19,9 @@ class ModelSize:
     params_billion: float
     """Parameters that a token uses, in billions: all of a dense model, the active ones of a
     mixture of experts."""
+    total_params_billion: float | None = None
+    """Parameters that memory holds, in billions: all of a mixture of experts. None is
+    `params_billion`."""
     layers: int
     """Decoder layers."""
     kv_heads: int
@@ -34,6 +37,11 @@ class ModelSize:
     def weight_bytes(self) -> float:
         """Bytes read by every step."""
         return 1e9 * self.params_billion * self.bytes_per_param
+
+    @property
+    def stored_bytes(self) -> float:
+        """Bytes of memory that all weights take."""
+        return 1e9 * (self.total_params_billion or self.params_billion) * self.bytes_per_param
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -136,6 +144,8 @@ class PlanConfig:
     def __post_init__(self) -> None:
         for name, size in (("target", self.target), ("draft", self.draft)):
             _positive(size, name)
+            if size.stored_bytes < size.weight_bytes:
+                raise ConfigError(f"{name}.total_params_billion: must be at least params_billion")
         for name, group in (("traffic", self.traffic), ("assumptions", self.assumptions)):
             _positive(group, name)
         _positive(self.goal, "goal")
@@ -165,7 +175,7 @@ class PlanConfig:
         found = {}
         for text in self.most:
             name, _, count = text.partition("=")
-            if not count.isdigit():
+            if not count.isdecimal():
                 raise ConfigError(f"most: must be NAME=COUNT as in T4=8, got {text!r}")
             found[name] = int(count)
         return found

@@ -142,6 +142,18 @@ async def test_drain_waits_until_the_worker_is_gone() -> None:
         assert (code, err) == (1, "error: address: no worker is listed at 'nowhere:1'\n")
 
 
+async def test_a_drain_is_not_at_its_end_where_the_gateway_is() -> None:
+    big = verifier(running=2)
+    async with serving(big), gateway(big.address) as target:
+        async with paceline(target, "drain", big.address, "--wait") as process:
+            assert process.stdout is not None
+            await process.stdout.readline()
+            await target.fleet_service.end()
+            rest, err = await process.communicate()
+        assert (process.returncode, b"is gone" in rest) == (1, False)
+        assert err.startswith(b"error: the gateway at 127.0.0.1:")
+
+
 async def test_the_doctors_exit_code() -> None:
     big = verifier()
     async with serving(big), gateway(big.address) as target:

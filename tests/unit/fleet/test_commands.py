@@ -38,12 +38,15 @@ PLAN = ("plan", "--verifiers", "H100", "--drafters", "T4, A10", "--requests-per-
 
 def test_a_plan_as_data() -> None:
     result = run(
-        *PLAN, "--token-ms", "9", "--target-shape", "36,8,128", "--gpu", "T4=0.1", "--json"
+        *(*PLAN, "--token-ms", "9", "--target-shape", "36,8,128", "--gpu", "T4=0.1", "--json"),
+        *("--target-params", "7", "--target-total-params", "9"),
     )
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
     assert told["input"]["traffic"]["requests_per_s"] == 2.0
     assert told["input"]["target"]["layers"] == 36
+    assert told["input"]["target"]["params_billion"] == 7
+    assert told["input"]["target"]["total_params_billion"] == 9
     assert {option["drafter"] for option in told["options"]} <= {None, "T4", "A10"}
     costs = [option["cost_per_hour"] for option in told["options"]]
     assert costs == sorted(costs)
@@ -74,6 +77,7 @@ def test_a_plan_without_drafters(tmp_path: Path) -> None:
     ("argv", "code", "message"),
     [
         (("--target-shape", "1,2"), 2, "target-shape: must be LAYERS,KV_HEADS,HEAD_SIZE"),
+        (("--target-shape", "1,2,²"), 2, "target-shape: must be LAYERS,KV_HEADS,HEAD_SIZE"),
         (("--verifiers", "V100"), 2, "verifiers: must be of T4"),
         (("--gpu", "T4"), 2, "gpu: must be NAME=PRICE"),
         (("--acceptance", "2"), 1, "acceptance: must be in [0, 1]"),

@@ -78,6 +78,20 @@ def test_what_cannot_be_carried_is_no_estimate() -> None:
     assert estimate(PLAIN, replace(QUIET, target=too_large)) is None
 
 
+def test_drafters_hold_every_session() -> None:
+    roomy = replace(GPUS["A10"], memory_gb=8)
+    layout = replace(PAIRED, verifiers=4, drafter=roomy, drafters=2, draft_tokens=2)
+    config = replace(QUIET, traffic=Traffic(requests_per_s=3, prompt_tokens=4000))
+    small = replace(layout, drafter=replace(roomy, memory_gb=4))
+    draft = small.draft(config)
+    assert draft is not None
+    held = draft.held_sequences(config.drafter_context_tokens)
+    assert held == 5
+    assert expected(layout, config).sessions > 2 * held
+    assert estimate(small, config) is None
+    assert expected(replace(small, drafters=3), config).sessions <= 3 * held
+
+
 def test_more_machines_are_never_slower() -> None:
     busy = replace(QUIET, traffic=Traffic(requests_per_s=6))
     by_verifiers = [expected(replace(PLAIN, verifiers=n), busy).token_s for n in (1, 2, 4, 8)]

@@ -89,6 +89,34 @@ def test_a_type_may_be_scarce(options: list[Option]) -> None:
     assert scarce[0].layout.cost_per_hour > options[0].layout.cost_per_hour
 
 
+def test_both_tiers_of_one_type_share_what_there_is_of_it() -> None:
+    config = replace(PlanConfig(), verifiers=("A100-80",), drafters=("A100-80",), acceptance=0.8)
+    config = replace(config, traffic=Traffic(requests_per_s=8), goal=Goal(token_ms=12))
+    paired = plan(replace(config, most=("A100-80=2",)))[0].layout
+    assert (paired.verifiers, paired.drafters) == (1, 1)
+    with pytest.raises(FailedPrecondition, match="no fleet"):
+        plan(replace(config, most=("A100-80=1",)))
+
+
+def test_of_a_type_there_may_be_none() -> None:
+    config = replace(LARGE, most=("T4=0",))
+    options = plan(config)
+    assert [option.layout.drafter for option in options] == [None]
+    assert verdict(config, options).plain.endswith("the plan allows none.")
+
+
+def test_memory_holds_all_experts_and_a_step_reads_a_tokens() -> None:
+    experts = ModelSize(
+        params_billion=3, total_params_billion=30, layers=48, kv_heads=4, head_size=128
+    )
+    config = replace(LARGE, target=experts, drafters=(), verifiers=("A10", "A100-80"))
+    (option,) = plan(config)
+    assert option.layout.verifier.name == "A100-80"
+    dense = replace(config, target=replace(experts, total_params_billion=None))
+    assert option.estimate == estimate(option.layout, dense)
+    assert "target 3B of 30B at 2 bytes" in drawn(tables(config, [option], None))
+
+
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(FailedPrecondition, match=r"no fleet of these GPU types reaches 0\.1 ms"):
         plan(replace(LARGE, goal=Goal(token_ms=0.1)))

@@ -50,6 +50,9 @@ def test_an_empty_list_is_given(tmp_path: Path) -> None:
         ({"verifiers": [""]}, "verifiers: must name"),
         ({"verifiers": []}, "verifiers: must name"),
         ({"most": ["T4"]}, "most: must be NAME=COUNT"),
+        ({"most": ["T4=²"]}, "most: must be NAME=COUNT"),
+        ({"target.total_params_billion": 0}, "target.total_params_billion: must be above 0"),
+        ({"target.total_params_billion": 7}, "target.total_params_billion: must be at least"),
         ({"gaol.token_ms": 3}, "the nearest known one is --goal.token-ms"),
     ],
 )
@@ -60,6 +63,6 @@ def test_what_is_refused(given: dict[str, object], problem: str) -> None:
 
 def test_sizes() -> None:
     size = ModelSize(params_billion=8, layers=32, kv_heads=8, head_size=128)
-    assert size.weight_bytes == 16e9
+    assert size.weight_bytes == size.stored_bytes == 16e9
     assert size.kv_bytes_per_token == 131072, "of Llama-3.1-8B: 128 KiB a token"
     assert PlanConfig().traffic.tokens_per_s == 2560
