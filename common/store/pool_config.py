@@ -22,7 +22,8 @@ class PoolConfig:
     ttl_s: float = 86_400.0
     """Time after its last write that a first token's n-grams live, in seconds."""
     half_life_s: float = 21_600.0
-    """Time in which an occurrence loses half its weight, in seconds."""
+    """Time in which an occurrence loses half its weight, in seconds. Verifiers share n-grams with
+    those that have the same."""
     max_bytes: int = 16 << 20
     """Memory all pools of a store may take there, in bytes; the longest unwritten go."""
     cache_bytes: int = 32 << 20

@@ -1,9 +1,10 @@
 """How n-grams lie in Redis, and the two scripts that change and read them.
 
-One sorted set for each model, tenant, length and first token: a member is the tokens after the
-first, 4 bytes each, its score the logarithm to base 2 of its frequency, in which every
+One sorted set for each model, tenant, half-life, length and first token: a member is the tokens
+after the first, 4 bytes each, its score the logarithm to base 2 of its frequency, in which every
 occurrence loses half its weight in a half-life. Written as if all weights grew instead
 (`now`, in half-lives, is the score of one occurrence now), no score has to be touched for that.
+So scores with different half-lives cannot be compared, and lie apart.
 
 A hash of sizes and an index by last write hold all pools of a namespace under one budget of
 bytes: the longest unwritten sets go first. All keys share a hash tag, so that on a cluster they
@@ -108,11 +109,13 @@ class Layout:
         namespace: Begins every key.
         model: Which one; n-grams of another never mix with its.
         ngram_tokens: Tokens of an n-gram.
+        half_life_s: Of their weights, in seconds.
     """
 
-    def __init__(self, namespace: str, model: str, ngram_tokens: int) -> None:
+    def __init__(self, namespace: str, model: str, ngram_tokens: int, half_life_s: float) -> None:
         self._prefix = f"{namespace}:{{ngrams}}"
         self._model, self._tokens = model, ngram_tokens
+        self._half_life_s = float(half_life_s)
         self._member = struct.Struct(f"<{ngram_tokens - 1}I")
         self.index, self.sizes = f"{self._prefix}:index", f"{self._prefix}:sizes"
 
@@ -129,7 +132,7 @@ class Layout:
     def prefix(self, tenant: str) -> str:
         """Begins the names of a tenant's sets; nobody can tell whose it is, and none collide."""
         owner = hashlib.blake2b(f"{self._model}\0{tenant}".encode(), digest_size=16).hexdigest()
-        return f"{self._prefix}:{owner}:{self._tokens}:"
+        return f"{self._prefix}:{owner}:{self._half_life_s}:{self._tokens}:"
 
     def key(self, tenant: str, first: int) -> str:
         """Name of a sorted set: the prefix, and the first token."""

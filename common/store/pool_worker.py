@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 0.5
 _FIRST_PAUSE_S = 0.1
 _MOST_PAUSE_S = 5.0
+_LOOK_S = 5.0
+"""Time without a call after which the store is looked at."""
 _CLOSE_S = 1.0
 """How long writing goes on after `close`."""
 _MOST_READS = 4096
@@ -174,10 +176,12 @@ class Worker:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self._work.wait()
-            self._work.clear()
-            self._gather()
-            self._carry(writing=True)
+            if self._work.wait(_LOOK_S):
+                self._work.clear()
+                self._gather()
+                self._carry(writing=True)
+            else:
+                self._carry(writing=False, looking=True)
         self._carry(writing=True)
         self._client.close()
 
@@ -190,9 +194,12 @@ class Worker:
                 self._carry(writing=False)
         self._urgent.clear()
 
-    def _carry(self, *, writing: bool) -> None:
+    def _carry(self, *, writing: bool, looking: bool = False) -> None:
         """Does what waits; after a failure the store is left alone a while."""
         try:
+            if looking:
+                self._client.ping()
+                self._answered()
             if writing:
                 self._pack()
             while self._reads or self._ahead or (writing and self._calls):

@@ -125,7 +125,7 @@ class RedisPools(NgramPools):
     ) -> None:
         super().__init__(config)
         self.cache = Cache(config.cache_bytes)
-        layout = Layout(namespace, model, config.ngram_tokens)
+        layout = Layout(namespace, model, config.ngram_tokens, config.half_life_s)
         self.worker = Worker(connect(url), layout, config)
         self.now = time.monotonic()
         self._learnable = float(_LEARNED_AT_ONCE)

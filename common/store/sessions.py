@@ -4,7 +4,7 @@ Each turn opens its session anew and gets an epoch that is higher than all befor
 the verifier it goes to, and says at its end what that one holds. A record is written only by
 whoever has the highest epoch, and verifiers refuse lower ones, too: of two gateways that race for
 a session, one wins and the other learns it. Wrong or missing records cost a prefill, nothing
-else. So calls are bounded by a short timeout, and a store that is away is logged once and lived
+else. So nobody waits longer than a short timeout, and a store that is away is logged once and lived
 without: epochs then come from this machine's clock.
 """
 
@@ -15,7 +15,9 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,7 +26,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 0.05
+"""How long a caller waits for the store."""
+_CALL_S = 2.0
+"""How long a connection may take, and a call that nobody waits for any longer."""
+_LOOK_S, _AWAY_S = 5.0, 1.0
+"""Between two looks whether the store answers, and where it did not."""
+_TRIES = 3
+"""Calls of a look: one alone is late where this machine is busy, too."""
+_READY = 8
+"""Connections kept for calls at the same time; a further one is made where it is needed."""
+_MOST_CALLS = 256
+"""Calls under way; no more are made of a store that hangs, until it is known to be away."""
+
 _NAMESPACE = "paceline"
+_PROBE = f"{_NAMESPACE}:probe"
+"""Name of a session that is nobody's."""
+
+Call = Callable[[], Awaitable[Any]]
+"""Asks the store."""
 
 # Of the in-process store; far above what one gateway serves within an hour.
 _MAX_SESSIONS = 100_000
@@ -94,7 +113,7 @@ class SessionStore(ABC):
 
     @property
     def available(self) -> bool:
-        """Whether the store answered when it was last asked."""
+        """Whether the store answers in time, as of the last few seconds."""
         return True
 
     @abstractmethod
@@ -179,7 +198,11 @@ class MemorySessions(SessionStore):
 
 
 class RedisSessions(SessionStore):
-    """Sessions in Redis or Valkey: one hash each, `paceline:session:{key}`, with a TTL."""
+    """Sessions in Redis or Valkey: one hash each, `paceline:session:{key}`, with a TTL.
+
+    Made where an event loop runs: a task keeps connections to the store until `close`. Setting one
+    up takes several round trips, more than a caller waits for where the store is far.
+    """
 
     def __init__(self, url: str, ttl_s: float) -> None:
         self._ttl_ms = int(ttl_s * 1000)
@@ -188,6 +211,8 @@ class RedisSessions(SessionStore):
         self._save_script = self._redis.register_script(_SAVE)
         self._epochs = Epochs()
         self._away = False
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._keeper = asyncio.create_task(self._keep())
 
     @property
     def available(self) -> bool:
@@ -196,8 +221,8 @@ class RedisSessions(SessionStore):
 
     async def open(self, key: str) -> OpenSession:
         """See `SessionStore.open`."""
-        found = await self._run(self._open_script, key, [self._ttl_ms, self._epochs.last])
-        if found is None:
+        found = await self._ask(self._opening(_name(key)))
+        if isinstance(found, Exception):
             return OpenSession(key=key, epoch=self._epochs.next(), record=None, fenced=False)
         epoch, *fields = found
         self._epochs.last = max(self._epochs.last, int(epoch))
@@ -205,32 +230,67 @@ class RedisSessions(SessionStore):
 
     async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
         """See `SessionStore.save`."""
-        fields = [str(value) for value in asdict(record).values()]
-        saved = await self._run(self._save_script, key, [epoch, self._ttl_ms, *fields])
-        return None if saved is None else bool(saved)
+        arguments: list[Any] = [epoch, self._ttl_ms, *asdict(record).values()]
+        saved = await self._ask(partial(self._save_script, [_name(key)], arguments))
+        return None if isinstance(saved, Exception) else bool(saved)
 
     async def close(self) -> None:
         """See `SessionStore.close`."""
+        ended = [self._keeper, *self._calls]
+        for task in ended:
+            task.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
         await self._redis.aclose()
 
-    async def _run(self, script: Any, key: str, arguments: list[Any]) -> Any:
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                answer = await script(keys=[f"{_NAMESPACE}:session:{key}"], args=arguments)
-        except Exception as error:
-            self._failed(error)
-            return None
-        if self._away:
-            log.info("session store is back")
-        self._away = False
-        return answer
+    async def _keep(self) -> None:
+        """Connects, and looks whether the store does what it is for, again and again."""
+        look = self._opening(_PROBE)
+        while True:
+            await asyncio.gather(*(self._answer(look) for _ in range(_READY)))
+            self._looked([await self._wait_for(look) for _ in range(_TRIES)])
+            await asyncio.sleep(_AWAY_S if self._away else _LOOK_S)
 
-    def _failed(self, error: Exception) -> None:
-        # Whatever went wrong, the request goes on without affinity.
-        if not self._away:
-            reason = str(error) or type(error).__name__
+    def _looked(self, answers: Sequence[Any]) -> None:
+        errors = [answer for answer in answers if isinstance(answer, Exception)]
+        away = len(errors) == len(answers)
+        if away and not self._away:
+            reason = str(errors[-1]) or type(errors[-1]).__name__
             log.warning("session store is away", extra={"reason": reason})
-        self._away = True
+        elif self._away and not away:
+            log.info("session store is back")
+        self._away = away
+
+    def _opening(self, name: str) -> Call:
+        return partial(self._open_script, [name], [self._ttl_ms, self._epochs.last])
+
+    async def _ask(self, call: Call) -> Any:
+        """Returns the store's answer, or the error that there is instead: at once where it is away
+        or far behind, else within the timeout."""
+        if self._away or len(self._calls) >= _MOST_CALLS:
+            return ConnectionError("the store is away")
+        return await self._wait_for(call)
+
+    async def _wait_for(self, call: Call) -> Any:
+        """Returns the same of a store that may be away.
+
+        A call that is late goes on by itself, so that its connection serves the next one.
+        """
+        task = asyncio.create_task(self._answer(call))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        done, _ = await asyncio.wait({task}, timeout=TIMEOUT_S)
+        return task.result() if done else TimeoutError(f"no answer within {TIMEOUT_S:g} s")
+
+    async def _answer(self, call: Call) -> Any:
+        """Returns what a call does, or the error that it raises."""
+        try:
+            return await call()
+        except Exception as error:
+            return error
+
+
+def _name(key: str) -> str:
+    return f"{_NAMESPACE}:session:{key}"
 
 
 def _record(fields: list[str | None]) -> SessionRecord | None:
@@ -242,6 +302,8 @@ def _record(fields: list[str | None]) -> SessionRecord | None:
 
 def _connect(url: str) -> Redis:
     from redis.asyncio import Redis  # lazily: only deployments with a store need the package
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
 
     from common.errors import ConfigError
 
@@ -249,8 +311,9 @@ def _connect(url: str) -> Redis:
         return Redis.from_url(
             url,
             decode_responses=True,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
+            socket_timeout=_CALL_S,
+            socket_connect_timeout=_CALL_S,
+            retry=Retry(NoBackoff(), 0),
         )
     except ValueError as error:
         raise ConfigError(f"store_url: {error}") from error

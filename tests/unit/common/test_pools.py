@@ -124,6 +124,20 @@ def test_frequency_decays_and_old_sets_expire(
     assert read(fresh.of("a"), fresh, 1) == pytest.approx({2: 4.0}, rel=0.01)
 
 
+def test_another_half_life_has_ngrams_of_its_own(
+    server: Server, opened: Callable[..., RedisPools]
+) -> None:
+    """Scores grow with time over half-life: beside old ones of a shorter one, new ones are none."""
+    short, long = (opened(server.url, half_life_s=each, members=1) for each in (3600, 7200))
+    share(short.of("a"), (1, 2, 3, 4))
+    settle(short, 1)
+    share(long.of("a"), (1, 5, 6, 7))
+    settle(long, 1)
+    for half_life_s, then in ((3600, 2), (7200, 5)):
+        reader = opened(server.url, half_life_s=half_life_s)
+        assert read(reader.of("a"), reader, 1) == pytest.approx({then: 1.0}, rel=0.01)
+
+
 def test_the_budget_holds_and_the_longest_unwritten_go(
     server: Server, opened: Callable[..., RedisPools]
 ) -> None:
@@ -204,6 +218,17 @@ def test_a_store_killed_and_restarted_under_load_changes_nothing_but_the_counts(
     assert told == ["n-gram store is away", "n-gram store is back"]
 
 
+def test_whether_the_store_is_there_is_known_without_ngrams(
+    server: Server, opened: Callable[..., RedisPools], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_worker, "_LOOK_S", 0.01)
+    server.kill()
+    pools = opened(server.url)
+    until(lambda: pools.counts.away)
+    server.start()
+    until(lambda: not pools.counts.away)
+
+
 def test_a_silent_store_holds_nobody_up(tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
@@ -218,6 +243,9 @@ def test_a_silent_store_holds_nobody_up(tmp_path: Path) -> None:
     assert pools.counts.dropped >= 800
     pools.close()
     listener.close()
+
+
+LAYOUT = Layout("n", "m", ngram_tokens=4, half_life_s=60)
 
 
 class SlowStore:
@@ -238,7 +266,7 @@ def test_closing_does_not_wait_for_a_slow_store(monkeypatch: pytest.MonkeyPatch)
     """All of it would take a quarter of a minute."""
     monkeypatch.setattr(pool_worker, "_CLOSE_S", 0.2)
     config = PoolConfig(flush_s=0, most_waiting=1_000_000)
-    worker = pool_worker.Worker(SlowStore(), Layout("n", "m", 4), config)  # type: ignore[arg-type]
+    worker = pool_worker.Worker(SlowStore(), LAYOUT, config)  # type: ignore[arg-type]
     worker.write("a", tuple(range(20_003)))
     worker.close()
     worker._thread.join(PATIENCE_S)  # it ends by itself, where not in time

