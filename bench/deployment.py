@@ -29,6 +29,7 @@ def options(settings: Settings) -> WorkerOptions:
         quantize=settings.quantize,
         draft_quantize=settings.draft_quantize,
         device=settings.device,
+        gpu_memory_share=0.3,  # deployments and contenders stand beside each other
         threads=settings.threads,
     )
 

@@ -12,7 +12,7 @@ from common.model import threads
 from common.model.loader import load
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
-from verifier.config import EngineConfig
+from verifier.config import LEAST_KV_BYTES, EngineConfig
 from verifier.engine import Engine
 from verifier.sequence import Event, Request
 
@@ -34,7 +34,7 @@ class InProcess:
             device=loading.device,
             most_threads=loading.threads,
         )
-        runner = Runner(loaded, kv_bytes=config.kv_bytes, block_tokens=config.block_tokens)
+        runner = Runner(loaded, kv_bytes=LEAST_KV_BYTES, block_tokens=config.block_tokens)
         threads.choose(runner)
         self._engine = Engine(runner, config)
         self._temperature = loading.temperature

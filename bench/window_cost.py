@@ -28,7 +28,7 @@ from common.model.roll import Drawing
 from common.model.runner import Runner
 from common.model.segment import Segment
 from launcher import models
-from verifier.config import EngineConfig
+from verifier.config import LEAST_KV_BYTES, EngineConfig
 from verifier.cost import StepCost, measure
 from verifier.engine import Engine
 from verifier.methods.lookahead import LookaheadProposer
@@ -105,7 +105,7 @@ class Target:
         self.config = EngineConfig()
         loaded = load(str(directory), dtype=dtype, device="cpu")  # type: ignore[arg-type]
         self.runner = CountedRunner(
-            loaded, kv_bytes=self.config.kv_bytes, block_tokens=self.config.block_tokens
+            loaded, kv_bytes=LEAST_KV_BYTES, block_tokens=self.config.block_tokens
         )
         self.costs = measure(self.runner)
         self.ends = frozenset(loaded.eos_token_ids)

@@ -26,6 +26,11 @@ class WorkerConfig:
     kernels: Literal["auto", "torch"] = "auto"
     """What passes run through: auto takes this project's own kernels where they know the model and
     the device, torch leaves them out. The kernels decide the bits of a text."""
+    gpu_memory_share: float = 0.9
+    """Part of a GPU's memory, in (0, 1], that the process may fill with weights and, where
+    `engine.kv_bytes` is 0, with cache, as far as that much is free. Parts of processes that start
+    on one GPU together add up to 0.9 at most: `paceline up` gives the verifier 0.75 and the drafter
+    0.15."""
     threads: int = 0
     """CPU threads of one forward pass; 0 takes torch's default."""
     most_threads: int = 0
@@ -56,6 +61,9 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         at_least(self, threads=0, most_threads=0, grace_s=0, stall_s=0)
+        if not 0 < self.gpu_memory_share <= 1:
+            bounds = "must be above 0 and at most 1"
+            raise ConfigError(f"gpu_memory_share: {bounds}, got {self.gpu_memory_share}")
         check_ports(port=self.port, health_port=self.health_port, metrics_port=self.metrics_port)
         check_exposure(
             self.host,

@@ -8,13 +8,17 @@ from typing import Literal
 from common.errors import ConfigError
 from common.worker_config import WorkerConfig, at_least, check_ports
 
+LEAST_KV_BYTES = 128 << 20
+"""Of the key/value cache, where `engine.kv_bytes` is 0; on a CPU all of it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Sizes of the engine."""
 
-    kv_bytes: int = 128 << 20
-    """Most memory the key/value cache may take, in bytes."""
+    kv_bytes: int = 0
+    """Most memory the key/value cache may take, in bytes. 0 for 128 MiB on a CPU, and on a GPU for
+    what the weights leave of `gpu_memory_share`, less 1 GiB for passes, but 128 MiB at least."""
     block_tokens: int = 16
     """Positions in one cache block, in tokens."""
     max_batch_tokens: int = 256
@@ -42,7 +46,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         at_least(self, "engine.", fanout=0, scratch_tokens=self.branch_tokens)
-        at_least(self, "engine.", block_tokens=2, max_batch_tokens=1, max_sessions=1)
+        at_least(self, "engine.", kv_bytes=0, block_tokens=2, max_batch_tokens=1, max_sessions=1)
         at_least(self, "engine.", max_draft_tokens=1, context_tokens=0)
 
 

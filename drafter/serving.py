@@ -15,7 +15,7 @@ from common.model.runner import Runner
 from common.rpc import convert, server, worker, worker_process
 from common.tls_config import loopback
 from drafter import metrics
-from drafter.config import DrafterConfig
+from drafter.config import LEAST_KV_BYTES, DrafterConfig
 from drafter.engine import DraftEngine
 from drafter.rounding import load_drafter
 from drafter.service import DrafterService, status
@@ -33,6 +33,7 @@ def run(settings: DrafterConfig) -> None:
         settings,
         partial(load_drafter, quantize=settings.quantize),
         kv_bytes=settings.engine.kv_bytes,
+        least_kv_bytes=LEAST_KV_BYTES,
         block_tokens=settings.engine.block_tokens,
     )
     uvloop.run(serve(settings, runner))

@@ -14,6 +14,9 @@ LOOPBACK = "127.0.0.1"
 MEASURED = ("gateway", "verifier", "drafter")
 """Services that serve metrics, in the order of their ports."""
 
+_DRAFTER = 1 / 6
+"""What the drafter has of both models' memory: they start on one GPU, at the same time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
@@ -30,6 +33,9 @@ class WorkerOptions:
 
     device: str = "auto"
     """Where the models run: auto, cpu, cuda."""
+
+    gpu_memory_share: float = 0.9
+    """Part of a GPU's memory that the models fill, weights and caches together, in (0, 1]."""
 
     threads: int = 0
     """CPU threads of each model; 0 shares the cores between the two."""
@@ -54,7 +60,11 @@ def verifier_command(
     models: Models, options: WorkerOptions, store_url: str | None = None
 ) -> list[str]:
     """Return the verifier's command line."""
-    more = {"quantize": options.quantize, "most-threads": str(options.most_threads)}
+    more = {
+        "quantize": options.quantize,
+        "most-threads": str(options.most_threads),
+        "gpu-memory-share": _share(options, 1 - _DRAFTER if models.draft else 1),
+    }
     if models.medusa:
         more["medusa"] = str(models.medusa)
     if store_url:
@@ -64,7 +74,8 @@ def verifier_command(
 
 def drafter_command(model: Path, options: WorkerOptions) -> list[str]:
     """Return the drafter's command line."""
-    return worker_command("drafter", model, options, {"quantize": options.draft_quantize})
+    more = {"quantize": options.draft_quantize, "gpu-memory-share": _share(options, _DRAFTER)}
+    return worker_command("drafter", model, options, more)
 
 
 def worker_command(
@@ -107,6 +118,11 @@ def gateway_command(
     if store_url:
         flags["store-url"] = store_url
     return service_command("gateway", flags)
+
+
+def _share(options: WorkerOptions, part: float) -> str:
+    """Return a model's share of a GPU's memory: its part of what both have."""
+    return f"{options.gpu_memory_share * part:g}"
 
 
 def service_command(module: str, flags: dict[str, str]) -> list[str]:

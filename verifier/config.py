@@ -12,13 +12,17 @@ from common.tls_config import check_store
 from common.worker_config import WorkerConfig, at_least
 from verifier.pool.config import LookaheadConfig
 
+LEAST_KV_BYTES = 256 << 20
+"""Of the key/value cache, where `engine.kv_bytes` is 0; on a CPU all of it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Sizes of the engine."""
 
-    kv_bytes: int = 256 << 20
-    """Most memory the key/value cache may take, in bytes."""
+    kv_bytes: int = 0
+    """Most memory the key/value cache may take, in bytes. 0 for 256 MiB on a CPU, and on a GPU for
+    what the weights leave of `gpu_memory_share`, less 1 GiB for passes, but 256 MiB at least."""
     block_tokens: int = 16
     """Positions in one cache block, in tokens."""
     max_len_tokens: int = 0
@@ -47,7 +51,7 @@ class EngineConfig:
     """Longest draft a request may ask for, in tokens."""
 
     def __post_init__(self) -> None:
-        at_least(self, "engine.", block_tokens=2, max_len_tokens=0, max_batch_tokens=1)
+        at_least(self, "engine.", kv_bytes=0, block_tokens=2, max_len_tokens=0, max_batch_tokens=1)
         at_least(self, "engine.", max_running=1, max_waiting=0, draft_tokens=1, max_draft_tokens=1)
         at_least(self, "engine.", tree_nodes=1, draft_fanout=0)
         if self.draft_tokens > self.max_draft_tokens:

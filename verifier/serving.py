@@ -18,7 +18,7 @@ from common.store.pools import open_pools
 from common.telemetry.span import Traces
 from common.telemetry.traces import open_traces
 from verifier import metrics
-from verifier.config import VerifierConfig
+from verifier.config import LEAST_KV_BYTES, VerifierConfig
 from verifier.cost import StepCost, measure
 from verifier.engine import Engine
 from verifier.links import DrafterLinks
@@ -33,6 +33,7 @@ def run(settings: VerifierConfig) -> None:
         settings,
         partial(load, quantize=settings.quantize),
         kv_bytes=settings.engine.kv_bytes,
+        least_kv_bytes=LEAST_KV_BYTES,
         block_tokens=settings.engine.block_tokens,
         max_len=settings.engine.max_len_tokens or None,
     )

@@ -15,6 +15,7 @@ from paceline.v1 import worker_pb2, worker_pb2_grpc
 from common.engine_thread import EngineThread, Steppable, stalled
 from common.errors import PacelineError
 from common.model import threads
+from common.model.cuda.memory import cache_bytes
 from common.model.loader import LoadedModel
 from common.model.runner import Runner
 from common.rpc import server, worker
@@ -42,6 +43,7 @@ def load_runner(
     load: Callable[..., LoadedModel],
     *,
     kv_bytes: int,
+    least_kv_bytes: int,
     block_tokens: int,
     max_len: int | None = None,
 ) -> Runner:
@@ -50,7 +52,8 @@ def load_runner(
     Args:
         config: Names the model and says how to run it.
         load: `loader.load`, or what does the same; told of everything but rounding.
-        kv_bytes: Most memory the key/value cache may take.
+        kv_bytes: Most memory the key/value cache may take; 0 for what there is, see `cache_bytes`.
+        least_kv_bytes: The least of that.
         block_tokens: Positions in a block of the cache.
         max_len: Positions a sequence may have; the model's own limit where None.
 
@@ -71,7 +74,10 @@ def load_runner(
     )
     facts = {"model": loaded.name, "device": str(loaded.device), "kernels": loaded.kernels}
     _log.info("model loaded", extra=facts)
+    kv_bytes = kv_bytes or cache_bytes(loaded.device, config.gpu_memory_share, least_kv_bytes)
     runner = Runner(loaded, kv_bytes=kv_bytes, block_tokens=block_tokens, max_len=max_len)
+    room = {"kv_bytes": kv_bytes, "tokens": runner.pool.blocks.count * block_tokens}
+    _log.info("cache made", extra=room)
     threads.choose(runner)
     # What is there now stays: a full collection need not walk half a million objects of torch and
     # transformers while requests wait.

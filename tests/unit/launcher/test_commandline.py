@@ -33,6 +33,19 @@ def test_each_worker_is_told_of_its_own_quantisation(target: str, draft: str) ->
     assert (drafter.model, drafter.quantize) == ("/draft", draft)
 
 
+def test_models_on_one_gpu_share_its_memory() -> None:
+    assert MODELS.draft is not None
+    for options, shares in (
+        (WorkerOptions(), (0.75, 0.15)),
+        (WorkerOptions(gpu_memory_share=0.3), (0.25, 0.05)),
+    ):
+        verifier = _understood(VerifierConfig, verifier_command(MODELS, options))
+        drafter = _understood(DrafterConfig, drafter_command(MODELS.draft, options))
+        assert (verifier.gpu_memory_share, drafter.gpu_memory_share) == shares
+    alone = verifier_command(Models(target=Path("/target")), WorkerOptions())
+    assert _understood(VerifierConfig, alone).gpu_memory_share == 0.9
+
+
 @pytest.mark.parametrize(("processors", "most"), [(8, 6), (4, 4), (2, 3)])
 def test_large_passes_of_the_target_take_the_drafters_share_of_the_cores(
     processors: int, most: int, monkeypatch: pytest.MonkeyPatch

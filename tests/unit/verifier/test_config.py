@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from common.errors import ConfigError
@@ -29,6 +31,14 @@ def test_what_every_worker_refuses_it_refuses() -> None:
 def test_typical_acceptance_has_bounds(given: dict[str, float], key: str) -> None:
     with pytest.raises(ConfigError, match=f"engine.{key}: must be above 0 and at most 1"):
         EngineConfig(**given)  # type: ignore[arg-type]
+
+
+def test_a_share_of_a_gpu_has_bounds() -> None:
+    for share in (0.0, 1.5, math.nan):
+        with pytest.raises(ConfigError, match="gpu_memory_share: must be above 0 and at most 1"):
+            VerifierConfig(model="m", gpu_memory_share=share)
+    with pytest.raises(ConfigError, match=r"engine\.kv_bytes: must be at least 0, got -1"):
+        EngineConfig(kv_bytes=-1)
 
 
 def test_no_draft_is_longer_by_itself_than_a_request_may_ask_for() -> None:

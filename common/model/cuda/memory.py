@@ -1,0 +1,38 @@
+"""How much of a GPU's memory the key/value cache takes where nobody says so."""
+
+from __future__ import annotations
+
+import torch
+
+_FOR_PASSES = 1 << 30
+"""Bytes kept from the cache: for what passes compute, graphs and Medusa heads."""
+
+
+def cache_bytes(device: torch.device, share: float, least: int) -> int:
+    """Bytes for the cache of a model that is loaded.
+
+    Args:
+        device: Where its cache is to be.
+        share: Part of a GPU's memory that this process may fill, weights included, in (0, 1].
+        least: On a CPU, and on a GPU that has less left.
+    """
+    if device.type != "cuda":
+        return least
+    torch.cuda.empty_cache()  # loading takes more than what is loaded
+    free, total = torch.cuda.mem_get_info(device)
+    return max(least, _left(free, total, torch.cuda.memory_reserved(device), share))
+
+
+def _left(free: int, total: int, held: int, share: float) -> int:
+    """Bytes that a process's share leaves for its cache; may be below 0.
+
+    What others have counts only where it is more than was left to them: so processes do not take
+    each other's shares, whichever is there first.
+
+    Args:
+        free: Bytes of the GPU that no process has.
+        total: All of its bytes.
+        held: Bytes this process has.
+        share: See `cache_bytes`.
+    """
+    return min(free, int(share * total) - held) - _FOR_PASSES
