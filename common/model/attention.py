@@ -8,9 +8,12 @@ of tree nodes are gathered in canonical order, so "column <= position" and, with
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from common.model.batch import FIXED_TILES, Batch, Group, TileRows
 from common.model.kv_cache import KvPool, LayerShape
@@ -101,6 +104,20 @@ def _tile_rows(repeat: int, query: Tensor) -> TileRows:
         return FIXED_TILES
     least = -(-_SETTLED_ROWS // repeat)
     return TileRows(least, max(least, _MOST_ROWS // repeat))
+
+
+def without_plans(device: torch.device) -> AbstractContextManager[object]:
+    """Has torch attend by its own kernels in a block, which may be a whole pass.
+
+    On some GPUs it would take cuDNN's, which make a plan for every new shape, in tenths of a
+    second, and promise nothing of a row's bits from one plan to another.
+
+    Args:
+        device: Where it attends.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def attend(

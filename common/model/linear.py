@@ -86,7 +86,7 @@ class Product(Protocol):
         """`W x + b` of `[N, in]`, in the type of x."""
 
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        """`W x + b + other`."""
+        """`W x + b + other`; may take the place of other, which is nobody's any more."""
 
 
 MakeProduct = Callable[[Tensor, Tensor | None], Product]

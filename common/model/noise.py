@@ -1,7 +1,8 @@
 """Keyed Gumbel noise: a pure function of (seed, position, token id).
 
-Counter-based (Philox4x32-10), so any value can be computed alone, in any order, on any
-device, and is the same. What the noise is added to is `common.model.sampling`'s business.
+Counter-based (Philox4x32-10), so any value can be computed alone, in any order, and has the
+same bits. Another device has the same words; their logarithms may differ there by a rounding.
+What the noise is added to is `common.model.sampling`'s business.
 
 One Philox block holds four 32-bit words and serves four neighbouring token ids:
 

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from common.errors import ModelError
+from common.model.attention import without_plans
 from common.model.batch import FIXED_TILES, build_batch
-from common.model.cuda.device import drawn_by
+from common.model.cuda.device import drawn_by, pinned
 from common.model.kernels import Forward, Levels, Rolls, WholePass
 from common.model.kv_cache import KvLease, KvPool
 from common.model.linear import CUDA_TILE_ROWS
@@ -128,7 +129,8 @@ class Runner:
         context.begin(batch)
         wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
         assert self._forward is not None
-        output = Computed(*self._forward(batch.ids, batch.positions, wanted))
+        with without_plans(self.loaded.device):
+            output = Computed(*self._forward(batch.ids, batch.positions, wanted))
         assert output.logits.shape[0] == output.states.shape[0] == wanted.shape[0]
         return output
 
@@ -198,9 +200,10 @@ class Runner:
         if isinstance(self.loaded.forward, NativeModel):
             self.loaded.forward.move(moves)
             return
+        device = self.loaded.device
         with torch.inference_mode():
-            pairs = torch.tensor(moves, dtype=torch.int64, device=self.loaded.device)
-            self.pool.move(pairs[:, 0], pairs[:, 1])
+            pairs = pinned(torch.tensor(moves, dtype=torch.int64), device)
+            self.pool.move(*pairs.to(device, non_blocking=True).unbind(1))
 
     @torch.inference_mode()
     def _learn_shapes(self) -> None:

@@ -91,6 +91,11 @@ def _attend(
         return
     common = tl.load(words + _TILES * count + tiles * ROWS + begin + tile)
     common = tl.minimum(tl.maximum(common, first), behind)
+    readers = tl.sum(real.to(tl.int32)) // REPEAT
+    leader = tl.load(members)  # the row whose words serve all in the common blocks
+    leader_own = tl.load(words + _OWN * count + leader)
+    leader_pages = tl.load(words + _PAGES * count + leader)
+    leader_path = tl.load(words + _PATH * count + leader)
 
     at = tl.arange(0, BLOCK)
     inside = at < SIZE
@@ -104,17 +109,16 @@ def _attend(
     summed = tl.zeros([_TILE, BLOCK], tl.float32)
 
     # One place computes both kinds of blocks, so that a key is summed alike in either.
-    for step in range((common - first) + (behind - common) * ROWS):
+    for step in range((common - first) + (behind - common) * readers):
         alone = step - (common - first)
-        reader = tl.where(alone < 0, 0, alone % ROWS)
-        block = tl.where(alone < 0, first + step, common + alone // ROWS)
-        guide = tl.load(members + reader)
-        served = guide >= 0
-        own = tl.load(words + _OWN * count + guide, mask=served, other=0)
-        pages = tl.load(words + _PAGES * count + guide, mask=served, other=0)
-        path = tl.load(words + _PATH * count + guide, mask=served, other=0)
-        reach = tl.load(words + _POSITIONS * count + guide, mask=served, other=-1)
-        reach = tl.where(alone < 0, last, reach)
+        apart = alone >= 0
+        reader = tl.where(apart, alone % readers, 0)
+        block = tl.where(apart, common + alone // readers, first + step)
+        guide = tl.load(members + reader, mask=apart, other=0)
+        own = tl.load(words + _OWN * count + guide, mask=apart, other=leader_own)
+        pages = tl.load(words + _PAGES * count + guide, mask=apart, other=leader_pages)
+        path = tl.load(words + _PATH * count + guide, mask=apart, other=leader_path)
+        reach = tl.load(words + _POSITIONS * count + guide, mask=apart, other=last)
 
         key_at = block * _KEYS + tl.arange(0, _KEYS)
         listed = key_at <= reach

@@ -92,7 +92,8 @@ class CudaModel:
         self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
         self._tile_rows = tile_rows(model.heads, model.kv_heads)
         device = self._embeddings.device
-        angles = model.rotary.table(model.facts.max_len)
+        self._max_len = model.facts.max_len
+        angles = model.rotary.table(self._max_len)
         self._norm = RmsNorm(model.norm, model.epsilon)
         self._head = products.head(*model.head)
         self._row_step = products.row_step
@@ -152,8 +153,8 @@ class CudaModel:
         computed once more, for nothing. Not so with a certainty, which ends rows often: there the
         next pass waits for what the one before it found.
 
-        Between two levels no other pass may run: all read their batch in one place. Nor may a level
-        lie beyond the model's length: rows that have ended go on, unseen, until no more are begun.
+        Between two levels no other pass may run: all read their batch in one place. Levels that lie
+        beyond the model's length for any row are left out: rows that have ended go on, unseen.
 
         Args:
             segments: See `Runner.roll`.
@@ -167,7 +168,8 @@ class CudaModel:
         self._bind()
         keys = self._lay_out(segments)
         course = Course(keys.wanted, options.certainty, options.limits)
-        places = np.array(slots, dtype=np.int64)
+        last = int(section(torch.from_numpy(keys.words), keys.size, "positions").max())
+        places = np.array(slots, dtype=np.int64)[: self._max_len - 1 - last]
         following: tuple[Tensor, Size] | None = None
         with self._on_device():
             logits, _ = self._run(self._place(keys), keys.size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -47,13 +46,13 @@ class TiledProduct:
         return tiled_linear(x, self._weight, self._bias, self._tile)
 
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        """`W x + b + other`; of a multiple of those rows."""
+        """`W x + b + other`, in the place of other; of a multiple of those rows."""
         assert len(x) % self._tile == 0
         if self._bias is not None:
-            other = other + self._bias
-        parts = zip(other.split(self._tile), x.split(self._tile), strict=True)
-        tiles = [torch.addmm(add, part, self._weight.T) for add, part in parts]
-        return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+            other += self._bias
+        for place, part in zip(other.split(self._tile), x.split(self._tile), strict=True):
+            place.addmm_(part, self._weight.T)
+        return other
 
 
 @triton.jit

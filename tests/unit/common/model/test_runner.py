@@ -1,12 +1,18 @@
-"""How long a text may be, and what is said where that is not what was asked for."""
+"""How long a text may be, what is said where that is not what was asked for, and what attends."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from common.errors import ModelError
+from common.model import runner as module
+from common.model.attention import without_plans
 from common.model.loader import load
 from common.model.runner import Runner
 from tests import tiny_models
@@ -48,3 +54,22 @@ def test_a_cache_without_room_for_a_block_is_refused(tmp_path: Path) -> None:
     loaded = load(str(tiny_models.save("llama", tmp_path)), device="cpu")
     with pytest.raises(ModelError, match="a cache of 1000 bytes holds no block; two take"):
         Runner(loaded, kv_bytes=1000)
+
+
+def test_on_gpus_torch_attends_without_cudnn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enabled: list[bool] = []
+    attend = functional.scaled_dot_product_attention
+
+    def watched(*args: Any, **named: Any) -> Tensor:
+        enabled.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return attend(*args, **named)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(module, "without_plans", lambda _: without_plans(torch.device("cuda")))
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    Runner(load(str(tiny_models.save("mixtral", tmp_path)), device="cpu"), kv_bytes=_ENOUGH)
+    assert enabled
+    assert not any(enabled)
+    assert torch.backends.cuda.cudnn_sdp_enabled() is before, "others' attention is theirs"

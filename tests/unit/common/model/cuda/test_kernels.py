@@ -222,4 +222,7 @@ def test_tiles_of_rows_add_up() -> None:
     product = TiledProduct(weight, bias, tile=4)
     expected = x @ weight.T + bias
     assert (product(x) - expected).abs().max() < 1e-4
-    assert (product.plus(x, other) - (expected + other)).abs().max() < 1e-4
+    expected += other
+    added = product.plus(x, other)
+    assert (added - expected).abs().max() < 1e-4
+    assert added.data_ptr() == other.data_ptr(), "each layer's rows would be copied twice"

@@ -25,6 +25,7 @@ from common.model.cuda.attention import Attention
 from common.model.cuda.probe import Shape
 
 CPU = torch.device("cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPES = [Shape(4, 2, 16, 48), Shape(32, 8, 128, 64), Shape(14, 2, 64, 64)]
 
 MANY = {"num_attention_heads": 48, "head_dim": 4}
@@ -78,8 +79,7 @@ def test_attention_is_told_from_other_attention(
 
 
 def test_kernels_pass() -> None:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    assert probe.fault(SHAPES[0], torch.float32, device) == ""
+    assert probe.fault(SHAPES[0], torch.float32, DEVICE) == ""
 
 
 @pytest.mark.parametrize("name", ["RmsNorm", "Turn", "swiglu", "RoundedProduct"])
@@ -89,7 +89,7 @@ def test_each_kernel_is_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(Attention, "__call__", _faulty(lambda out, words, size: out))
     monkeypatch.setattr(probe, name, missing)
-    fault = probe.fault(SHAPES[0], torch.float32, CPU)
+    fault = probe.fault(SHAPES[0], torch.float32, DEVICE)
     assert fault == "RuntimeError: Failed to find C compiler."
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from common.model.kv_cache import KvLease
-from common.model.roll import Certainty, RollOptions
+from common.model.roll import Certainty, Limit, RollOptions
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
+from tests.tiny_models import MAX_LEN
 from tests.unit.common.model import rolls
 
 pytest.importorskip("triton")
@@ -91,6 +92,19 @@ def test_the_next_pass_is_launched_before_the_last_is_looked_at(
     launch_first = ["run", "run", "look", "tell 0", "run", "look", "tell 1", "look", "tell 2"]
     look_first = ["run", "look", "run", "tell 0", "look", "run", "tell 1", "look", "tell 2"]
     assert done == (look_first if certain else launch_first)
+
+
+def test_no_row_goes_beyond_the_models_length(target: Runner) -> None:
+    """Not unseen either, as one whose text is over beside others: there are no angles for it."""
+    lease, other = KvLease(target.pool.blocks), KvLease(target.pool.blocks)
+    assert lease.reserve(MAX_LEN)
+    assert other.reserve(8)
+    for left in (2, 0):
+        ending = Segment([5], MAX_LEN - 1 - left, lease.slots, wanted=[0])
+        segments = [ending, Segment([7, 9], 0, other.slots, wanted=[1])]
+        slots = [[0, int(slot)] for slot in other.slots[2:7]]
+        options = RollOptions(1, limits=[Limit(left + 1, ()), Limit(6, ())])
+        assert len(target.roll(segments, slots, options).ids) == left + 1
 
 
 def test_rows_of_a_roll_end_each_on_its_own(target: Runner) -> None:
