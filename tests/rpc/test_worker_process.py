@@ -115,10 +115,12 @@ async def launch(service: str, *argv: str) -> asyncio.subprocess.Process:
 
 
 async def launch_python(*argv: str) -> asyncio.subprocess.Process:
+    """On the CPU, also where there is a GPU."""
+    path = f"{ROOT}{os.pathsep}{ROOT / 'client'}"
     return await asyncio.create_subprocess_exec(
         *(sys.executable, *argv),
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}"},
+        env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
