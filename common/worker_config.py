@@ -53,7 +53,7 @@ class WorkerConfig:
     """Listen beyond this machine without knowing the callers."""
     grace_s: float
     """Time what runs gets when the process is told to stop, in seconds."""
-    stall_s: float = 120.0
+    stall_s: float = 300.0
     """Time after which a pass that has not come back, as where a driver hangs, is given up and the
     process ends with an error, in seconds; 0 waits for ever."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

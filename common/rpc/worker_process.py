@@ -164,6 +164,7 @@ async def serve(
         if not lost:  # else there is no end to wait for
             thread.stop()
     if lost:
-        raise PacelineError(f"a pass of the {service} did not come back in {config.stall_s:g} s")
+        waited = f"{config.stall_s:g} s (stall_s)"
+        raise PacelineError(f"a pass of the {service} did not come back in {waited}")
     if thread.failed:
         raise PacelineError(f"the {service}'s engine died")
