@@ -8,14 +8,19 @@
 #define SPINS 4000 /* looks before a thread goes to sleep: tasks of one pass follow at once */
 #define PIECES 4   /* parts for each thread: one that does not get a processor leaves its to others */
 
+/* One word says how many threads a task is for, and how many of its parts nobody has begun: a thread
+   that comes late from another task sees at once that this one is not its own. */
+#define OPEN_TO(threads, parts) ((threads) << 16 | (parts))
+#define THREADS(task) ((task) >> 16)
+#define PARTS(task) ((task) & 0xffff)
+
 struct Workers {
     int started;
     Task *task;
     void *what;
     int parts;
-    atomic_int wanted; /* threads for the task */
-    atomic_int left;   /* parts that nobody has begun */
-    atomic_int open;   /* parts that are not done */
+    atomic_int left; /* see OPEN_TO */
+    atomic_int open; /* parts that are not done */
     atomic_int asleep, stopping;
     pthread_mutex_t lock;
     pthread_cond_t call;
@@ -27,16 +32,21 @@ typedef struct {
     int thread;
 } Worker;
 
+static int has_part(int left, int thread)
+{
+    return PARTS(left) > 0 && thread < THREADS(left);
+}
+
 /* Does parts until there are none. Who has begun one may read what it is part of: no other task is
    set before it is done. */
 static void take_part(Workers *workers, int thread)
 {
     int left = atomic_load_explicit(&workers->left, memory_order_acquire);
-    while (left > 0) {
+    while (has_part(left, thread)) {
         if (!atomic_compare_exchange_weak_explicit(&workers->left, &left, left - 1,
                                                    memory_order_acquire, memory_order_acquire))
             continue;
-        workers->task(workers->what, (Part){left - 1, workers->parts, thread});
+        workers->task(workers->what, (Part){PARTS(left) - 1, workers->parts, thread});
         atomic_fetch_sub_explicit(&workers->open, 1, memory_order_release);
         left = atomic_load_explicit(&workers->left, memory_order_acquire);
     }
@@ -45,9 +55,7 @@ static void take_part(Workers *workers, int thread)
 /* Whether there is something for a thread to do, or to end. */
 static int news(Workers *workers, int thread)
 {
-    if (atomic_load(&workers->stopping))
-        return 1;
-    return thread < atomic_load(&workers->wanted) && atomic_load(&workers->left) > 0;
+    return atomic_load(&workers->stopping) || has_part(atomic_load(&workers->left), thread);
 }
 
 static void await(Workers *workers, int thread)
@@ -131,9 +139,8 @@ void workers_run_parts(Workers *workers, int threads, int parts, Task *task, voi
     workers->task = task;
     workers->what = what;
     workers->parts = parts;
-    atomic_store(&workers->wanted, threads);
-    atomic_store(&workers->open, workers->parts);
-    atomic_store(&workers->left, workers->parts);
+    atomic_store(&workers->open, parts);
+    atomic_store(&workers->left, OPEN_TO(threads, parts));
     wake(workers);
     take_part(workers, 0);
     for (int spin = 0; atomic_load_explicit(&workers->open, memory_order_acquire); spin++)
