@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 
 from common import fence
 from common.inbox import attempt
@@ -207,16 +208,18 @@ class Mirror:
         done = []
         if not self.answered and not self._due_branch.lacking:
             self.answered = self.unplanned = True
-            ids = tuple(node.token for node in self.chain)
-            done.append(Finished(self.round, ids, self._drawn(self.chain)))
+            drawn = self._drawn(self.chain)
+            self.chain = self.chain[: len(drawn) or None]
+            done.append(Finished(self.round, tuple(node.token for node in self.chain), drawn))
         if self.answered and not self._ends_known and self.chain and self.chain[-1].computed:
             self._look_beyond()
         if self.unplanned or any(branch.lacking for branch in self.branches):
             return done
         for branch in self.branches:
-            self._ahead[branch.outcome.accepted, branch.outcome.ids[-1]] = len(branch.ids)
-            nodes = branch.nodes()[-len(branch.ids) :] if self.wants_drawn else ()
-            done.append(Finished(branch.outcome, tuple(branch.ids), self._drawn(nodes)))
+            drawn = self._drawn(branch.nodes()[-len(branch.ids) :] if self.wants_drawn else ())
+            ids = tuple(branch.ids[: len(drawn) or None])
+            self._ahead[branch.outcome.accepted, branch.outcome.ids[-1]] = len(ids)
+            done.append(Finished(branch.outcome, ids, drawn))
         self.unplanned = len(self.branches) > 0
         self.branches = []
         return done
@@ -298,10 +301,13 @@ class Mirror:
             self._ahead[len(accepted), bonus] = 0
 
     def _drawn(self, nodes: Ids[Node]) -> tuple[Drawn, ...]:
-        """What nodes were drawn from; nothing where that is not known of all."""
+        """What the first nodes were drawn from, up to one of which that is not known.
+
+        If there are any, a branch ends there: to take them for guesses because of one that came
+        after them would hang on what they are, and those left would be drawn from something else.
+        """
         known = ((node.parent or self.root).drawn for node in nodes)
-        drawn = tuple(one for one in known if one is not None)
-        return drawn if len(drawn) == len(nodes) else ()
+        return tuple(one for one in takewhile(lambda one: one is not None, known) if one)
 
     def _last(self) -> Node:
         """A node of the last committed id."""

@@ -13,14 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common import accelerator, fence
+from common.model.distribution import Distribution
 from common.model.loader import Dtype
 from common.model.roll import Rolled
 from common.model.runner import Runner
+from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
-from drafter import outlook
+from drafter import outlook, passes
 from drafter.branch import Round
 from drafter.config import EngineConfig
 from drafter.engine import DraftEngine
+from drafter.item import sent
 from drafter.nodes import Node
 from drafter.outlook import Chances
 from drafter.reply import Reply
@@ -583,6 +586,30 @@ def test_draws_come_with_what_they_were_drawn_from(verifier: Verifier) -> None:
             assert len(drawn.ids) == 8
             assert token in drawn.ids
             assert sum(drawn.probabilities) == pytest.approx(1)
+
+
+def test_draws_end_where_it_is_not_known_what_one_was_drawn_from(
+    verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for guesses, those before it would hang on what came after them."""
+    count = 0
+
+    def every_third_is_large(distribution: Distribution) -> Drawn | None:
+        nonlocal count
+        count += 1
+        return sent(distribution) if count % 3 else None
+
+    monkeypatch.setattr(passes, "sent", every_third_is_large)
+    sampling = SamplingParams(temperature=1.0, top_k=8, seed=5)
+    verifier.engine.sessions.open(verifier.receive, 1, 1, _ids(10), sampling, drawn=True)
+    verifier.commit(1, 10, [5], wanted=4)
+    (answer, *ahead) = (r for r in verifier.settle() if r.round is not None)
+    assert len(answer.ids) == 2
+    assert len(answer.drawn) == 2
+    assert answer.round is not None
+    for branch in ahead:
+        assert branch.round is not None
+        assert branch.round.ids[:-1] == answer.ids, "they come after what was sent"
 
 
 def test_while_no_draft_is_wanted_committed_text_gathers(verifier: Verifier) -> None:
