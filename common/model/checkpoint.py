@@ -137,6 +137,7 @@ class _Reader:
         self._inner = _count(config["intermediate_size"])
         self._heads = _count(config["num_attention_heads"])
         self._kv_heads = _count(config["num_key_value_heads"])
+        _insist(self._heads % self._kv_heads == 0, "num_key_value_heads")
         self._size = self._head_size()
         self._max_len = _count(config["max_position_embeddings"])
         self._epsilon = float(config["rms_norm_eps"])

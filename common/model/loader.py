@@ -233,7 +233,7 @@ def _fingerprint(
         "kernels": kernels,
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
-    for file in sorted(path.glob("*.safetensors")):
+    for file in _weights(path):
         size = file.stat().st_size
         with file.open("rb") as stream:
             digest.update(size.to_bytes(8))
@@ -242,6 +242,22 @@ def _fingerprint(
                 stream.seek(size * sample // _SAMPLES)
                 digest.update(stream.read(4096))
     return digest.hexdigest()
+
+
+def _weights(path: Path) -> list[Path]:
+    """All files that weights may be read from.
+
+    Raises:
+        ModelError: The index names one outside the directory.
+    """
+    files = set(path.glob("*.safetensors"))
+    index = path / "model.safetensors.index.json"
+    if index.is_file() and path / "model.safetensors" not in files:
+        for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values():
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise ModelError(f"{index}: {name!r} is outside of the model's directory")
+            files.add(path / name)
+    return sorted(files)
 
 
 def _processor() -> str:

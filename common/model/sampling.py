@@ -205,9 +205,13 @@ def _part(adjusted: Tensor, group: list[int]) -> Tensor:
 
 
 def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
-    if adjusted.device.type == "cpu":  # several times as fast as torch's
-        return torch.from_numpy(adjusted.numpy().argmax(-1))
-    return adjusted.argmax(-1)
+    if adjusted.device.type != "cpu":
+        return adjusted.argmax(-1)
+    scores = adjusted.numpy()
+    best = scores.argmax(-1)  # several times as fast as torch's
+    if np.isnan(scores[np.arange(len(best)), best]).any():  # the least, as for compiled code
+        best = np.where(np.isnan(scores), -np.inf, scores).argmax(-1)
+    return torch.from_numpy(best)
 
 
 def _among_all(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import ModelError
@@ -95,7 +96,36 @@ def test_unsupported_architectures_are_refused_by_name(
     assert kind in str(caught.value)
 
 
+def split(directory: Path, name: str) -> Path:
+    """Moves a model's weights to where an index names them."""
+    weights, to = directory / "model.safetensors", directory / name
+    index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(weights), name)}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    to.parent.mkdir(exist_ok=True)
+    weights.rename(to)
+    return directory
+
+
+def test_other_weights_in_a_folder_below_are_another_model(tmp_path: Path) -> None:
+    models = [tiny_models.save("llama", tmp_path / str(seed), seed=seed) for seed in range(2)]
+    first, second = (load(str(split(each, "parts/a.safetensors"))) for each in models)
+    assert first.fingerprint != second.fingerprint
+
+
 class TestBadDirectories:
+    @pytest.mark.parametrize("groups", [0, 3, 8])
+    def test_heads_that_share_nothing_equally(self, groups: int, tmp_path: Path) -> None:
+        file = tiny_models.save("llama", tmp_path) / "config.json"
+        changed = json.loads(file.read_text()) | {"num_key_value_heads": groups}
+        file.write_text(json.dumps(changed))
+        with pytest.raises(ModelError, match=f"{groups} key/value heads|cannot be used"):
+            load(str(tmp_path))
+
+    def test_weights_outside_of_the_directory(self, tmp_path: Path) -> None:
+        inside = split(tiny_models.save("llama", tmp_path / "model"), "../out.safetensors")
+        with pytest.raises(ModelError, match=r"out\.safetensors' is outside of the model's"):
+            load(str(inside))
+
     def test_missing(self, tmp_path: Path) -> None:
         with pytest.raises(ModelError, match="no such directory"):
             load(str(tmp_path / "nowhere"))

@@ -196,6 +196,7 @@ def _no_end(directory: Path, config: dict[str, Any]) -> None:
         (_setting(architectures=["LlamaForSequenceClassification"]), "SequenceClassification"),
         (_setting(architectures=["MistralForCausalLM"]), "model_type"),
         (_setting(num_hidden_layers=3), r"KeyError: 'model\.layers\.2"),
+        (_setting(num_key_value_heads=3), "num_key_value_heads"),
         (_setting(vocab_size=0), "0 where a count is expected"),
         (_setting(attention_bias=True), r"self_attn\.q_proj\.bias"),
         (_setting(attention_bias=None), "attention_bias"),

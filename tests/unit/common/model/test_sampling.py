@@ -318,6 +318,11 @@ def test_a_broken_row_harms_no_other(broken, fields):
     assert 0 <= got[1] < 40
 
 
+def test_the_likeliest_of_a_row_is_none_that_is_no_number():
+    logits = torch.tensor([[1.0, math.nan, 3.0, math.nan], [math.nan, 2.0, 1.0, 0.0], [0, 1, 0, 0]])
+    assert sample(logits, [Row(params=SamplingParams(), position=3)] * 3).tolist() == [2, 1, 1]
+
+
 def test_no_rows():
     assert sample(torch.empty(0, 9), []).shape == (0,)
     assert warp(torch.empty(0, 9), []).shape == (0, 9)
