@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -36,12 +37,18 @@ class JsonFormatter(logging.Formatter):
             "service": self._service,
             "event": record.getMessage(),
         }
-        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        extras = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line |= {name: _plain(value) for name, value in extras.items()}
         if (ids := span.current()) is not None:
             line |= {"trace_id": ids.trace_id, "span_id": ids.span_id}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, which knows no infinity."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def configure(service: str, level: str) -> None:

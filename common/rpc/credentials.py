@@ -2,12 +2,14 @@
 
 A server asks at every handshake, on a thread of gRPC's. A channel keeps the credentials it was
 made with, so those who hold one for long ask `CertificateFiles.renewed` when they connect again.
-Files that cannot be read, because a rotation is half-way, change nothing until they can be.
+Files that cannot be read, or a key that is not the certificate's, because a rotation is half-way,
+change nothing until they can be used.
 """
 
 from __future__ import annotations
 
 import logging
+import ssl
 from dataclasses import dataclass
 
 import grpc
@@ -36,13 +38,16 @@ class CertificateFiles:
         config: Names them.
 
     Raises:
-        StartupError: One cannot be read.
+        StartupError: One cannot be read, or certificate and key do not belong together.
     """
 
     def __init__(self, config: TlsConfig) -> None:
         self._config = config
         try:
             self._signature, self._pems = _read(config)
+        except ssl.SSLError as error:
+            pair = f"{config.cert} and {config.key}"
+            raise StartupError(f"tls: {pair} cannot be used together: {error}") from error
         except OSError as error:
             raise StartupError(f"tls: {error.filename}: {error.strerror}") from error
 
@@ -56,7 +61,7 @@ class CertificateFiles:
                 return False
             signature, pems = _read(self._config)
         except OSError as error:  # between two versions
-            log.warning("certificates cannot be read", extra={"reason": str(error)})
+            log.warning("certificates cannot be used", extra={"reason": str(error)})
             return False
         before = self._pems
         self._signature, self._pems = signature, pems
@@ -96,6 +101,9 @@ def _read(config: TlsConfig) -> tuple[Signature, _Pems]:
     cert, key, ca = (
         None if file is None else file.read_bytes() for file in (config.cert, config.key, config.ca)
     )
+    if config.cert is not None:
+        pair = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        pair.load_cert_chain(config.cert, config.key, password="")  # none would be asked for
     return signature, _Pems(cert, key, ca)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn, Protocol, TypeVar
 
 from common import config, logs
@@ -47,15 +50,35 @@ def run(
             cls, sys.argv[1:] if argv is None else argv, prog=prog, description=description
         )
         logs.configure(prog, settings.log_level)
-        # Until the server handles it: while a model loads, a container's first process, as which
-        # we run in a pod, would not even notice the default action.
-        signal.signal(signal.SIGTERM, _terminated)
-        body(settings)
+        with _ending_at_once():
+            body(settings)
     except StartupError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or importlib.util.find_spec(package):
+            raise
+        remedy = "pip install 'paceline-server[all]'"
+        print(f"error: {package} is not installed; {remedy} brings it", file=sys.stderr)
         return 2
     return 0
 
 
-def _terminated(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
+@contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Has signals end the process until its server handles them: nothing is served yet.
+
+    While a model loads, a container's first process, as which we run in a pod, would not even
+    notice the default action; and what is raised there may be caught by whatever is being imported.
+    """
+    before = {each: signal.signal(each, _end) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    os._exit(128 + number)

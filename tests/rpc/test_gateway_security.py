@@ -248,7 +248,7 @@ async def test_a_rotation_caught_half_way_loses_no_worker(
         await verifier.stop()
         fleet.key.unlink()
         fleet.key.mkdir()  # is there, and cannot be read
-        await until(lambda: "certificates cannot be read" in caplog.messages)
+        await until(lambda: "certificates cannot be used" in caplog.messages)
         fleet.key.rmdir()
         for each in ("worker", "gateway"):
             THEIRS.issue(tmp_path / each)

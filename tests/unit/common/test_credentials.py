@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,21 @@ def test_what_cannot_be_read_is_read_later(config: TlsConfig, there: bool) -> No
     if there:
         config.key.rmdir()
     config.key.write_bytes(key + b"\n")
+    assert files.renewed()
+
+
+def test_a_key_that_is_not_the_certificates(config: TlsConfig, tmp_path: Path) -> None:
+    """An error at the start; in a rotation the old ones stay in force until both are new."""
+    files, others = CertificateFiles(config), Authority("others").issue(tmp_path / "others")
+    assert config.cert is not None
+    assert config.key is not None
+    assert others.cert is not None
+    assert others.key is not None
+    with pytest.raises(StartupError, match=r"tls: .* cannot be used together: .*MISMATCH"):
+        CertificateFiles(replace(config, key=others.key))
+    others.cert.replace(config.cert)
+    assert not files.renewed()
+    others.key.replace(config.key)
     assert files.renewed()
 
 

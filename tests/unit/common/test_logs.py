@@ -3,6 +3,8 @@
 import json
 import logging
 
+import pytest
+
 from common.logs import JsonFormatter
 from common.telemetry.span import SpanIds, entered
 
@@ -20,6 +22,13 @@ def test_a_line_has_the_event_and_its_extras() -> None:
         "event": "verifier lost",
         "address": "h:1",
     }
+
+
+def test_what_json_has_no_number_for_is_a_word() -> None:
+    record = logging.makeLogRecord({"msg": "draining", "grace_s": float("inf"), "left": 0.5})
+    text = JsonFormatter("gateway").format(record)
+    line = json.loads(text, parse_constant=pytest.fail)
+    assert (line["grace_s"], line["left"]) == ("inf", 0.5)
 
 
 def test_a_traceback_stays_on_the_line() -> None:
