@@ -40,7 +40,7 @@ class Cluster:
     Args:
         models: What is served, and what guesses.
         options: What both models' processes are told.
-        host: Address the gateway listens on.
+        host: Address the gateway listens on; brackets around one of IPv6 are left out.
         port: Its port; 0 lets the system choose.
         insecure: Listen beyond this machine, where everybody may use the gateway.
         with_store: Whether to start the embedded store.
@@ -69,7 +69,7 @@ class Cluster:
     ) -> None:
         self._models = models
         self._options = options or commandline.WorkerOptions()
-        self._host = host
+        self._host = host.strip("[]")
         self._port = port
         self._insecure = insecure
         self._verbose = verbose
@@ -85,7 +85,7 @@ class Cluster:
             Service("drafter", needed=False, about=str(models.draft)) if models.draft else None
         )
         self._verifier = Service("verifier", needed=True, about=str(models.target))
-        self._gateway = Service("gateway", needed=True, host=reachable(host))
+        self._gateway = Service("gateway", needed=True, host=reachable(self._host))
 
     @property
     def services(self) -> list[Service]:
@@ -234,8 +234,13 @@ class Cluster:
 
 
 def reachable(host: str) -> str:
-    """Return the host by which this machine reaches a server that listens on `host`."""
-    return {"0.0.0.0": commandline.LOOPBACK, "::": "[::1]"}.get(host, host)
+    """Return the host by which this machine reaches a server that listens on `host`.
+
+    Args:
+        host: A name or an address, of IPv6 without brackets.
+    """
+    host = {"0.0.0.0": commandline.LOOPBACK, "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
 
 
 def require_free(host: str, port: int, option: str = "--port") -> None:

@@ -148,7 +148,8 @@ def up(
             soft_wrap=True,
         )
         if metrics_port is not None:
-            console.print(f"Metrics: http://127.0.0.1:{metrics_port}/metrics", highlight=False)
+            host = cluster.address.rpartition(":")[0]
+            console.print(f"Metrics: http://{host}:{metrics_port}/metrics", highlight=False)
         stay(cluster)
 
 

@@ -237,7 +237,7 @@ def _bind(
     credentials: grpc.ServerCredentials | None = None,
 ) -> int:
     check_port(host, port)
-    name = f"[{host}]" if ":" in host else host
+    name = f"[{host.strip('[]')}]" if ":" in host else host
     try:
         if credentials is None:
             return server.add_insecure_port(f"{name}:{port}")
@@ -258,7 +258,8 @@ def check_port(host: str, port: int, flag: str = "--port") -> None:
         StartupError: It cannot be bound; says why.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = found[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)

@@ -132,7 +132,7 @@ async def exposed(host: str, port: int | None, source: Source) -> AsyncIterator[
     """Serves a process's metrics in plaintext, from a thread of their own.
 
     Args:
-        host: Address to listen on.
+        host: Address to listen on, of IPv6 with or without brackets.
         port: Port to listen on; 0 takes a free one, None serves nothing.
         source: What is told.
 
@@ -150,7 +150,8 @@ async def exposed(host: str, port: int | None, source: Source) -> AsyncIterator[
     registry.register(_Reader(source, asyncio.get_running_loop()))
     try:
         # Not on the event loop: the library looks the address's name up.
-        server, thread = await asyncio.to_thread(start_http_server, port, host, registry)
+        bare = host.strip("[]")
+        server, thread = await asyncio.to_thread(start_http_server, port, bare, registry)
     except OSError as error:
         raise StartupError(
             f"metrics_port: cannot listen on port {port} of {host}: {error.strerror}"

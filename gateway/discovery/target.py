@@ -75,12 +75,18 @@ def _parse(field: str, text: str) -> Target:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigError(f"{field}: must be host:port, got {text!r}; {_OTHERS}")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if "/" in host or (":" in host and not bracketed):
+        raise ConfigError(
+            f"{field}: must be host:port, where the host is a name, an IPv4 address or an IPv6 "
+            f"address in brackets, got {text!r}; {_OTHERS}"
+        )
     return StaticTarget(address=text)
 
 
 def _dns(field: str, text: str, rest: str) -> DnsTarget:
     host, _, port = rest.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or "/" in host or not port.isdecimal():
         raise ConfigError(f"{field}: must be dns:host:port, got {text!r}")
     return DnsTarget(host=host, port=int(port))
 

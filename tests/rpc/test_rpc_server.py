@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -118,6 +119,18 @@ async def test_health_and_a_port_in_use() -> None:
             await server.start(register=Scripted().register, host="127.0.0.1", port=port)
     with pytest.raises(errors.StartupError, match=r"cannot listen on port 0 of 203\.0\.113\.1"):
         await server.start(register=Scripted().register, host="203.0.113.1", port=0)
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+async def test_an_address_of_ipv6_may_have_brackets(host: str) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    started = await server.start(register=Scripted().register, host=host, port=0)
+    assert started.port
+    await started.stop()
 
 
 async def test_a_request_above_the_servers_size_is_refused() -> None:

@@ -29,7 +29,8 @@ def main(name: str, flags: list[str]) -> None:
         sys.exit("error: no such weights")
     server = grpc.server(ThreadPoolExecutor(2))
     health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
-    port = server.add_insecure_port(f"{options['--host']}:{options['--port']}")
+    host = f"[{options['--host']}]" if ":" in options["--host"] else options["--host"]
+    port = server.add_insecure_port(f"{host}:{options['--port']}")
     server.start()
     print("loading", flush=True)
     print(json.dumps({"event": "serving", "service": name, "port": port}), flush=True)

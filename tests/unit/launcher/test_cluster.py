@@ -15,7 +15,7 @@ from common.errors import StartupError, Unavailable
 from drafter.config import DrafterConfig
 from gateway.config import GatewayConfig
 from launcher import commandline
-from launcher.cluster import Cluster
+from launcher.cluster import Cluster, reachable
 from launcher.models import Models
 from launcher.service import Service, State, is_serving
 from verifier.config import VerifierConfig
@@ -130,6 +130,32 @@ def test_ports_that_are_taken_are_found_before_anything_starts(
     ):
         pass
     assert not notes.exists() or not notes.read_text()
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "[::1]"),
+        ("::1", "[::1]"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_where_a_gateway_is_reached(host: str, reached: str) -> None:
+    assert reachable(host) == reached
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_a_gateway_on_ipv6_is_found(host: str, notes: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    with Cluster(models=Models(target=tmp_path), host=host, with_store=False) as cluster:
+        assert cluster.address.startswith("[::1]:")
+        assert is_serving(cluster.address)
 
 
 def test_store_and_drafter_can_be_left_out(notes: Path, tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 
 import pytest
 
 from common.telemetry import metrics
 from common.telemetry.distribution import Distribution
-from common.telemetry.metrics import Metric, Page, Source
+from common.telemetry.metrics import Metric, Page, Source, exposed
 from tests.scrapes import scrape
 
 CALLS = Metric(name="paceline_calls_total", kind="counter", help="Calls.", labels=("code",))
@@ -50,6 +51,17 @@ async def test_what_has_no_value_is_still_described() -> None:
     page = await scrape(source(lambda page: None))
     assert page.families["paceline_calls"] == "counter"
     assert page.families["paceline_took_seconds"] == "histogram"
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+async def test_an_address_of_ipv6_may_have_brackets(host: str) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    async with exposed(host, 0, source(lambda page: None)) as port:
+        assert port
 
 
 async def test_a_bug_costs_the_rest_of_a_page_only(caplog: pytest.LogCaptureFixture) -> None:
