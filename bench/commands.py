@@ -163,7 +163,8 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON only")] = False,
 ) -> None:
     """Measure every way to decode on this machine, in turns: tables, JSON and plots."""
-    console = Console(quiet=as_json)
+    # Names of folders and models may look like markup.
+    console = Console(quiet=as_json, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = WIDE
     whole = quantize is Quantize.NONE and draft_quantize in (DraftQuantize.AUTO, DraftQuantize.NONE)
@@ -232,7 +233,7 @@ def show(report: Report, console: Console, as_json: bool) -> None:
         return
     for cells in tables(report):
         console.print(cells.drawn())
-    console.print(*notes(report), sep="\n", highlight=False, soft_wrap=True, markup=False)
+    console.print(*notes(report), sep="\n", highlight=False, soft_wrap=True)
 
 
 def save(report: Report, folder: Path) -> Path:

@@ -11,7 +11,7 @@ from rich.live import Live
 
 from fleet import tables
 from fleet.gateway_client import FleetClient
-from fleet.snapshot import Snapshot, tokens_per_s
+from fleet.snapshot import Snapshot, Worker, tokens_per_s
 
 Emit = Callable[[Any], None]
 """Prints one line of JSON."""
@@ -62,7 +62,12 @@ def watch(client: FleetClient, interval_s: float, emit: Emit | None) -> None:
 
 def data(snapshot: Snapshot, rates: Mapping[str, float]) -> dict[str, Any]:
     """Returns the state of the fleet as JSON holds it."""
-    workers = [
-        asdict(worker) | {"tokens_per_s": rates.get(worker.address)} for worker in snapshot.workers
-    ]
+    workers = [_worker(worker, rates.get(worker.address)) for worker in snapshot.workers]
     return {"workers": workers, "pools": [asdict(pool) for pool in snapshot.pools]}
+
+
+def _worker(worker: Worker, rate: float | None) -> dict[str, Any]:
+    told = asdict(worker) | {"tokens_per_s": rate}
+    if worker.identity is not None:  # digits: it has 64 bits, and many readers of JSON keep 53
+        told["identity"]["incarnation"] = str(worker.identity.incarnation)
+    return told

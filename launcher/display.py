@@ -80,7 +80,7 @@ class Display:
             self._live.update(self._table(services))
             return
         for service in changed:
-            self._console.print(line(service), highlight=False, soft_wrap=True)
+            self._console.print(Text(line(service)), soft_wrap=True)
 
     def _warn(self, services: Sequence[Service]) -> None:
         """Show what services warn of; what was shown lately is not repeated."""
@@ -99,7 +99,7 @@ class Display:
                 self._mark(service),
                 service.name,
                 service.state.value,
-                service.address or service.about,
+                Text(service.address or service.about),
                 f"pid {service.process.pid}" if service.process else "",
                 elapsed,
             )

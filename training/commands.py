@@ -109,7 +109,7 @@ def write(
             device=o.place(device),
             progress=bar,
         )
-    Console().print(f"{count} texts in {out}", highlight=False, soft_wrap=True)
+    typer.echo(f"{count} texts in {out}")
 
 
 @train.command(
@@ -283,7 +283,7 @@ def tree(
             prompts=prompts,
             device=o.place(device),
         )
-    Console().print(*lines, sep="\n", highlight=False, soft_wrap=True)
+    typer.echo("\n".join(lines))
 
 
 @train.command(
@@ -299,9 +299,14 @@ def measure(
     device: o.DeviceOption = o.Device.AUTO,
     threads: o.Threads = 0,
 ) -> None:
-    """Report acceptance on the half of the held-out prompts that chooses nothing."""
+    """Report acceptance of a drafter, of heads or of both on held-out prompts.
+
+    On the half of them that chooses nothing.
+    """
     from training import report
 
+    if draft is None and heads is None:
+        raise typer.BadParameter("give --draft, --heads or both")
     with o.ending_well():
         o.set_threads(threads)
         lines = report.run(
@@ -312,9 +317,9 @@ def measure(
             prompts=prompts,
             device=o.place(device),
         )
-    Console().print(*lines, sep="\n", highlight=False, soft_wrap=True)
+    typer.echo("\n".join(lines))
 
 
 def _tell(where: str, best: dict[str, float]) -> None:
     figures = ", ".join(f"{name} {value:.3f}" for name, value in best.items())
-    Console().print(f"Written to {where}\n{figures}", highlight=False, soft_wrap=True)
+    typer.echo(f"Written to {where}\n{figures}")

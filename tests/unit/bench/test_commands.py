@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measur
 def test_what_was_measured_is_shown_and_saved(
     measured: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "new" / "results"
+    out = tmp_path / "new" / "results [a] :smile:"
     bench(out=out)
     assert len(measured) == 1
     (file,) = out.glob("bench-*.md")

@@ -69,6 +69,16 @@ def test_a_terminal_gets_a_table_then_lines() -> None:
     assert out.getvalue().removeprefix(table).split() == ["gateway", "stopped"]
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_paths_are_shown_as_they_are(terminal: bool) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=100, color_system=None)
+    path = "/my models/a [x] :smile: 50%"
+    with Display(console) as display:
+        display.update([Service("verifier", needed=True, state=State.STARTING, about=path)])
+    assert path in out.getvalue()
+
+
 def test_quiet_shows_nothing() -> None:
     out = io.StringIO()
     with Display(Console(file=out), quiet=True) as display:

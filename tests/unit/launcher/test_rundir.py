@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from launcher import rundir
+from launcher import rundir, store
 
 
 def test_a_killed_runs_folder_goes_at_the_next_start(
@@ -31,3 +32,20 @@ def test_a_killed_runs_folder_goes_at_the_next_start(
     rundir.remove(created)
     rundir.remove(created)
     assert not created.exists()
+
+
+def test_where_the_temporary_folder_is_too_deep_for_a_socket_another_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 107)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+
+    created = rundir.create()
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(store.socket_path(created)))
+        assert created.stat().st_mode & 0o077 == 0
+        assert list(deep.iterdir()) == []
+    finally:
+        rundir.remove(created)

@@ -297,6 +297,13 @@ def test_measuring_refuses_a_drafter_of_another_vocabulary(
     assert "vocabulary 199, but the target's is" in result.output
 
 
+def test_measuring_needs_something_to_measure(target: Path, stories: Path) -> None:
+    arguments = ["--target", str(target), "--held-out", str(stories)]
+    result = CliRunner().invoke(commands, ["measure", *arguments])
+    assert result.exit_code == 2
+    assert "give --draft, --heads or both" in result.output
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
