@@ -1,5 +1,6 @@
 """The asyncio client: the sync one's methods, awaited."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -102,6 +103,24 @@ class AsyncClient(BaseClient[AsyncGeneration]):
         self._require_open()
         with converted(self._address):
             return str((await self._stub.Detokenize(request, **self._unary())).text)
+
+    def _require_open(self) -> None:
+        super()._require_open()
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "an AsyncClient needs a running event loop: call it in a coroutine, or use Client"
+            ) from None
+        if running is not self._loop:
+            raise RuntimeError(
+                "this AsyncClient belongs to another event loop, that of its first call; make one "
+                "in each asyncio.run()"
+            )
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
 
     # Made on first use: a grpc.aio channel belongs to the loop that runs at its making, and a
     # client may well be made before there is one.

@@ -130,7 +130,7 @@ class BaseClient(ABC, Generic[GenerationT]):
             ClientClosedError: The client is closed.
         """
         request = pb.GenerateRequest(
-            **checked.prompt_input(prompt, token_ids, messages),
+            **checked.prompt_input(prompt=prompt, token_ids=token_ids, messages=messages),
             model=checked.text("model", model or ""),
             max_tokens=(
                 None if max_tokens is None else checked.integer("max_tokens", max_tokens, least=1)
@@ -187,7 +187,8 @@ def tokenize_request(
 ) -> pb.TokenizeRequest:
     """Checks the arguments of `tokenize`."""
     return pb.TokenizeRequest(
-        **checked.prompt_input(text, None, messages), model=checked.text("model", model or "")
+        **checked.prompt_input(text=text, messages=messages),
+        model=checked.text("model", model or ""),
     )
 
 

@@ -19,6 +19,11 @@ _NEVER_CONNECTED = (
     "DNS resolution failed",
     "Name resolution failed",
 )
+# Of these, what TLS failed: a gateway that misses it, or a certificate, just closes the socket.
+_NOT_SECURED = re.compile(
+    "[Hh]andshake|CERTIFICATE_VERIFY_FAILED|Hostname Verification|Socket closed"
+)
+_HANDSHAKE = re.compile(r"OPENSSL_internal:(?P<reason>.*)")
 _LOOKUP = re.compile(r"lookup error:(?:address lookup failed for \S*: )?(?P<reason>.*)\]$")
 # Words of gRPC on our side, and of the gateway's, whose limit may be another.
 _TOO_LARGE = re.compile(
@@ -72,6 +77,12 @@ def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.Rpc
 
 def _message(code: grpc.StatusCode, details: str, address: str) -> str:
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NEVER_CONNECTED):
+        if _NOT_SECURED.search(details):
+            return (
+                f"something listens at {address}, but its certificates or TLS settings and this "
+                f"client's do not seem to agree ({_last_error(details)}); see PACELINE_CA, "
+                "PACELINE_CERT and PACELINE_KEY"
+            )
         return (
             f"no Paceline gateway answers at {address} ({_last_error(details)}); "
             "start one with `paceline up`, or give another address (PACELINE_ADDRESS)"
@@ -85,6 +96,7 @@ def _message(code: grpc.StatusCode, details: str, address: str) -> str:
 
 def _last_error(details: str) -> str:
     """Keeps the reason out of gRPC's list of addresses and attempts."""
-    if lookup := _LOOKUP.search(details):
-        return lookup["reason"]
+    details = details.removesuffix(": OK")  # the socket, where TLS failed
+    if found := _LOOKUP.search(details) or _HANDSHAKE.search(details):
+        return found["reason"]
     return details.rstrip(": ").rpartition(": ")[2]

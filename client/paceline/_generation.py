@@ -90,7 +90,7 @@ class BaseGeneration:
 
 
 class Generation(BaseGeneration):
-    """A generation of `Client`; iterate over it once for its chunks as they come.
+    """A generation of `Client`, for one thread at a time; iterate over it once for its chunks.
 
     Leaving the loop early cancels it, as does dropping it or leaving it as a context manager.
 

@@ -20,30 +20,32 @@ LONGEST_TIMEOUT_S = 1e8
 """About three years. gRPC counts deadlines in 64 bits: one much later has passed at once."""
 
 
-def prompt_input(
-    prompt: str | None,
-    ids: Sequence[int] | None,
-    messages: Sequence[Mapping[str, str]] | None,
-) -> dict[str, Any]:
-    """Returns the one field of a request's `input` that was given, ready for its constructor."""
-    given = {"prompt": prompt, "token_ids": ids, "messages": messages}
-    if sum(value is not None for value in given.values()) != 1:
-        names = [name for name, value in given.items() if value is not None]
+def prompt_input(**alternatives: Any) -> dict[str, Any]:
+    """Returns the one field of a request's `input` that was given, ready for its constructor.
+
+    Args:
+        alternatives: Each argument of the call, None where it was not given: the text, by whatever
+            name, then `token_ids` where the call takes them, then `messages`.
+    """
+    field, *others, last = alternatives
+    given = [name for name, value in alternatives.items() if value is not None]
+    if len(given) != 1:
         raise ArgumentError(
-            "prompt",
-            "give exactly one of prompt, token_ids and messages, "
-            f"got {' and '.join(names) or 'none'}",
+            field,
+            f"give exactly one of {', '.join([field, *others])} and {last}, "
+            f"got {' and '.join(given) or 'none'}",
         )
-    if ids is not None:
-        return {"token_ids": pb.TokenIds(ids=token_ids("token_ids", ids))}
-    if messages is not None:
-        return {"chat": chat(messages)}
-    if not isinstance(prompt, str) and isinstance(prompt, Iterable):
+    value = alternatives[given[0]]
+    if given == ["token_ids"]:
+        return {"token_ids": pb.TokenIds(ids=token_ids("token_ids", value))}
+    if given == ["messages"]:
+        return {"chat": chat(value)}
+    if not isinstance(value, str) and isinstance(value, Iterable):
+        ids = "ids go into token_ids=, " if "token_ids" in others else ""
         raise TypeError(
-            f"prompt must be str, got {type(prompt).__name__}; "
-            "ids go into token_ids=, a conversation into messages="
+            f"{field} must be str, got {type(value).__name__}; {ids}a conversation into messages="
         )
-    return {"text": text("prompt", prompt)}
+    return {"text": text(field, value)}
 
 
 def chat(messages: Sequence[Mapping[str, str]]) -> pb.ChatMessages:

@@ -21,7 +21,8 @@
         ├── DataLossError                   DATA_LOSS            a bug on the other side
         └── UnknownError                    UNKNOWN              a bug on the other side
 
-A value of the wrong Python type is a plain `TypeError`.
+A value of the wrong Python type is a plain `TypeError`, an asyncio client outside its event loop a
+plain `RuntimeError`.
 """
 
 from typing import ClassVar

@@ -179,3 +179,14 @@ def test_a_client_may_be_made_before_its_loop(gateway: ScriptedGateway) -> None:
 
 async def test_closing_an_unused_client_is_fine() -> None:
     await paceline.AsyncClient("localhost:1").close()
+
+
+def test_outside_an_event_loop_it_says_so() -> None:
+    with pytest.raises(RuntimeError, match="an AsyncClient needs a running event loop"):
+        paceline.AsyncClient("localhost:1").generate("go")
+
+
+async def test_in_a_second_event_loop_it_says_so(client: paceline.AsyncClient) -> None:
+    await client.models()
+    with pytest.raises(RuntimeError, match="belongs to another event loop"):
+        await asyncio.to_thread(asyncio.run, client.models())

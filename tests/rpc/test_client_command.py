@@ -73,19 +73,24 @@ class Terminal:
 
 
 @contextmanager
-def chat_at_terminal(gateway: ScriptedGateway, *args: str) -> Iterator[Terminal]:
+def at_terminal(gateway: ScriptedGateway, *args: str) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", MAIN, "chat", "--address", gateway.address, *args]
+    command = [sys.executable, "-c", MAIN, *args, "--address", gateway.address]
     env = {**os.environ, "TERM": "dumb", "NO_COLOR": "1"}
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
         try:
-            terminal = Terminal(process, ours)
-            terminal.until("> ")
-            yield terminal
+            yield Terminal(process, ours)
         finally:
             process.kill()
             os.close(ours)
+
+
+@contextmanager
+def chat_at_terminal(gateway: ScriptedGateway) -> Iterator[Terminal]:
+    with at_terminal(gateway, "chat") as terminal:
+        terminal.until("> ")
+        yield terminal
 
 
 def said(request: Any) -> list[tuple[str, str]]:
@@ -206,6 +211,34 @@ def test_output_that_finds_no_room_is_one_line(
     assert ran.returncode == 1
 
 
+def test_output_that_its_encoding_lacks_is_one_line(gateway: ScriptedGateway) -> None:
+    ids = ",".join(map(str, "🙂".encode()))
+    ran = subprocess.run(
+        [sys.executable, "-c", MAIN, "detokenize", ids, "--address", gateway.address],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert ran.stderr.startswith("error: cannot write the output: 'latin-1' codec can't encode")
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (1, "", 1)
+
+
+@pytest.mark.parametrize("command", ["generate", "tokenize"])
+def test_input_that_is_no_text_is_one_line_in_every_locale(
+    gateway: ScriptedGateway, command: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", MAIN, command, "-", "--address", gateway.address],
+        input=b"a\xff",
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+        timeout=WAIT_S,
+    )
+    assert ran.stderr.endswith(b": is not valid Unicode at character 1\n")
+    assert (ran.returncode, ran.stderr.count(b"\n")) == (2, 1)
+
+
 def test_tokenize_feeds_detokenize(gateway: ScriptedGateway) -> None:
     ids = run(gateway, "tokenize", "ab").stdout
     assert ids == "97,98\n"
@@ -231,3 +264,14 @@ def test_ctrl_c_cancels_on_the_server_and_exits_130(gateway: ScriptedGateway) ->
         _, stderr = process.communicate(timeout=WAIT_S)
     assert (process.returncode, stderr) == (130, b"")
     assert gateway.cancelled.wait(WAIT_S)
+
+
+def test_ctrl_c_at_a_terminal_leaves_a_line_of_its_own_to_the_shell(
+    gateway: ScriptedGateway,
+) -> None:
+    with at_terminal(gateway, "generate", "hang") as terminal:
+        assert terminal.until("Once ") == "Once "
+        assert gateway.hanging.wait(WAIT_S)
+        terminal.interrupt()
+        assert terminal.until("\n") == "\n"
+        assert terminal.wait() == 130

@@ -46,7 +46,7 @@ def chat(
         "model": model,
         "session_id": session_id or uuid.uuid4().hex,
     }
-    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    on_terminal = _options.standard_input().isatty() and sys.stdout.isatty()
     with Client(address) as client:
         for line in _turns(on_terminal):
             turns = [*history, {"role": "user", "content": line}]

@@ -35,13 +35,15 @@ class PacelineGroup(TyperGroup):
         """Returns the command that is going to run, the real one."""
         if args and args[0] in _server_commands.summaries():
             return args[0], _server_commands.load(args[0]), args[1:]
+        if sys.stdout is None:
+            raise PacelineError("cannot write the output: standard output is closed")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Runs the command line and exits.
 
-        Wrong usage, every error that the SDK names, and output that finds no room, are one line on
-        stderr, without traceback.
+        Wrong usage, every error that the SDK names, and output that cannot be written, are one line
+        on stderr, without traceback.
         """
         kwargs["standalone_mode"] = False
         try:
@@ -52,6 +54,8 @@ class PacelineGroup(TyperGroup):
             code = fail(str(exc), EXIT_USAGE)
         except PacelineError as exc:
             code = fail(str(exc), EXIT_ERROR)
+        except UnicodeEncodeError as exc:
+            code = fail(f"cannot write the output: {exc}", EXIT_ERROR)
         except OSError as exc:  # but for a broken pipe, on which typer exits in silence
             if exc.errno not in _FULL:
                 raise
@@ -61,7 +65,11 @@ class PacelineGroup(TyperGroup):
             # Usage errors; their class is public in no version of typer.
             if not hasattr(exc, "format_message"):
                 raise
-            code = fail(_usage_message(exc), getattr(exc, "exit_code", EXIT_USAGE))
+            code = getattr(exc, "exit_code", EXIT_USAGE)
+            if message := _usage_message(exc):
+                report(message)
+        if code == EXIT_INTERRUPTED and sys.stderr and sys.stderr.isatty():
+            typer.echo(err=True)  # behind the terminal's ^C
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -85,7 +93,8 @@ def _drop_unwritten() -> None:
 
 
 def _usage_message(exc: Any) -> str:
+    """Words wrong usage; empty where a group without a command has printed its help."""
     # Some versions of typer begin with the name of the exception behind a wrong choice.
     message = str(exc.format_message()).rstrip(".").replace("Value error, ", "", 1)
     context = getattr(exc, "ctx", None)
-    return f"{message}; see {context.command_path} --help" if context else message
+    return f"{message}; see {context.command_path} --help" if message and context else message

@@ -4,16 +4,17 @@ A group of options is a dataclass; `expand` turns a parameter of that class into
 """
 
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, TextIO, cast, get_type_hints
 
 import typer
 
 from paceline._types import AcceptanceRule, Lookahead
-from paceline.errors import ArgumentError
+from paceline.errors import ArgumentError, PacelineError
 
 SPECULATION = "Speculation"
 SAMPLING = "Sampling"
@@ -190,13 +191,28 @@ def parse_bias(text: str) -> tuple[int, float]:
         ) from None
 
 
+def standard_input() -> TextIO:
+    """Returns standard input, in every locale with what is not text left for requests to refuse.
+
+    Raises:
+        PacelineError: It is closed.
+    """
+    if sys.stdin is None:
+        raise PacelineError("cannot read standard input: it is closed")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    return sys.stdin
+
+
 def read_text(text: str) -> str:
     """Returns the text, or what stands on standard input where it is `-`."""
-    return sys.stdin.read() if text == "-" else text
+    return standard_input().read() if text == "-" else text
 
 
 def use_color(color: bool | None) -> bool:
-    """Decides on colour: as asked, else on a terminal unless NO_COLOR (no-color.org) is set."""
+    """Decides on colour: as asked, else on a terminal that has it, unless NO_COLOR is set."""
     if color is not None:
         return color
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":  # see no-color.org
+        return False
+    return sys.stdout.isatty()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import paceline
 import pytest
@@ -74,6 +75,11 @@ def test_the_tree_drawn_is_the_tree() -> None:
     }
     drawn = {word for word in (errors.__doc__ or "").split() if word.endswith("Error")}
     assert drawn == tree
+
+
+def test_the_distribution_brings_the_licence() -> None:
+    root = Path(__file__).parents[3]
+    assert (root / "client" / "LICENSE").read_bytes() == (root / "LICENSE").read_bytes()
 
 
 @pytest.mark.parametrize("module", ["paceline", "paceline.cli"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import paceline
 import pytest
+import typer
 from paceline.cli import _options, _server_commands
 from paceline.cli._app import app
 from typer.testing import CliRunner
@@ -34,7 +35,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def server_commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Installs a distribution with the commands `up` and `train`, and one that lacks an extra."""
+    """Installs a distribution with two commands and a group, and one that lacks an extra."""
     module = ModuleType("paceline_fake_commands")
 
     def up(port: int = 7070) -> None:
@@ -42,11 +43,15 @@ def server_commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         print(f"up on {port}")
 
     module.up = up  # type: ignore[attr-defined]
+    module.fleet = typer.Typer(name="fleet", no_args_is_help=True)  # type: ignore[attr-defined]
+    module.fleet.command("status")(up)
+    module.fleet.command("plan")(up)
     points = EntryPoints(
         EntryPoint(name, value, _server_commands.GROUP)
         for name, value in [
             ("up", "paceline_fake_commands:up"),
             ("train", "paceline_fake_commands:up"),
+            ("fleet", "paceline_fake_commands:fleet"),
             ("bench", "no_such_module:bench"),
         ]
     )
@@ -175,6 +180,43 @@ def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("models").exit_code == 130
 
 
+@pytest.mark.parametrize(
+    ("stream", "command", "message"),
+    [
+        ("stdin", "generate -", "cannot read standard input: it is closed"),
+        ("stdin", "chat", "cannot read standard input: it is closed"),
+        ("stdout", "models", "cannot write the output: standard output is closed"),
+        ("stdout", "chat", "cannot write the output: standard output is closed"),
+    ],
+)
+def test_a_closed_stream_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stream: str,
+    command: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr(sys, stream, None)  # as Python has it where the descriptor is closed
+    with pytest.raises(SystemExit) as caught:
+        app(command.split())
+    assert (caught.value.code, capsys.readouterr().err) == (1, f"error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("environment", "colored"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colour_is_for_terminals_that_have_it(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], colored: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert _options.use_color(None) is colored
+    assert _options.use_color(True)
+
+
 def test_help_and_version_need_no_command() -> None:
     assert run("--version").stdout == f"paceline {paceline.__version__}\n"
     result = run()
@@ -193,6 +235,12 @@ def test_help_lists_server_commands_without_importing_them(server_commands: Modu
 def test_a_server_command_runs_with_its_own_options(server_commands: ModuleType) -> None:
     assert run("up", "--port", "8").stdout == "up on 8\n"
     assert "Start everything here" in run("up", "--help").stdout
+
+
+def test_a_group_without_a_command_is_its_help(server_commands: ModuleType) -> None:
+    result = run("fleet")
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert "plan" in result.stdout
 
 
 @pytest.mark.parametrize("name", ["demo", "bench"])

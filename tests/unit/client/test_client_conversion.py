@@ -72,6 +72,41 @@ def test_messages_say_what_to_do(code: grpc.StatusCode, details: str, expected: 
     assert str(from_status(code, details, ADDRESS)) == expected
 
 
+@pytest.mark.parametrize(
+    ("last_error", "reason"),
+    [
+        (
+            "UNKNOWN: ipv4:127.0.0.1:1: Tls handshake failed (TSI_PROTOCOL_FAILURE): "
+            "SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
+            "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK",
+            "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate",
+        ),
+        (
+            "UNKNOWN: ipv4:127.0.0.1:1: Tls handshake failed (TSI_PROTOCOL_FAILURE): "
+            "SSL_ERROR_SSL: error:100000f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER: "
+            "Invalid certificate verification context: OK",
+            "WRONG_VERSION_NUMBER: Invalid certificate verification context",
+        ),
+        (
+            "UNKNOWN: ipv4:127.0.0.1:1: Custom verification check failed with error: "
+            "UNAUTHENTICATED: Hostname Verification Check failed.",
+            "Hostname Verification Check failed.",
+        ),
+        (
+            "UNKNOWN: ipv4:127.0.0.1:1: Failed to create security handshaker.",
+            "Failed to create security handshaker.",
+        ),
+        ("UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "Socket closed"),
+    ],
+)
+def test_tls_that_fails_is_not_told_as_no_gateway(last_error: str, reason: str) -> None:
+    details = f"failed to connect to all addresses; last error: {last_error}"
+    assert str(from_status(grpc.StatusCode.UNAVAILABLE, details, ADDRESS)) == (
+        "something listens at host:1, but its certificates or TLS settings and this client's do "
+        f"not seem to agree ({reason}); see PACELINE_CA, PACELINE_CERT and PACELINE_KEY"
+    )
+
+
 @pytest.mark.parametrize("side", ["CLIENT: Sent", "SERVER: Received"])
 def test_a_request_too_large_is_to_be_mended_not_sent_again(side: str) -> None:
     details = f"{side} message larger than max (100000036 vs. 67108864)"

@@ -136,6 +136,25 @@ def test_one_stop_string_needs_no_list(client: Any) -> None:
     assert list(request.stop) == ["ab"]
 
 
-def test_tokenize_takes_one_input(client: Any) -> None:
-    with pytest.raises(paceline.ArgumentError, match="exactly one"):
-        client.tokenize()
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "text: give exactly one of text and messages, got none"),
+        (
+            {"text": "a", "messages": []},
+            "text: give exactly one of text and messages, got text and messages",
+        ),
+        ({"text": "\udcff"}, "text: is not valid Unicode at character 0"),
+    ],
+)
+def test_tokenize_names_its_own_arguments(
+    client: Any, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(paceline.ArgumentError) as caught:
+        client.tokenize(**arguments)
+    assert str(caught.value) == message
+
+
+def test_tokenize_sends_ids_nowhere(client: Any) -> None:
+    with pytest.raises(TypeError, match="text must be str, got list; a conversation into messages"):
+        client.tokenize([1, 2])
