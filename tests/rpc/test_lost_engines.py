@@ -21,6 +21,7 @@ class Engine:
     def __init__(self, *, broken: bool = False) -> None:
         self._broken = broken
         self._slept = False
+        self._woken = threading.Event()
         self.back = threading.Event()
         self.busy_since: float | None = None
         self.live = 0
@@ -36,10 +37,12 @@ class Engine:
         return False
 
     def wait(self, most_s: float = 0.5) -> None:
+        if self._slept:  # for good, where nobody waits for its thread to end
+            self._woken.wait()
         self._slept = True
 
     def wake(self) -> None:
-        """It sleeps no longer than a moment."""
+        self._woken.set()
 
     def stop_accepting(self) -> None:
         """Nobody asks it for anything."""
