@@ -30,8 +30,8 @@ from bench.simulated.spec import WorkerSpec
 from bench.simulated.traffic import Traffic, WatchedFleet
 from bench.simulated.workers import SimulatedWorkers
 from common.store.sessions import MemorySessions
-from gateway.fleet import Model
 from gateway.generation import Generations
+from gateway.model import Model
 from gateway.placement import Placement
 from gateway.sessions import Sessions
 

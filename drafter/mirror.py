@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 
 from common import fence
 from common.inbox import attempt
 from common.model.kv_cache import KvLease
-from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
 from common.text_length import doublings
 from drafter.branch import Branch, Finished, Limit, Round
-from drafter.nodes import Node
+from drafter.nodes import Node, drawn_from
 from drafter.outlook import Chances, ChoiceKind, Outcome, outcomes
 from drafter.text import Text
 
@@ -208,7 +206,7 @@ class Mirror:
         done = []
         if not self.answered and not self._due_branch.lacking:
             self.answered = self.unplanned = True
-            drawn = self._drawn(self.chain)
+            drawn = drawn_from(self.chain)
             self.chain = self.chain[: len(drawn) or None]
             done.append(Finished(self.round, tuple(node.token for node in self.chain), drawn))
         if self.answered and not self._ends_known and self.chain and self.chain[-1].computed:
@@ -216,7 +214,7 @@ class Mirror:
         if self.unplanned or any(branch.lacking for branch in self.branches):
             return done
         for branch in self.branches:
-            drawn = self._drawn(branch.nodes()[-len(branch.ids) :] if self.wants_drawn else ())
+            drawn = drawn_from(branch.nodes()[-len(branch.ids) :]) if self.wants_drawn else ()
             ids = tuple(branch.ids[: len(drawn) or None])
             self._ahead[branch.outcome.accepted, branch.outcome.ids[-1]] = len(ids)
             done.append(Finished(branch.outcome, ids, drawn))
@@ -299,15 +297,6 @@ class Mirror:
         if branch.wanted > 0:
             self.branches.append(branch)
             self._ahead[len(accepted), bonus] = 0
-
-    def _drawn(self, nodes: Ids[Node]) -> tuple[Drawn, ...]:
-        """What the first nodes were drawn from, up to one of which that is not known.
-
-        If there are any, a branch ends there: to take them for guesses because of one that came
-        after them would hang on what they are, and those left would be drawn from something else.
-        """
-        known = ((node.parent or self.root).drawn for node in nodes)
-        return tuple(one for one in takewhile(lambda one: one is not None, known) if one)
 
     def _last(self) -> Node:
         """A node of the last committed id."""

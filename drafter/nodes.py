@@ -139,3 +139,17 @@ class Node:
             child.rank(tail.ids[at], None if tail.behind is None else tail.behind[at])
             node.children[child.token] = child
             node = child
+
+
+def drawn_from(branch: Sequence[Node]) -> tuple[Drawn, ...]:
+    """What the tokens of a branch were drawn from, up to the first of which that is not known.
+
+    If there are any, the branch ends there: to take them for guesses because of one that came after
+    them would hang on what they are, and those left would be drawn from something else.
+    """
+    known: list[Drawn] = []
+    for node in branch:
+        if node.parent is None or node.parent.drawn is None:
+            break
+        known.append(node.parent.drawn)
+    return tuple(known)

@@ -14,7 +14,8 @@ from gateway.auth.caller import Caller
 from gateway.bucket import Bucket
 from gateway.config import FailoverConfig
 from gateway.detokenizer import Detokenizer
-from gateway.fleet import Fleet, Model
+from gateway.fleet import Fleet
+from gateway.model import Model
 from gateway.placement import Placement
 from gateway.pursuit import Pursuit
 from gateway.request import Ask, Chunk, Complete, Event, FinishReason, Order, Started

@@ -18,7 +18,8 @@ from dataclasses import replace
 from common.errors import PacelineError, ResourceExhausted, Unavailable
 from gateway.bucket import Bucket
 from gateway.config import FailoverConfig
-from gateway.fleet import Fleet, Model
+from gateway.fleet import Fleet
+from gateway.model import Model
 from gateway.placement import Placement
 from gateway.relay import relay
 from gateway.request import Committed, Complete, FinishReason, Order, Resume, Usage

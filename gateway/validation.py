@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.errors import FailedPrecondition, InvalidArgument
-from gateway.fleet import Model
+from gateway.model import Model
 from gateway.request import Ask, Prompt, Resume
 
 # Methods that propose drafts; several may be joined with "+".

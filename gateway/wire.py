@@ -17,7 +17,7 @@ from common.rpc.convert import (
     sampling_from_proto,
 )
 from common.sampling_params import SamplingParams
-from gateway.fleet import Model
+from gateway.model import Model
 from gateway.request import (
     Ask,
     Chunk,

@@ -14,7 +14,7 @@ from launcher import store
 
 NAME = re.compile(r"paceline-(\d+)-")
 
-SOCKET_PATH_BYTES = 107
+_SOCKET_PATH_BYTES = 107
 """Longest path of a unix socket on Linux."""
 
 
@@ -23,14 +23,14 @@ def create() -> Path:
 
     It lies in /tmp where the temporary folder's path is too long for the store's socket.
     """
-    directory = create_in(Path(tempfile.gettempdir()))
-    if len(os.fsencode(store.socket_path(directory))) > SOCKET_PATH_BYTES:
+    directory = _create_in(Path(tempfile.gettempdir()))
+    if len(os.fsencode(store.socket_path(directory))) > _SOCKET_PATH_BYTES:
         remove(directory)
-        return create_in(Path("/tmp"))
+        return _create_in(Path("/tmp"))
     return directory
 
 
-def create_in(parent: Path) -> Path:
+def _create_in(parent: Path) -> Path:
     """Make the folder in another, where those of runs that were killed are removed."""
     sweep(parent)
     return Path(tempfile.mkdtemp(prefix=f"paceline-{os.getpid()}-", dir=parent))

@@ -296,14 +296,21 @@ def _count(number: object) -> int:
     return number
 
 
+def weight_files(directory: Path) -> list[str]:
+    """Names of the files that hold a model's weights, as its index has them where there is one.
+
+    They may lie in folders below, or elsewhere: that is for the caller to allow.
+    """
+    index = directory / "model.safetensors.index.json"
+    if (directory / "model.safetensors").is_file() or not index.is_file():
+        return ["model.safetensors"]
+    return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+
+
 def _files(directory: Path) -> dict[str, Any]:
     """By tensor, the open file that holds it."""
-    names = {"model.safetensors"}
-    if not (directory / "model.safetensors").is_file():
-        index = directory / "model.safetensors.index.json"
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     files: dict[str, Any] = {}
-    for name in sorted(names):  # of a tensor in two, the last counts
+    for name in weight_files(directory):  # of a tensor in two, the last counts
         _insist(Path(name).name == name, f"file {name}")  # no way out of the directory
         opened: Any = safe_open(directory / name, framework="pt")
         files |= dict.fromkeys(opened.keys(), opened)

@@ -250,14 +250,11 @@ def _weights(path: Path) -> list[Path]:
     Raises:
         ModelError: The index names one outside the directory.
     """
-    files = set(path.glob("*.safetensors"))
-    index = path / "model.safetensors.index.json"
-    if index.is_file() and path / "model.safetensors" not in files:
-        for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values():
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise ModelError(f"{index}: {name!r} is outside of the model's directory")
-            files.add(path / name)
-    return sorted(files)
+    names = checkpoint.weight_files(path)
+    for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ModelError(f"{path}: {name!r}, which its index names, is outside of it")
+    return sorted({*path.glob("*.safetensors"), *(path / name for name in names)})
 
 
 def _processor() -> str:

@@ -103,7 +103,7 @@ def _read(config: TlsConfig) -> tuple[Signature, _Pems]:
     )
     if config.cert is not None:
         pair = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        pair.load_cert_chain(config.cert, config.key, password="")  # none would be asked for
+        pair.load_cert_chain(config.cert, config.key, password="")  # or it asks for one
     return signature, _Pems(cert, key, ca)
 
 

@@ -169,22 +169,19 @@ async def test_an_end_token_whose_report_is_lost_still_ends_the_text(ignore_eos:
     check_counts(found)
 
 
-async def test_other_numerics_never_go_on() -> None:
-    first, second = (
-        KeyedVerifier(numerics_fingerprint="a"),
-        KeyedVerifier(numerics_fingerprint="b"),
-    )
-    for each in (first, second):
-        each.fails_after = 5
-    async with serving(first, second), gateway(first.address, second.address) as target:
-        found = await answer(target)
-    assert found.ids == text(SEED, PROMPT, 40)
-    assert sorted(len(each.requests) for each in (first, second))[0] == 0
-
-
-async def test_who_reads_other_tokens_never_goes_on() -> None:
-    """Though its numerics, which it does not tell, might be the same."""
-    first, second = KeyedVerifier(), KeyedVerifier(tokenizer_fingerprint="other")
+@pytest.mark.parametrize(
+    ("own", "others"),
+    [
+        ({"numerics_fingerprint": "a"}, {"numerics_fingerprint": "b"}),
+        # Though its numerics, which it does not tell, might be the same.
+        ({}, {"tokenizer_fingerprint": "other"}),
+    ],
+    ids=["numerics", "tokens"],
+)
+async def test_who_computes_or_reads_otherwise_never_goes_on(
+    own: dict[str, str], others: dict[str, str]
+) -> None:
+    first, second = KeyedVerifier(**own), KeyedVerifier(**others)
     for each in (first, second):
         each.fails_after = 5
     async with serving(first, second), gateway(first.address, second.address) as target:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from common import errors
 from common.rpc import channel, server
 from common.rpc.errors import from_rpc_error
 from common.rpc.health import Health
+from tests.ipv6 import needs_ipv6
 
 SERVICE = "paceline.v1.Worker"
 
@@ -121,13 +121,9 @@ async def test_health_and_a_port_in_use() -> None:
         await server.start(register=Scripted().register, host="203.0.113.1", port=0)
 
 
+@needs_ipv6
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 async def test_an_address_of_ipv6_may_have_brackets(host: str) -> None:
-    with socket.socket(socket.AF_INET6) as probe:
-        try:
-            probe.bind(("::1", 0))
-        except OSError:
-            pytest.skip("this machine has no IPv6")
     started = await server.start(register=Scripted().register, host=host, port=0)
     assert started.port
     await started.stop()

@@ -8,7 +8,7 @@ import pytest
 from common.errors import FailedPrecondition, InvalidArgument, PacelineError
 from common.lookahead_sizes import LookaheadSizes
 from common.sampling_params import SamplingParams
-from gateway.fleet import Model
+from gateway.model import Model
 from gateway.request import Ask, Prompt
 from gateway.validation import check, check_method, room
 

@@ -18,6 +18,7 @@ from launcher import commandline
 from launcher.cluster import Cluster, reachable
 from launcher.models import Models
 from launcher.service import Service, State, is_serving
+from tests.ipv6 import needs_ipv6
 from verifier.config import VerifierConfig
 
 FAKE = Path(__file__).with_name("fake_service.py")
@@ -146,13 +147,9 @@ def test_where_a_gateway_is_reached(host: str, reached: str) -> None:
     assert reachable(host) == reached
 
 
+@needs_ipv6
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_a_gateway_on_ipv6_is_found(host: str, notes: Path, tmp_path: Path) -> None:
-    with socket.socket(socket.AF_INET6) as probe:
-        try:
-            probe.bind(("::1", 0))
-        except OSError:
-            pytest.skip("this machine has no IPv6")
     with Cluster(models=Models(target=tmp_path), host=host, with_store=False) as cluster:
         assert cluster.address.startswith("[::1]:")
         assert is_serving(cluster.address)

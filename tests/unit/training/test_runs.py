@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,24 @@ def _dying_at(step: int) -> Callable[[int, int, str], None]:
             raise Killed
 
     return progress
+
+
+def _distill(
+    target: Path, draft: Path, documents: Path, out: Path, progress: Any = _silent
+) -> None:
+    """Trains a drafter further, on one file and measured on it."""
+    runs.distill(
+        target=target,
+        draft=draft,
+        fresh=False,
+        labels=Labels.TARGET,
+        data=runs.Data(corpora=[documents], held_out=[documents]),
+        prompts=4,
+        out=out,
+        loop=LOOP,
+        how=HOW,
+        progress=progress,
+    )
 
 
 def _curve(folder: Path) -> list[dict[str, float]]:
@@ -135,24 +154,11 @@ def test_a_drafter_with_dropout_goes_on_to_the_same_losses(
     draft = tiny_models.save("gpt2", tmp_path / "draft", vocab_size=vocab)
     assert load_model(draft).config.resid_pdrop > 0
 
-    def distill(out: Path, progress: Any) -> None:
-        runs.distill(
-            target=target,
-            draft=draft,
-            fresh=False,
-            labels=Labels.TARGET,
-            data=runs.Data(corpora=[stories], held_out=[stories]),
-            prompts=4,
-            out=out,
-            loop=LOOP,
-            how=HOW,
-            progress=progress,
-        )
-
-    distill(tmp_path / "whole", _silent)
+    distill = partial(_distill, target, draft, stories)
+    distill(tmp_path / "whole")
     with pytest.raises(Killed):
         distill(tmp_path / "killed", _dying_at(6))
-    distill(tmp_path / "killed", _silent)
+    distill(tmp_path / "killed")
     assert _curve(tmp_path / "killed") == _curve(tmp_path / "whole")
 
 
@@ -272,18 +278,7 @@ def test_a_drafter_of_another_vocabulary_is_refused(
 ) -> None:
     draft = tiny_models.save("llama", tmp_path / "draft")
     with pytest.raises(ModelError, match=r"vocabulary 199, but the target's is \d+"):
-        runs.distill(
-            target=target,
-            draft=draft,
-            fresh=False,
-            labels=Labels.TARGET,
-            data=runs.Data(corpora=[stories], held_out=[stories]),
-            prompts=4,
-            out=tmp_path / "out",
-            loop=LOOP,
-            how=HOW,
-            progress=_silent,
-        )
+        _distill(target, draft, stories, tmp_path / "out")
 
 
 def test_measuring_refuses_a_drafter_of_another_vocabulary(

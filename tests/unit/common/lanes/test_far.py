@@ -17,6 +17,7 @@ from common.lanes import far
 from common.lanes.far import FarOffer, LanePort, connect, reach
 from common.tls_config import TlsConfig
 from tests.certificates import Authority
+from tests.ipv6 import needs_ipv6
 from tests.unit.common.lanes.end import End
 
 HOST = "127.0.0.1"
@@ -250,16 +251,8 @@ async def test_the_log_has_few_strangers(caplog: pytest.LogCaptureFixture) -> No
     assert vars(record)["reason"] == "it knows no secret"
 
 
-def has_ipv6() -> bool:
-    """Whether this machine has an IPv6 loopback, and not only the code for it."""
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return socket.has_dualstack_ipv6()
-
-
-@pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
+@needs_ipv6
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no socket for both here")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 async def test_any_address_is_of_both_families(host: str) -> None:
     async with LanePort(host, 0, PLAIN) as port:

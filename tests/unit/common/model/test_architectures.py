@@ -123,7 +123,7 @@ class TestBadDirectories:
 
     def test_weights_outside_of_the_directory(self, tmp_path: Path) -> None:
         inside = split(tiny_models.save("llama", tmp_path / "model"), "../out.safetensors")
-        with pytest.raises(ModelError, match=r"out\.safetensors' is outside of the model's"):
+        with pytest.raises(ModelError, match=r"out\.safetensors', which its index names, is out"):
             load(str(inside))
 
     def test_missing(self, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from common.telemetry import metrics
 from common.telemetry.distribution import Distribution
 from common.telemetry.metrics import Metric, Page, Source, exposed
+from tests.ipv6 import needs_ipv6
 from tests.scrapes import scrape
 
 CALLS = Metric(name="paceline_calls_total", kind="counter", help="Calls.", labels=("code",))
@@ -53,13 +53,9 @@ async def test_what_has_no_value_is_still_described() -> None:
     assert page.families["paceline_took_seconds"] == "histogram"
 
 
+@needs_ipv6
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 async def test_an_address_of_ipv6_may_have_brackets(host: str) -> None:
-    with socket.socket(socket.AF_INET6) as probe:
-        try:
-            probe.bind(("::1", 0))
-        except OSError:
-            pytest.skip("this machine has no IPv6")
     async with exposed(host, 0, source(lambda page: None)) as port:
         assert port
 
