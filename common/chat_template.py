@@ -10,6 +10,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from common.errors import InvalidArgument
 
 _FIELD = "chat.messages"
@@ -20,18 +25,17 @@ class ChatTemplate:
 
     Args:
         source: The template in Jinja.
-        special_tokens: Names the template may use: bos_token, eos_token, pad_token.
+        special_tokens: Tokens the template may use, by name: bos_token, eos_token, ….
 
     Raises:
         InvalidArgument: The source is not Jinja.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
@@ -50,24 +54,47 @@ class ChatTemplate:
         """
         try:
             return self._template.render(
+                self._special_tokens,
                 messages=[dict(message) for message in messages],
+                tools=None,
+                documents=None,
                 add_generation_prompt=True,
-                **self._special_tokens,
             )
         except Exception as error:  # the template is a program: anything can go wrong in it
             problem = f"refused by the model's chat template: {error}"
             raise InvalidArgument(_FIELD, problem) from error
 
 
-def _refuse(message: str) -> NoReturn:
-    from jinja2 import TemplateError
+class _Generation(Extension):
+    """`{% generation %}` marks for training what the assistant wrote; here it is its body alone."""
 
+    tags = {"generation"}  # noqa: RUF012  (as the base class has it)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # Jinja's own filter escapes HTML; models were trained on plain JSON.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _strftime_now(form: str) -> str:

@@ -13,11 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.chat_template import ChatTemplate
 from common.errors import InvalidArgument, ModelError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
+
+    from common.chat_template import ChatTemplate
 
 _DEFINITION = "tokenizer.json"
 _OLDER = ("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "vocab.txt")
@@ -156,32 +157,66 @@ def _load_backend(path: Path) -> Backend:
 
 
 def _load_template(directory: Path, settings: Mapping[str, Any]) -> ChatTemplate | None:
+    from common.chat_template import ChatTemplate  # lazily: see the module's docstring
+
     file = directory / "chat_template.jinja"
-    source = file.read_text(encoding="utf-8") if file.is_file() else settings.get("chat_template")
-    if isinstance(source, list):  # named templates: [{"name": …, "template": …}]
-        source = {each["name"]: each["template"] for each in source}.get("default")
+    source = _read(file) if file.is_file() else _template_source(directory, settings)
     if not source:
         return None
-    tokens = {key: _content(settings.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
     try:
-        return ChatTemplate(source, {key: text for key, text in tokens.items() if text})
+        return ChatTemplate(source, _special_tokens(directory, settings))
     except InvalidArgument as error:
         raise ModelError(f"{directory}: the chat template is broken: {error}") from error
 
 
-def _content(token: Any) -> str | None:
+def _template_source(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """A template is given as text or among others that have names: we take "default"."""
+    source = settings.get("chat_template")
+    try:
+        if isinstance(source, list):
+            source = {each["name"]: each["template"] for each in source}
+        if isinstance(source, dict):
+            source = source.get("default")
+        if not isinstance(source, str | None):
+            raise TypeError
+    except (KeyError, TypeError):
+        file = directory / "tokenizer_config.json"
+        problem = "chat_template: must be text, or a list of names and templates"
+        raise ModelError(f"{file}: {problem}") from None
+    return source
+
+
+def _special_tokens(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Special tokens by name, from where `transformers` takes them."""
+    named = dict(settings)
+    if "added_tokens_decoder" not in settings:  # files that have it repeat these there
+        named |= _read_json(directory / "special_tokens_map.json")
+    if isinstance(more := named.get("extra_special_tokens"), dict):
+        named |= more
+    tokens = {name: _content(token) for name, token in named.items() if name.endswith("_token")}
+    return {name: text for name, text in tokens.items() if isinstance(text, str)}
+
+
+def _content(token: Any) -> Any:
     """A special token is given as text or as {"content": text, …}."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Returns the object in a file, or an empty one where there is no file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError) as error:
+    try:
+        found = json.loads(_read(path))
+    except ValueError as error:
         raise ModelError(f"{path}: cannot be read: {error}") from error
     if not isinstance(found, dict):
         raise ModelError(f"{path}: must hold a JSON object")
     return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from error

@@ -62,6 +62,22 @@ def test_broken_directories_are_named(tmp_path: Path, directory: Path) -> None:
             Tokenizer.load(directory)
 
 
+@pytest.mark.parametrize(
+    "template",
+    [5, ["text"], [{"nam": "default"}], [{"name": ["default"], "template": "x"}], {"default": 5}],
+)
+def test_a_chat_template_that_is_no_text_is_named(directory: Path, template: object) -> None:
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json: chat_template: must be text"):
+        Tokenizer.load(directory)
+
+
+def test_a_chat_template_in_another_encoding_is_named(directory: Path) -> None:
+    (directory / "chat_template.jinja").write_bytes("é".encode("latin-1"))
+    with pytest.raises(ModelError, match=r"chat_template\.jinja: cannot be read"):
+        Tokenizer.load(directory)
+
+
 def test_the_longest_token_bounds_what_a_text_needs() -> None:
     assert byte_level().longest_token_chars == len("<s>")
     assert metaspace().longest_token_chars == len("<unk>")
@@ -76,11 +92,17 @@ def test_only_bytes_of_each_token_are_pieces_for_themselves() -> None:
     assert not metaspace().joins_bytes
 
 
-def test_a_named_default_template_is_used(directory: Path) -> None:
-    templates = [
-        {"name": "tool", "template": "x"},
-        {"name": "default", "template": "{{ bos_token }}a"},
-    ]
+@pytest.mark.parametrize(
+    "templates",
+    [
+        [
+            {"name": "tool", "template": "x"},
+            {"name": "default", "template": "{{ bos_token }}a"},
+        ],
+        {"tool": "x", "default": "{{ bos_token }}a"},
+    ],
+)
+def test_a_named_default_template_is_used(directory: Path, templates: object) -> None:
     config = {"chat_template": templates, "bos_token": "<s>"}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
     loaded = Tokenizer.load(directory)
@@ -122,13 +144,59 @@ def test_templates_fail_naming_the_messages(source: str) -> None:
         ChatTemplate(source, {}).render([{"role": "user", "content": "x"}])
 
 
-def test_templates_see_what_transformers_gives_them() -> None:
-    source = (
-        "{% for m in messages %}\n    {% if m.role == 'x' %}{% continue %}{% endif %}\n"
-        "{{ m.content | tojson }}\n{% endfor %}{{ add_generation_prompt }}{{ strftime_now('%%') }}"
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}\n"
+        "    {{ m.content }}\n{% endfor %}{{ add_generation_prompt }}",
+        "{% for m in messages %}\n  {% generation %}\n  {{ loop.index }}{{ m.content -}}\n"
+        "  {% endgeneration %}\n{% endfor %}",
+        "{% set n = 1 %}{% generation %}{% set n = 2 %}{{ n }}{% endgeneration %}{{ n }}",
+        "{% if tools is not none %}tools{% endif %}{% if tools is defined %}given{% endif %}",
+        "{% if documents is not none %}documents{% endif %}{{ documents }}",
+        "{{ messages | tojson }}{{ messages | tojson(indent=2) }}",
+        "{{ messages | tojson(ensure_ascii=true) }}{{ 'é' | tojson(false, none, (',', ':')) }}",
+        "{{ messages[1] | tojson(sort_keys=true, separators=(',', ':')) }}",
+        "{{ bos_token }}{{ unk_token }}{{ sep_token }}{{ strftime_now('%%') }}",
+    ],
+)
+def test_templates_render_as_in_transformers(source: str) -> None:
+    theirs = pytest.importorskip("transformers.utils.chat_template_utils")
+    messages = [{"role": "system", "content": "no"}, {"role": "user", "content": "<é>"}]
+    tokens = {"bos_token": "<s>", "unk_token": "<unk>"}
+    (expected,), _ = theirs.render_jinja_template(
+        [messages], chat_template=source, add_generation_prompt=True, **tokens
     )
-    messages = [{"role": "x", "content": "no"}, {"role": "user", "content": "<é>"}]
-    assert ChatTemplate(source, {}).render(messages) == '"<é>"\nTrue%'
+    assert ChatTemplate(source, tokens).render(messages) == expected
+
+
+@pytest.mark.parametrize("decoder", [{}, {"added_tokens_decoder": {}}])
+def test_special_tokens_come_from_where_transformers_takes_them(
+    directory: Path, decoder: dict[str, object]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    names = ("bos", "eos", "unk", "pad", "cls", "image", "tool", "add_bos")
+    template = "|".join(f"{{{{ {name}_token }}}}" for name in names)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": template,
+        "bos_token": "<b>",
+        "eos_token": {"__type": "AddedToken", "content": "<e>"},
+        "image_token": "<i>",
+        "extra_special_tokens": {"tool_token": "<t>"},
+        "add_bos_token": True,
+        "pad_token": None,
+    }
+    kept = {"bos_token": "<m>", "unk_token": {"content": "<u>"}, "pad_token": "<p>"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config | decoder))
+    (directory / "special_tokens_map.json").write_text(json.dumps(kept))
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    messages = [{"role": "user", "content": "hi"}]
+    expected = theirs.apply_chat_template(messages, tokenize=False)
+    ours = Tokenizer.load(directory)
+    assert ours is not None
+    assert ours._template is not None
+    assert ours._template.render(messages) == expected
 
 
 def test_a_fingerprint_needs_only_the_standard_library() -> None:
