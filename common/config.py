@@ -101,8 +101,7 @@ def _from_flags(known: Sequence[Field], argv: Sequence[str]) -> tuple[Values, st
         if isinstance(flag, str):
             file = value
         elif flag.repeated:
-            items = [value] if flag.kind == tuple[Path, ...] else value
-            values[flag.path] = (*values.get(flag.path, ()), *parse(flag.kind, items, flag.flag))
+            values[flag.path] = (*values.get(flag.path, ()), *parse(flag.kind, value, flag.flag))
         else:
             values[flag.path] = parse(flag.kind, value, flag.flag)
     return values, file
@@ -129,6 +128,8 @@ def _pairs(
         field = table.get(name)
         if field is None:
             raise ConfigError(_unknown(name, table, "flag"))
+        if given and isinstance(field, Field) and name == field.off_flag:
+            raise ConfigError(f"{name}: takes no value; give {field.flag}={value}")
         if not given and isinstance(field, Field) and field.is_bool:
             value = "false" if name == field.off_flag else "true"
             if name == field.flag and rest and rest[0].lower() in ("true", "false"):
@@ -153,33 +154,58 @@ def _from_environment(known: Sequence[Field], environ: Mapping[str, str], prog: 
     return values
 
 
+class _Yaml(yaml.SafeLoader):
+    """Refuses a name given twice, of which YAML itself takes the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for name in (name for name, _ in node.value if isinstance(name, yaml.ScalarNode)):
+            if name.value in seen:
+                problem = f"{name.value} is given twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=name.start_mark)
+            seen.add(name.value)
+        return node
+
+
 def _from_file(known: Sequence[Field], file: Path) -> Values:
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        tree = yaml.load(file.read_text(encoding="utf-8"), _Yaml)
+        leaves = list(_leaves({} if tree is None else tree, file))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from error
     table = {field.key: field for field in known}
     values: Values = {}
-    for key, value in _leaves(tree, file):
+    for key, value in leaves:
+        if value == {} and _within(key, table):
+            continue
         if key not in table:
             raise ConfigError(f"{file}: {_no_setting(key, value, table)}")
+        if table[key].path in values:
+            raise ConfigError(f"{file}: {key} is given twice")
         values[table[key].path] = parse(table[key].kind, value, f"{file}: {key}")
     return values
 
 
 def _leaves(tree: Any, file: Path) -> Iterator[tuple[str, Any]]:
+    """Yields what has no names within; a group that is empty stands for itself."""
     if not isinstance(tree, dict):
         raise ConfigError(f"{file}: must hold names and values, got {type(tree).__name__}")
     for name, value in tree.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from ((f"{name}.{inner}", leaf) for inner, leaf in _leaves(value, file))
         else:
             yield str(name), value
 
 
+def _within(key: str, known: Iterable[str]) -> list[str]:
+    """The settings of a group."""
+    return [name.removeprefix(f"{key}.") for name in known if name.startswith(f"{key}.")]
+
+
 def _no_setting(key: str, value: Any, known: Iterable[str]) -> str:
     """Says what is wrong with a key of a file: it is unknown, or one of a group of settings."""
-    within = [name.removeprefix(f"{key}.") for name in known if name.startswith(f"{key}.")]
+    within = _within(key, known)
     if not within:
         return _unknown(key, known, "key")
     return f"{key}: must hold names and values, of {', '.join(within)}; got {value!r}"

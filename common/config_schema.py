@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import math
 import textwrap
 import types
 from collections.abc import Iterator
@@ -129,16 +130,17 @@ def parse(kind: Any, value: Any, where: str) -> Any:
         return None
     try:
         return _convert(inner, value)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         raise ConfigError(f"{where}: must be {describe(kind)}, got {value!r}") from None
 
 
 def _convert(kind: Any, value: Any) -> Any:
     if get_origin(kind) is tuple:
-        items = value.split(",") if isinstance(value, str) else value
+        item_kind = get_args(kind)[0]
+        items = _split(item_kind, value) if isinstance(value, str) else value
         if not isinstance(items, list | tuple):
             raise TypeError
-        return tuple(_convert(get_args(kind)[0], item) for item in items if item != "")
+        return tuple(_convert(item_kind, item) for item in items if item != "")
     if get_origin(kind) is Literal:
         return {str(choice): choice for choice in get_args(kind)}[str(value)]
     if kind is bool:
@@ -147,7 +149,15 @@ def _convert(kind: Any, value: Any) -> Any:
         raise TypeError
     if kind is int and isinstance(value, float):
         raise ValueError
-    return kind(value)
+    converted = kind(value)
+    if kind is float and not math.isfinite(converted):
+        raise ValueError
+    return converted
+
+
+def _split(kind: Any, text: str) -> list[str]:
+    """The items of a list; paths may hold commas."""
+    return [text] if kind is Path else [item.strip() for item in text.split(",")]
 
 
 def _convert_bool(value: Any) -> bool:

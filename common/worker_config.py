@@ -77,11 +77,16 @@ def check_ports(**ports: int | None) -> None:
     """Checks the ports of a configuration, by field.
 
     Raises:
-        ConfigError: One is none; says which.
+        ConfigError: One is no port, or the same as one before it; says which.
     """
+    taken = set()
     for name, port in ports.items():
         if port is not None and not 0 <= port <= 65535:
             raise ConfigError(f"{name}: must be in [0, 65535], got {port}")
+        if port in taken:
+            raise ConfigError(f"{name}: {port} is another port of the service already")
+        if port:
+            taken.add(port)
 
 
 def at_least(config: Any, prefix: str = "", **least: float) -> None:

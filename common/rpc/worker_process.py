@@ -47,7 +47,7 @@ def load_runner(
     block_tokens: int,
     max_len: int | None = None,
 ) -> Runner:
-    """Loads the model, once it is sure that the port is free.
+    """Loads the model, once it is sure that the ports are free.
 
     Args:
         config: Names the model and says how to run it.
@@ -58,11 +58,15 @@ def load_runner(
         max_len: Positions a sequence may have; the model's own limit where None.
 
     Raises:
-        StartupError: The port is taken, or the model cannot be run.
+        StartupError: A port is taken, or the model cannot be run.
     """
     server.check_port(config.host, config.port)
-    if config.metrics_port is not None:
-        server.check_port(config.host, config.metrics_port, "--metrics-port")
+    for flag, port in (
+        ("--health-port", config.health_port),
+        ("--metrics-port", config.metrics_port),
+    ):
+        if port is not None:
+            server.check_port(config.host, port, flag)
     if config.threads:
         torch.set_num_threads(config.threads)
     loaded = load(

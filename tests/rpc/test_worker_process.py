@@ -57,7 +57,8 @@ def _corrupt_config(tmp: Path) -> list[str]:
         (lambda tmp: ["--model", "m", "--port", "x"], "--port: must be integer, got 'x'"),
         (lambda tmp: ["--model", "m", "--port", "99999"], "port: must be in [0, 65535]"),
         (lambda tmp: ["--model", "m", "--threads", "-1"], "threads: must be at least 0"),
-        (lambda tmp: ["--model", "m", "--grace-s", "nan"], "grace_s: must be at least 0"),
+        (lambda tmp: ["--model", "m", "--grace-s", "nan"], "--grace-s: must be number, got 'nan'"),
+        (lambda tmp: ["--model", "m", "--grace-s", "-1"], "grace_s: must be at least 0"),
         (
             lambda tmp: ["--model", "m", "--engine.max-batch-tokens", "0"],
             "engine.max_batch_tokens: must be at least 1, got 0",
@@ -93,13 +94,16 @@ async def test_help_does_not_wait_for_torch(service: str) -> None:
 
 @BOTH
 @pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("flag", ["--port", "--health-port", "--metrics-port"])
 def test_a_port_in_use_is_found_before_the_model_is_loaded(
-    service: ModuleType, capsys: pytest.CaptureFixture[str]
+    service: ModuleType, flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert service.main(["--model", "/nowhere", "--port", str(port)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: port {port} on 127.0.0.1 is already in use")
+        assert service.main(["--model", "/nowhere", "--port", "0", flag, str(port)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: port {port} on 127.0.0.1 is already in use")
+    assert said.endswith(f"choose another with {flag}\n")
 
 
 def free_port() -> int:

@@ -79,6 +79,26 @@ def test_every_type_from_flags_and_environment() -> None:
     assert (loaded.peers, loaded.log_prompts, loaded.store) == (("a:1", "b:2"), False, None)
 
 
+def test_spaces_around_the_items_of_a_list_do_not_count(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("peers: ' a:1, b:2,'\n")
+    expected = ("a:1", "b:2")
+    assert settings("--peers", "a:1, b:2").peers == expected
+    assert settings(environ={"PACELINE_THING_PEERS": "a:1 , b:2, "}).peers == expected
+    assert settings("--config", str(file)).peers == expected
+
+
+def test_a_path_may_hold_a_comma_wherever_it_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("folders: /a, b\n")
+    expected = (Path("/a, b"),)
+    assert settings("--folders", "/a, b").folders == expected
+    assert settings(environ={"PACELINE_THING_FOLDERS": "/a, b"}).folders == expected
+    assert settings("--config", str(file)).folders == expected
+    file.write_text("folders: ['/a, b', /c]\n")
+    assert settings("--config", str(file)).folders == (*expected, Path("/c"))
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -102,6 +122,10 @@ def test_yes_and_no_are_said_in_any_way_that_help_has(argv: list[str], said: boo
         (["--port", "x"], {}, "--port: must be integer, got 'x'"),
         (["--port"], {}, "--port: needs a value"),
         ([], {"PACELINE_THING_LOG_PROMPTS": "perhaps"}, "must be true or false, got 'perhaps'"),
+        (["--no-log-prompts=true"], {}, "--no-log-prompts: takes no value"),
+        (["--no-log-prompts=false"], {}, "--no-log-prompts: takes no value"),
+        (["--kv.memory-gib", "inf"], {}, "--kv.memory-gib: must be number, got 'inf'"),
+        ([], {"PACELINE_THING_KV__MEMORY_GIB": "nan"}, "must be number, got 'nan'"),
         (["--dtype", "fp8"], {}, "--dtype: must be one of auto, bfloat16, got 'fp8'"),
         (["--config", "/nowhere.yaml"], {}, "/nowhere.yaml: cannot be read"),
     ],
@@ -125,6 +149,18 @@ def test_mistakes_are_named(argv: list[str], environ: dict[str, str], message: s
         ("kv: 3", "kv: must hold names and values, of block_tokens, memory_gib; got 3"),
         ("kv:", "kv: must hold names and values, of block_tokens, memory_gib; got None"),
         ("kv: [1]", "kv: must hold names and values, of block_tokens, memory_gib; got [1]"),
+        ("kx: {}", "unknown key kx; the nearest known one is"),
+        ("port: {}", "port: must be integer, got {}"),
+        ("port: 1\nport: 2", "port is given twice"),
+        ("kv: {block_tokens: 1, block_tokens: 2}", "block_tokens is given twice"),
+        ("kv.block_tokens: 1\nkv: {block_tokens: 2}", "kv.block_tokens is given twice"),
+        ("kv: {memory_gib: .inf}", "kv.memory_gib: must be number, got inf"),
+        (f"kv: {{memory_gib: 1{'0' * 400}}}", "kv.memory_gib: must be number, got 10"),
+        (f"port: 1{'0' * 5000}", "cannot be read"),
+        ("port: 2026-13-13", "cannot be read"),
+        ("kv: &a {block_tokens: *a}", "cannot be read"),
+        ("? [port]\n: 1", "cannot be read"),
+        ("0", "must hold names and values, got int"),
         ("k: 3", "unknown key k; the nearest known one is"),
         ("- 1", "must hold names and values, got list"),
         ("a: [", "cannot be read"),
@@ -137,6 +173,19 @@ def test_mistakes_in_the_file_name_file_and_key(tmp_path: Path, text: str, messa
         settings("--config", str(file))
     assert message in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "kv: {}", "kv: {}\nkv.block_tokens: 32"])
+def test_a_file_or_a_group_may_be_empty(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    assert settings("--config", str(file)) == Settings(model="m")
+
+
+def test_a_name_may_stand_in_a_group_and_in_what_is_merged_into_it(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("kv: {<<: {block_tokens: 8, memory_gib: 3}, block_tokens: 64}")
+    assert settings("--config", str(file)).kv == Kv(block_tokens=64, memory_gib=3.0)
 
 
 def test_a_missing_required_value_says_where_it_can_be_given() -> None:
