@@ -2,8 +2,8 @@
 
 A server asks at every handshake, on a thread of gRPC's. A channel keeps the credentials it was
 made with, so those who hold one for long ask `CertificateFiles.renewed` when they connect again.
-Files that cannot be read, or a key that is not the certificate's, because a rotation is half-way,
-change nothing until they can be used.
+Files that cannot be read, a key that is not the certificate's or authorities that are cut short,
+because a rotation is half-way, change nothing until they can be used.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 
@@ -38,16 +39,13 @@ class CertificateFiles:
         config: Names them.
 
     Raises:
-        StartupError: One cannot be read, or certificate and key do not belong together.
+        StartupError: One cannot be read or used, or certificate and key do not belong together.
     """
 
     def __init__(self, config: TlsConfig) -> None:
         self._config = config
         try:
             self._signature, self._pems = _read(config)
-        except ssl.SSLError as error:
-            pair = f"{config.cert} and {config.key}"
-            raise StartupError(f"tls: {pair} cannot be used together: {error}") from error
         except OSError as error:
             raise StartupError(f"tls: {error.filename}: {error.strerror}") from error
 
@@ -60,7 +58,7 @@ class CertificateFiles:
             if _signature(self._config) == self._signature:
                 return False
             signature, pems = _read(self._config)
-        except OSError as error:  # between two versions
+        except (OSError, StartupError) as error:  # between two versions
             log.warning("certificates cannot be used", extra={"reason": str(error)})
             return False
         before = self._pems
@@ -102,9 +100,28 @@ def _read(config: TlsConfig) -> tuple[Signature, _Pems]:
         None if file is None else file.read_bytes() for file in (config.cert, config.key, config.ca)
     )
     if config.cert is not None:
-        pair = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        pair.load_cert_chain(config.cert, config.key, password="")  # or it asks for one
+        _check_pair(config.cert, config.key)
+    if config.ca is not None:
+        _check_authorities(config.ca)
     return signature, _Pems(cert, key, ca)
+
+
+def _check_pair(cert: Path, key: Path | None) -> None:
+    pair = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        pair.load_cert_chain(cert, key, password="")  # or it asks for one
+    except ssl.SSLError as error:
+        raise StartupError(f"tls: {cert} and {key} cannot be used together: {error}") from error
+
+
+def _check_authorities(ca: Path) -> None:
+    authorities = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        authorities.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise StartupError(f"tls: {ca} cannot be used: {error}") from error
+    if not authorities.cert_store_stats()["x509"]:  # else lists of revoked ones pass
+        raise StartupError(f"tls: {ca} cannot be used: it holds no certificate")
 
 
 def _signature(config: TlsConfig) -> Signature:

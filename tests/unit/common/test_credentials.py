@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,26 @@ def test_a_key_that_is_not_the_certificates(config: TlsConfig, tmp_path: Path) -
     others.cert.replace(config.cert)
     assert not files.renewed()
     others.key.replace(config.key)
+    assert files.renewed()
+
+
+@pytest.mark.parametrize("serves", [True, False])
+@pytest.mark.parametrize("part", ["none", "garbage", "half", "one and a half"])
+def test_authorities_that_cannot_be_used(config: TlsConfig, serves: bool, part: str) -> None:
+    """An error at the start; in a rotation the old ones stay in force until the file is whole."""
+    assert config.ca is not None
+    whole = config.ca.read_bytes()
+    half = whole[: len(whole) // 2]
+    config = config if serves else TlsConfig(ca=config.ca)
+    files = CertificateFiles(config)
+    broken = {"none": b"", "garbage": b"garbage", "half": half, "one and a half": whole + half}
+    config.ca.write_bytes(broken[part])
+    os.utime(config.ca, ns=(1, 1))
+    assert not files.renewed()
+    with pytest.raises(StartupError, match=r"tls: .*ca\.pem cannot be used: "):
+        CertificateFiles(config)
+    config.ca.write_bytes(whole + whole)
+    os.utime(config.ca, ns=(2, 2))
     assert files.renewed()
 
 
