@@ -6,6 +6,7 @@ Owns the child's pipes, its log file and its death. What is to be run, and in wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -55,6 +56,7 @@ class Process:
         self._warnings: deque[str] = deque(maxlen=_MOST_WARNINGS)
         self._echo = echo
         self._log_file = log.open("w", encoding="utf-8")
+        self._log_whole = True
         self._lock = threading.Lock()
         self._child = subprocess.Popen(
             tethered(command),
@@ -82,7 +84,7 @@ class Process:
     def new_warnings(self) -> list[str]:
         """Return what it has warned of since this was asked last, a line each.
 
-        Nothing where all lines are copied.
+        Where all lines are copied, its own words are not among them.
         """
         return [self._warnings.popleft() for _ in range(len(self._warnings))]
 
@@ -112,13 +114,14 @@ class Process:
             self._child.wait()
         for pump in self._pumps:
             pump.join(JOIN_S)
-        self._log_file.close()
+        with contextlib.suppress(OSError):  # told of when it could not be written
+            self._log_file.close()
 
     def obituary(self) -> str:
         """Say how the child ended, in its own words if it left an `error: ...` line."""
         for pump in self._pumps:
             pump.join(JOIN_S)
-        lines = self.log.read_text(encoding="utf-8").splitlines()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line for line in lines if line.startswith("error: ")]
         if errors:
             return f"{self.name}: {errors[-1].removeprefix('error: ')}"
@@ -132,18 +135,29 @@ class Process:
                 self._heard(line)
 
     def _heard(self, line: str) -> None:
-        with self._lock:
-            if not self._log_file.closed:
-                self._log_file.write(line)
-                self._log_file.flush()
+        self._keep(line)
         if self._echo:
-            print(f"{self.name} | {line}", end="", file=self._echo, flush=True)
+            with contextlib.suppress(OSError):  # nobody reads any more
+                print(f"{self.name} | {line}", end="", file=self._echo, flush=True)
         if (told := message(line)) is None:
             return
         if self.announced_port is None:
             self.announced_port = announced_port(told)
         if self._echo is None and told.get("level") in _WARNINGS:
             self._warnings.append(described(told))
+
+    def _keep(self, line: str) -> None:
+        """Write to the log; where the disk is full, its lines are lost but the child goes on."""
+        with self._lock:
+            if self._log_file.closed:
+                return
+            try:
+                self._log_file.write(line)
+                self._log_file.flush()
+            except OSError as error:
+                if self._log_whole:
+                    self._warnings.append(f"its log cannot be written ({error.strerror})")
+                self._log_whole = False
 
 
 def tethered(command: Sequence[str]) -> list[str]:

@@ -74,6 +74,34 @@ def test_what_it_warns_of_is_kept_unless_all_is_copied(
     assert process.new_warnings() == []
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_one_whose_log_cannot_be_written_is_heard_all_the_same(eventually: Eventually) -> None:
+    code = f"print('é' * 100_000); {ANNOUNCE}; print('last', flush=True); {WAIT}"
+    process = Process("x", [sys.executable, "-c", code], log=Path("/dev/full"))
+    try:
+        assert eventually(lambda: process.announced_port == 4242)
+        assert process.exit_code() is None
+    finally:
+        process.stop(5)
+    assert process.exit_code() == -signal.SIGTERM
+    assert process.new_warnings() == ["its log cannot be written (No space left on device)"]
+
+
+def test_one_whose_copied_lines_nobody_reads_is_heard_all_the_same(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    process = child(tmp_path, f"print('hello', flush=True); {ANNOUNCE}; {WAIT}", Closed())
+    try:
+        assert eventually(lambda: process.announced_port == 4242)
+    finally:
+        process.stop(5)
+    assert (tmp_path / "x.log").read_text().startswith("hello\n")
+
+
 def test_one_that_fails_is_quoted(tmp_path: Path, eventually: Eventually) -> None:
     process = child(tmp_path, "import sys; print('noise'); sys.exit('error: no such model: /m')")
     assert eventually(lambda: process.exit_code() == 1)
