@@ -16,8 +16,6 @@ from typing import Any
 
 from common.telemetry import span
 
-LEVELS = ("debug", "info", "warning", "error")
-
 # What every LogRecord carries; anything beyond it came in through `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -56,7 +54,7 @@ def configure(service: str, level: str) -> None:
 
     Args:
         service: Name of the service: "gateway".
-        level: One of `LEVELS`.
+        level: Least severity sent: "debug", "info", "warning" or "error".
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(service))

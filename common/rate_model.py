@@ -129,10 +129,6 @@ class Pair:
         """Returns the best rate over that of plain decoding; never below 1."""
         return self.tokens_per_s(self.best_length()) / self.tokens_per_s(0)
 
-    def verifier_tokens_per_s(self, length: int) -> float:
-        """Returns the rate of all sessions together."""
-        return self.sessions * self.tokens_per_s(length)
-
     def draft_s_per_token(self, length: int) -> float:
         """Returns the drafter's time for each token committed: draft tokens, one at a time."""
         work_s = (length + 1) * self.token_s if length else 0.0
