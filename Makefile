@@ -41,8 +41,8 @@ protos: $(VENV)/.dev ## Regenerate the committed stubs in client/ from protos/
 protos-release: $(VENV)/.dev ## At a release: what the breaking-change test compares with from now on
 	cd protos && ../$(BIN)/buf build --exclude-source-info -o released.binpb
 
-clean: ## Remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info client/*.egg-info client/build bench/results
+clean: ## Remove the environment and everything built; bench/results stays
+	rm -rf $(VENV) build dist *.egg-info client/*.egg-info client/build
 	rm -f common/model/native/*.so common/ngrams/*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

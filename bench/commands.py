@@ -126,7 +126,7 @@ def bench(
     ] = None,
     peers: Annotated[
         str | None,
-        typer.Option(help=f"Of {','.join(PEERS)} (default: by profile)"),
+        typer.Option(help=f"With commas, of {', '.join(PEERS)} (default: by profile)"),
     ] = None,
     llama_server: Annotated[
         str, typer.Option(help="llama.cpp's server, for the peers llama and llama-draft")

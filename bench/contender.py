@@ -223,4 +223,6 @@ def serve(name: str, loading: Loading) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m bench.contender NAME LOADING_AS_JSON")
     serve(sys.argv[1], Loading(**json.loads(sys.argv[2])))

@@ -10,12 +10,12 @@ take turns; for each the table has tokens a second as measured, and by the rate 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -191,9 +191,15 @@ def table(found: dict[str, list[tuple[float, float]]]) -> Table:
     return drawn
 
 
-def main(arguments: Collection[str]) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run and print."""
-    seconds = float(next(iter(arguments), SECONDS))
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.fleet", description=(__doc__ or "").partition("\n\n")[0]
+    )
+    parser.add_argument(
+        "seconds", nargs="?", type=float, default=SECONDS, help="of a turn (default: %(default)g)"
+    )
+    seconds = parser.parse_args(argv).seconds
     console = Console()
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "workers.log"
@@ -209,4 +215,4 @@ def main(arguments: Collection[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -105,5 +105,7 @@ def best(work: Callable[[], object], wait: Callable[[], object] = lambda: None) 
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit("usage: python -m bench.machine BYTES DTYPE THREADS DEVICE")
     sys.stdout = sys.stderr
     main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -1,7 +1,7 @@
 """A model of a size with random weights, for what hangs on the size alone: the time of a step.
 
     python -m bench.random_model 8b /tmp/random-8b
-    python -m bench.roofline --device cuda /tmp/random-8b
+    paceline bench --roofline --target /tmp/random-8b --device cuda
 
 Weights are made where there is a GPU on it. There is no tokenizer: it cannot be served.
 """

@@ -187,4 +187,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: PYTHON -P bench/vllm_engine.py NAME LOADING_AS_JSON")
     main()

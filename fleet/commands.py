@@ -127,7 +127,8 @@ def scale(
 
 @fleet.command(
     epilog="Example: paceline fleet plan --target-params 32 --target-shape 64,8,128 "
-    "--verifiers H200 --drafters T4,L4 --requests-per-s 8 --token-ms 15 --simulate"
+    "--verifiers H200 --drafters T4,L4 --requests-per-s 8 --token-ms 25 --acceptance 0.75 "
+    "--simulate"
 )
 def plan(
     config: Annotated[

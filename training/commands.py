@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from launcher.commands import Device
 from training import options as o
 
 train = typer.Typer(
@@ -44,7 +45,7 @@ def pretrain(
     mlp: Annotated[int, typer.Option(min=8, help="Inner size of feed-forward layers")] = 864,
     evaluate_every: o.EvaluateEvery = 100,
     seed: o.Seed = 0,
-    device: o.DeviceOption = o.Device.AUTO,
+    device: o.DeviceOption = Device.AUTO,
     half: o.Half = True,
     threads: o.Threads = 0,
 ) -> None:
@@ -90,7 +91,7 @@ def write(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a text")] = 128,
     temperature: Annotated[float, typer.Option(min=0.01, help="Of the half that is sampled")] = 0.8,
     seed: o.Seed = 0,
-    device: o.DeviceOption = o.Device.AUTO,
+    device: o.DeviceOption = Device.AUTO,
     threads: o.Threads = 0,
 ) -> None:
     """Let the target continue beginnings of a corpus: half greedily, half sampled."""
@@ -139,7 +140,7 @@ def distill(
     evaluate_every: o.EvaluateEvery = 200,
     prompts: o.Prompts = 40,
     seed: o.Seed = 0,
-    device: o.DeviceOption = o.Device.AUTO,
+    device: o.DeviceOption = Device.AUTO,
     half: o.Half = True,
     threads: o.Threads = 0,
 ) -> None:
@@ -213,7 +214,7 @@ def medusa(
     evaluate_every: o.EvaluateEvery = 190,
     prompts: o.Prompts = 40,
     seed: o.Seed = 0,
-    device: o.DeviceOption = o.Device.AUTO,
+    device: o.DeviceOption = Device.AUTO,
     half: o.Half = True,
     threads: o.Threads = 0,
 ) -> None:
@@ -266,7 +267,7 @@ def tree(
     ] = "",
     most_rows: Annotated[int, typer.Option(min=2, help="Largest tree, the root included")] = 64,
     prompts: o.Prompts = 40,
-    device: o.DeviceOption = o.Device.AUTO,
+    device: o.DeviceOption = Device.AUTO,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads, as the verifier will have")] = 1,
 ) -> None:
     """Choose the sparse tree that gives most tokens a second, and store it with the heads."""
@@ -296,7 +297,7 @@ def measure(
     draft: Annotated[Path | None, typer.Option(help="Directory of a drafter")] = None,
     heads: Annotated[Path | None, typer.Option(help="Directory of Medusa heads")] = None,
     prompts: o.Prompts = 40,
-    device: o.DeviceOption = o.Device.AUTO,
+    device: o.DeviceOption = Device.AUTO,
     threads: o.Threads = 0,
 ) -> None:
     """Report acceptance of a drafter, of heads or of both on held-out prompts.

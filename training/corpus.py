@@ -60,13 +60,22 @@ def read(paths: Sequence[Path]) -> list[Document]:
     return [document for path in paths for document in _read_file(path)]
 
 
-def _read_file(path: Path) -> list[Document]:
+def read_text(path: Path) -> str:
+    """Reads a file of text.
+
+    Raises:
+        DataError: It is missing or not UTF-8.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: byte {error.start} is {error.reason}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _read_file(path: Path) -> list[Document]:
+    text = read_text(path)
     records = _records(path, text) if path.suffix == ".jsonl" else _plain(text)
     documents = list(records)
     if not documents:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,15 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.errors import PacelineError
-
-
-class Device(StrEnum):
-    """Where to compute."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
+from launcher.commands import Device
 
 Target = Annotated[
     Path, typer.Option(exists=True, file_okay=False, help="Directory of the target model")

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from training.corpus import Document
+from training.corpus import Document, read_text
 from training.encode import Encoder, Ids
 from training.errors import DataError, RunError
 from training.models import ends
@@ -202,14 +202,8 @@ def read(path: Path) -> list[Written]:
     Raises:
         DataError: Missing, empty or of another form.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8: byte {error.start} is {error.reason}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     texts = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         texts.append(_text(f"{path}, line {number}", line))
     if not texts:
         raise DataError(f"{path}: empty: holds no text")

@@ -6,25 +6,20 @@ import argparse
 import secrets
 from collections.abc import Sequence
 
-from gateway.auth.token_file import token_hash
+from gateway.auth import token_file
 
 _DESCRIPTION = """\
 Makes a bearer token, and the hash that the gateway's file of --auth.tokens holds of it. Neither is
 kept: the token is for its caller alone, who gives it as PACELINE_TOKEN.
 """
 
-_EXAMPLE = """\
+_EXAMPLE = f"""\
 example:
   $ python -m gateway.auth
   token:  pl-hq3R...
   sha256: 5e88...
 
-and in the file of --auth.tokens:
-  tenants:
-    acme:
-      tokens:
-        - sha256: 5e88...
-"""
+{token_file.__doc__ or ""}"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.parse_args(argv)
     token = f"pl-{secrets.token_urlsafe(32)}"
     print(f"token:  {token}")
-    print(f"sha256: {token_hash(token)}")
+    print(f"sha256: {token_file.token_hash(token)}")
 
 
 if __name__ == "__main__":

@@ -11,14 +11,15 @@ from common.worker_config import at_least
 
 @dataclass(frozen=True, kw_only=True)
 class LookaheadConfig:
-    """Sizes of lookahead decoding; 0 chooses by the target's size and what rows cost."""
+    """Sizes of lookahead decoding."""
 
     window_columns: int = 0
-    """Columns of the window, the paper's W."""
+    """Columns of the window, the paper's W; 0 chooses by the target's size and what rows cost."""
     ngram_tokens: int = 0
-    """Tokens of an n-gram of the window, the paper's N; from 2 to 8."""
+    """Tokens of an n-gram of the window, the paper's N, from 2 to 8; 0 chooses in the same way."""
     guess_ngrams: int = 0
-    """N-grams guessed in a step, the paper's G: N - 1 nodes each before they share any."""
+    """N-grams guessed in a step, the paper's G: N - 1 nodes each before they share any; 0 chooses
+    in the same way."""
     seed_from_prompt: bool = True
     """Guess from the prompt's n-grams as well as from the output's."""
 

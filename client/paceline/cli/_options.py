@@ -84,7 +84,12 @@ class GenerationOptions:
         bool, typer.Option("--ignore-eos", help="Go on past the model's end token.")
     ] = False
     method: Annotated[
-        str, typer.Option(help="auto, plain, draft, …", rich_help_panel=SPECULATION)
+        str,
+        typer.Option(
+            help="auto, plain, draft, medusa, ngram, lookahead, or several, as draft+ngram; "
+            "`paceline models` lists those served.",
+            rich_help_panel=SPECULATION,
+        ),
     ] = "auto"
     draft_tokens: Annotated[
         int, typer.Option(help="Most draft tokens a round; 0: auto.", rich_help_panel=SPECULATION)

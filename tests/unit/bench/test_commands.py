@@ -1,16 +1,27 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from bench import commands
 from bench.commands import bench, contenders, counts, delays, several_methods, words
 from bench.report import Report
+from bench.settings import PEERS
 from launcher.commands import DraftQuantize, Quantize
+
+PROGRAMS = [
+    path
+    for path in sorted(Path(commands.__file__).parent.glob("*.py"))
+    if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+]
 
 
 def test_lists_are_split_at_commas() -> None:
@@ -20,6 +31,25 @@ def test_lists_are_split_at_commas() -> None:
     assert counts("1,8") == (1, 8)
     assert counts("") == ()
     assert delays("0, 2.5") == (0.0, 2.5)
+
+
+def test_help_names_every_peer() -> None:
+    command = typer.Typer(add_completion=False)
+    command.command()(bench)
+    told = CliRunner().invoke(command, ["--help"], env={"COLUMNS": "80", "NO_COLOR": "1"})
+    assert told.exit_code == 0
+    assert set(PEERS) <= set(re.findall(r"[\w-]+", told.output))
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_every_program_says_how_it_is_called(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    told = capsys.readouterr().out + str(ended.value.code)
+    assert "usage: " in told.lower()
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "a", "1.5"])

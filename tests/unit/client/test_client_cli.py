@@ -172,6 +172,13 @@ def test_every_help_has_an_example(command: str) -> None:
     assert f"Example: paceline {command}" in result.stdout
 
 
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_help_names_the_methods(command: str) -> None:
+    text = run(command, "--help").stdout
+    for method in ("auto", "plain", "draft", "medusa", "ngram", "lookahead", "draft+ngram"):
+        assert method in text
+
+
 def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def models(self: Any) -> Any:
         raise KeyboardInterrupt

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fleet.commands import fleet
 
+DOCUMENTED = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
 COMMANDS = ("status", "pairs", "drain", "scale", "plan", "doctor")
 
 
@@ -27,6 +28,14 @@ def test_help_has_an_example_and_json_an_option(command: str) -> None:
     assert result.exit_code == 0
     assert f"Example: paceline fleet {command}" in " ".join(result.output.split())
     assert "--json" in result.output
+
+
+def test_the_example_of_a_plan_is_the_documented_one() -> None:
+    """There it stands with what it prints: a fleet that gains by its drafters."""
+    _, _, example = run("plan", "--help").output.partition("Example: paceline fleet plan ")
+    _, _, documented = DOCUMENTED.partition("$ paceline fleet plan ")
+    documented, _, _ = documented.partition("\ntarget ")
+    assert example.split() == documented.replace("\\", "").split()
 
 
 def test_all_commands_are_there() -> None:

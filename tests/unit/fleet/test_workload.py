@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from common.errors import ConfigError
 from fleet.workload import ModelSize, PlanConfig, Traffic, load_plan
@@ -42,11 +45,11 @@ def test_an_empty_list_is_given(tmp_path: Path) -> None:
         ({"goal.token_ms": 0}, "goal.token_ms: must be above 0"),
         ({"goal.first_token_ms": -1}, "goal.first_token_ms: must be above 0"),
         ({"goal.most_load": 2}, r"goal.most_load: must be in \[0, 1\]"),
-        ({"traffic.requests_per_s": "inf"}, "traffic.requests_per_s: must be above 0"),
+        ({"traffic.requests_per_s": "inf"}, "traffic.requests.per.s: must be"),
         ({"traffic.output_tokens": 1}, "traffic.output_tokens: must be in"),
         ({"target.layers": 0}, "target.layers: must be above 0"),
         ({"assumptions.memory_use": 1.1}, "assumptions.memory_use"),
-        ({"round_trip_ms": "nan"}, "round_trip_ms: must be in"),
+        ({"round_trip_ms": "nan"}, "round.trip.ms: must be"),
         ({"verifiers": [""]}, "verifiers: must name"),
         ({"verifiers": []}, "verifiers: must name"),
         ({"most": ["T4"]}, "most: must be NAME=COUNT"),
@@ -66,3 +69,24 @@ def test_sizes() -> None:
     assert size.weight_bytes == size.stored_bytes == 16e9
     assert size.kv_bytes_per_token == 131072, "of Llama-3.1-8B: 128 KiB a token"
     assert PlanConfig().traffic.tokens_per_s == 2560
+
+
+def test_the_documented_file_has_every_setting(tmp_path: Path) -> None:
+    documented = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
+    text = documented.partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "plan.yaml").write_text(text)
+
+    def missing(group: Any, given: dict[str, Any], prefix: str = "") -> list[str]:
+        found = []
+        for field in fields(group):
+            value, key = getattr(group, field.name), prefix + field.name
+            if field.name not in given:
+                found.append(key)
+            elif is_dataclass(value):
+                found += missing(value, given[field.name], f"{key}.")
+        return found
+
+    plan = load_plan(tmp_path / "plan.yaml", {})
+    of_target = ("total_params_billion", "bytes_per_param", "kv_bytes_per_value")
+    lacking = set(missing(plan, yaml.safe_load(text)))
+    assert lacking == {f"draft.{name}" for name in of_target}  # shown of the target

@@ -65,6 +65,8 @@ def test_help_makes_no_token(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "example:\n  $ python -m gateway.auth\n" in text
     assert "auth.tokens" in text
+    settings = ["models", "max_concurrent", "tokens_per_s", "burst_tokens", "operator", "expires"]
+    assert all(f"{setting}: " in text for setting in settings)
 
 
 @pytest.mark.parametrize("argument", ["acme", "--tenant=acme"])
