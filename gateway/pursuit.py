@@ -142,6 +142,7 @@ class Pursuit:
             max_tokens=self._order.max_tokens - len(self._ids),
             method=self.placement.method,
             drafters=self.placement.drafters,
+            numerics=self.placement.numerics,
         )
 
     def _end(self) -> Complete | None:

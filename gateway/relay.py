@@ -40,8 +40,9 @@ async def relay(
 
     Raises:
         PacelineError: What the verifier answered; Unavailable, naming the address, where it
-            could not be reached or went away. Its breaker has heard of the latter; whether an
-            internal error speaks against it is for the caller to find out.
+            could not be reached or went away, or one of other numerics has taken its place. Its
+            breaker has heard of the latter; whether an internal error speaks against it is for
+            the caller to find out.
     """
     timeout_s -= _MARGIN_S
     if timeout_s <= 0:
@@ -88,6 +89,7 @@ def _request(order: Order) -> verifier_pb2.VerifierGenerateRequest:
         session=order.session,
         epoch=order.epoch,
         cache_salt=order.cache_salt,
+        numerics_fingerprint=order.numerics,
         drafters=[verifier_pb2.DrafterEndpoint(address=each) for each in order.drafters],
     )
 

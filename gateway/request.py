@@ -116,6 +116,7 @@ class Order:
     session: str = ""
     epoch: int = 0
     cache_salt: bytes = b""
+    numerics: str = ""
     lookahead: LookaheadSizes = field(default_factory=LookaheadSizes)
 
 

@@ -12,7 +12,7 @@ import grpc.aio
 from paceline.v1 import verifier_pb2, verifier_pb2_grpc, worker_pb2
 
 from common import priority
-from common.errors import Aborted, InvalidArgument
+from common.errors import Aborted, InvalidArgument, Unavailable
 from common.telemetry.span import Traces
 from verifier.convert import (
     MOST_SESSION_CHARS,
@@ -43,6 +43,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         interval_s: Time between two messages of one stream where there are few, in seconds; what
             is committed meanwhile travels together. The first and the last go as soon as the engine
             tells of them.
+        numerics: Fingerprint of the model's; requests meant for another one are refused.
         traces: Makes a span of each request.
         round_ratio: Share of a traced request's rounds that get spans, too.
     """
@@ -54,6 +55,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         sessions: Sessions,
         interval_s: float = 0.0,
         *,
+        numerics: str,
         traces: Traces | None = None,
         round_ratio: float = 0.0,
     ) -> None:
@@ -61,6 +63,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         self._eos = eos
         self._sessions = sessions
         self._interval_s = interval_s
+        self._numerics = numerics
         self._traces, self._round_ratio = traces or Traces(), round_ratio
         self._stands_back = False
 
@@ -77,6 +80,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         """Streams one generation; whatever ends the call frees it in the engine."""
         with self._traces.span(_SPAN, context.invocation_metadata()) as span:
             rounds = RoundSpans(span, self._round_ratio)
+            self._check_numerics(request.numerics_fingerprint)  # first: ids may be another model's
             asked = replace(request_from_proto(request, self._eos), timed=rounds.wanted)
             span.set({"paceline.request_id": asked.request_id})
             output_tokens = 0
@@ -93,6 +97,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         # After the span: a caller that has it may hang up before it hears that this was all.
         complete = complete_to_proto(asked, last.finish, last.counts, output_tokens)
         yield verifier_pb2.VerifierGenerateResponse(tokens=tokens, complete=complete)
+
+    def _check_numerics(self, wanted: str) -> None:
+        if wanted not in ("", self._numerics):
+            raise Unavailable("another verifier is here now, with other numerics")
 
     async def _news(
         self, message: verifier_pb2.VerifierGenerateRequest, asked: Request

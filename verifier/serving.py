@@ -94,6 +94,7 @@ async def serve(
         runner.loaded.eos_token_ids,
         sessions,
         settings.stream_interval_ms / 1e3,
+        numerics=description.numerics_fingerprint,
         traces=traces,
         round_ratio=settings.tracing.round_ratio,
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +30,7 @@ from gateway.service import InferenceService
 from gateway.sessions import Sessions
 from gateway.time_limit import TimeLimit
 from gateway.watch import Watch
+from tests.rpc.waiting import until
 
 
 @dataclass(frozen=True)
@@ -135,13 +135,6 @@ async def gateway(
             handles = [*fleet._verifiers.values(), *fleet._drafters.values()]
             await until(lambda: all(handle.present for handle in handles))
         yield running
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that is bound to happen."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the condition is another task's state
-            await asyncio.sleep(0.01)
 
 
 def ids_of(*ids: int) -> inference_pb2.TokenIds:

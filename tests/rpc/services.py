@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ from drafter.config import EngineConfig as DraftConfig
 from drafter.engine import DraftEngine
 from drafter.service import DrafterService
 from drafter.service import status as drafter_status
+from tests.rpc.waiting import until
 from tests.tiny_models import VOCAB
 from verifier import metrics as verifier_metrics
 from verifier.config import EngineConfig
@@ -135,8 +135,7 @@ class RunningVerifier:
 
     async def empty(self) -> None:
         """Waits until nothing is inside, and checks the books."""
-        await until(lambda: not self.engine.live and not self.runner.pool.blocks.held)
-        self.runner.pool.blocks.check()
+        await _empty(self.engine, self.runner)
 
 
 @asynccontextmanager
@@ -169,6 +168,7 @@ async def verifying(
         tier=worker_pb2.TIER_VERIFIER,
         incarnation=next(_INCARNATIONS),
         model="demo",
+        numerics_fingerprint=runner.fingerprint,
         vocab_size=runner.loaded.vocab_size,
         max_model_len=runner.max_len,
         methods=engine.limits.methods,
@@ -176,7 +176,12 @@ async def verifying(
     status = partial(verifier_status, engine, sessions, links)
     workers = worker.WorkerService(description, status, drain)
     service = VerifierService(
-        engine, runner.loaded.eos_token_ids, sessions, traces=traces, round_ratio=1.0
+        engine,
+        runner.loaded.eos_token_ids,
+        sessions,
+        numerics=runner.fingerprint,
+        traces=traces,
+        round_ratio=1.0,
     )
     metrics = verifier_metrics.source(description, status, engine, sessions)
     async with _served(engine, service.register, workers) as started:
@@ -237,8 +242,7 @@ class RunningDrafter:
 
     async def empty(self) -> None:
         """Waits until nothing is mirrored, and checks the books."""
-        await until(lambda: not self.engine.live and not self.runner.pool.blocks.held)
-        self.runner.pool.blocks.check()
+        await _empty(self.engine, self.runner)
 
 
 @asynccontextmanager
@@ -287,6 +291,11 @@ async def _served(
         await asyncio.to_thread(thread.stop)
         await until(lambda: _emptied(engine))
     assert not thread.failed
+
+
+async def _empty(engine: Engine | DraftEngine, runner: Runner) -> None:
+    await until(lambda: not engine.live and not runner.pool.blocks.held)
+    runner.pool.blocks.check()
 
 
 def _emptied(engine: Engine | DraftEngine) -> bool:
@@ -372,14 +381,6 @@ def braked(runner: Runner) -> Iterator[Brake]:
     finally:
         brake.open()
         runner.forward = forward  # type: ignore[method-assign]
-
-
-async def until(condition: Callable[[], bool], most_s: float = 10.0) -> None:
-    """Waits for something that is bound to happen."""
-    deadline = time.monotonic() + most_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)
 
 
 async def ending(call: Any) -> grpc.StatusCode:

@@ -25,7 +25,8 @@ from drafter import service as draft_service
 from drafter import stream as draft_stream
 from drafter.config import EngineConfig
 from tests.inprocess import Pair
-from tests.rpc.services import RunningDrafter, braked, drafting, refusal, until
+from tests.rpc.services import RunningDrafter, braked, drafting, refusal
+from tests.rpc.waiting import until
 from tests.tiny_models import MAX_LEN, VOCAB
 
 CODE = grpc.StatusCode

@@ -17,11 +17,13 @@ from common.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from common.store.sessions import MemorySessions, SessionRecord
 from common.tokenizer import Tokenizer
 from gateway import breaker, workers
 from gateway.config import FailoverConfig
-from tests.rpc.gateways import Answer, Gateway, gateway, ids_of, until
+from tests.rpc.gateways import Answer, Gateway, gateway, ids_of
 from tests.rpc.texts import EOS, KeyedVerifier, text
+from tests.rpc.waiting import until
 from tests.scripted_workers import serving
 
 PROMPT = [5, 6, 7, 8]
@@ -188,6 +190,36 @@ async def test_who_computes_or_reads_otherwise_never_goes_on(
         found = await answer(target)
     assert found.ids == text(SEED, PROMPT, 40)
     assert sorted(len(each.requests) for each in (first, second))[0] == 0
+
+
+class ReplacingStore(MemorySessions):
+    """Has a verifier of other numerics answer at an address while a session is claimed for it."""
+
+    def __init__(self, placed: KeyedVerifier) -> None:
+        super().__init__(60)
+        self._placed = placed
+
+    async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
+        if record.owner == self._placed.address:
+            self._placed.description.numerics_fingerprint = "int8"
+        return await super().save(key, epoch, record)
+
+
+async def test_who_took_the_place_of_the_chosen_one_writes_nothing_by_other_numerics() -> None:
+    placed, heir = (KeyedVerifier(numerics_fingerprint="bf16") for _ in range(2))
+    heir.status.running = 5  # the other one looks idle, and is preferred
+    store = ReplacingStore(placed)
+    async with (
+        serving(placed, heir),
+        gateway(placed.address, heir.address, store=store) as target,
+    ):
+        handle = target.fleet.verifier(heir.address)
+        await until(lambda: handle.candidate.load.running == 5)
+        found = await answer(target, session_id="s")
+    assert found.started.numerics == "bf16"
+    assert found.ids == text(SEED, PROMPT, 40)
+    assert placed.refused.is_set()
+    assert (len(placed.requests), len(heir.requests)) == (0, 1)
 
 
 async def test_where_none_is_left_it_says_so_in_time() -> None:

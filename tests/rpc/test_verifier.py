@@ -34,9 +34,9 @@ from tests.rpc.services import (
     drafting,
     ending,
     refusal,
-    until,
     verifying,
 )
+from tests.rpc.waiting import until
 from tests.tiny_models import MAX_LEN, VOCAB
 from verifier import draft_stream
 from verifier.config import EngineConfig
@@ -644,6 +644,19 @@ async def test_bad_requests_name_the_field(
         with pytest.raises(AssertionError, match=words):
             raise AssertionError(error.details())
         assert verifier.engine.live == 0
+
+
+async def test_who_means_other_numerics_is_sent_elsewhere(
+    target: Runner, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    async with verifying(target) as verifier:
+        meant = ask(prompts[1], TOKENS, numerics_fingerprint=target.fingerprint)
+        other = ask([VOCAB], 4, session="s", epoch=9, numerics_fingerprint="int8")
+        error = await refusal(verifier.stub.Generate(other, timeout=10))
+        assert error.code() is CODE.UNAVAILABLE, "though the id is none of this model's"
+        assert "other numerics" in error.details()
+        assert verifier.engine.load().steps == 0
+        assert (await verifier.generate(meant)).ids == plain[1]
 
 
 async def test_draining_finishes_what_runs_and_refuses_the_rest(

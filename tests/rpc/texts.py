@@ -52,10 +52,15 @@ class KeyedVerifier(ScriptedWorker):
         self.pace_s = 0.0
         self.ends_at: int | None = None
         """Position at which the text ends by itself."""
+        self.refused = asyncio.Event()
+        """Set by a request that was meant for other numerics."""
         self.failing = asyncio.Event()
         self.resumed = asyncio.Event()
 
     async def Generate(self, request: Any, context: Any) -> None:
+        if request.numerics_fingerprint != self.description.numerics_fingerprint:
+            self.refused.set()
+            raise Unavailable("other numerics are served here")
         self.requests.append(request)
         prompt, counts = len(request.prompt_ids), types_pb2.SpeculationStats()
         sent = 0

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from paceline.v1 import types_pb2 as paceline_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apaceline/v1/verifier.proto\x12\x0bpaceline.v1\x1a\x17paceline/v1/types.proto\"\xca\x02\n\x17VerifierGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\r\x12\x12\n\nmax_tokens\x18\x03 \x01(\r\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x34\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1f.paceline.v1.SpeculationOptions\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\r\x12\x12\n\nignore_eos\x18\x07 \x01(\x08\x12.\n\x08\x64rafters\x18\x08 \x03(\x0b\x32\x1c.paceline.v1.DrafterEndpoint\x12\x0f\n\x07session\x18\t \x01(\t\x12\r\n\x05\x65poch\x18\n \x01(\x04\x12\x12\n\ncache_salt\x18\x0b \x01(\x0c\"7\n\x15ReleaseSessionRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x18\n\x16ReleaseSessionResponse\"\"\n\x0f\x44rafterEndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"y\n\x18VerifierGenerateResponse\x12,\n\x06tokens\x18\x01 \x01(\x0b\x32\x1c.paceline.v1.CommittedTokens\x12/\n\x08\x63omplete\x18\x02 \x01(\x0b\x32\x1d.paceline.v1.VerifierComplete\"\x98\x01\n\x0f\x43ommittedTokens\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12)\n\x07sources\x18\x02 \x03(\x0e\x32\x18.paceline.v1.TokenSource\x12\x0e\n\x06rounds\x18\x03 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\x0e\n\x06method\x18\x06 \x01(\t\"\x9b\x01\n\x10VerifierComplete\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x32\n\x0bspeculation\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats2\xc0\x01\n\x08Verifier\x12Y\n\x08Generate\x12$.paceline.v1.VerifierGenerateRequest\x1a%.paceline.v1.VerifierGenerateResponse0\x01\x12Y\n\x0eReleaseSession\x12\".paceline.v1.ReleaseSessionRequest\x1a#.paceline.v1.ReleaseSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apaceline/v1/verifier.proto\x12\x0bpaceline.v1\x1a\x17paceline/v1/types.proto\"\xe8\x02\n\x17VerifierGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\r\x12\x12\n\nmax_tokens\x18\x03 \x01(\r\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x34\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1f.paceline.v1.SpeculationOptions\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\r\x12\x12\n\nignore_eos\x18\x07 \x01(\x08\x12.\n\x08\x64rafters\x18\x08 \x03(\x0b\x32\x1c.paceline.v1.DrafterEndpoint\x12\x0f\n\x07session\x18\t \x01(\t\x12\r\n\x05\x65poch\x18\n \x01(\x04\x12\x12\n\ncache_salt\x18\x0b \x01(\x0c\x12\x1c\n\x14numerics_fingerprint\x18\x0c \x01(\t\"7\n\x15ReleaseSessionRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x18\n\x16ReleaseSessionResponse\"\"\n\x0f\x44rafterEndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"y\n\x18VerifierGenerateResponse\x12,\n\x06tokens\x18\x01 \x01(\x0b\x32\x1c.paceline.v1.CommittedTokens\x12/\n\x08\x63omplete\x18\x02 \x01(\x0b\x32\x1d.paceline.v1.VerifierComplete\"\x98\x01\n\x0f\x43ommittedTokens\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12)\n\x07sources\x18\x02 \x03(\x0e\x32\x18.paceline.v1.TokenSource\x12\x0e\n\x06rounds\x18\x03 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\x0e\n\x06method\x18\x06 \x01(\t\"\x9b\x01\n\x10VerifierComplete\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x32\n\x0bspeculation\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats2\xc0\x01\n\x08Verifier\x12Y\n\x08Generate\x12$.paceline.v1.VerifierGenerateRequest\x1a%.paceline.v1.VerifierGenerateResponse0\x01\x12Y\n\x0eReleaseSession\x12\".paceline.v1.ReleaseSessionRequest\x1a#.paceline.v1.ReleaseSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,19 +33,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.verifier_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_VERIFIERGENERATEREQUEST']._serialized_start=69
-  _globals['_VERIFIERGENERATEREQUEST']._serialized_end=399
-  _globals['_RELEASESESSIONREQUEST']._serialized_start=401
-  _globals['_RELEASESESSIONREQUEST']._serialized_end=456
-  _globals['_RELEASESESSIONRESPONSE']._serialized_start=458
-  _globals['_RELEASESESSIONRESPONSE']._serialized_end=482
-  _globals['_DRAFTERENDPOINT']._serialized_start=484
-  _globals['_DRAFTERENDPOINT']._serialized_end=518
-  _globals['_VERIFIERGENERATERESPONSE']._serialized_start=520
-  _globals['_VERIFIERGENERATERESPONSE']._serialized_end=641
-  _globals['_COMMITTEDTOKENS']._serialized_start=644
-  _globals['_COMMITTEDTOKENS']._serialized_end=796
-  _globals['_VERIFIERCOMPLETE']._serialized_start=799
-  _globals['_VERIFIERCOMPLETE']._serialized_end=954
-  _globals['_VERIFIER']._serialized_start=957
-  _globals['_VERIFIER']._serialized_end=1149
+  _globals['_VERIFIERGENERATEREQUEST']._serialized_end=429
+  _globals['_RELEASESESSIONREQUEST']._serialized_start=431
+  _globals['_RELEASESESSIONREQUEST']._serialized_end=486
+  _globals['_RELEASESESSIONRESPONSE']._serialized_start=488
+  _globals['_RELEASESESSIONRESPONSE']._serialized_end=512
+  _globals['_DRAFTERENDPOINT']._serialized_start=514
+  _globals['_DRAFTERENDPOINT']._serialized_end=548
+  _globals['_VERIFIERGENERATERESPONSE']._serialized_start=550
+  _globals['_VERIFIERGENERATERESPONSE']._serialized_end=671
+  _globals['_COMMITTEDTOKENS']._serialized_start=674
+  _globals['_COMMITTEDTOKENS']._serialized_end=826
+  _globals['_VERIFIERCOMPLETE']._serialized_start=829
+  _globals['_VERIFIERCOMPLETE']._serialized_end=984
+  _globals['_VERIFIER']._serialized_start=987
+  _globals['_VERIFIER']._serialized_end=1179
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class VerifierGenerateRequest(_message.Message):
-    __slots__ = ("request_id", "prompt_ids", "max_tokens", "sampling", "speculation", "stop_token_ids", "ignore_eos", "drafters", "session", "epoch", "cache_salt")
+    __slots__ = ("request_id", "prompt_ids", "max_tokens", "sampling", "speculation", "stop_token_ids", "ignore_eos", "drafters", "session", "epoch", "cache_salt", "numerics_fingerprint")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class VerifierGenerateRequest(_message.Message):
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     max_tokens: int
@@ -31,7 +32,8 @@ class VerifierGenerateRequest(_message.Message):
     session: str
     epoch: int
     cache_salt: bytes
-    def __init__(self, request_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., speculation: _Optional[_Union[_types_pb2.SpeculationOptions, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., drafters: _Optional[_Iterable[_Union[DrafterEndpoint, _Mapping]]] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., cache_salt: _Optional[bytes] = ...) -> None: ...
+    numerics_fingerprint: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., speculation: _Optional[_Union[_types_pb2.SpeculationOptions, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., drafters: _Optional[_Iterable[_Union[DrafterEndpoint, _Mapping]]] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., numerics_fingerprint: _Optional[str] = ...) -> None: ...
 
 class ReleaseSessionRequest(_message.Message):
     __slots__ = ("session", "epoch")
