@@ -16,6 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -48,21 +49,30 @@ Call = Callable[[], Awaitable[Any]]
 # Of the in-process store; far above what one gateway serves within an hour.
 _MAX_SESSIONS = 100_000
 
+_MOST_AHEAD_US = 24 * 3600 * 1_000_000
+"""An epoch further ahead of the clock is none: every later one, of any session, would follow it."""
+
 # Microseconds, so that an epoch is higher than all before it even where the store has lost them;
 # the store's clock, so that gateways need not agree on one. Redis 7.0 level.
-_OPEN = """
+_CLOCK = f"""
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local function sound(epoch)
+  local number = tonumber(epoch or '0')
+  return number and number < now + {_MOST_AHEAD_US} and number or 0
+end
+"""
+_OPEN = f"""{_CLOCK}
 local old = redis.call('HMGET', KEYS[1], 'epoch', 'owner', 'handle', 'length', 'hash', 'model')
-local now = redis.call('TIME')
-local epoch = math.max(
-  tonumber(old[1] or '0') + 1, tonumber(ARGV[2]) + 1, now[1] * 1000000 + now[2])
+local epoch = math.max(sound(old[1]) + 1, tonumber(ARGV[2]) + 1, now)
 local text = string.format('%.0f', epoch)
 redis.call('HSET', KEYS[1], 'epoch', text)
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
-return {text, old[2], old[3], old[4], old[5], old[6]}
+return {{text, old[2], old[3], old[4], old[5], old[6]}}
 """
 # A lower epoch, or none, is that of a store that was away, or has lost its records, meanwhile.
-_SAVE = """
-if tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0') > tonumber(ARGV[1]) then return 0 end
+_SAVE = f"""{_CLOCK}
+if sound(redis.call('HGET', KEYS[1], 'epoch')) > tonumber(ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'owner', ARGV[3], 'handle', ARGV[4],
            'length', ARGV[5], 'hash', ARGV[6], 'model', ARGV[7])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -97,8 +107,9 @@ class OpenSession:
         key: Its key.
         epoch: Its fence, higher than all before.
         record: What was known of it, or None.
-        fenced: Whether the store said so. It did not where it was away or slow; it may have
-            opened the session all the same, with another epoch, so that what it says later of
+        fenced: Whether the store said so, and no call that an earlier turn gave up may follow. It
+            did not where it was away or slow, or its epoch far from this machine's clock; it may
+            have opened the session all the same, with another epoch, so that what it says later of
             this one means nothing.
     """
 
@@ -212,6 +223,7 @@ class RedisSessions(SessionStore):
         self._epochs = Epochs()
         self._away = False
         self._calls: set[asyncio.Task[Any]] = set()
+        self._late: dict[asyncio.Task[Any], str] = {}  # openings, by name, that nobody waits for
         self._keeper = asyncio.create_task(self._keep())
 
     @property
@@ -221,12 +233,14 @@ class RedisSessions(SessionStore):
 
     async def open(self, key: str) -> OpenSession:
         """See `SessionStore.open`."""
-        found = await self._ask(self._opening(_name(key)))
-        if isinstance(found, Exception):
+        name = _name(key)
+        late = name in self._late.values()  # it may reach the store after this one
+        found = await self._ask(self._opening(name), name)
+        epoch = None if isinstance(found, Exception) else _epoch(found[0])
+        if epoch is None:
             return OpenSession(key=key, epoch=self._epochs.next(), record=None, fenced=False)
-        epoch, *fields = found
-        self._epochs.last = max(self._epochs.last, int(epoch))
-        return OpenSession(key=key, epoch=int(epoch), record=_record(fields))
+        self._epochs.last = max(self._epochs.last, epoch)
+        return OpenSession(key=key, epoch=epoch, record=_record(found[1:]), fenced=not late)
 
     async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
         """See `SessionStore.save`."""
@@ -263,14 +277,19 @@ class RedisSessions(SessionStore):
     def _opening(self, name: str) -> Call:
         return partial(self._open_script, [name], [self._ttl_ms, self._epochs.last])
 
-    async def _ask(self, call: Call) -> Any:
+    async def _ask(self, call: Call, opens: str = "") -> Any:
         """Returns the store's answer, or the error that there is instead: at once where it is away
-        or far behind, else within the timeout."""
+        or far behind, else within the timeout.
+
+        Args:
+            call: Asks it.
+            opens: Name of the session that this opens.
+        """
         if self._away or len(self._calls) >= _MOST_CALLS:
             return ConnectionError("the store is away")
-        return await self._wait_for(call)
+        return await self._wait_for(call, opens)
 
-    async def _wait_for(self, call: Call) -> Any:
+    async def _wait_for(self, call: Call, opens: str = "") -> Any:
         """Returns the same of a store that may be away.
 
         A call that is late goes on by itself, so that its connection serves the next one.
@@ -278,7 +297,12 @@ class RedisSessions(SessionStore):
         task = asyncio.create_task(self._answer(call))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
-        done, _ = await asyncio.wait({task}, timeout=TIMEOUT_S)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=TIMEOUT_S)
+        finally:
+            if opens and not task.done():
+                self._late[task] = opens
+                task.add_done_callback(self._late.pop)
         return task.result() if done else TimeoutError(f"no answer within {TIMEOUT_S:g} s")
 
     async def _answer(self, call: Call) -> Any:
@@ -293,11 +317,23 @@ def _name(key: str) -> str:
     return f"{_NAMESPACE}:session:{key}"
 
 
+def _epoch(text: str) -> int | None:
+    with suppress(ValueError):
+        if 0 < (epoch := int(text)) < time.time_ns() // 1000 + _MOST_AHEAD_US:
+            return epoch
+    log.warning("session store's epoch is far from this clock", extra={"epoch": text[:32]})
+    return None
+
+
 def _record(fields: list[str | None]) -> SessionRecord | None:
     owner, handle, length, hash_, model = fields
     if owner is None or handle is None or length is None or hash_ is None or model is None:
         return None  # opened, and never saved
-    return SessionRecord(owner=owner, handle=handle, length=int(length), hash=hash_, model=model)
+    try:
+        tokens = int(length)
+    except ValueError:
+        return None
+    return SessionRecord(owner=owner, handle=handle, length=tokens, hash=hash_, model=model)
 
 
 def _connect(url: str) -> Redis:

@@ -20,9 +20,10 @@ from common.store import sessions
 from common.store.sessions import MemorySessions, OpenSession, RedisSessions, SessionRecord
 from gateway.auth.config import AuthConfig
 from gateway.auth.token_file import token_hash
-from tests.rpc.gateways import Gateway, gateway, ids_of, until
+from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.services import RunningVerifier, ask, braked, refusal, verifying
 from tests.rpc.texts import KeyedVerifier
+from tests.rpc.waiting import until
 from tests.scripted_workers import ScriptedWorker, serving
 
 PROMPTS = random.Random(23)

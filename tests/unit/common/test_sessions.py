@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -88,7 +89,9 @@ async def test_the_fence_in_a_shared_store(
 ) -> None:
     async with opened(tmp_path) as one, opened(tmp_path) as other:
         await check_fence(one, other)
-        assert 0 < await one._redis.pttl("paceline:session:s") <= 60_000
+        await one.open("opened only")
+        for name in ("s", "forgotten", "opened only"):
+            assert 0 < await one._redis.pttl(f"paceline:session:{name}") <= 60_000
 
 
 async def test_many_racers_have_one_winner(
@@ -102,6 +105,31 @@ async def test_many_racers_have_one_winner(
         assert [epoch for epoch, won in zip(epochs, saved, strict=True) if won] == [max(epochs)]
 
 
+async def test_an_opening_that_was_given_up_and_comes_late_is_no_later_turn(
+    server: ValkeyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as store:
+        arrives, script = asyncio.Event(), store._open_script
+
+        async def slow(keys: list[str], arguments: list[int]) -> Any:
+            store._open_script = script
+            await arrives.wait()
+            return await script(keys, arguments)
+
+        monkeypatch.setattr(sessions, "TIMEOUT_S", 0.0)
+        store._open_script = slow  # type: ignore[assignment]
+        given_up = await store.open("s")
+        monkeypatch.setattr(sessions, "TIMEOUT_S", 10.0)
+        turn, other = await store.open("s"), await store.open("other")
+        arrives.set()
+        await until(lambda: not store._calls)
+        assert not given_up.fenced
+        assert await store.save("s", turn.epoch, RECORD) is False
+        assert not turn.fenced, "so that this is not taken for a later turn"
+        assert other.fenced
+        assert (await store.open("s")).fenced
+
+
 async def test_epochs_grow_though_the_store_forgets(
     patient: None, server: ValkeyServer, tmp_path: Path
 ) -> None:
@@ -112,6 +140,60 @@ async def test_epochs_grow_though_the_store_forgets(
         after = await store.open("s")
     assert after.record == RECORD
     assert after.epoch > before.epoch
+
+
+async def test_an_epoch_ahead_of_the_clock_is_outrun(
+    patient: None, server: ValkeyServer, tmp_path: Path
+) -> None:
+    async with opened(tmp_path) as store:
+        ahead = time.time_ns() // 1000 + 3600 * 10**6
+        await store._redis.hset("paceline:session:s", "epoch", ahead)
+        turn, other = await store.open("s"), await store.open("other")
+    assert ahead < turn.epoch < other.epoch
+
+
+def test_epochs_rise_whatever_the_clock_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs, told = sessions.Epochs(), []
+    for now_us in (5, 5, 2, 9):
+        monkeypatch.setattr(time, "time_ns", lambda us=now_us: us * 1000)
+        told.append(epochs.next())
+    assert told == [5, 6, 7, 9]
+
+
+@pytest.mark.parametrize("epoch", ["1e19", "1e20", "9007199254740991", "inf", "nan", "none"])
+async def test_an_epoch_that_cannot_be_shuts_nobody_out(
+    patient: None, server: ValkeyServer, tmp_path: Path, epoch: str
+) -> None:
+    async with opened(tmp_path) as store:
+        before = await store.open("s")
+        await store._redis.hset("paceline:session:s", "epoch", epoch)
+        assert await store.save("s", before.epoch, RECORD) is True
+        await store._redis.hset("paceline:session:s", "epoch", epoch)
+        after, other = await store.open("s"), await store.open("other")
+        assert after.record == RECORD
+        assert before.epoch < after.epoch < other.epoch < time.time_ns() // 1000 + 3600 * 10**6
+        assert after.fenced
+
+
+async def test_a_clock_of_the_store_that_cannot_be_is_not_followed(
+    patient: None, server: ValkeyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as store:
+        monkeypatch.setattr(sessions, "_MOST_AHEAD_US", -(10**9))
+        turn = await store.open("s")
+        assert not turn.fenced
+        assert turn.epoch < time.time_ns() // 1000 + 3600 * 10**6
+
+
+async def test_a_record_that_cannot_be_read_is_none(
+    patient: None, server: ValkeyServer, tmp_path: Path
+) -> None:
+    async with opened(tmp_path) as store:
+        await store.save("s", (await store.open("s")).epoch, RECORD)
+        await store._redis.hset("paceline:session:s", "length", "abc")
+        turn = await store.open("s")
+        assert turn.record is None
+        assert turn.fenced
 
 
 async def test_in_process_records_expire_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +256,14 @@ async def test_whether_the_store_is_there_is_known_without_sessions(
         await until(lambda: store.available)
         again.stop()
         await until(lambda: not store.available)
+
+
+async def test_a_store_that_is_late_once_is_not_away(
+    patient: None, server: ValkeyServer, tmp_path: Path
+) -> None:
+    async with opened(tmp_path) as store:
+        store._looked([TimeoutError("late"), ["1"], ["2"]])
+        assert store.available
 
 
 async def test_a_far_store_is_connected_to_however_long_that_takes(
