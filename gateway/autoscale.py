@@ -113,7 +113,7 @@ class Autoscaler:
 
     def _smoothed(self, key: Key, need: float | None, elapsed_s: float) -> float:
         before = self._smooth.get(key)
-        if need is None:  # nobody is ready: what was needed is needed still
+        if need is None or not math.isfinite(need):  # unknown: what was needed is needed still
             return 1.0 if before is None else before
         if before is None:
             return need

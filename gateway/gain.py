@@ -167,14 +167,15 @@ class Gains:
         sessions = _reported(drafter)
         if sessions < _CROWD:
             return prior
-        slopes: list[float] = []
+        total, behind = 0.0, 0
         for verifier, found in self._of[drafter.address]:
             if found.gain and found.sessions:
                 alone = max(self._predict(verifier, drafter).gain - 1, _LEAST_EXCESS)
                 lost = math.log(alone / max(found.gain - 1, _LEAST_EXCESS))
                 slope = min(max(lost / math.log(sessions), 0.0), 1.0)
-                slopes += [slope] * found.sessions
-        return fmean(slopes) if slopes else prior
+                total += slope * found.sessions
+                behind += found.sessions
+        return total / behind if behind else prior
 
     def _of_all(self, drafter: Candidate) -> _Known:
         """What all verifiers together say of a drafter."""

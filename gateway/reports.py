@@ -1,7 +1,8 @@
 """A worker's reports in the gateway's terms: what two of them say together.
 
 Reports carry totals and moving averages. How busy a worker is, how long its drafts are now and
-for how long a pair has been quiet only show between reports.
+for how long a pair has been quiet only show between reports. What cannot be is taken for unknown:
+one worker's figures decide about others.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from google.protobuf.message import Message
 from paceline.v1 import worker_pb2
 
 from common.rate_model import acceptance_of
@@ -20,6 +22,12 @@ _SMOOTHING_S = 2.0
 
 _RECENT_ROUNDS = 16
 """Rounds that tell the length of recent drafts; acceptance is averaged over about as many."""
+
+_MOST_FIGURE = 1e9
+"""Of milliseconds, shares and gains: above all that are measured."""
+
+_MOST_LENGTH = 256.0
+"""Of drafts, in tokens: far above what helps."""
 
 
 @dataclass
@@ -48,7 +56,9 @@ class Reports:
         self._trails: dict[str, _Trail] = {}
 
     def take(self, status: worker_pb2.WatchStatusResponse) -> Load:
-        """Returns the load that a report tells."""
+        """Returns the load that a report tells; clears figures in it that cannot be."""
+        for message in (status, *status.pairs):
+            _clear_unsound(message)
         now = self._clock()
         self._busy = self._busy_share(status, now)
         self._at, self._steps = now, status.steps
@@ -85,7 +95,8 @@ class Reports:
             trail.gain, trail.grown_at = pair.gain, now
         if pair.rounds > trail.rounds:
             rounds = pair.rounds - trail.rounds
-            length = (pair.drafted_tokens - trail.drafted_tokens) / rounds
+            drafted = pair.drafted_tokens - trail.drafted_tokens
+            length = min(max(drafted / rounds, 0.0), _MOST_LENGTH)
             weight = min(rounds / _RECENT_ROUNDS, 1.0) if trail.rounds else 1.0
             trail.length += weight * (length - trail.length)
             trail.rounds, trail.drafted_tokens = pair.rounds, pair.drafted_tokens
@@ -102,3 +113,9 @@ class Reports:
             gain=pair.gain,
             quiet_s=now - trail.grown_at,
         )
+
+
+def _clear_unsound(message: Message) -> None:
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_DOUBLE and not 0 <= value <= _MOST_FIGURE:
+            message.ClearField(field.name)

@@ -19,7 +19,8 @@ from gateway.auth.config import AuthConfig
 from gateway.auth.token_file import token_hash
 from gateway.fleet_service import is_local
 from tests.certificates import Authority
-from tests.rpc.gateways import Gateway, gateway, ids_of, until
+from tests.rpc.gateways import Gateway, gateway, ids_of
+from tests.rpc.waiting import until
 from tests.scripted_workers import ScriptedWorker, serving
 
 KEY = ec.generate_private_key(ec.SECP256R1())

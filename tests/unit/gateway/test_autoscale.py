@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,6 +147,17 @@ def test_a_pool_that_is_lost_keeps_the_size_it_needed() -> None:
     lost = [worker(f"v{n}", lost=True) for n in range(5)]
     assert pools(scaler, lost)["verifier", ""].desired == 5
     assert pools(scaler, lost)["verifier", ""].ready == 0
+
+
+def test_a_need_that_is_no_number_leaves_what_was_needed() -> None:
+    clock = Clock()
+    scaler = Autoscaler(clock)
+    loaded = [verifier(f"v{n}", running=8, batch_occupancy=0.7) for n in range(5)]
+    assert pools(scaler, loaded)["verifier", ""].desired == 5
+    for occupancy in (math.nan, math.inf):
+        clock.now += 3600
+        odd = [verifier(f"v{n}", running=8, batch_occupancy=occupancy) for n in range(5)]
+        assert pools(scaler, odd)["verifier", ""].desired == 5
 
 
 def test_a_pool_that_is_unlisted_is_kept_for_an_hour() -> None:

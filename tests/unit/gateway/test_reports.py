@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from paceline.v1 import worker_pb2
 
+from gateway.autoscale import Autoscaler
+from gateway.candidate import Candidate
+from gateway.placement import place
 from gateway.reports import Reports
+from tests.unit.gateway.candidates import DESCRIPTION
 
 
 class Clock:
@@ -76,3 +84,84 @@ def test_a_stream_that_begins_anew_counts_from_zero(clock: Clock) -> None:
     again = reports.take(report(1, rounds=2, drafted_tokens=2, acceptance=0.5)).pairs["d"]
     assert (again.length, again.quiet_s) == (1, 0)
     assert reports.take(report(1)).pairs == {}, "a stream that ended is forgotten"
+
+
+@pytest.mark.parametrize("figure", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+def test_figures_that_cannot_be_are_unknown(clock: Clock, figure: float) -> None:
+    told = worker_pb2.WatchStatusResponse(
+        accepting=True,
+        step_ms=figure,
+        queue_wait_ms=figure,
+        batch_occupancy=figure,
+        plain_step_ms=figure,
+        draft_wait_ms=figure,
+        pairs=[
+            worker_pb2.PairStatus(
+                drafter="d",
+                acceptance=figure,
+                round_trip_ms=figure,
+                draft_ms=figure,
+                gain=figure,
+            )
+        ],
+    )
+    Reports(clock).take(told)
+    assert told == worker_pb2.WatchStatusResponse(
+        accepting=True, pairs=[worker_pb2.PairStatus(drafter="d")]
+    )
+
+
+FIGURES = st.floats() | st.floats(0, 100)
+COUNTS = st.integers(0, 2**32 - 1) | st.integers(0, 100)
+TOTALS = st.integers(0, 2**64 - 1) | st.integers(0, 1000)
+PAIRS = st.builds(
+    worker_pb2.PairStatus,
+    drafter=st.just("d"),
+    sessions=COUNTS,
+    rounds=TOTALS,
+    drafted_tokens=TOTALS,
+    acceptance=FIGURES,
+    round_trip_ms=FIGURES,
+    draft_ms=FIGURES,
+    gain=FIGURES,
+)
+REPORTS = st.builds(
+    worker_pb2.WatchStatusResponse,
+    accepting=st.just(True),
+    running=COUNTS,
+    waiting=COUNTS,
+    steps=TOTALS,
+    step_ms=FIGURES,
+    queue_wait_ms=FIGURES,
+    batch_occupancy=FIGURES,
+    plain_step_ms=FIGURES,
+    pairs=st.lists(PAIRS, max_size=2),
+)
+ODDEST = worker_pb2.PairStatus(
+    drafter="d", sessions=2**32 - 1, rounds=1, drafted_tokens=2**64 - 1, acceptance=0.5, gain=2
+)
+
+
+@example(
+    [
+        (
+            worker_pb2.WatchStatusResponse(accepting=True, plain_step_ms=1, pairs=[ODDEST]),
+            worker_pb2.WatchStatusResponse(accepting=True, step_ms=1, running=2**32 - 1),
+        )
+    ]
+)
+@given(st.lists(st.tuples(REPORTS, REPORTS), min_size=1, max_size=3))
+def test_no_report_keeps_the_fleet_from_being_judged(
+    told: list[tuple[worker_pb2.WatchStatusResponse, worker_pb2.WatchStatusResponse]],
+) -> None:
+    clock = Clock()
+    scaler, reports = Autoscaler(clock), {address: Reports(clock) for address in "vd"}
+    for both in told:
+        verifier, drafter = (
+            Candidate(address=address, description=DESCRIPTION, load=reports[address].take(status))
+            for address, status in zip("vd", both, strict=True)
+        )
+        assert place("draft", [verifier], [drafter]).drafters == ("d",)
+        for pool in scaler.pools([verifier], [drafter]):
+            assert 1 <= pool.desired <= 2
+        clock.now += 1
