@@ -32,6 +32,7 @@ from gateway.complaints import Complaints
 from gateway.model import Model
 from gateway.placement import Placement, alike, offered_methods, place
 from gateway.snapshot import Snapshot, WorkerView, pairs, standing, view
+from gateway.validation import MAX_NAME_CHARS
 from gateway.workers import WorkerHandle
 
 log = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ class Fleet:
         if name in served:
             return self._model(name, numerics)
         if name:
-            raise NotFound(f"model: no {name!r} here; served: {listed}")
+            raise NotFound(f"model: no {name[:MAX_NAME_CHARS]!r} here; served: {listed}")
         if len(served) > 1:
             raise InvalidArgument("model", f"must name one of {listed}")
         return self._model(served[0], numerics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 import grpc.aio
@@ -68,9 +68,14 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         """Streams one generation."""
-        with self._watch.generation(context.invocation_metadata()) as watched:
+        with self._watch.call("Generate"):
             caller = await self._caller(context)
-            with self._admission.slot(caller) as account:
+            # Not before: metadata can have the call recorded, which is not for strangers.
+            with (
+                self._watch.generation(context.invocation_metadata()) as watched,
+                self._admission.slot(caller) as account,
+                ExitStack() as at_end,
+            ):
                 async with self._time_limit.enforced(context.time_remaining()) as timeout_s:
                     ask = ask_from_proto(request)
                     watched.asked(ask)
@@ -88,6 +93,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                                 await reader.write(message)
                             for event in events:
                                 watched.saw(event)
+                                if isinstance(event, Started):
+                                    at_end.callback(account.charge, event.resumed_tokens)
 
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context
@@ -130,7 +137,11 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
 
 def _tokens(event: Event) -> int:
-    """Tokens that count against a tenant's rate."""
+    """Tokens that count against a tenant's rate at once.
+
+    What is resumed counts at the end: else the first that come over from a gateway that was lost
+    would keep the others of the tenant out, and their texts would break off.
+    """
     if isinstance(event, Started):
         return event.prompt_tokens
     return len(event.ids) if isinstance(event, Chunk) else 0

@@ -19,6 +19,8 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_IDS = 1024
 MAX_NAME_CHARS = 256
+MAX_ROUND_DRAFTS = 1024
+"""Draft tokens that a round may have checked, on average: far above what a pass takes."""
 
 
 def check(ask: Ask, model: Model) -> None:
@@ -132,6 +134,12 @@ def _check_resume(ask: Ask, resume: Resume, model: Model) -> None:
             f"must be one for each of token_ids ({len(resume.ids)}), got {len(resume.sources)}"
         )
         raise InvalidArgument("resume.sources", problem)
+    if resume.rounds > len(resume.ids):
+        problem = f"must be at most {len(resume.ids)}, one for each of token_ids"
+        raise InvalidArgument("resume.rounds", f"{problem}, got {resume.rounds}")
+    if resume.drafted_tokens > resume.rounds * MAX_ROUND_DRAFTS:
+        problem = f"must be at most {MAX_ROUND_DRAFTS} for each of rounds ({resume.rounds})"
+        raise InvalidArgument("resume.drafted_tokens", f"{problem}, got {resume.drafted_tokens}")
     ends = {*ask.stop_token_ids, *(() if ask.ignore_eos else model.eos_token_ids)}
     if not ends.isdisjoint(resume.ids[:-1]):
         raise InvalidArgument("resume.token_ids", "must not go on after an id that ends the text")

@@ -65,13 +65,13 @@ class Watch:
 
     @contextmanager
     def generation(self, received: Metadata | None) -> Iterator[Generation]:
-        """Follows a call that generates.
+        """Follows what a call generates.
 
         Args:
-            received: Metadata of the call; may name the span that caused it.
+            received: Metadata of the call; may name the span that caused it, and have it recorded.
         """
         error: BaseException | None = None
-        with self._traces.span("generate", received) as span, self.call("Generate"):
+        with self._traces.span("generate", received) as span:
             watched = Generation(self, span)
             try:
                 yield watched

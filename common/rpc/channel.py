@@ -11,6 +11,7 @@ from common.tls_config import TlsConfig
 
 MAX_MESSAGE_BYTES = 64 << 20
 CLIENT_KEEPALIVE_MS = 30_000
+_PING_TIMEOUT_MS = 10_000
 
 # A server kills connections that ping more often than this. It has to stay below the client's
 # interval; gRPC's own default of five minutes would end every idle stream with "too many pings".
@@ -20,7 +21,9 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", CLIENT_KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
+    # Where data flows this one decides; its default is a minute.
+    ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
     # A worker that came back is found within about a second instead of two minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),

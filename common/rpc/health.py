@@ -13,11 +13,14 @@ from typing import Any
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from common.errors import NotFound
+from common.errors import NotFound, ResourceExhausted
 
 SERVICE: str = health.SERVICE_NAME
 
 _STATUS = health_pb2.HealthCheckResponse.ServingStatus
+
+_MOST_WATCHES = 256
+"""Of one server: they need no token, and last."""
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
@@ -32,6 +35,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._names: tuple[str, ...] = ("",)
         self._serving = serving
         self._draining = False
+        self._watches = 0
         self._changed = asyncio.Event()
 
     def attach(self, server: grpc.aio.Server, services: Sequence[str]) -> None:
@@ -58,18 +62,28 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         return self._response(request.service)
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """Streams the state, at once and at each change, until the server drains."""
-        last = None
-        while True:
-            # Looked at together: the drain may begin while a response is on its way.
-            changed, over = self._changed, self._draining
-            response = self._response(request.service)
-            if response != last:
-                yield response
-                last = response
-            if over:
-                return
-            await changed.wait()
+        """Streams the state, at once and at each change, until the server drains.
+
+        Raises:
+            ResourceExhausted: To as many as it may already.
+        """
+        if self._watches >= _MOST_WATCHES:
+            raise ResourceExhausted(f"{self._watches} watch this server's health; use Check")
+        self._watches += 1
+        try:
+            last = None
+            while True:
+                # Looked at together: the drain may begin while a response is on its way.
+                changed, over = self._changed, self._draining
+                response = self._response(request.service)
+                if response != last:
+                    yield response
+                    last = response
+                if over:
+                    return
+                await changed.wait()
+        finally:
+            self._watches -= 1
 
     def _response(self, service: str) -> Any:
         status = _STATUS.SERVING if self._serving else _STATUS.NOT_SERVING

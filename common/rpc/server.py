@@ -77,9 +77,10 @@ class RunningServer:
         Raises:
             StartupError: The address cannot be bound.
         """
-        self._probes = probe_server(self.health)
-        self.health_port = _bind(self._probes, host, port)
-        await self._probes.start()
+        probes = probe_server(self.health)
+        self.health_port = _bind(probes, host, port, flag="--health-port")
+        await probes.start()
+        self._probes = probes
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Refuses new calls, gives running ones `grace_s` seconds, then ends them."""
@@ -172,10 +173,14 @@ async def serve(
             max_receive_bytes=max_receive_bytes,
             tls=tls,
         )
-        if health_port is not None:
-            await server.answer_probes(host, health_port)
-        if on_ready is not None:
-            on_ready(server.port)
+        try:
+            if health_port is not None:
+                await server.answer_probes(host, health_port)
+            if on_ready is not None:
+                on_ready(server.port)
+        except BaseException:
+            await server.stop()
+            raise
         await retirement.begun()
         if retirement.grace_s is not None:
             grace_s = retirement.grace_s
@@ -235,8 +240,9 @@ def _bind(
     host: str,
     port: int,
     credentials: grpc.ServerCredentials | None = None,
+    flag: str = "--port",
 ) -> int:
-    check_port(host, port)
+    check_port(host, port, flag)
     name = f"[{host.strip('[]')}]" if ":" in host else host
     try:
         if credentials is None:

@@ -13,7 +13,7 @@ class Limits:
     """Requests that run at a time."""
 
     tokens_per_s: float | None = None
-    """Tokens of prompts and outputs in a second, on average."""
+    """Tokens of prompts and outputs in a second, on average. What is resumed counts once more."""
 
     burst_tokens: float | None = None
     """Tokens at once; None is what ten seconds give."""

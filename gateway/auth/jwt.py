@@ -84,7 +84,14 @@ class JwtVerifier:
 
     def _parse(self, text: bytes) -> dict[str | None, Any]:
         try:
-            keys = self._jwt.PyJWKSet.from_dict(json.loads(text)).keys
+            listed = [key for key in json.loads(text)["keys"] if _verifies(key)]
+            return {key.key_id: key for key in self._jwt.PyJWKSet(listed).keys}
         except (ValueError, KeyError, TypeError, self._jwt.PyJWTError) as error:
             raise ConfigError(f"auth.jwks: {self._config.jwks}: no key set: {error}") from error
-        return {key.key_id: key for key in keys}
+
+
+def _verifies(key: Any) -> bool:
+    """Whether a key is meant for signatures, or does not say (RFC 7517, 4.2 and 4.3)."""
+    if not isinstance(key, dict):
+        return False
+    return key.get("use", "sig") == "sig" and "verify" in key.get("key_ops", ("verify",))

@@ -9,6 +9,8 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request
 
 from common.errors import ConfigError
 from gateway.auth.refresh import Refresh
@@ -93,9 +95,20 @@ class KeySet:
         try:
             if not self._remote:
                 return Path(self._source).read_bytes()
-            with urllib.request.urlopen(self._source, timeout=_FETCH_TIMEOUT_S) as answer:
-                if not answer.geturl().startswith("https://"):
-                    raise ConfigError(f"auth.jwks: {self._source}: leads away from https")
+            opener = urllib.request.build_opener(_HttpsOnly)
+            with opener.open(self._source, timeout=_FETCH_TIMEOUT_S) as answer:
                 return bytes(answer.read(_MOST_BYTES))
         except OSError as error:
             raise ConfigError(f"auth.jwks: {self._source}: {error}") from error
+
+
+class _HttpsOnly(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect to where others could put in keys."""
+
+    def redirect_request(
+        self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        """Raises HTTPError where the next address is not one of https."""
+        if not newurl.startswith("https://"):
+            raise HTTPError(req.full_url, code, "leads away from https", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)

@@ -111,6 +111,18 @@ def test_every_metric_of_the_wire_to_prometheus_is_on_some_dashboard() -> None:
     assert missing <= {"process_cpu_seconds_total"}
 
 
+def test_what_fails_is_a_share_of_all_generations() -> None:
+    """Only those that were placed are timed: in an outage there are none."""
+    (panel,) = (
+        panel
+        for panel in panels(CHART / "dashboards" / "gateway.json")
+        if panel["title"] == "Share of generations that fail"
+    )
+    (target,) = panel["targets"]
+    series = queries.selectors(queries.parsed(target["expr"]))
+    assert {each.name for each in series} == {metrics.REQUESTS.name}
+
+
 def test_the_checks_see_mistakes() -> None:
     for query in (
         "sum(rate(paceline_generation_token_total[5m]))",

@@ -13,13 +13,13 @@ from drafter.config import DrafterConfig
 from gateway.config import GatewayConfig
 from gateway.discovery.target import DnsTarget, KubernetesTarget, parse_targets
 from tests.helm.chart import (
+    CHART,
     EXAMPLES,
     NAMESPACE,
     Object,
     containers,
     example,
     objects_of,
-    of_kind,
     one,
     overlay,
     pod_of,
@@ -182,8 +182,14 @@ def test_models_are_fetched_to_where_they_are_looked_for(tmp_path: Path) -> None
 def test_the_names_in_values_yaml_are_settings() -> None:
     """Comments there name fields of the configurations."""
     known = {field.key for cls in CLASSES.values() for field in config.fields(cls)}
-    for objects in (example(name) for name in EXAMPLES):
-        for item in of_kind(objects, "ConfigMap"):
-            for line in item["data"]["config.yaml"].splitlines():
-                if match := re.match(r"(\w+):", line):
-                    assert any(key.split(".")[0] == match[1] for key in known)
+    named = {
+        f"{section}.{name}"
+        for section, names in re.findall(r"(\w+): \{([^{}]*…[^{}]*)\}", _comments())
+        for name in re.findall(r"\w+(?=: …)", names)
+    }
+    assert {"auth.jwks", "engine.kv_bytes"} <= named <= known
+
+
+def _comments() -> str:
+    lines = (CHART / "values.yaml").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line.partition("#")[2] for line in lines)

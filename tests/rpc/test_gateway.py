@@ -12,7 +12,8 @@ from paceline.v1 import inference_pb2, types_pb2, verifier_pb2
 
 from common import errors
 from common.tokenizer import Tokenizer
-from tests.rpc.gateways import gateway, ids_of, until
+from tests.rpc.gateways import gateway, ids_of
+from tests.rpc.waiting import until
 from tests.scripted_workers import CACHED, DRAFTED, ScriptedWorker, serving
 
 A, R, B = (
@@ -124,6 +125,7 @@ async def test_chat_uses_the_template_and_names_what_it_refuses(tokenizer: Token
         ({"text": "x"}, "FAILED_PRECONDITION", "send token_ids"),
         ({"token_ids": ids_of(1), "max_tokens": 256}, "INVALID_ARGUMENT", "must be at most 255"),
         ({"token_ids": ids_of(1), "model": "other"}, "NOT_FOUND", "served: demo"),
+        ({"token_ids": ids_of(1), "model": "x" * 9999}, "NOT_FOUND", f"no {'x' * 256!r} here"),
         (
             {"token_ids": ids_of(1), "sampling": types_pb2.SamplingParams(top_p=1.5)},
             "INVALID_ARGUMENT",

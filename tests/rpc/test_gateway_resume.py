@@ -18,8 +18,9 @@ from paceline.v1 import types_pb2
 from common.tokenizer import Tokenizer
 from gateway.request import Resume
 from gateway.transcript import Transcript
-from tests.rpc.gateways import Gateway, gateway, ids_of, until
+from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.texts import KeyedVerifier, text
+from tests.rpc.waiting import until
 from tests.scripted_workers import ScriptedWorker, serving
 
 PROMPT = [5, 6, 7, 8]
@@ -220,6 +221,13 @@ async def test_wherever_it_is_cut_the_text_is_whole(demo_target: Path, stop: lis
     [
         (pb.Resume(token_ids=[1], sources=[]), {}, "resume.sources"),
         (pb.Resume(token_ids=[4096], sources=[R]), {}, "resume.token_ids"),
+        (pb.Resume(token_ids=[5], sources=[R], rounds=2), {}, "resume.rounds"),
+        (pb.Resume(rounds=2**32 - 1), {}, "resume.rounds"),
+        (
+            pb.Resume(token_ids=[5], sources=[R], rounds=1, drafted_tokens=2**32 - 1),
+            {},
+            "resume.drafted_tokens",
+        ),
         (pb.Resume(token_ids=[1] * 9, sources=[R] * 9), {"max_tokens": 8}, "resume.token_ids"),
         (pb.Resume(token_ids=[2, 3], sources=[R] * 2), {}, "resume.token_ids"),
         (pb.Resume(), {"sampling": types_pb2.SamplingParams()}, "sampling.seed"),

@@ -10,7 +10,7 @@ import grpc
 import paceline
 import pytest
 from paceline import errors
-from paceline.v1 import drafter_pb2, inference_pb2, inference_pb2_grpc, verifier_pb2
+from paceline.v1 import drafter_pb2, inference_pb2, inference_pb2_grpc, types_pb2, verifier_pb2
 
 from common.errors import StartupError
 from common.rpc.channel import Line
@@ -20,8 +20,9 @@ from gateway.auth.config import AuthConfig
 from gateway.auth.token_file import token_hash
 from gateway.workers import WorkerHandle
 from tests.certificates import Authority
-from tests.rpc.gateways import Gateway, gateway, ids_of, until
+from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.services import ScriptedDrafter
+from tests.rpc.waiting import until
 from tests.scripted_workers import ScriptedWorker, serving
 
 OURS, THEIRS = Authority("ours"), Authority("theirs")
@@ -40,6 +41,11 @@ tenants:
       - sha256: {token_hash("other")}
       - sha256: {token_hash("expired")}
         expires: 2020-01-01
+  metered:
+    tokens_per_s: 0.001
+    burst_tokens: 20
+    tokens:
+      - sha256: {token_hash("metered")}
   third:
     tokens:
       - sha256: {token_hash("third")}
@@ -129,6 +135,29 @@ async def test_a_tenant_has_its_own_limits(auth: AuthConfig) -> None:
         with pytest.raises(errors.ResourceExhaustedError, match=r"tokens are used up .*retry in"):
             await acme.generate(token_ids=[1]).result()
         await other.generate(token_ids=[1]).result()
+
+
+async def test_what_is_resumed_counts_once_it_is_over(auth: AuthConfig) -> None:
+    """All that come over from a lost gateway go on; what follows has to wait."""
+    verifier = ScriptedWorker()
+    verifier.messages, verifier.hold = [([5], [2])], asyncio.Event()
+    request = inference_pb2.GenerateRequest(
+        token_ids=ids_of(1),
+        max_tokens=11,
+        sampling=types_pb2.SamplingParams(seed=1),
+        resume=inference_pb2.Resume(token_ids=[7] * 10, sources=[2] * 10, rounds=10),
+    )
+    metadata = (("authorization", "Bearer metered"),)
+    async with serving(verifier), gateway(verifier.address, auth=auth) as target:
+        running = []
+        for number in (1, 2, 3):
+            running.append(target.stub.Generate(request, metadata=metadata))
+            await until(lambda number=number: len(verifier.requests) == number)
+        verifier.hold.set()
+        for call in running:
+            assert [message async for message in call]
+        with pytest.raises(grpc.aio.AioRpcError, match="tokens are used up"):
+            await target.stub.Generate(request, metadata=metadata).read()
 
 
 async def test_a_flood_of_one_tenant_leaves_room_for_another(auth: AuthConfig) -> None:

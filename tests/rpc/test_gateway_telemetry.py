@@ -11,8 +11,9 @@ from paceline.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 from bench.otlp_sink import OtlpSink
 from common.rpc.channel import open_channel
-from tests.rpc.gateways import ids_of, until
+from tests.rpc.gateways import ids_of
 from tests.rpc.test_gateway_process import launch, running, until_serving
+from tests.rpc.waiting import until
 from tests.scrapes import scrape_port
 from tests.scripted_workers import ScriptedWorker, serving
 

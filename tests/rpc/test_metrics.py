@@ -20,7 +20,8 @@ from drafter import metrics as drafter_metrics
 from gateway import metrics as gateway_metrics
 from gateway.auth.caller import Caller
 from tests.rpc.gateways import Answer, Gateway, gateway, ids_of
-from tests.rpc.services import drafting, until, verifying
+from tests.rpc.services import drafting, verifying
+from tests.rpc.waiting import until
 from tests.scrapes import Scrape, scrape, scrape_port
 from tests.scripted_workers import ScriptedWorker, serving
 from verifier import metrics as verifier_metrics

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from common.rpc import channel, server
 from common.rpc.errors import from_rpc_error
 from common.rpc.health import Health
 from tests.ipv6 import needs_ipv6
+from tests.rpc.waiting import until
 
 SERVICE = "paceline.v1.Worker"
 
@@ -83,6 +85,17 @@ async def test_errors_map_both_ways(error: errors.PacelineError) -> None:
         again = from_rpc_error(caught)
         assert type(again) is type(error)
         assert str(again) == str(error)
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "語" * 100_000, "\n" * 100_000])
+async def test_a_long_message_is_cut_and_keeps_its_code(text: str) -> None:
+    async with running(Scripted(errors.NotFound(f"no model {text}"))) as target:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.worker.Describe(worker_pb2.DescribeRequest())
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+        told = caught.value.details() or ""
+        assert len(told) >= 600
+        assert f"no model {text}".startswith(told.removesuffix(" …"))
 
 
 async def test_the_unexpected_is_internal_and_says_nothing(
@@ -176,6 +189,27 @@ async def test_watches_end_with_the_drain() -> None:
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_watches_are_bounded_and_make_room_where_they_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("common.rpc.health._MOST_WATCHES", 2)
+    async with running(Scripted()) as target, asyncio.timeout(30):
+
+        async def watch() -> grpc.aio.UnaryStreamCall:
+            call = target.health.Watch(health_pb2.HealthCheckRequest())
+            await call.read()
+            return call
+
+        first, _second = await watch(), await watch()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await watch()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await target.health.Check(health_pb2.HealthCheckRequest())
+        first.cancel()
+        await until(lambda: target.server.health._watches == 1)
+        await watch()
+
+
 async def test_a_drain_is_told_though_it_begins_while_a_response_is_on_its_way() -> None:
     health = Health()
     watch = health.Watch(health_pb2.HealthCheckRequest(), None)
@@ -257,6 +291,20 @@ async def test_a_second_signal_stops_at_once() -> None:
     assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
+async def test_a_server_whose_probes_cannot_be_answered_is_stopped() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    with pytest.raises(errors.StartupError, match=r"is already in use; .* with --health-port$"):
+        await server.serve(
+            register=Scripted().register,
+            host="127.0.0.1",
+            port=port,
+            health_port=port,
+            grace_s=0,
+        )
+    server.check_port("127.0.0.1", port)
+
+
 async def test_a_service_may_retire_with_a_grace_of_its_own() -> None:
     retirement = server.Retirement()
     task, port = await begin(Scripted(), 60, retirement=retirement)
@@ -272,5 +320,6 @@ def test_keepalive_options_match() -> None:
     client, host = dict(channel.CLIENT_OPTIONS), dict(channel.server_options())
     allowed = host["grpc.http2.min_ping_interval_without_data_ms"]
     assert client["grpc.keepalive_time_ms"] > allowed
+    assert client["grpc.http2.ping_timeout_ms"] == client["grpc.keepalive_timeout_ms"]
     for size in ("grpc.max_send_message_length", "grpc.max_receive_message_length"):
         assert client[size] == host[size]

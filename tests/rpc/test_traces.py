@@ -26,6 +26,7 @@ from common.telemetry.otlp import OtlpTraces
 from common.telemetry.span import Traces
 from common.telemetry.traces import open_traces
 from common.tokenizer import Tokenizer
+from gateway.auth.config import AuthConfig
 from tests.rpc.gateways import gateway, ids_of
 from tests.rpc.services import drafting, verifying
 from tests.scrapes import scrape
@@ -194,6 +195,23 @@ async def test_no_text_in_spans_metrics_and_logs_which_name_the_trace(
         assert words not in everything
     placed = next(json.loads(line) for line in lines.getvalue().splitlines() if "placed" in line)
     assert (placed["trace_id"], placed["span_id"]) == (TRACE, span.span_id.hex())
+
+
+async def test_a_stranger_has_nothing_recorded(tmp_path: Path) -> None:
+    (tmp_path / "tokens.yaml").write_text("tenants: {}")
+    auth = AuthConfig(tokens=tmp_path / "tokens.yaml")
+    with OtlpSink() as sink:
+        async with (
+            tracing(sink, "gateway") as traces,
+            gateway(auth=auth, traces=traces) as front,
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="bearer token"):
+                await front.stub.Generate(
+                    inference_pb2.GenerateRequest(text="x"), metadata=SAMPLED
+                ).read()
+            page = await scrape(front.metrics)
+        assert not sink.spans
+    assert page.value("paceline_requests_total", method="Generate", code="UNAUTHENTICATED") == 1
 
 
 @contextmanager

@@ -96,6 +96,18 @@ async def test_keys_come_and_go(config: AuthConfig, monkeypatch: pytest.MonkeyPa
     assert await identified(authenticator, signed(by="two")) is not None
 
 
+@pytest.mark.parametrize("purpose", [{"use": "enc"}, {"key_ops": ["encrypt"]}])
+async def test_a_key_that_is_not_for_signatures_is_none(
+    config: AuthConfig, purpose: dict[str, Any]
+) -> None:
+    listed = json.loads(keys_of("one", "two"))["keys"]
+    listed[0] = {key: value for key, value in listed[0].items() if key != "use"} | purpose
+    Path(config.jwks).write_text(json.dumps({"keys": listed}))  # noqa: ASYNC240
+    authenticator = Authenticator(config)
+    assert await identified(authenticator, signed()) is None
+    assert await identified(authenticator, signed(by="two")) is not None
+
+
 async def test_the_token_file_limits_tenants_and_names_all_of_them(
     config: AuthConfig, tmp_path: Path
 ) -> None:
@@ -116,6 +128,10 @@ def test_what_cannot_be_configured(tmp_path: Path) -> None:
         AuthConfig(jwks="https://keys", jwks_stale_s=10, **named)
     with pytest.raises(ConfigError, match="https"):
         AuthConfig(jwks="http://keys", **named)
+    for text in ("[]", '{"keys": [7]}', '{"keys": 7}'):
+        (tmp_path / "odd.json").write_text(text)
+        with pytest.raises(ConfigError, match="no key set"):
+            Authenticator(AuthConfig(jwks=str(tmp_path / "odd.json"), **named))
     with pytest.raises(ConfigError, match="No such file"):
         Authenticator(AuthConfig(jwks=str(tmp_path / "none"), **named))
     (tmp_path / "bad").write_text("{}")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.errors import ConfigError
+from common.tls_config import TlsConfig
 from gateway.auth.key_set import KeySet
+from tests.certificates import Authority
 
 REFRESH_S, STALE_S = 300.0, 3600.0
 
@@ -127,6 +132,65 @@ def test_a_file_is_read_at_the_start(tmp_path: Any) -> None:
     (tmp_path / "keys").write_text("x")
     with pytest.raises(ConfigError, match="no key set"):
         KeySet(str(tmp_path / "keys"), refuse, refresh_s=1, stale_s=1)
+
+
+class Site:
+    """An address of https or http that sends on to another one, or answers."""
+
+    def __init__(self, tls: TlsConfig | None, onward: str | None = None) -> None:
+        self.asked = asked = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append(self.path)
+                self.send_response(200 if onward is None else 302)
+                self.send_header("Location", onward or "")
+                self.end_headers()
+                self.wfile.write(b"a")
+
+            def log_message(self, *_: Any) -> None:
+                """Says nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            assert tls.cert is not None
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls.cert, tls.key)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if tls is None else "https"
+        self.address = f"{scheme}://localhost:{self._server.server_port}/keys"
+
+    def __enter__(self) -> Site:
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+async def test_redirects_are_followed_as_long_as_they_stay_within_https(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = Authority("issuer").issue(tmp_path / "tls")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls.ca))
+
+    async def found(source: str) -> str | None:
+        keys = KeySet(source, lambda text: {"a": text.decode()}, refresh_s=1, stale_s=60)
+        return await keys.key("a")
+
+    with (
+        Site(tls) as last,
+        Site(tls, last.address) as straight,
+        Site(None, last.address) as open_to_all,
+        Site(tls, open_to_all.address) as astray,
+    ):
+        assert await found(straight.address) == "a"
+        assert await found(astray.address) is None
+        assert [len(site.asked) for site in (astray, open_to_all, last)] == [1, 0, 1]
+    assert "keys not fetched" in caplog.messages
 
 
 async def _until(condition: Callable[[], bool]) -> None:
