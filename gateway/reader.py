@@ -76,6 +76,8 @@ class Reader:
         if self._headers is None:
             # By itself: a first message that is given up would take the status' headers along.
             self._headers = asyncio.ensure_future(self._context.send_initial_metadata(()))
+            # Their error is taken note of: where the client has left, nobody waits for it.
+            self._headers.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
         await asyncio.shield(self._headers)  # nor are they given up half-way
         try:
             async with asyncio.timeout(self._most_s):

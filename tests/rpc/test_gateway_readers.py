@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +15,8 @@ from paceline.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 from common.rpc.server import start
 from gateway.reader import Reader
-from tests.rpc.gateways import Gateway, gateway, ids_of, until
+from tests.rpc.gateways import Gateway, gateway, ids_of
+from tests.rpc.waiting import until
 from tests.scripted_workers import ScriptedWorker, serving
 
 R = types_pb2.TOKEN_SOURCE_RECOVERED
@@ -161,3 +163,35 @@ async def test_what_ends_before_a_held_message_went_is_told_alone() -> None:
     async with calling(work) as call:
         with pytest.raises(grpc.aio.AioRpcError, match="internal error"):
             await call.read()
+
+
+async def turns() -> None:
+    """Lets the loop do what it can do."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_headers_that_no_longer_reach_a_client_are_no_error_of_this_process() -> None:
+    """Its connection breaks while they are sent: what cancels the call is all that tells of it."""
+    lost, told = asyncio.Event(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+    class Context:
+        async def send_initial_metadata(self, metadata: object) -> None:
+            await lost.wait()
+            raise ConnectionError
+
+    async def handle() -> None:
+        async with Reader(Context(), 5.0) as reader:  # type: ignore[arg-type]
+            await reader.write(STARTED)
+
+    call = asyncio.create_task(handle())
+    await turns()
+    call.cancel()
+    await turns()
+    lost.set()
+    await asyncio.wait({call})
+    assert call.cancelled()
+    del call
+    gc.collect()
+    assert not told
