@@ -6,7 +6,6 @@ Arguments and what is printed; the work is in the modules that each command impo
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from paceline import Model
+from paceline.cli._group import report
 from paceline.cli._options import Address, Json
 from paceline.errors import UnavailableError
 
@@ -252,10 +252,10 @@ def ending_well() -> Iterator[None]:
     try:
         yield
     except InvalidArgument as error:
-        print(f"error: {error}", file=sys.stderr)
+        report(str(error))
         raise typer.Exit(2) from None
     except PacelineError as error:
-        print(f"error: {error}", file=sys.stderr)
+        report(str(error))
         raise typer.Exit(1) from None
 
 

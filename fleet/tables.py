@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from paceline.cli.render import visible
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -38,10 +40,24 @@ _COLUMNS = (
 _TEXT_COLUMNS = 4  # of those: figures are set to the right
 
 
+class _Console(Console):
+    """Spells out control characters in what workers call themselves; see `visible`."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Renders, also what stands in cells."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=visible(segment.text, self.file))
+
+
 def console() -> Console:
     """Returns what to print tables on: as they are, an address may look like markup."""
     width = None if Console().is_terminal else _WIDE
-    return Console(width=width, markup=False, highlight=False)
+    return _Console(width=width, markup=False, highlight=False)
 
 
 def status(snapshot: Snapshot, rates: Mapping[str, float]) -> RenderableType:

@@ -14,7 +14,7 @@ ADDRESS_VARIABLE = "PACELINE_ADDRESS"
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 # The gateway takes pings down to every 10 s; more often than it allows, it hangs up.
 _KEEPALIVE_MS = 30_000
-_KEEPALIVE_TIMEOUT_MS = 10_000
+_PING_TIMEOUT_MS = 10_000
 _HOST = re.compile(r"(?:ipv[46]:)?\[?(?P<host>[^\]]*?)\]?(?::\d+)?")
 _HOST_ALONE = re.compile(r"\[[^\[\]/]+\]|[^\[\]:/,]+")
 
@@ -76,7 +76,9 @@ def channel_options(address: str) -> list[tuple[str, int | str]]:
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
+        # Where data flows this one decides; its default is a minute.
+        ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
         # A long prefill is silent: without this, pings stop after the second one.
         ("grpc.http2.max_pings_without_data", 0),
         # A gateway that is back is found within seconds instead of two minutes.

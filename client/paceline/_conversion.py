@@ -19,10 +19,10 @@ _NEVER_CONNECTED = (
     "DNS resolution failed",
     "Name resolution failed",
 )
-# Of these, what TLS failed: a gateway that misses it, or a certificate, just closes the socket.
-_NOT_SECURED = re.compile(
-    "[Hh]andshake|CERTIFICATE_VERIFY_FAILED|Hostname Verification|Socket closed"
-)
+# Of these, what was taken and closed at once: so does a proxy whose gateway is not there yet, and
+# so does a gateway that misses TLS, or a certificate.
+_CLOSED = re.compile("Socket closed|Connection reset by peer")
+_NOT_SECURED = re.compile("[Hh]andshake|CERTIFICATE_VERIFY_FAILED|Hostname Verification")
 _HANDSHAKE = re.compile(r"OPENSSL_internal:(?P<reason>.*)")
 _LOOKUP = re.compile(r"lookup error:(?:address lookup failed for \S*: )?(?P<reason>.*)\]$")
 # Words of gRPC on our side, and of the gateway's, whose limit may be another.
@@ -52,9 +52,9 @@ def converted(address: str) -> Iterator[None]:
 
 
 def never_connected(error: errors.RpcError) -> bool:
-    """Whether a call failed because nobody answers at the address."""
+    """Whether a call failed because nobody takes connections at the address."""
     details = getattr(error.__cause__, "details", lambda: None)() or ""
-    return bool(details.startswith(_NEVER_CONNECTED))
+    return bool(details.startswith(_NEVER_CONNECTED) and not _CLOSED.search(details))
 
 
 def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.RpcError:
@@ -77,6 +77,12 @@ def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.Rpc
 
 def _message(code: grpc.StatusCode, details: str, address: str) -> str:
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NEVER_CONNECTED):
+        if _CLOSED.search(details):
+            return (
+                f"something listens at {address}, but closes connections "
+                f"({_last_error(details)}): it is not up yet, or it expects TLS or another "
+                "certificate; see PACELINE_CA, PACELINE_CERT and PACELINE_KEY"
+            )
         if _NOT_SECURED.search(details):
             return (
                 f"something listens at {address}, but its certificates or TLS settings and this "

@@ -9,7 +9,8 @@ from common.errors import StartupError
 from common.tls_config import TlsConfig
 
 _UNANSWERED_MS = 40_000
-"""After which what the other end has not confirmed breaks a lane, as gRPC's pings do a stream."""
+"""After which what the other end has not confirmed breaks a lane: what gRPC's pings take at most to
+break a stream."""
 
 _KEEP_S, _KEEP_EVERY_S = 30, 10
 """Silence after which the system asks whether the other end is there, and how often: what is on the

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from paceline.cli import _server_commands
+from paceline.cli.render import visible
 from paceline.errors import ArgumentError, PacelineError
 
 EXIT_ERROR = 1
@@ -81,7 +82,7 @@ def fail(message: str, code: int) -> int:
 
 def report(message: str) -> None:
     """Prints an error as one line."""
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    typer.echo(visible(f"error: {' '.join(message.split())}", sys.stderr), err=True)
 
 
 def _drop_unwritten() -> None:

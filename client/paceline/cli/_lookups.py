@@ -1,6 +1,7 @@
 """`paceline models`, `tokenize` and `detokenize`: one question, one answer."""
 
 import json
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 
 from paceline._client import Client
 from paceline.cli import _options
+from paceline.cli.render import visible
 
 
 def models(address: _options.Address = None, as_json: _options.Json = False) -> None:
@@ -19,10 +21,11 @@ def models(address: _options.Address = None, as_json: _options.Json = False) -> 
         return
     for model in listed:
         takes = "chat" if model.has_chat_template else "text" if model.has_tokenizer else "ids only"
-        typer.echo(
+        line = (
             f"{model.name}  {model.max_model_len} tokens  vocabulary {model.vocab_size}  "
             f"{takes}  methods {', '.join(model.methods)}"
         )
+        typer.echo(visible(line, sys.stdout))
 
 
 def tokenize(
@@ -49,4 +52,5 @@ def detokenize(
     ids = _options.parse_ids("token_ids", _options.read_text(token_ids))
     with Client(address) as client:
         text = client.detokenize(ids, model=model)
-    typer.echo(json.dumps({"text": text}) if as_json else text)
+    shown = json.dumps({"text": text}) if as_json else visible(text, sys.stdout)
+    typer.echo(shown, color=True)  # or it would take escape sequences out of a pipe

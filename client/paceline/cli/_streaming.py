@@ -9,7 +9,7 @@ import typer
 
 from paceline._generation import Generation
 from paceline._types import Result
-from paceline.cli.render import ChunkPrinter, legend, stats_line
+from paceline.cli.render import ChunkPrinter, legend, stats_line, visible
 from paceline.errors import PacelineError
 
 
@@ -41,6 +41,6 @@ def show(
     if ids_without_text and not result.text:
         sys.stdout.write(",".join(map(str, result.token_ids)))
     typer.echo()
-    stats = stats_line(result, time.monotonic() - started)
+    stats = visible(stats_line(result, time.monotonic() - started), sys.stderr)
     typer.echo(f"{legend()} · {stats}" if color else stats, err=True)
     return result

@@ -3,7 +3,7 @@
 Needs nothing but the standard library, so that other commands can use it too.
 """
 
-from typing import TextIO
+from typing import IO, TextIO
 
 from paceline._types import Chunk, Result, TokenSource
 
@@ -12,6 +12,10 @@ COLORS: dict[TokenSource, str] = {
     "accepted": "\x1b[32m",  # green
     "recovered": "\x1b[33m",  # yellow
     "bonus": "\x1b[36m",  # cyan
+}
+# All but the end of a line and the tabulator.
+_SPELT = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
 
 
@@ -36,7 +40,8 @@ class ChunkPrinter:
             if source != "unspecified":
                 self._source = source
             if text:
-                self._out.write(paint(text, self._source) if self._color else text)
+                shown = visible(text, self._out)
+                self._out.write(paint(shown, self._source) if self._color else shown)
                 self._begun = not text.endswith("\n")
         self._out.flush()
 
@@ -45,6 +50,16 @@ class ChunkPrinter:
         if self._begun and self._out.isatty():
             self._out.write("\n")
             self._out.flush()
+
+
+def visible(text: str, out: IO[str] | None) -> str:
+    """Spells out control characters of a model or a service that a terminal would obey.
+
+    Args:
+        text: What they wrote.
+        out: Where it is going to stand; elsewhere than on a terminal text stays as it came.
+    """
+    return text.translate(_SPELT) if out is not None and out.isatty() else text
 
 
 def paint(text: str, source: TokenSource) -> str:

@@ -85,6 +85,11 @@ def test_keepalive_stays_within_what_the_gateway_allows() -> None:
     assert options["grpc.max_receive_message_length"] == 64 * 1024 * 1024
 
 
+def test_who_hangs_is_noticed_in_mid_stream_as_soon_as_in_silence() -> None:
+    options = dict(channel_options("host:1"))
+    assert options["grpc.http2.ping_timeout_ms"] == options["grpc.keepalive_timeout_ms"] == 10_000
+
+
 @pytest.mark.parametrize(
     ("address", "direct"),
     [

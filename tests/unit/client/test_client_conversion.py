@@ -96,7 +96,6 @@ def test_messages_say_what_to_do(code: grpc.StatusCode, details: str, expected: 
             "UNKNOWN: ipv4:127.0.0.1:1: Failed to create security handshaker.",
             "Failed to create security handshaker.",
         ),
-        ("UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "Socket closed"),
     ],
 )
 def test_tls_that_fails_is_not_told_as_no_gateway(last_error: str, reason: str) -> None:
@@ -104,6 +103,24 @@ def test_tls_that_fails_is_not_told_as_no_gateway(last_error: str, reason: str) 
     assert str(from_status(grpc.StatusCode.UNAVAILABLE, details, ADDRESS)) == (
         "something listens at host:1, but its certificates or TLS settings and this client's do "
         f"not seem to agree ({reason}); see PACELINE_CA, PACELINE_CERT and PACELINE_KEY"
+    )
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Socket closed",
+        "recvmsg:Connection reset by peer (104)",
+        "Handshake read failed (recvmsg:Connection reset by peer (104))",
+    ],
+)
+def test_who_closes_connections_may_not_be_up_or_miss_tls(reason: str) -> None:
+    details = (
+        f"failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:1: {reason}"
+    )
+    assert str(from_status(grpc.StatusCode.UNAVAILABLE, details, ADDRESS)) == (
+        f"something listens at host:1, but closes connections ({reason}): it is not up yet, or it "
+        "expects TLS or another certificate; see PACELINE_CA, PACELINE_CERT and PACELINE_KEY"
     )
 
 

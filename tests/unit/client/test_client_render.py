@@ -7,7 +7,7 @@ import io
 
 import paceline
 import pytest
-from paceline.cli.render import COLORS, RESET, ChunkPrinter, legend, stats_line
+from paceline.cli.render import COLORS, RESET, ChunkPrinter, legend, stats_line, visible
 
 GREEN, YELLOW, CYAN = (COLORS[source] for source in ("accepted", "recovered", "bonus"))
 RESULT = paceline.Result(
@@ -68,6 +68,32 @@ def test_a_line_begun_on_a_terminal_is_left_before_an_error(
     monkeypatch.setattr(out, "isatty", lambda: True)
     printer.end_line()
     assert out.getvalue() == ("a\n" if text else "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]52;c;cm0gLXJmIH4K\x07", r"\x1b]52;c;cm0gLXJmIH4K\x07"),
+        ("\x9b2J \x7f \x00 \r", r"\x9b2J \x7f \x00 \x0d"),
+        ("a\tb\nÄ語😀\xa0", "a\tb\nÄ語😀\xa0"),
+    ],
+)
+@pytest.mark.parametrize("color", [True, False])
+def test_a_model_gives_a_terminal_no_commands(text: str, shown: str, color: bool) -> None:
+    chunk = paceline.Chunk(text, (1,), ("accepted",), (len(text),))
+    screen, pipe = Terminal(), io.StringIO()
+    for out in (screen, pipe):
+        ChunkPrinter(out, color=color).print(chunk)
+    before, after = (GREEN, RESET) if color else ("", "")
+    assert screen.getvalue() == before + shown + after
+    assert pipe.getvalue() == before + text + after
+    assert visible(text, screen) == shown
+    assert visible(text, pipe) == visible(text, None) == text
 
 
 def test_the_legend_names_every_colour() -> None:

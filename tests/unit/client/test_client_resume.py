@@ -12,6 +12,7 @@ from paceline.v1 import inference_pb2 as pb
 
 REQUEST = pb.GenerateRequest(text="go", max_tokens=9, session_id="s")
 LOST = from_status(grpc.StatusCode.UNAVAILABLE, "Socket closed", "h:1")
+CANCELLED = from_status(grpc.StatusCode.CANCELLED, "the channel was closed", "h:1")
 
 
 @pytest.fixture
@@ -82,11 +83,28 @@ def test_opted_out_and_closed() -> None:
     assert resumption(enabled=False).pause_s(LOST, received()) is None
 
 
+@pytest.mark.parametrize("error", [LOST, CANCELLED])
+def test_a_lost_gateway_is_not_the_end(error: errors.RpcError) -> None:
+    assert resumption().pause_s(error, received()) is not None
+
+
 def test_nobody_there_at_the_first_call_is_the_end() -> None:
     error = from_status(grpc.StatusCode.UNAVAILABLE, "x", "h:1")
     error.__cause__ = Details("failed to connect to all addresses")
     assert resumption().pause_s(error, Accumulator()) is None
     assert resumption().pause_s(error, received()) is not None
+    asked = resumption()
+    assert asked.pause_s(LOST, Accumulator()) is not None
+    assert asked.pause_s(error, Accumulator()) is not None, "somebody was there a moment ago"
+
+
+def test_who_closed_the_first_connection_may_be_up_in_a_moment() -> None:
+    error = from_status(grpc.StatusCode.UNAVAILABLE, "x", "h:1")
+    error.__cause__ = Details(
+        "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:1: "
+        "Socket closed"
+    )
+    assert resumption().pause_s(error, Accumulator()) is not None
 
 
 class Details(Exception):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from rich.console import Console, RenderableType
 
@@ -38,6 +40,28 @@ def test_status() -> None:
 def test_an_address_is_no_markup() -> None:
     now = Snapshot(workers=(worker("v[fe80::1]:7071"),))
     assert "v[fe80::1]:7071" in drawn(tables.status(now, {}))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_worker_gives_a_terminal_no_commands(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: terminal)
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "300")
+    command = "\x1b]52;c;cm0gLXJmIH4K\x07"
+    now = Snapshot(
+        workers=(worker(f"w{command}", pool=f"p{command}"),),
+        pairs=(pair("v1", f"d{command}", misfit=f"m{command}"),),
+    )
+    screen = tables.console()
+    for what in (tables.status(now, {}), tables.pairs(now)):
+        screen.print(what)
+    assert ("\x1b]" in out.getvalue()) is not terminal
+    for name in "wpdm":
+        assert (rf"{name}\x1b]52" in out.getvalue()) is terminal
 
 
 def test_a_worker_that_was_never_reached() -> None:
