@@ -247,6 +247,18 @@ def test_tokenize_feeds_detokenize(gateway: ScriptedGateway) -> None:
     assert json.loads(run(gateway, "detokenize", "97", "--json").stdout) == {"text": "a"}
 
 
+def test_text_commands_no_terminal_and_comes_whole_through_a_pipe(
+    gateway: ScriptedGateway,
+) -> None:
+    clear = "\x1b[2J"
+    ids = ",".join(str(ord(char)) for char in f"a{clear}b")
+    assert run(gateway, "detokenize", ids).stdout == f"a{clear}b\n"
+    with at_terminal(gateway, "detokenize", ids) as terminal:
+        assert terminal.until("\n") == "a\\x1b[2Jb\n"
+    with at_terminal(gateway, "generate", f"--{clear}") as terminal:
+        assert clear not in terminal.until("\n")
+
+
 def test_models(gateway: ScriptedGateway) -> None:
     expected = "tiny  128 tokens  vocabulary 64  text  methods plain, draft\n"
     assert run(gateway, "models").stdout == expected
