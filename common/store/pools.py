@@ -146,9 +146,9 @@ class RedisPools(NgramPools):
     def learnable(self, ngrams: int) -> int:
         """How many of so many new n-grams this process may learn by itself."""
         before, self.now = self.now, time.monotonic()  # once a round is enough to know what is old
-        earned = self._learnable + (self.now - before) * _LEARNED_PER_S
+        earned = min(self._learnable + (self.now - before) * _LEARNED_PER_S, _LEARNED_AT_ONCE)
         granted = min(ngrams, int(earned))
-        self._learnable = min(earned, _LEARNED_AT_ONCE) - granted
+        self._learnable = earned - granted
         return granted
 
     def take_arrived(self) -> None:

@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from common.errors import ConfigError
 from common.store import pool_worker
-from common.store.pool_cache import Cache
+from common.store import pools as pools_module
+from common.store.pool_cache import Cache, Table
 from common.store.pool_config import PoolConfig
 from common.store.pool_scripts import Layout
 from common.store.pools import MemoryPools, RedisPools, TenantPool, open_pools
@@ -160,6 +162,54 @@ def test_the_budget_holds_and_the_longest_unwritten_go(
         assert not read(reader.of("t0"), reader, 0)
         total = int(client.hget("paceline:{ngrams}:sizes", "total") or 0)
         assert 0.5 * budget < total <= budget
+
+
+@pytest.mark.parametrize("lost", ["index", "sizes"])
+def test_where_the_index_or_the_sizes_are_lost_both_begin_anew(
+    lost: str, server: Server, opened: Callable[..., RedisPools]
+) -> None:
+    pools = opened(server.url)
+    with server.client() as client:
+        share(pools.of("a"), (1, 2, 3, 4))
+        settle(pools, 1)
+        client.delete(f"paceline:{{ngrams}}:{lost}")
+        share(pools.of("a"), (2, 2, 3, 4))
+        settle(pools, 2)
+        (key,) = client.zrange("paceline:{ngrams}:index", 0, -1)
+        sizes = client.hgetall("paceline:{ngrams}:sizes")
+    assert sizes == {key: sizes[key], b"total": sizes[key]}
+
+
+def test_an_answer_of_nothing_does_not_replace_what_was_learned(
+    server: Server, opened: Callable[..., RedisPools]
+) -> None:
+    pools = opened(server.url)
+    share(pools.of("a"), (1, 2, 3, 4))
+    pools.worker.arrived.append(("a", 1, Table()))
+    assert set(known(pools.of("a"), (1, 2)) or ()) == {3}
+
+
+def test_what_is_not_known_is_asked_for_once_within_the_time(
+    server: Server, opened: Callable[..., RedisPools], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools, asked = opened(server.url), []
+    monkeypatch.setattr(pools.worker, "read", lambda *key: asked.append(key))
+    for _ in range(3):
+        assert not known(pools.of("a"), (1,))
+    assert asked == [("a", 1)]
+
+
+def test_a_process_learns_so_many_at_once_and_then_at_a_rate(
+    server: Server, opened: Callable[..., RedisPools], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools = opened(server.url)
+    now = [pools.now]
+    monkeypatch.setattr(pools_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert [pools.learnable(150) for _ in range(3)] == [150, 50, 0]
+    now[0] += 0.1
+    assert pools.learnable(150) == pytest.approx(100, abs=1)
+    now[0] += 60
+    assert [pools.learnable(500) for _ in range(3)] == [200, 0, 0], "a pause saves up no more"
 
 
 def test_what_is_known_is_asked_for_again(

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -197,12 +198,16 @@ async def test_a_record_that_cannot_be_read_is_none(
 
 
 async def test_in_process_records_expire_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_sessions(None, 0.05)
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time_ns=time.time_ns)
+    monkeypatch.setattr(sessions, "time", clock)
+    store = open_sessions(None, 5.0)
     assert isinstance(store, MemorySessions)
     turn = await store.open("s")
     await store.save("s", turn.epoch, RECORD)
+    now[0] += 4.0
     assert (await store.open("s")).record == RECORD
-    await asyncio.sleep(0.06)
+    now[0] += 6.0
     assert (await store.open("s")).record is None
     monkeypatch.setattr(sessions, "_MAX_SESSIONS", 2)
     for name in ("a", "b", "a", "c"):
