@@ -60,6 +60,12 @@ def test_they_are_followed(
     assert _tree(folded) == _tree(unfolded)
 
 
+def test_the_last_of_the_least_chances_is_that_of_all_further_tokens() -> None:
+    of = _ENDED._replace(least=(0.5, 0.3)).least_of
+    assert [of(token) for token in range(4)] == [0.5, 0.3, 0.3, 0.3]
+    assert _ENDED.least_of(0) == 0
+
+
 @given(
     known=_KNOWN,
     wanted=st.integers(1, 9),

@@ -65,6 +65,18 @@ def test_many_failures_at_once_open_it_once() -> None:
     assert breaker.allows
 
 
+def test_after_a_success_it_opens_as_at_first() -> None:
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now += 1.0
+    breaker.succeeded()
+    for _ in range(3):
+        breaker.failed()
+    assert not breaker.allows
+    clock.now += 1.0
+    assert breaker.allows
+
+
 def test_a_bucket_holds_its_burst_and_fills_at_its_rate() -> None:
     clock = Clock()
     bucket = Bucket(2, 3, clock)

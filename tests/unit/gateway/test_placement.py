@@ -41,6 +41,8 @@ def test_least_expected_wait_wins() -> None:
 
 def test_own_requests_count_before_the_load_report_shows_them() -> None:
     assert place("plain", [worker("a", in_flight=2), worker("b")], []).verifier == "b"
+    alike_busy = [worker("a", running=3, in_flight=2), worker("b", running=3)]
+    assert place("plain", alike_busy, []).verifier == "b"
     assert (
         place("plain", [worker("a", step_ms=0, in_flight=1), worker("b", step_ms=0)], []).verifier
         == "b"
@@ -82,7 +84,8 @@ def test_of_one_name_those_serve_that_read_ids_alike() -> None:
     gone = [worker(each, tokenizer_fingerprint="g", lost=True) for each in "cde"]
     assert alike([*gone, first], ()) == [first]
     assert alike([*gone, first], {"g"}) == gone, "others might be given ids that mean other text"
-    assert alike([first, foreign[0]], ()) == alike([foreign[0], first], ())
+    kinds = [worker(each, tokenizer_fingerprint=each) for each in "ghijklmnop"]
+    assert alike(kinds, ()) == alike(kinds[::-1], ()) == kinds[-1:]
 
 
 def test_auto_gets_drafters_where_they_fit() -> None:
@@ -137,7 +140,15 @@ def test_same_size_but_another_tokenizer_is_a_misfit() -> None:
     assert misfit(target, worker("d").description) is None
     other = misfit(target, worker("d", tokenizer_fingerprint="g").description)
     assert other == "its tokenizer differs from the target's"
-    assert "50 ids" in str(misfit(target, worker("d", vocab_size=50).description))
+
+
+def test_behind_one_tokenizer_vocabularies_may_be_padded_otherwise() -> None:
+    target, nameless = worker("v").description, worker("v", tokenizer_fingerprint="").description
+    smaller = {"vocab_size": 50}
+    assert misfit(target, worker("d", **smaller).description) is None
+    other = misfit(nameless, worker("d", tokenizer_fingerprint="", **smaller).description)
+    assert other == "its vocabulary has 50 ids, the target's 100"
+    assert misfit(nameless, worker("d", tokenizer_fingerprint="").description) is None
 
 
 def test_draft_is_offered_only_with_a_drafter() -> None:

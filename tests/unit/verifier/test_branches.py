@@ -60,6 +60,18 @@ def test_what_ids_were_drawn_from_comes_with_them() -> None:
             {"ids": [8], "drawn": [drafter_pb2.Drawn(ids=[8, 2], probabilities=[0.5, 0.4])]},
             "not drawn from",
         ),
+        (
+            {"ids": [8], "drawn": [drafter_pb2.Drawn(ids=[8, 2], probabilities=[1.5, -0.5])]},
+            "not drawn from",
+        ),
+        (
+            {"ids": [8], "drawn": [drafter_pb2.Drawn(ids=[8, 8], probabilities=[0.5, 0.5])]},
+            "not drawn from",
+        ),
+        (
+            {"ids": [8], "drawn": [drafter_pb2.Drawn(ids=[8, VOCAB], probabilities=[0.5, 0.5])]},
+            "not drawn from",
+        ),
     ],
 )
 def test_one_that_makes_no_sense_is_refused(fields: dict[str, Any], reason: str) -> None:

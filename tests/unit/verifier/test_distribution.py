@@ -53,18 +53,22 @@ def test_pairs_of_tokens_pass_chi_square(
     pair = Pair.make(target, runner(other) if drafted else None)
     prompt = [token % 40 for token in PROMPT]
     seen: Counter[tuple[int, ...]] = Counter()
+    checked = 0
     for start in range(0, SEEDS, 100):
         heard = [
             pair.submit(
                 prompt,
-                2,
+                3,
                 sampling=SamplingParams(temperature=TEMPERATURE, seed=seed),
                 acceptance=acceptance,
+                draft_tokens=2,
             )
             for seed in range(start, start + 100)
         ]
         pair.run()
-        seen.update(tuple(one.ids) for one in heard)
+        seen.update(tuple(one.ids[:2]) for one in heard)
+        checked += sum(one.events[-1].counts.drafted_tokens for one in heard)
+    assert (checked > 0) == drafted
     observed = np.zeros_like(expected)
     for (first, second), count in seen.items():
         observed[first, second] = count

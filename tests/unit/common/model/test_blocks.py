@@ -21,7 +21,7 @@ def test_leases_never_share_what_they_write(seed: int, count: int) -> None:
     draw = random.Random(seed)
     manager = BlockManager(count, SIZE)
     written: dict[int, tuple[int, ...]] = {}  # slot -> text up to and including its token
-    live: list[tuple[KvLease, list[int]]] = []
+    live: list[tuple[KvLease, list[int]]] = []  # each with the tokens that it wrote
     for _ in range(60):
         if draw.random() < 0.5 or not live:
             text = [draw.randrange(2) for _ in range(draw.randint(1, 5 * SIZE))]
@@ -29,11 +29,14 @@ def test_leases_never_share_what_they_write(seed: int, count: int) -> None:
             start = lease.reuse_prefix(text)
             assert start < len(text), "the last token is left to compute"
             assert start % SIZE == 0
+            for at in range(start):
+                assert written[int(lease.slots[at])] == tuple(text[: at + 1])
             if lease.reserve(len(text)):
-                for at in range(start, len(text)):
+                computed = draw.randint(start, len(text))
+                for at in range(start, computed):
                     written[int(lease.slots[at])] = tuple(text[: at + 1])
-                lease.publish(text, draw.randint(start, len(text)))
-                live.append((lease, text))
+                lease.publish(text, computed)
+                live.append((lease, text[:computed]))
             else:
                 lease.release()
         else:
@@ -73,6 +76,26 @@ def test_the_oldest_cached_block_goes_first() -> None:
     assert found == [0, 1, 1]
 
 
+def test_a_text_loses_its_last_block_first() -> None:
+    manager, text = BlockManager(3, SIZE), list(range(3 * SIZE + 1))
+    lease = KvLease(manager)
+    lease.reserve(3 * SIZE)
+    lease.publish(text, 3 * SIZE)
+    lease.release()
+    manager.allocate(1)
+    assert KvLease(manager).reuse_prefix(text) == 2 * SIZE
+
+
+def test_a_lease_that_was_released_publishes_again() -> None:
+    manager, text = BlockManager(2, SIZE), list(range(2 * SIZE + 1))
+    lease = KvLease(manager)
+    for _ in range(2):
+        lease.reserve(2 * SIZE)
+        lease.publish(text, 2 * SIZE)
+        lease.release()
+    assert KvLease(manager).reuse_prefix(text) == 2 * SIZE
+
+
 def test_more_than_there_is_changes_nothing() -> None:
     manager = BlockManager(3, SIZE)
     assert manager.allocate(4) is None
@@ -80,6 +103,8 @@ def test_more_than_there_is_changes_nothing() -> None:
     lease = KvLease(manager)
     assert not lease.reserve(4 * SIZE)
     assert lease.capacity == 0
+    assert manager.allocate(3) is not None
+    assert manager.available == 0
 
 
 def test_releasing_twice_is_noticed() -> None:

@@ -58,6 +58,7 @@ def test_uniform_numbers_hang_on_their_row_and_are_no_noise(keys, count):
     found = uniforms(*zip(*keys, strict=True), count)
     assert found.shape == (len(keys), count)
     assert ((found > 0) & (found < 1)).all()
+    assert (found * 2**33 % 2 == 1).all()
     for line, (seed, position) in zip(found, keys, strict=True):
         assert line.tolist() == uniforms([seed], [position], 12)[0, :count].tolist()
         noise = gumbel_rows([seed], [position], 12, "cpu").numpy()
