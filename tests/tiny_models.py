@@ -6,10 +6,13 @@ sliding windows are short so that prompts of a few hundred tokens cross them.
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCAB = 199
@@ -102,6 +105,17 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "qk_rope_head_dim": 8,
         "v_head_dim": 12,
     },
+    "deepseek_v2": {
+        **_COMMON,
+        "num_key_value_heads": 4,
+        "first_k_dense_replace": 2,
+        "kv_lora_rank": 16,
+        "q_lora_rank": 24,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+    },
+    "afmoe": {**_COMMON, "num_dense_layers": 2, "head_dim": 16, "sliding_window": 40},
     "gpt_oss": {
         **_COMMON,
         **_MOE,
@@ -119,4 +133,16 @@ def save(kind: str, directory: Path, *, seed: int = 0, **changes: Any) -> Path:
     model = AutoModelForCausalLM.from_config(config)
     model.generation_config.eos_token_id = config.eos_token_id
     model.save_pretrained(directory)
+    return directory
+
+
+def resized(model: Path, directory: Path, vocab_size: int) -> Path:
+    """Writes a model with fewer ids, or with more: these repeat the first ones."""
+    shutil.copytree(model, directory, dirs_exist_ok=True)
+    weights, config = directory / "model.safetensors", directory / "config.json"
+    tensors = load_file(weights)
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        tensors[name] = torch.cat([tensors[name]] * 2)[:vocab_size].clone()
+    save_file(tensors, weights, {"format": "pt"})
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": vocab_size}))
     return directory

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from common.errors import ModelError, first_line
-from common.model.facts import Facts
+from common.model.facts import Facts, ends
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.rotary import Rotary
 
@@ -156,7 +156,7 @@ class _Reader:
             output_weight=head,
             vocab_size=self._vocab,
             max_len=self._max_len,
-            eos_token_ids=self._eos,
+            eos_token_ids=ends(self._eos, self._vocab),
             dtype=self._dtype,
         )
         return Llama(
@@ -307,6 +307,15 @@ def weight_files(directory: Path) -> list[str]:
     return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
 
 
+def tensor_count(directory: Path) -> int:
+    """How many tensors a model's files hold.
+
+    Raises:
+        Exception: They cannot be read; may be anything.
+    """
+    return len(_files(directory))
+
+
 def _files(directory: Path) -> dict[str, Any]:
     """By tensor, the open file that holds it."""
     files: dict[str, Any] = {}
@@ -317,13 +326,9 @@ def _files(directory: Path) -> dict[str, Any]:
     return files
 
 
-def _eos(directory: Path, config: Config) -> tuple[int, ...]:
-    """What ends a text: as generation is configured, or else the model."""
+def _eos(directory: Path, config: Config) -> object:
+    """What ends a text, see `ends`: as generation is configured, or else the model."""
     file = directory / "generation_config.json"
     generation = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     eos = generation.get("eos_token_id")
-    if eos is None:
-        eos = config["eos_token_id"]  # if it is not there, another is assumed
-    if eos is None:
-        return ()
-    return tuple(map(int, eos)) if isinstance(eos, list) else (int(eos),)
+    return config["eos_token_id"] if eos is None else eos  # where neither is there, one is assumed

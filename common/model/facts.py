@@ -26,3 +26,15 @@ class Facts:
     """Ids that end a text."""
     dtype: torch.dtype
     """Of its weights."""
+
+
+def ends(configured: object, vocab_size: int) -> tuple[int, ...]:
+    """Ids that end a text, of what a configuration has as its `eos_token_id`.
+
+    Args:
+        configured: An id, a list of them, or None; ids that the model does not have, such as the
+            -1 that some write for none, end nothing.
+        vocab_size: How many it has.
+    """
+    ids = configured if isinstance(configured, (list, tuple)) else (configured,)
+    return tuple(int(one) for one in ids if one is not None and 0 <= int(one) < vocab_size)

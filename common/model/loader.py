@@ -38,6 +38,9 @@ Dtype = Literal["auto", "bfloat16", "float32", "float16"]
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 """What is fetched of a repository."""
 
+_DEPTHS = "num_hidden_layers", "n_layer"
+"""Settings that say how many layers a model has."""
+
 _SAMPLES = 256
 """Places of a weight file that its fingerprint looks at."""
 
@@ -108,6 +111,7 @@ def load(
     directory = _resolve(path)
     where = torch.device(device_name(device))
     config = _config(directory)
+    _check_depth(directory, config)
     weights: torch.dtype | None = None if dtype == "auto" else getattr(torch, dtype)
     context = AttentionContext()
     ours: _Prepare = partial(
@@ -209,9 +213,24 @@ def _config(directory: Path) -> Config:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
         return dict(config)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         problem = f"config.json cannot be used: {first_line(error)}"
         raise ModelError(f"{directory}: {problem}") from error
+
+
+def _check_depth(directory: Path, config: Config) -> None:
+    """Refuses more layers than the files have tensors: to build them might never end."""
+    try:
+        tensors = checkpoint.tensor_count(directory)
+    except Exception:  # who reads them says what is wrong with them
+        return
+    for part in (config, config.get("text_config")):
+        for name in _DEPTHS:
+            layers = part.get(name) if isinstance(part, dict) else None
+            if isinstance(layers, int) and layers > tensors:
+                raise ModelError(
+                    f"{directory}: {layers} layers, but {tensors} tensors in its files"
+                )
 
 
 def _fingerprint(

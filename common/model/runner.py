@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from common.errors import ModelError
+from common.errors import ModelError, first_line
 from common.model.attention import without_plans
 from common.model.batch import FIXED_TILES, build_batch
 from common.model.cuda.device import drawn_by, pinned
@@ -46,7 +47,7 @@ class Runner:
         max_len: Positions a sequence may have; the model's own limit where None.
 
     Raises:
-        ModelError: The cache does not hold one block, or rows influence each other.
+        ModelError: The cache does not hold one block, a pass fails, or rows influence each other.
     """
 
     def __init__(
@@ -214,7 +215,8 @@ class Runner:
             context.shapes.update(self._whole.shapes)
         elif self._forward is not None:
             zero = torch.zeros(1, dtype=torch.int64, device=self.loaded.device)
-            self._forward(zero, zero, zero)
+            with _refused(self.loaded):
+                self._forward(zero, zero, zero)
 
     def _padded(self, rows: int) -> int:
         """Rows to run for so many wanted.
@@ -240,8 +242,9 @@ class Runner:
         ):
             self._row_multiple = max(multiple, self._row_multiple)
             context.tile_rows = tile_rows
-            if self._rows_independent():
-                return
+            with _refused(self.loaded):
+                if self._rows_independent():
+                    return
             if self._whole is not None:  # nothing here makes it another
                 break
         ours = " (kernels: torch leaves ours out)" if self._whole is not None else ""
@@ -275,3 +278,17 @@ class Runner:
         cache = [layer[slots] for layer in self.pool.layers]
         lease.release()
         return [torch.cat(logits), *cache]
+
+
+@contextmanager
+def _refused(loaded: LoadedModel) -> Iterator[None]:
+    """Makes what a model's first passes raise, which may be anything, a `ModelError`."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(loaded.forward, WholePass):  # kernels of ours: where it fails matters
+            raise
+        raise ModelError(
+            f"{loaded.name} cannot be served through {loaded.kernels}: a first pass fails: "
+            f"{first_line(error)}"
+        ) from error

@@ -78,7 +78,7 @@ def paged_attention(
         softcap=softcap,
         sinks=s_aux,
     )
-    return out[None], None
+    return out[None].contiguous(), None
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from transformers.quantizers import AutoHfQuantizer
 from transformers.utils import logging as hf_logging
 
 from common.errors import ModelError, first_line
 from common.model.attention import AttentionContext
-from common.model.facts import Facts
+from common.model.facts import Facts, ends
 from common.model.hf import attention
 from common.model.hf.layers import replace_linears, tiled_experts
 from common.model.hf.rotary import replace_rotary
@@ -76,13 +77,15 @@ class HfModel:
                 f"{len(layers)} of them are attention; recurrent and convolutional state cannot "
                 "be rolled back"
             )
+        if not all(getattr(layer, "is_causal", True) for layer in layers):
+            raise ModelError(f"{_kind(config)} cannot be served: its tokens see those after them")
         self.facts = Facts(
             kind=type(self._model).__name__,
             parameters=sum(weight.numel() for weight in self._model.parameters()),
             output_weight=self._model.get_output_embeddings().weight.data,
             vocab_size=text.vocab_size,
             max_len=_max_len(text),
-            eos_token_ids=_eos(self._model, text),
+            eos_token_ids=ends(_eos(self._model, text), text.vocab_size),
             dtype=next(self._model.parameters()).dtype,
         )
         """What is known of it."""
@@ -138,7 +141,12 @@ class HfModel:
 
 def _config(directory: Path) -> Any:
     try:
-        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        for part in (config, config.get_text_config(decoder=True)):
+            quantized = getattr(part, "quantization_config", None)
+            if quantized and not AutoHfQuantizer.supports_quant_method(quantized):
+                raise ValueError(f"unknown quant_method {quantized['quant_method']!r}")
+        return config
     except Exception as error:  # as below
         problem = f"config.json cannot be used: {first_line(error)}"
         raise ModelError(f"{directory}: {problem}") from error
@@ -193,6 +201,9 @@ def _weights(
         if report[problem]:
             key = sorted(map(str, report[problem]))[0]
             raise ModelError(f"{directory}: {problem.replace('_', ' ')}: {key}")
+    scales = [str(key) for key in report["unexpected_keys"] if "weight_scale" in str(key)]
+    if scales:
+        raise ModelError(f"{directory}: scales of quantised weights, not used: {min(scales)}")
     for module in model.modules():
         if hasattr(module, "is_transposed") and hasattr(module, "config"):  # experts
             module.config._experts_implementation = attention.NAME
@@ -213,12 +224,10 @@ def _max_len(text: Any) -> int:
     return limit
 
 
-def _eos(model: Any, text: Any) -> tuple[int, ...]:
-    for source in (getattr(model, "generation_config", None), text):
-        eos = getattr(source, "eos_token_id", None)
-        if eos is not None:
-            return tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),)
-    return ()
+def _eos(model: Any, text: Any) -> object:
+    """What ends a text, see `ends`: as generation is configured, or else the model."""
+    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return getattr(text, "eos_token_id", None) if eos is None else eos
 
 
 def _kind(config: Any) -> str:

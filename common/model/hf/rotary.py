@@ -12,7 +12,8 @@ class RotaryTable(nn.Module):
     """Stands in for a model's rotary embedding module.
 
     Args:
-        inner: The module; maps (x, position_ids[, layer_type]) to cosines and sines.
+        inner: The module; maps (x, position_ids[, layer_type]) to cosines and sines, or to one
+            tensor that holds both as complex numbers.
         positions: Positions to hold.
     """
 
@@ -20,23 +21,27 @@ class RotaryTable(nn.Module):
         super().__init__()
         self.inner = inner
         self._positions = positions
-        self._tables: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+        self._tables: dict[tuple[Any, ...], Tensor | tuple[Tensor, ...]] = {}
 
     def forward(
         self, x: Tensor, position_ids: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Cosines and sines for positions `[1, N]`, each `[1, N, D]`."""
+    ) -> Tensor | tuple[Tensor, ...]:
+        """What `inner` yields for positions `[1, N]`: each tensor `[1, N, D]`."""
         key = (*args, *sorted(kwargs.items()))
         if key not in self._tables:
             everything = torch.arange(self._positions, device=position_ids.device)[None]
-            cos, sin = self.inner(x, everything, *args, **kwargs)
-            self._tables[key] = cos[0], sin[0]
-        cos, sin = self._tables[key]
-        return cos[position_ids], sin[position_ids]
+            found = self.inner(x, everything, *args, **kwargs)
+            self._tables[key] = (
+                found[0] if isinstance(found, Tensor) else tuple(part[0] for part in found)
+            )
+        table = self._tables[key]
+        if isinstance(table, Tensor):
+            return table[position_ids]
+        return tuple(part[position_ids] for part in table)
 
 
 def replace_rotary(model: nn.Module, positions: int) -> None:
-    """Puts a table in place of each rotary embedding of `model` that yields (cos, sin)."""
+    """Puts a table in place of each rotary embedding of `model`."""
     for parent in list(model.modules()):
         inner = getattr(parent, "rotary_emb", None)
         if isinstance(inner, nn.Module) and hasattr(parent, "layers"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import ModelError
@@ -96,6 +98,24 @@ def test_unsupported_architectures_are_refused_by_name(
     assert kind in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "setting", "served"),
+    [
+        ("gemma3_text", {"use_bidirectional_attention": True}, False),
+        ("bert", {"is_decoder": False}, False),
+        ("bert", {"is_decoder": True}, True),
+    ],
+)
+def test_models_whose_tokens_see_later_ones_are_refused(
+    kind: str, setting: dict[str, Any], served: bool, tmp_path: Path
+) -> None:
+    sizes = {**ARCHITECTURES.get(kind, ARCHITECTURES["llama"]), **setting}
+    config = AutoConfig.for_model(kind, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with nullcontext() if served else pytest.raises(ModelError, match="see those after them"):
+        load(str(tmp_path), device="cpu")
+
+
 def split(directory: Path, name: str) -> Path:
     """Moves a model's weights to where an index names them."""
     weights, to = directory / "model.safetensors", directory / name
@@ -146,6 +166,51 @@ class TestBadDirectories:
         file = tiny_models.save("llama", tmp_path) / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {setting: "2"}))
         with pytest.raises(ModelError, match=r"config\.json cannot be used"):
+            load(str(tmp_path))
+
+    @pytest.mark.parametrize("kind", ["llama", "mixtral", "gpt2"])
+    def test_more_layers_than_tensors(self, kind: str, tmp_path: Path) -> None:
+        """Whoever began to build them would not come to an end."""
+        file = tiny_models.save(kind, tmp_path) / "config.json"
+        config = json.loads(file.read_text())
+        depth = "n_layer" if "n_layer" in config else "num_hidden_layers"
+        file.write_text(json.dumps(config | {depth: 10**9}))
+        with pytest.raises(ModelError, match=r"1000000000 layers, but \d+ tensors"):
+            load(str(tmp_path))
+
+    @pytest.mark.parametrize("kind", ["llama", "mixtral"])
+    @pytest.mark.parametrize("length", [10**15, 10**30])
+    def test_more_positions_than_memory(self, kind: str, length: int, tmp_path: Path) -> None:
+        file = tiny_models.save(kind, tmp_path) / "config.json"
+        changed = json.loads(file.read_text()) | {"max_position_embeddings": length}
+        file.write_text(json.dumps(changed))
+        with pytest.raises(ModelError, match=r"no room for|first pass fails"):
+            runner(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("said", "problem"),
+        [
+            ({}, "scales of quantised weights, not used: .*weight_scale"),
+            ({"quantization_config": {"quant_method": "modelopt"}}, "quant_method 'modelopt'"),
+            ({"quantization_config": {"quant_algo": "FP8"}}, "no `quant_method`"),
+        ],
+    )
+    def test_quantised_in_a_way_nobody_knows(
+        self, said: dict[str, Any], problem: str, tmp_path: Path
+    ) -> None:
+        directory = tiny_models.save("llama", tmp_path)
+        weights, config = directory / "model.safetensors", directory / "config.json"
+        tensors = load_file(weights)
+        name = "model.layers.0.mlp.up_proj.weight"
+        tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+        save_file({**tensors, f"{name}_scale": torch.tensor(0.5)}, weights, {"format": "pt"})
+        config.write_text(json.dumps(json.loads(config.read_text()) | said))
+        with pytest.raises(ModelError, match=problem):
+            load(str(tmp_path))
+
+    def test_a_config_without_end(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text('{"a":' + "[" * 100_000)
+        with pytest.raises(ModelError, match=r"config\.json cannot be used: .*recursion"):
             load(str(tmp_path))
 
     def test_a_config_that_is_a_list(self, tmp_path: Path) -> None:

@@ -90,6 +90,18 @@ def test_it_is_what_transformers_builds(
     _assert_like_transformers(tiny_models.save(kind, tmp_path, **changes), dtype)
 
 
+@pytest.mark.parametrize(
+    ("configured", "ends"), [(-1, ()), ([-1, 2], (2,)), ([2, tiny_models.VOCAB], (2,))]
+)
+def test_ids_that_the_model_does_not_have_end_nothing(
+    configured: object, ends: tuple[int, ...], tmp_path: Path
+) -> None:
+    directory = tiny_models.save("llama", tmp_path)
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": configured}))
+    for facts in (_read(directory).facts, HfModel(directory, None, CPU).facts):
+        assert facts.eos_token_ids == ends
+
+
 def test_files_of_several_parts_and_of_older_days(tmp_path: Path) -> None:
     """Parts, settings of rotary embeddings as they once were written, and a tensor too many."""
     directory = tiny_models.save("llama", tmp_path, rope_parameters=LLAMA3, head_dim=64)

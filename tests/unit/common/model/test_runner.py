@@ -56,6 +56,14 @@ def test_a_cache_without_room_for_a_block_is_refused(tmp_path: Path) -> None:
         Runner(loaded, kv_bytes=1000)
 
 
+def test_a_model_whose_passes_fail_is_refused_by_name(tmp_path: Path) -> None:
+    """As with more experts asked for than there are: what torch says of it comes along."""
+    directory = tiny_models.save("mixtral", tmp_path / "few", num_experts_per_tok=8)
+    loaded = load(str(directory), device="cpu")
+    with pytest.raises(ModelError, match=r"few cannot be served .* first pass fails: .* range"):
+        Runner(loaded, kv_bytes=_ENOUGH)
+
+
 def test_on_gpus_torch_attends_without_cudnn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
