@@ -5,6 +5,7 @@ Who else is told, and when, and what becomes of a text that is done, is the engi
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 
@@ -17,6 +18,8 @@ from verifier.methods.base import Outcome
 from verifier.round_times import RoundTimes
 from verifier.sequence import Event, Sequence, Source
 from verifier.totals import Totals
+
+_log = logging.getLogger(__name__)
 
 
 class Committer:
@@ -98,7 +101,10 @@ class Committer:
     ) -> Event:
         """Tells a sequence's proposer what was committed; returns what to tell everyone else."""
         self._totals.tokens += len(outcome.ids)
-        self._methods.of(sequence).observe(sequence, outcome)
+        try:
+            self._methods.of(sequence).observe(sequence, outcome)
+        except Exception:  # a draft is never worth the text
+            _log.exception("a proposer failed", extra=sequence.names)
         sequence.began_at = sequence.began_at or time.monotonic()
         counts = sequence.counts.snapshot()
         return Event(outcome.ids, sources, sequence.finished, counts, times=times)

@@ -28,7 +28,8 @@ class EngineConfig:
     max_len_tokens: int = 0
     """Most tokens of prompt and output together; 0 takes the model's limit."""
     max_batch_tokens: int = 256
-    """Most rows of one engine step, in tokens: draft nodes and prefill chunks together."""
+    """Most rows of one engine step, in tokens: draft nodes and prefill chunks together; at least
+    `max_running`, for each sequence takes one."""
     max_running: int = 32
     """Most sequences in the batch."""
     max_waiting: int = 128
@@ -54,6 +55,9 @@ class EngineConfig:
         at_least(self, "engine.", kv_bytes=0, block_tokens=2, max_len_tokens=0, max_batch_tokens=1)
         at_least(self, "engine.", max_running=1, max_waiting=0, draft_tokens=1, max_draft_tokens=1)
         at_least(self, "engine.", tree_nodes=1, draft_fanout=0)
+        if self.max_batch_tokens < self.max_running:
+            least = f"must be at least engine.max_running ({self.max_running})"
+            raise ConfigError(f"engine.max_batch_tokens: {least}, got {self.max_batch_tokens}")
         if self.draft_tokens > self.max_draft_tokens:
             most = f"at most engine.max_draft_tokens ({self.max_draft_tokens})"
             raise ConfigError(f"engine.draft_tokens: must be {most}, got {self.draft_tokens}")

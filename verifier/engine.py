@@ -93,7 +93,7 @@ class Engine:
         """What drafts."""
         acceptances = rules(Typical(threshold=config.typical_threshold, alpha=config.typical_alpha))
         self._committer = Committer(runner, acceptances, self.methods, self.totals)
-        self._scheduler = Scheduler(config, self.methods.of)
+        self._scheduler = Scheduler(config, runner.pool.blocks, self.methods.of)
         self.limits = Limits(
             vocab_size=runner.loaded.vocab_size,
             max_len=runner.max_len,
@@ -133,7 +133,7 @@ class Engine:
         """
         validate(request, self.limits)
         sequence = self._intake.take(request, listener)
-        self.post(partial(self._lives.begin, sequence))
+        self.post(partial(self._scheduler.waiting.append, sequence))
         return sequence.ticket
 
     def cancel(self, ticket: int) -> None:
@@ -211,6 +211,7 @@ class Engine:
     def step(self) -> bool:
         """Runs one batch; False where nothing was ready."""
         self._take_notes(feeds=not self._ran)  # else they were read at the end of the last pass
+        self._admit()
         now = self._asked_at = time.monotonic()
         batch = self._scheduler.schedule(now)
         self._ran = bool(batch)
@@ -248,6 +249,12 @@ class Engine:
             most_s = min(most_s, deadline - time.monotonic())
         self._inbox.wait(most_s)
 
+    def _admit(self) -> None:
+        """Has texts begin whose turn it is; drafters hear of them before the pass."""
+        for sequence in self._scheduler.admit():
+            self._lives.begin(sequence)
+        attempt(self.methods.flush)
+
     def _take_notes(self, *, feeds: bool = True) -> None:
         self._heard = self._inbox.take(feeds=feeds)
         if self._heard:
@@ -268,13 +275,13 @@ class Engine:
             if count < 2:
                 return 0
             for found in self._rolling.run(batch, count, self._inbox.fileno(), enough):
-                self._take_notes()
                 charged = int(not passes)  # of the first as they were scheduled
+                passes += found.passes  # first: what was found is not to be computed again
+                self._take_notes()
                 self._commit(batch, found.ids, partial(self._keep_several, charged=charged))
-                passes += found.passes
         except Exception as error:
             accelerator.check(self._runner.loaded.device)
-            _log.warning("several passes failed; trying one", exc_info=error)
+            _log.warning("several passes failed; trying one", exc_info=error, extra=_names(batch))
         return passes
 
     def _disturbed(self, batch: list[Work]) -> bool:
@@ -291,9 +298,14 @@ class Engine:
                 self._lives.fail(batch[0].sequence, error)
                 self.methods.flush()
                 return
-            _log.warning("engine step failed; trying its sequences one by one", exc_info=error)
+            _log.warning(
+                "engine step failed; trying its sequences one by one",
+                exc_info=error,
+                extra=_names(batch),
+            )
             for work in batch:  # nothing was committed, and writing the cache again is harmless
-                self._run_and_commit([work])
+                if not work.sequence.gone:  # one may be cancelled meanwhile
+                    self._run_and_commit([work])
             return
         verified = time.monotonic()
         for work in batch:
@@ -346,6 +358,11 @@ class Engine:
         event = self._committer.commit_several(work.sequence, work.tree, ids)
         self._scheduler.waiting.charge(work.sequence, len(event.ids) - charged)
         return event
+
+
+def _names(batch: list[Work]) -> dict[str, list[str]]:
+    """What a batch goes by in logs."""
+    return {"requests": [work.sequence.request.request_id for work in batch]}
 
 
 def _no_links(address: str) -> None:

@@ -15,7 +15,7 @@ from common.inbox import attempt
 from common.model.runner import Runner
 from verifier.choice import MethodChoice
 from verifier.intake import Intake
-from verifier.methods import Methods
+from verifier.methods import Methods, canonical
 from verifier.scheduler import Scheduler
 from verifier.sequence import Event, Sequence
 from verifier.totals import Totals
@@ -49,17 +49,17 @@ class Lives:
         self._totals = totals
 
     def begin(self, sequence: Sequence) -> None:
-        """Has a text wait for its turn, with a method of its own."""
+        """Gives a text that was admitted a method of its own."""
+        sequence.begun = True
         self._totals.sequences += 1
         model = self._runner.loaded
         try:
-            sequence.method = sequence.counts.method = self._choice.choose(sequence.request)
+            sequence.counts.method = self._choice.choose(sequence.request)
+            sequence.method = canonical(sequence.counts.method)
             sequence.watch_ids(model.vocab_size, model.device)
             self._methods.of(sequence).open(sequence)
         except Exception as error:
             self.fail(sequence, error)
-            return
-        self._scheduler.waiting.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """Ends a text that is complete; how long it took says what its method is worth."""
@@ -69,7 +69,7 @@ class Lives:
 
     def fail(self, sequence: Sequence, error: Exception) -> None:
         """Ends a text with an error for an answer."""
-        _log.error("a sequence failed", exc_info=error)
+        _log.error("a sequence failed", exc_info=error, extra=sequence.names)
         attempt(partial(self._retire, sequence))
         event = Event(error=PacelineError(f"the engine failed: {type(error).__name__}"))
         self.tell(sequence, event)
@@ -79,16 +79,17 @@ class Lives:
         try:
             sequence.listener(event)
         except Exception:
-            _log.exception("a listener failed")
+            _log.exception("a listener failed", extra=sequence.names)
             attempt(partial(self._retire, sequence))
 
     def leave(self, sequence: Sequence) -> None:
         """Gives back what a text has, without a word."""
         if not sequence.gone:  # a cancel may cross the end on its way
             sequence.gone = True
-            self._totals.sequences -= 1
             self._scheduler.remove(sequence)
-            self._methods.of(sequence).close(sequence)
+            if sequence.begun:
+                self._totals.sequences -= 1
+                self._methods.of(sequence).close(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
         self._intake.leave(sequence.ticket)

@@ -4,17 +4,20 @@ Owns the waiting line and the running set. Every step takes, in order of admissi
 decoding sequences that are ready (one row and a fair share of draft rows), then prefill
 chunks, of the tenant first that was given the least, under one budget of rows, a quarter of
 which is kept for prefill where there is any. A sequence is admitted when it is its turn
-(`verifier.waiting_line`) and its prompt fits into the available blocks, and takes them; when a
-running one cannot grow, the youngest gives its blocks back and waits again, to be computed
-once more later: bit for bit the same, so nobody notices but the clock.
+(`verifier.waiting_line`) and its prompt fits into the available blocks, and takes them. When a
+running one cannot grow, or a tenant of which nothing runs finds no place, the youngest of the
+tenant that has most gives its own back and waits again, to be computed once more later, but for
+what is still cached: bit for bit the same, so nobody notices but the clock.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from common.model.blocks import BlockManager
 from common.model.segment import tree_positions
 from common.model.tree import TokenTree
 from verifier.config import EngineConfig
@@ -46,24 +49,63 @@ class Scheduler:
 
     Args:
         config: Sizes.
+        blocks: The cache that sequences lease from.
         proposer: Finds what drafts for a sequence.
     """
 
-    def __init__(self, config: EngineConfig, proposer: Callable[[Sequence], Proposer]) -> None:
-        self._config = config
-        self._proposer = proposer
+    def __init__(
+        self,
+        config: EngineConfig,
+        blocks: BlockManager,
+        proposer: Callable[[Sequence], Proposer],
+    ) -> None:
+        self._config, self._blocks, self._proposer = config, blocks, proposer
         self.waiting = WaitingLine()
         self.running: list[Sequence] = []
         self.preemptions = 0
         """Times a sequence gave its blocks back and waited again."""
 
+    def admit(self) -> Iterator[Sequence]:
+        """Lets in whose turn it is, as long as there is room.
+
+        Yields:
+            Those that were never in before; one that is removed at once leaves its place to others.
+        """
+        while (sequence := self.waiting.first()) is not None:
+            self._make_way(sequence)
+            if len(self.running) >= self._config.max_running:
+                return
+            computed = sequence.lease.reuse_prefix(sequence.ids)
+            if not sequence.lease.reserve(len(sequence.ids) + 1):
+                sequence.lease.release()
+                return
+            sequence.computed = computed
+            self.waiting.admit(sequence, sequence.pending)
+            self.running.append(sequence)
+            if not sequence.begun:
+                sequence.counts.cached_tokens = computed
+                yield sequence
+
+    def _make_way(self, newcomer: Sequence) -> None:
+        """Has a tenant that has several running give one up for the first of one that has none,
+        where there is no room and that makes some."""
+        tenants = self._tenants()
+        if not tenants or newcomer.tenant in tenants:
+            return
+        victim = self._victim()
+        needed = -(-(len(newcomer.ids) + 1) // self._blocks.block_tokens)
+        missing = needed - self._blocks.available  # nobody holds what is cached of its tenant
+        crowded = len(self.running) >= self._config.max_running or missing > 0
+        freed = victim.lease.capacity // self._blocks.block_tokens
+        if crowded and tenants[victim.tenant] > 1 and missing <= freed:
+            self._preempt(victim)
+
     def schedule(self, now: float) -> list[Work]:
-        """Chooses the next batch; empty where nothing is ready.
+        """Chooses the next batch, of those admitted; empty where nothing is ready.
 
         Args:
             now: Seconds, of the monotonic clock.
         """
-        self._admit()
         decoding = [
             sequence
             for sequence in self.running
@@ -86,10 +128,9 @@ class Scheduler:
 
     def _decode(self, decoding: list[Sequence], quota: int) -> list[Work]:
         """One row for everyone who decodes; what is left over, less the quota, goes to drafts."""
-        limit = self._config.max_batch_tokens
-        spare = max(limit - len(decoding) - quota, 0)
+        spare = max(self._config.max_batch_tokens - len(decoding) - quota, 0)
         batch = []
-        for index, sequence in enumerate(decoding[:limit]):
+        for index, sequence in enumerate(decoding):
             if sequence not in self.running:  # preempted for one before it
                 continue
             share = spare // (len(decoding) - index)
@@ -105,7 +146,7 @@ class Scheduler:
         try:
             return self._proposer(sequence).ready(sequence, now)
         except Exception:  # a draft is never worth the thread that owns the model
-            _log.exception("a proposer failed", extra={"method": sequence.method})
+            _log.exception("a proposer failed", extra=sequence.names)
             return True
 
     def _propose(self, sequence: Sequence, budget: int) -> TokenTree:
@@ -114,7 +155,7 @@ class Scheduler:
         try:
             self._proposer(sequence).propose(sequence, tree, max(budget, 0))
         except Exception:  # as above
-            _log.exception("a proposer failed", extra={"method": sequence.method})
+            _log.exception("a proposer failed", extra=sequence.names)
             return TokenTree(sequence.ids[-1])
         return tree
 
@@ -130,21 +171,6 @@ class Scheduler:
             self.waiting.remove(sequence)
         sequence.lease.release()
 
-    def _admit(self) -> None:
-        while len(self.running) < self._config.max_running:
-            sequence = self.waiting.first()
-            if sequence is None:
-                return
-            computed = sequence.lease.reuse_prefix(sequence.ids)
-            if not sequence.lease.reserve(len(sequence.ids) + 1):
-                sequence.lease.release()
-                return
-            sequence.computed = computed
-            if sequence.output_len == 0:
-                sequence.counts.cached_tokens = sequence.computed
-            self.waiting.admit(sequence, sequence.pending)
-            self.running.append(sequence)
-
     def _fit(self, sequence: Sequence, rows: int, tree: TokenTree | None) -> Work | None:
         """Reserves cache for a piece of work: without its draft, or at others' cost, if need be."""
         end = sequence.computed + rows
@@ -153,11 +179,21 @@ class Scheduler:
                 return Work(sequence, rows, tree)
             tree = TokenTree(tree.ids[0])
         while not sequence.lease.reserve(end):
-            youngest = self.running[-1]
-            self._preempt(youngest)
-            if youngest is sequence:
+            victim = self._victim()
+            self._preempt(victim)
+            if victim is sequence:
                 return None
         return Work(sequence, rows, tree)
+
+    def _victim(self) -> Sequence:
+        """Who gives way: the youngest of the tenant that has most running; never the oldest of
+        all, so that there is progress."""
+        tenants = self._tenants()
+        return max(reversed(self.running), key=lambda each: tenants[each.tenant])
+
+    def _tenants(self) -> Counter[bytes]:
+        """How many run, by tenant."""
+        return Counter(each.tenant for each in self.running)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preemptions += 1

@@ -234,6 +234,8 @@ class Sequence:
         self.ticket = ticket
         self.method = request.method
         """What drafts; the engine settles "auto"."""
+        self.begun = False
+        """Set once it was admitted: from then on there may be drafts for it."""
         self.gone = False
         """Set once it has left the engine."""
         self.ids = list(request.prompt_ids)
@@ -258,6 +260,16 @@ class Sequence:
         if self.request.sampling.repetition_penalty != 1.0:
             self.seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
             self._mark(self.ids)
+
+    @property
+    def tenant(self) -> bytes:
+        """Whose it is, as far as that can be told; nobody's are one tenant among others."""
+        return self.request.cache_salt
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What it goes by in logs."""
+        return {"request": self.request.request_id, "method": self.method}
 
     @property
     def prompt_len(self) -> int:

@@ -2,7 +2,7 @@
 
 The store's fence alone would not do: a gateway that was cut off, or whose store lost its records,
 may still reach a verifier. The cache itself needs none of this, it is found by content; what ends
-with a session is the claim on its blocks.
+with a session is the claim on its blocks, and they are given up where no other session claims them.
 
 Turns that run are never dropped: the engine bounds how many there are. Sessions between turns
 and those that were released here stand apart, each with a bound of its own, so that no number
@@ -14,7 +14,7 @@ All methods run on the event loop.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +23,9 @@ from common.model.blocks import BlockManager, chain_hash
 
 _MOST_SESSIONS = 20_000
 """Between turns; as many again that were released."""
+
+_CLAIMS_PER_BLOCK = 4
+"""Of the cache, that are remembered: what was claimed before that is evicted anyway."""
 
 End = Callable[[Aborted], None]
 
@@ -35,8 +38,38 @@ class _Session:
     used_at: float = 0.0
     end: End | None = None
     """Ends the turn that runs; None between turns."""
-    digests: tuple[bytes, ...] = ()
-    """Of its full blocks, after its last turn."""
+
+
+class _Claims:
+    """Which blocks sessions have filled, in their last turns, by digest; several may share one.
+
+    Args:
+        most: Claims that are remembered, those of the latest turns.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
+        self._digests: OrderedDict[str, tuple[bytes, ...]] = OrderedDict()
+        self._sessions: Counter[bytes] = Counter()
+
+    def put(self, key: str, digests: tuple[bytes, ...]) -> None:
+        """Takes a session's claims instead of those it had."""
+        self.drop(key)
+        self._digests[key] = digests
+        self._sessions.update(digests)
+        self._count += len(digests)
+        while self._count > self._most:
+            self.drop(next(iter(self._digests)))
+
+    def drop(self, key: str) -> list[bytes]:
+        """Ends a session's claims; returns what nobody claims any more."""
+        digests = self._digests.pop(key, ())
+        self._sessions.subtract(digests)
+        self._count -= len(digests)
+        unclaimed = [digest for digest in digests if not self._sessions[digest]]
+        for digest in unclaimed:
+            del self._sessions[digest]
+        return unclaimed
 
 
 class Sessions:
@@ -61,6 +94,7 @@ class Sessions:
     ) -> None:
         self.stale = 0
         self._blocks, self._post, self._ttl_s, self._clock = blocks, post, ttl_s, clock
+        self._claims = _Claims(_CLAIMS_PER_BLOCK * blocks.count)
         self._running: dict[str, _Session] = {}
         # The least recently used first.
         self._idle: OrderedDict[str, _Session] = OrderedDict()
@@ -91,9 +125,8 @@ class Sessions:
                 self.stale += 1
                 raise _taken_over()
             self._supersede(known)
-        digests = known.digests if known is not None else ()
         self._drop(key)
-        self._running[key] = _Session(epoch, request_id, end=end, digests=digests)
+        self._running[key] = _Session(epoch, request_id, end=end)
 
     def leave(self, key: str, end: End, ids: Sequence[int], salt: bytes) -> None:
         """Ends a turn.
@@ -108,7 +141,8 @@ class Sessions:
         if known is None or known.end is not end:
             return
         self._drop(key)
-        known.end, known.digests = None, _digests(ids, salt, self._blocks.block_tokens)
+        known.end = None
+        self._claims.put(key, _digests(ids, salt, self._blocks.block_tokens))
         self._keep(self._idle, key, known)
 
     def release(self, key: str, epoch: int) -> None:
@@ -130,7 +164,7 @@ class Sessions:
             return
         if known is not None:
             self._supersede(known)
-            self._forget(known)
+        self._forget(key)
         self._drop(key)
         self._keep(self._released, key, _Session(epoch))
 
@@ -161,12 +195,12 @@ class Sessions:
                 if known.used_at > expired and len(place) <= _MOST_SESSIONS:
                     break
                 del place[key]
-                self._forget(known)
+                self._forget(key)
 
-    def _forget(self, known: _Session) -> None:
-        digests = known.digests
-        if digests:
-            self._post(lambda: self._blocks.forget(digests))
+    def _forget(self, key: str) -> None:
+        """Gives up what is cached of a session, but for what others have in common with it."""
+        if unclaimed := self._claims.drop(key):
+            self._post(lambda: self._blocks.forget(unclaimed))
 
 
 def _digests(ids: Sequence[int], salt: bytes, block_tokens: int) -> tuple[bytes, ...]:

@@ -39,8 +39,7 @@ class Totals:
         self.steps = Distribution()
         """Seconds of a step."""
         self.drafts: dict[str, Drafts] = {}
-        """By method; of a hybrid the members' names in order, whichever way requests put them."""
-        self._by_request: dict[str, Drafts] = {}
+        """By method."""
 
     def prompt(self, tokens: int, cached: int) -> None:
         """Counts a prompt that has been computed."""
@@ -57,7 +56,7 @@ class Totals:
         """
         if not drafted:
             return
-        drafts = self._by_request.get(method) or self._new(method)
+        drafts = self.drafts.get(method) or self.drafts.setdefault(method, Drafts())
         drafts.drafts += 1
         drafts.drafted_tokens += drafted
         drafts.accepted_tokens += accepted
@@ -65,9 +64,3 @@ class Totals:
         positions.extend([0] * (accepted - len(positions)))
         for depth in range(accepted):
             positions[depth] += 1
-
-    def _new(self, method: str) -> Drafts:
-        name = "+".join(sorted(method.split("+")))
-        drafts = self.drafts.setdefault(name, Drafts())
-        self._by_request[method] = drafts
-        return drafts

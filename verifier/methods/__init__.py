@@ -78,6 +78,11 @@ _UNGATED = ("plain", "draft")
 """Methods that have nothing to leave off, or see to it themselves."""
 
 
+def canonical(method: str) -> str:
+    """A hybrid's name with its members in order, whichever way a request puts them."""
+    return "+".join(sorted(method.split("+")))
+
+
 def _medusa(parts: Parts) -> MedusaProposer | None:
     if parts.heads is None:
         return None
@@ -114,7 +119,8 @@ class Methods:
         return draft
 
     def of(self, sequence: Sequence) -> Proposer:
-        """What drafts for a sequence, whose method, or several joined by `+`, is valid."""
+        """What drafts for a sequence, whose method, or several joined by `+`, is valid and
+        canonical."""
         found = self._asked.get(sequence.method)
         if found is None:
             found = self._asked[sequence.method] = self._make(sequence.method)

@@ -47,6 +47,12 @@ def test_no_draft_is_longer_by_itself_than_a_request_may_ask_for() -> None:
         EngineConfig(draft_tokens=17)
 
 
+def test_a_step_has_a_row_for_each_sequence_of_the_batch() -> None:
+    assert EngineConfig(max_batch_tokens=32).max_running == 32
+    with pytest.raises(ConfigError, match=r"max_batch_tokens: .*max_running \(32\), got 31"):
+        EngineConfig(max_batch_tokens=31)
+
+
 @pytest.mark.parametrize("key", ["stream_interval_ms", "session_ttl_s"])
 def test_times_are_not_negative(key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}: must be at least 0"):

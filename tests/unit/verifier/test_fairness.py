@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from common.errors import ResourceExhausted
 from common.model.runner import Runner
@@ -13,18 +17,47 @@ from tests import tiny_models
 from tests.inprocess import Pair, runner
 from tests.tiny_models import VOCAB
 from verifier.config import EngineConfig
+from verifier.sequence import Sequence
+
+LENGTHS = (3, 18, 40, 70)
+"""Of prompts, by their seed."""
+TOKENS = 40
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    return runner(tiny_models.save("llama", tmp_path_factory.mktemp("llama")), "bfloat16")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.save("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def target(directory: Path) -> Runner:
+    return runner(directory, "bfloat16")
+
+
+@pytest.fixture(scope="module")
+def tight(directory: Path) -> Runner:
+    """A cache of 20 blocks, 320 positions."""
+    return runner(directory, "bfloat16", kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 2)
+
+
+@pytest.fixture(scope="module")
+def twin(directory: Path) -> Runner:
+    return runner(directory, "bfloat16")
+
+
+@pytest.fixture(scope="module")
+def texts(target: Runner) -> list[list[int]]:
+    """What each prompt's text is, alone."""
+    alone = Pair.make(target)
+    return [alone.generate(_prompt(LENGTHS[seed], seed), TOKENS) for seed in range(len(LENGTHS))]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left(target: Runner) -> Iterator[None]:
+def _nothing_left(target: Runner, tight: Runner) -> Iterator[None]:
     yield
-    target.pool.blocks.check()
-    assert target.pool.blocks.held == 0
+    for one in (target, tight):
+        one.pool.blocks.check()
+        assert one.pool.blocks.held == 0
 
 
 def _prompt(length: int, seed: int) -> list[int]:
@@ -74,3 +107,102 @@ def test_where_nobody_is_told_apart_all_places_are_everybodys(target: Runner) ->
         pair.submit(_prompt(5, 99), 4)
     pair.run()
     assert all(len(one.ids) == 4 for one in heard)
+
+
+def test_a_tenant_of_which_nothing_runs_takes_the_place_of_anothers_youngest(
+    target: Runner,
+) -> None:
+    """However long those of the other would run on; who has something running waits."""
+    pair = Pair.make(target, None, EngineConfig(max_running=3))
+    flood = [pair.submit(_prompt(20, seed), 200, cache_salt=b"flood") for seed in range(3)]
+    pair.engine.step()
+    running = pair.engine._scheduler.running
+    oldest, *_, youngest = running
+    late = [pair.submit(_prompt(8, 50 + seed), 30, cache_salt=b"late") for seed in range(2)]
+    pair.engine.step()
+    assert [each.tenant for each in running] == [b"flood", b"flood", b"late"]
+    assert youngest not in running
+    for salt in (b"", b"third"):
+        pair.submit(_prompt(8, 60), 5, cache_salt=salt)
+        pair.engine.step()
+    assert [each.tenant for each in running] == [b"flood", b"late", b""]
+    assert running[0] is oldest
+    assert pair.engine.preemptions == 2, "three tenants have one each: the fourth waits"
+    pair.run()
+    assert pair.engine.preemptions == 2
+    assert [len(one.ids) for one in (*flood, *late)] == [200] * 3 + [30] * 2
+
+
+def test_a_tenant_of_which_nothing_runs_takes_cache_of_another(tight: Runner) -> None:
+    """Three texts fill it, so that places are free and room is not."""
+    pair = Pair.make(tight)
+    flood = [pair.submit(_prompt(90, seed), 60, cache_salt=b"flood") for seed in range(3)]
+    for _ in range(20):
+        pair.engine.step()
+    before = pair.engine.preemptions
+    late = pair.submit(_prompt(40, 99), 20, cache_salt=b"late")
+    while not late.done:
+        pair.engine.step()
+    assert not any(one.done for one in flood)
+    assert pair.engine.preemptions - before <= 2, "it is in nobody's way, nor given way to"
+    pair.run()
+    alone = Pair.make(target=tight)
+    assert [one.ids for one in flood] == [alone.generate(_prompt(90, s), 60) for s in range(3)]
+
+
+def test_a_prompt_for_which_one_place_is_too_little_displaces_nobody(tight: Runner) -> None:
+    pair = Pair.make(tight)
+    flood = [pair.submit(_prompt(60, seed), 10, cache_salt=b"flood") for seed in range(4)]
+    pair.engine.step()
+    late = pair.submit(_prompt(200, 99), 5, cache_salt=b"late")
+    pair.engine.step()
+    assert pair.engine.preemptions == 0
+    pair.run()
+    assert len(late.ids) == 5
+    assert all(len(one.ids) == 10 for one in flood)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32), roomy=st.booleans())
+def test_whoever_gives_way_to_whom_texts_stay_what_they_are(
+    seed: int, roomy: bool, target: Runner, tight: Runner, twin: Runner, texts: list[list[int]]
+) -> None:
+    """Each comes to its end, and places change hands no more often than tenants come and go."""
+    draw = random.Random(seed)
+    config = EngineConfig(max_running=draw.randint(1, 5), max_batch_tokens=draw.choice([5, 24]))
+    pair = Pair.make(target if roomy else tight, draw.choice([None, twin]), config)
+    scheduler = pair.engine._scheduler
+    preempt, crossed = scheduler._preempt, 0
+
+    def watched(victim: Sequence) -> None:
+        nonlocal crossed
+        tenants = Counter(each.tenant for each in scheduler.running)
+        first = scheduler.waiting.first()
+        if roomy:
+            assert first is not None
+            assert tenants[first.tenant] == 0
+            assert tenants[victim.tenant] == max(tenants.values()) > 1
+        assert len(scheduler.running) == 1 or victim is not scheduler.running[0]
+        crossed += 1
+        preempt(victim)
+
+    scheduler._preempt = watched  # type: ignore[method-assign]
+    heard, tenants = [], [b"", b"a", b"b", b"c"]
+    for _ in range(60):
+        match draw.choice(["come", "step", "step", "cancel"]):
+            case "come":
+                prompt, count = draw.randrange(len(texts)), draw.randint(1, TOKENS)
+                tenant = draw.choice(tenants[: draw.randint(1, 4)])
+                one = pair.submit(_prompt(LENGTHS[prompt], prompt), count, cache_salt=tenant)
+                heard.append((one, texts[prompt][:count]))
+            case "cancel" if heard and draw.random() < 0.3:
+                pair.engine.cancel(draw.choice(heard)[0].ticket)
+            case _:
+                pair.engine.step()
+    pair.run()
+    for one, expected in heard:
+        assert one.ids == expected[: len(one.ids)]
+        assert one.ids == expected or not one.done, "it was cancelled"
+    assert crossed == pair.engine.preemptions
+    if roomy:
+        assert crossed <= len(heard) + len(tenants)

@@ -16,13 +16,6 @@ def test_rounds_count_where_something_was_drafted() -> None:
     assert drafts.accepted_per_position == [2, 2, 1]
 
 
-def test_a_hybrid_has_one_name_whichever_way_requests_put_it() -> None:
-    totals = Totals()
-    for method in ("ngram+draft", "draft+ngram", "ngram+draft"):
-        totals.round(method, drafted=1, accepted=0)
-    assert {name: drafts.drafts for name, drafts in totals.drafts.items()} == {"draft+ngram": 3}
-
-
 def test_prompts() -> None:
     totals = Totals()
     totals.prompt(10, 0)

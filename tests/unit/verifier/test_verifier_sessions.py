@@ -24,15 +24,17 @@ class Turns:
         self.ended: list[str] = []
         self._ends: dict[str, subject.End] = {}
 
-    def enter(self, name: str, epoch: int, request_id: str | None = None) -> None:
+    def enter(
+        self, name: str, epoch: int, request_id: str | None = None, *, key: str = "s"
+    ) -> None:
         def end(error: Aborted) -> None:
             self.ended.append(name)
 
-        self.sessions.enter("s", epoch, request_id or name, end)
+        self.sessions.enter(key, epoch, request_id or name, end)
         self._ends[name] = end
 
-    def leave(self, name: str, ids: list[int] = IDS) -> None:
-        self.sessions.leave("s", self._ends[name], ids, b"salt")
+    def leave(self, name: str, ids: list[int] = IDS, *, key: str = "s") -> None:
+        self.sessions.leave(key, self._ends[name], ids, b"salt")
 
     def cached(self, salt: bytes = b"salt") -> int:
         lease = KvLease(self.blocks, salt)
@@ -116,6 +118,47 @@ def test_blocks_that_others_hold_stay(turns: Turns) -> None:
     assert turns.cached() == 8
     lease.release()
     turns.blocks.check()
+
+
+@pytest.mark.parametrize("how", ["release", "expire", "go on otherwise"])
+def test_what_sessions_have_in_common_goes_with_the_last_of_them(turns: Turns, how: str) -> None:
+    """As a system prompt; and their turns may lie between each other."""
+    turns.enter("a", 1, key="first")
+    turns.fill()
+    turns.leave("a", key="first")
+    turns.now += 30
+    turns.enter("b", 1, key="second")
+    turns.leave("b", [*IDS[:SIZE], 99, 98, 97, 96], key="second")
+    if how == "release":
+        turns.sessions.release("first", 2)
+    elif how == "expire":
+        turns.now += 31
+        turns.sessions.enter("other", 1, "r", lambda _: None)
+    else:
+        turns.enter("a again", 2, key="first")
+        turns.leave("a again", [1, 2, 3, 4], key="first")
+        turns.sessions.release("first", 3)
+    assert turns.cached() == (8 if how == "go on otherwise" else SIZE)
+    turns.sessions.release("second", 2)
+    assert turns.cached() == 0
+
+
+def test_claims_are_kept_of_a_few_caches_full_of_blocks(turns: Turns) -> None:
+    """Those dropped are the oldest; their sessions are fenced all the same."""
+    turns.enter("a", 1)
+    turns.fill()
+    turns.leave("a")
+    for index in range(9):
+        turns.enter(str(index), 1, key=str(index))
+        turns.leave(str(index), list(range(100, 100 + 8 * SIZE)), key=str(index))
+    claims = turns.sessions._claims
+    assert claims._count == sum(map(len, claims._digests.values())) == 4 * turns.blocks.count
+    assert len(claims._sessions) == 8
+    assert turns.cached() == 8, "nobody ended"
+    turns.sessions.release("s", 2)
+    assert turns.cached() == 8, "nobody knows whose it is"
+    with pytest.raises(Aborted):
+        turns.enter("late", 1)
 
 
 def test_a_release_ends_what_runs(turns: Turns) -> None:

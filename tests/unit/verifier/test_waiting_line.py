@@ -39,6 +39,7 @@ class Line:
         first = self.waiting.first()
         assert first is not None
         self.waiting.admit(first, first.prompt_len)
+        first.begun = True
         return first
 
     def tenants(self, count: int) -> str:
@@ -93,18 +94,20 @@ def test_being_away_saves_nothing_up(line: Line) -> None:
     assert Counter(line.tenants(10)) == {"a": 5, "b": 5}
 
 
-def test_who_was_put_back_goes_first_and_pays_once(line: Line) -> None:
+def test_who_was_put_back_is_the_first_of_its_tenant_and_pays_once(line: Line) -> None:
     early, late = line.come(b"a", 7), line.come(b"a", 7)
     other = line.come(b"b", 7)
     line.admit()
     line.admit()
     line.admit()
     rows = line.waiting.rows(early)
+    line.come(b"a")
     line.waiting.put_back(late)
     line.waiting.put_back(early)
-    line.come(b"c")
-    assert [line.admit(), line.admit()] == [early, late]
-    assert line.waiting.rows(early) == rows
+    newcomer = line.come(b"c")
+    line.waiting.charge(early, 1)
+    assert [line.admit(), line.admit(), line.admit()] == [newcomer, early, late]
+    assert line.waiting.rows(early) == rows + 1
     line.waiting.remove(other)  # is not there: nothing happens
     assert len(line.waiting) == 1
 
@@ -115,7 +118,6 @@ def test_nobody_is_lost_and_tenants_keep_their_order(seed: int) -> None:
     draw, line = random.Random(seed), Line()
     expected: dict[bytes, list[Sequence]] = defaultdict(list)
     running: list[Sequence] = []
-    back: list[Sequence] = []
     for _ in range(120):
         match draw.choice(["come", "come", "admit", "admit", "put back", "leave", "run"]):
             case "come":
@@ -123,24 +125,19 @@ def test_nobody_is_lost_and_tenants_keep_their_order(seed: int) -> None:
                 expected[salt].append(line.come(salt, draw.randint(1, LARGEST)))
             case "admit" if len(line.waiting):
                 admitted = line.admit()
-                if back:
-                    assert admitted is back.pop(0)
-                else:
-                    assert admitted is expected[admitted.request.cache_salt].pop(0)
+                assert admitted is expected[admitted.tenant].pop(0)
                 running.append(admitted)
             case "put back" if running:
-                back.insert(0, running.pop())
-                line.waiting.put_back(back[0])
+                back = running.pop(draw.randrange(len(running)))
+                expected[back.tenant].insert(0, back)
+                line.waiting.put_back(back)
             case "leave" if len(line.waiting):
-                waiting = [*back, *(each for row in expected.values() for each in row)]
-                gone = draw.choice(waiting)
+                gone = draw.choice([each for row in expected.values() for each in row])
                 line.waiting.remove(gone)
-                for place in (back, *expected.values()):
-                    if gone in place:
-                        place.remove(gone)
+                expected[gone.tenant].remove(gone)
             case "run" if running:
                 line.waiting.charge(draw.choice(running), draw.randint(1, LARGEST))
-        assert len(line.waiting) == len(back) + sum(map(len, expected.values()))
+        assert len(line.waiting) == sum(map(len, expected.values()))
 
 
 @settings(max_examples=40)
