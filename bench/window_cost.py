@@ -176,7 +176,7 @@ class Way:
         """Steps with the window so far."""
         proposer = self._engine.methods.single[LOOKAHEAD]
         assert isinstance(proposer, LookaheadProposer)
-        return proposer.counts.windows
+        return proposer.windows
 
 
 def asked(chosen: sizes.Sizes) -> LookaheadSizes:

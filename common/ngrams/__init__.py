@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.ngrams.predictor import MATCH, Tables
+from common.ngrams.predictor import Tables
 
 if TYPE_CHECKING:
     from common.ngrams.calibration import Calibration
@@ -23,4 +23,4 @@ else:
         from common.ngrams.contexts import Contexts
         from common.ngrams.predictor import Predictor
 
-__all__ = ["MATCH", "Calibration", "Contexts", "Predictor", "Tables"]
+__all__ = ["Calibration", "Contexts", "Predictor", "Tables"]

@@ -522,39 +522,10 @@ static PyObject *predictor_learn(PredictorObject *self, PyObject *ids)
     Py_RETURN_NONE;
 }
 
-static PyObject *predictor_origins(PredictorObject *self, PyObject *const *args, Py_ssize_t given)
-{
-    if (!expected_arguments(given, 2))
-        return NULL;
-    long planted = PyLong_AsLong(args[1]);
-    if (planted == -1 && PyErr_Occurred())
-        return NULL;
-    const Predictor *predictor = &self->predictor;
-    PyObject *fast = PySequence_Fast(args[0], "ids must be a sequence"), *out = PyList_New(0);
-    int at = NONE, most = planted < predictor->found ? (int)planted : predictor->found;
-    for (Py_ssize_t place = 0; fast && out && place < PySequence_Fast_GET_SIZE(fast); place++) {
-        int32_t token;
-        if (!token_of(PySequence_Fast_GET_ITEM(fast, place), &token))
-            break;
-        at = below_with(predictor, at, token, most);
-        if (at == NONE)
-            break;
-        PyObject *origin = PyLong_FromLong(predictor->candidates[at].origin);
-        if (!origin || PyList_Append(out, origin))
-            Py_CLEAR(out);
-        Py_XDECREF(origin);
-    }
-    Py_XDECREF(fast);
-    if (PyErr_Occurred())
-        Py_CLEAR(out);
-    return out;
-}
-
 static PyMethodDef predictor_methods[] = {
     {"search", (PyCFunction)(void (*)(void))predictor_search, METH_VARARGS | METH_KEYWORDS, NULL},
     {"worth", (PyCFunction)(void (*)(void))predictor_worth, METH_VARARGS | METH_KEYWORDS, NULL},
     {"learn", (PyCFunction)predictor_learn, METH_O, NULL},
-    {"origins", (PyCFunction)(void (*)(void))predictor_origins, METH_FASTCALL, NULL},
     {NULL},
 };
 

@@ -20,7 +20,7 @@ from common.ngrams.calibration import Bucket, Calibration, Trust
 from common.ngrams.contexts import Context, Contexts
 from common.step_table import Others, StepTable, Worth, seconds_of
 
-MATCH = 0
+_MATCH = 0
 """Origin of what continues an earlier occurrence of the text's end; sources have others."""
 
 _MOST_SIBLINGS = 4
@@ -162,30 +162,6 @@ class Predictor:
             at = self._found.index(passed)
         self._trust.age()
 
-    def origins(self, ids: Ids[int], planted: int) -> list[int]:
-        """Where the first `planted` candidates come from that a text went through.
-
-        Args:
-            ids: The tokens committed since.
-            planted: Candidates that were in the tree.
-        """
-        origins: list[int] = []
-        at = -1
-        for token in ids:
-            place = next(
-                (
-                    place
-                    for place, each in enumerate(self._found[:planted])
-                    if each.parent == at and each.token == token
-                ),
-                None,
-            )
-            if place is None:
-                break
-            origins.append(self._found[place].bucket[0])
-            at = place
-        return origins
-
     def _predict(
         self, context: Context, least: float, expected: int | None, agreed: int
     ) -> list[tuple[int, float, Bucket]]:
@@ -195,7 +171,7 @@ class Predictor:
         taken = set()
         if expected is not None:
             raw = (agreed + 0.5) / (agreed + 1.5)
-            bucket = self._calibration.bucket(MATCH, min(agreed, 15).bit_length(), raw)
+            bucket = self._calibration.bucket(_MATCH, min(agreed, 15).bit_length(), raw)
             chance = self._calibration.chance(bucket, raw)
             out.append((expected, chance, bucket))
             taken.add(expected)

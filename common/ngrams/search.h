@@ -36,7 +36,7 @@ typedef struct {
     double chance, step; /* of the path; given that the parent is right, before the text's factor */
     Rate *rate;
     int32_t token, parent, line, serial;
-    int8_t origin, known; /* `known`: tokens of what is followed after it */
+    int8_t known; /* tokens of what is followed after it */
 } Candidate;
 
 typedef struct {
@@ -223,8 +223,7 @@ static int predict(Predictor *predictor, const int32_t *context, int known, doub
             Rate *rate = rate_of(predictor->rates, followers[at].next, length, raw);
             out[count++] = (Candidate){.token = followers[at].token,
                                        .step = measured(rate, raw),
-                                       .rate = rate,
-                                       .origin = followers[at].next};
+                                       .rate = rate};
         }
         mass *= escape / (total + escape);
     }
@@ -306,22 +305,18 @@ static void test(Predictor *predictor, const Candidate *candidate, bool passed)
     predictor->expected += candidate->step;
 }
 
-/* The candidate below another that is a token, among the first `most`; NONE where there is none. */
-static int below_with(const Predictor *predictor, int parent, int32_t token, int most)
-{
-    for (int at = parent + 1; at < most; at++)
-        if (predictor->candidates[at].parent == parent && predictor->candidates[at].token == token)
-            return at;
-    return NONE;
-}
-
 /* Compares the candidates below one with the token that came; returns which was right, or NONE. */
 static int test_below(Predictor *predictor, int parent, int32_t token)
 {
-    for (int at = parent + 1; at < predictor->found; at++)
-        if (predictor->candidates[at].parent == parent)
-            test(predictor, predictor->candidates + at, predictor->candidates[at].token == token);
-    return below_with(predictor, parent, token, predictor->found);
+    int right = NONE;
+    for (int at = parent + 1; at < predictor->found; at++) {
+        const Candidate *one = predictor->candidates + at;
+        if (one->parent != parent)
+            continue;
+        test(predictor, one, one->token == token);
+        right = one->token == token ? at : right;
+    }
+    return right;
 }
 
 /* Ends a round. */

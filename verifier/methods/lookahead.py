@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from common.lookahead_sizes import LookaheadSizes
 from common.model.tree import TokenTree
@@ -46,20 +45,6 @@ _RESIZE_ROUNDS = 16
 
 
 @dataclass
-class LookaheadCounts:
-    """What happened so far, over all sequences."""
-
-    rounds: int = 0
-    """Steps."""
-    answered: int = 0
-    """Steps for which the pools knew something worth checking."""
-    windows: int = 0
-    """Steps with the window."""
-    accepted: Counter[Origin] = field(default_factory=Counter)
-    """Draft tokens committed, by where they came from."""
-
-
-@dataclass
 class _State:
     said: Contexts  # what the target chose where the text did not go
     index: TextIndex
@@ -70,7 +55,6 @@ class _State:
     shared: SharedPool | None
     interest: Interest
     tree: TokenTree | None = None  # the one proposed to
-    guessed: Forecast = field(default_factory=Forecast)  # the round's, once it was proposed
     placed: bool = False  # the window stands in the tree
     known: int = 0  # tokens of the text when the last round that it heard of ended
     ended_at: float | None = None  # when it did
@@ -108,8 +92,8 @@ class LookaheadProposer:
         self._duty = Duty()
         self._interests = Interests(cost, clock)
         self._states: dict[Sequence, _State] = {}
-        self.counts = LookaheadCounts()
-        """What happened so far."""
+        self.windows = 0
+        """Rounds with the window so far, over all sequences."""
 
     def open(self, sequence: Sequence) -> None:
         """Fills a window with the prompt's tokens, and the pool where it is to be seeded."""
@@ -173,7 +157,7 @@ class LookaheadProposer:
         state = self._states[sequence]
         fresh, state.known = len(sequence.ids) - state.known, len(sequence.ids)
         stood = outcome.tree is state.tree  # else the cache had no room for it
-        self._settle(state, outcome, stood)
+        self.windows += state.placed
         before, state.ended_at = state.ended_at, self._clock()
         missed = fresh != len(outcome.ids)  # it did not hear of rounds before
         if not missed:
@@ -189,7 +173,7 @@ class LookaheadProposer:
             state.window.skip(fresh)
         if state.shared is not None and self._shared is not None:
             state.shared.add(_stretch(sequence, fresh, self._shared.ngram_tokens))
-        state.tree, state.placed, state.guessed = None, False, Forecast()
+        state.tree, state.placed = None, False
 
     def close(self, sequence: Sequence) -> None:
         """Forgets the sequence; what it shared stays."""
@@ -207,9 +191,7 @@ class LookaheadProposer:
         forecast = self._look(state, sequence)
         if forecast is None:
             return 0.0
-        state.forecaster.plant(forecast, tree, most)
-        state.guessed = forecast
-        return sum(forecast.chances[: forecast.planted])
+        return sum(forecast.chances[: state.forecaster.plant(forecast, tree, most)])
 
     def _look(self, state: _State, sequence: Sequence) -> Forecast | None:
         """The forecast for the next round; none where there is no look."""
@@ -221,20 +203,6 @@ class LookaheadProposer:
             return None
         most = min(sequence.request.draft_tokens or state.most_nodes, state.most_nodes)
         return state.forecaster.forecast(sequence.ids, most)
-
-    def _settle(self, state: _State, outcome: Outcome, stood: bool) -> None:
-        """Counts where accepted tokens came from."""
-        self.counts.rounds += 1
-        self.counts.answered += state.guessed.planted > 0
-        self.counts.windows += state.placed
-        if not stood:
-            return
-        guessed = state.forecaster.origins(state.guessed, outcome.ids)
-        for origin in guessed:
-            self.counts.accepted[origin] += 1
-        if state.placed:
-            own = state.window.held(outcome.accepted[len(guessed) :])
-            self.counts.accepted[Origin.TARGET] += own
 
 
 def _listen(said: Contexts, sequence: Sequence, outcome: Outcome) -> None:

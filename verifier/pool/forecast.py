@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from common.model.tree import TokenTree
-from common.ngrams import MATCH, Calibration, Contexts, Predictor, Tables
+from common.ngrams import Calibration, Contexts, Predictor, Tables
 from verifier.cost import StepCost
 
 
 class Origin(IntEnum):
-    """Where a candidate comes from; the first that knows it is named."""
+    """What a candidate comes from; of several, the first that knows it."""
 
-    MATCH = MATCH
-    """An earlier occurrence of the text's end, continued."""
     TEXT = 1
     """Counts over the sequence's own text."""
     SHARED = 2
@@ -24,8 +22,7 @@ class Origin(IntEnum):
     """What the target chose where the text did not go: in the window, or after a wrong guess."""
 
 
-@dataclass
-class Forecast:
+class Forecast(NamedTuple):
     """Candidates of one round: a trie in order of falling chance."""
 
     tokens: Ids[int] = ()
@@ -36,11 +33,6 @@ class Forecast:
     """Chance that the text takes this path, `[candidates]`."""
     worth: int = 0
     """How many of the first give the most tokens for the seconds of the step."""
-    planted: int = 0
-    """How many were put into the tree."""
-
-    def __len__(self) -> int:
-        return len(self.tokens)
 
     @property
     def expected(self) -> float:
@@ -52,7 +44,6 @@ class Forecast:
         nodes = [0] * (count + 1)  # the root's index, -1, is the last place
         for index in range(count):
             nodes[index] = tree.add(nodes[self.parents[index]], self.tokens[index])
-        self.planted = count
 
 
 class Forecaster:
@@ -88,18 +79,22 @@ class Forecaster:
         """
         return Forecast(*self._predictor.search(ids, most, self._cost.others, line, agreed))
 
-    def plant(self, forecast: Forecast, tree: TokenTree, most: int) -> None:
+    def plant(self, forecast: Forecast, tree: TokenTree, most: int) -> int:
         """Adds the candidates that pay beside the draft nodes that are in a tree already.
 
         Args:
             forecast: The last one.
             tree: Where to.
             most: Most candidates.
+
+        Returns:
+            How many were added.
         """
         nodes, count = len(tree) - 1, min(forecast.worth, most)
         if nodes:
             count = self._predictor.worth(nodes, most, self._cost.others)
         forecast.plant(tree, count)
+        return count
 
     def learn(self, ids: Ids[int]) -> None:
         """Compares the last forecast with the text that came.
@@ -108,12 +103,3 @@ class Forecaster:
             ids: The tokens committed since.
         """
         self._predictor.learn(ids)
-
-    def origins(self, forecast: Forecast, ids: Ids[int]) -> list[Origin]:
-        """Where those planted candidates come from that a text went through, from the root down.
-
-        Args:
-            forecast: The last one.
-            ids: The tokens committed since.
-        """
-        return [Origin(each) for each in self._predictor.origins(ids, forecast.planted)]

@@ -68,11 +68,6 @@ class Window:
             row = [tree.probe(node, token) for node, token in zip(above, level, strict=True)]
             self._nodes.append(row)
 
-    def held(self, nodes: Ids[int]) -> int:
-        """How many of these nodes are the window's."""
-        own = {node for row in self._nodes for node in row}
-        return sum(node in own for node in nodes)
-
     def learn(self, choices: Ids[int], shift: int) -> None:
         """Moves the trajectories on by what the target said.
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.ngrams.contexts import Contexts
-from common.ngrams.predictor import MATCH, Predictor
+from common.ngrams.predictor import Predictor
 from common.step_table import StepTable
 from tests.unit.common.ngrams.kinds import IN_PYTHON, Kinds
 
@@ -86,7 +86,6 @@ def test_a_long_match_comes_first_and_goes_on(kinds: Kinds) -> None:
     ids, predictor = [1, 2, 3, 4], _predictor(kinds, [1, 2, 3, 4])
     tokens, parents, *_ = predictor.search(ids, 6, line=[50, 51, 52, 53], agreed=30)
     assert _paths(tokens, parents)[:4] == [[50], [50, 51], [50, 51, 52], [50, 51, 52, 53]]
-    assert predictor.origins([50, 51], 4) == [MATCH, MATCH]
 
 
 def test_nothing_is_worth_checking_where_rows_are_dear(kinds: Kinds) -> None:
@@ -97,12 +96,10 @@ def test_nothing_is_worth_checking_where_rows_are_dear(kinds: Kinds) -> None:
     assert free.worth(2, 8) > 0
 
 
-def test_origins_name_who_knew_it(kinds: Kinds) -> None:
+def test_one_source_goes_on_where_another_ends(kinds: Kinds) -> None:
     predictor = _predictor(kinds, [1, 2, 1], others=[2, 3, 4])
-    found = len(predictor.search([1, 2, 1], 10)[0])
-    assert predictor.origins([2, 3, 9], found) == [TEXT, SHARED]
-    assert predictor.origins([2, 3, 9], 1) == [TEXT], "no more was planted"
-    assert predictor.origins([8], found) == []
+    tokens, parents, *_ = predictor.search([1, 2, 1], 10)
+    assert [2, 3] in _paths(tokens, parents)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -128,15 +125,13 @@ def test_compiled_predictions_are_those_in_python(native: Kinds, seed: int) -> N
         for _ in range(25):
             line = [draw.randrange(vocabulary) for _ in range(draw.randrange(5))]
             load = (draw.random() * 8, draw.random() * 8)
-            most, agreed, planted = draw.randrange(1, 20), draw.randrange(20), draw.randrange(9)
+            most, agreed, nodes = draw.randrange(1, 20), draw.randrange(20), draw.randrange(9)
             fresh = [draw.randrange(vocabulary) for _ in range(draw.randrange(1, 4))]
             one, other = (each.search(ids, most, load, line, agreed) for each in predictors)
             assert one[:2] == other[:2]
             assert one[2] == pytest.approx(other[2], rel=1e-9)
             assert one[3] == other[3]
-            assert len({each.worth(planted, most, load) for each in predictors}) == 1
-            origins = [each.origins(fresh, planted) for each in predictors]
-            assert origins[0] == origins[1]
+            assert len({each.worth(nodes, most, load) for each in predictors}) == 1
             ids = ids + fresh
             for predictor, text in zip(predictors, texts, strict=True):
                 predictor.learn(fresh)

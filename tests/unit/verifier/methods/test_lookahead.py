@@ -25,7 +25,6 @@ from verifier.methods.gate import Gate
 from verifier.methods.gated import GatedProposer
 from verifier.methods.lookahead import LookaheadProposer
 from verifier.pool.config import LookaheadConfig
-from verifier.pool.forecast import Origin
 from verifier.pool.shared import SharedPools
 from verifier.pool.sizes import PUBLISHED, SMALLEST, choose
 from verifier.sequence import Sequence
@@ -78,9 +77,9 @@ def test_the_window_teaches_what_the_text_has_not_shown() -> None:
     done = list(rounds(proposer, _chain, one))
     assert one.ids[3] == _chain([3])
     assert all(_chain(one.ids[:end]) == one.ids[end] for end in range(3, len(one.ids)))
+    assert len(set(one.ids[2:])) == len(one.ids[2:])
     assert len(done) < 0.9 * 150
-    assert set(proposer.counts.accepted) <= {Origin.TARGET}
-    assert proposer.counts.windows > 0
+    assert proposer.windows > 0
 
 
 def test_guesses_share_their_beginnings() -> None:
@@ -108,9 +107,9 @@ def test_the_window_stays_out_where_the_pools_answer() -> None:
     proposer = LookaheadProposer(WINDOW, FREE, clock=_still)
     text = list(range(20)) * 20
     one = sequence(text[:40], 360)
-    list(rounds(proposer, follow(text), one))
-    assert proposer.counts.windows < 0.2 * proposer.counts.rounds
-    assert proposer.counts.answered > 0.8 * proposer.counts.rounds
+    done = list(rounds(proposer, follow(text), one))
+    assert proposer.windows < 0.2 * len(done)
+    assert sum(each.tree.draft_tokens > 0 for each in done) > 0.8 * len(done)
 
 
 def test_a_window_keeps_its_size_through_rounds_that_others_draft_for() -> None:
@@ -133,8 +132,8 @@ def test_a_window_that_brings_nothing_rests() -> None:
     target = Timed(follow(noise))
     proposer = LookaheadProposer(WINDOW, CPU, clock=lambda: target.now)
     one = sequence(noise[:10], 900)
-    list(rounds(proposer, target, one))
-    assert 0 < proposer.counts.windows < 0.4 * proposer.counts.rounds
+    done = list(rounds(proposer, target, one))
+    assert 0 < proposer.windows < 0.4 * len(done)
 
 
 def test_rounds_that_leave_it_off_say_nothing_of_the_window(
@@ -143,8 +142,7 @@ def test_rounds_that_leave_it_off_say_nothing_of_the_window(
     monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: False)
     proposer = LookaheadProposer(WINDOW, CPU)
     gated = GatedProposer(proposer, Crowd(Totals()), CPU)
-    list(rounds(gated, _chain, sequence([1, 2, 3], 50)))
-    assert proposer.counts.rounds == 50
+    assert len(list(rounds(gated, _chain, sequence([1, 2, 3], 50)))) == 50
     assert proposer._duty._rounds == 0
 
 

@@ -13,7 +13,7 @@ from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from common.store.pool_config import PoolConfig
 from common.store.pools import MemoryPools
-from tests.inprocess import Pair, runner
+from tests.inprocess import Collected, Pair, runner
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.methods.base import Proposer
@@ -53,12 +53,12 @@ def plain(target: Runner) -> list[list[int]]:
     return _texts(target, None)
 
 
-def _texts(
+def _decode(
     target: Runner,
     proposer: Proposer | None,
     config: EngineConfig | None = None,
     **options: object,
-) -> list[list[int]]:
+) -> list[Collected]:
     """All prompts with all samplings, all at once."""
     pair = Pair.make(target, config=config)
     if proposer is not None:
@@ -71,7 +71,16 @@ def _texts(
         for sampling in SAMPLINGS
     ]
     pair.run()
-    return [one.ids for one in heard]
+    return heard
+
+
+def _texts(
+    target: Runner,
+    proposer: Proposer | None,
+    config: EngineConfig | None = None,
+    **options: object,
+) -> list[list[int]]:
+    return [one.ids for one in _decode(target, proposer, config, **options)]
 
 
 @pytest.mark.parametrize("cost", [CPU, FREE], ids=["dear", "free"])
@@ -98,15 +107,15 @@ def test_lookahead(
 def test_sizes_of_a_request(target: Runner, plain: list[list[int]], asked: LookaheadSizes) -> None:
     proposer = LookaheadProposer(LookaheadConfig(), FREE)
     assert _texts(target, proposer, lookahead=asked) == plain
-    assert proposer.counts.windows > 0
+    assert proposer.windows > 0
 
 
 def test_lookahead_with_a_pool_that_knows_the_text(target: Runner, plain: list[list[int]]) -> None:
     pools = MemoryPools(PoolConfig())
     assert _texts(target, LookaheadProposer(LookaheadConfig(), CPU, shared=pools)) == plain
-    again = LookaheadProposer(LookaheadConfig(), CPU, shared=pools)
-    assert _texts(target, again) == plain
-    assert again.counts.accepted.total() > 100
+    again = _decode(target, LookaheadProposer(LookaheadConfig(), CPU, shared=pools))
+    assert [one.ids for one in again] == plain
+    assert sum(one.events[-1].counts.accepted_tokens for one in again) > 100
 
 
 def test_lookahead_in_a_cache_that_is_too_small(

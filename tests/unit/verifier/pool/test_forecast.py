@@ -7,7 +7,7 @@ import random
 from common.model.tree import TokenTree
 from common.ngrams import Calibration, Contexts
 from verifier.cost import StepCost
-from verifier.pool.forecast import Forecast, Forecaster, Origin
+from verifier.pool.forecast import Forecaster, Origin
 
 
 def _forecaster(ids: list[int], cost: StepCost) -> Forecaster:
@@ -21,13 +21,12 @@ def test_candidates_become_nodes() -> None:
     forecaster = _forecaster(ids, StepCost())
     forecast = forecaster.forecast(ids, 8)
     tree = TokenTree(ids[-1])
-    forecaster.plant(forecast, tree, 8)
-    assert len(tree) == 1 + forecast.planted == 1 + forecast.worth
+    assert forecaster.plant(forecast, tree, 8) == forecast.worth
+    assert len(tree) == 1 + forecast.worth
     for node in range(1, len(tree)):
         assert tree.ids[node] == forecast.tokens[node - 1]
         assert tree.parents[node] == forecast.parents[node - 1] + 1
     assert forecast.expected == sum(forecast.chances[: forecast.worth])
-    assert forecaster.origins(forecast, [tree.ids[1]]) == [Origin.TEXT]
 
 
 def test_fewer_are_planted_beside_others() -> None:
@@ -36,9 +35,7 @@ def test_fewer_are_planted_beside_others() -> None:
     forecast = forecaster.forecast(ids, 8)
     tree = TokenTree(ids[-1])
     tree.add_path([7, 8, 9])
-    forecaster.plant(forecast, tree, 8)
-    assert forecast.planted < forecast.worth
-    assert len(Forecast()) == Forecast().planted == 0
+    assert forecaster.plant(forecast, tree, 8) < forecast.worth
 
 
 def test_a_text_that_does_not_repeat_is_soon_left_alone_and_one_that_does_is_not() -> None:
