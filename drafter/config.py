@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from common.errors import ConfigError
 from common.worker_config import WorkerConfig, at_least, check_ports
 
 LEAST_KV_BYTES = 128 << 20
@@ -78,7 +77,9 @@ class DrafterConfig(WorkerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, max_streams=1)
-        check_ports(lane_port=self.lane_port)
-        others = {self.port, self.health_port, self.metrics_port}
-        if self.lane_port and self.lane_port in others:
-            raise ConfigError(f"lane_port: {self.lane_port} is another port of the service already")
+        check_ports(
+            port=self.port,
+            health_port=self.health_port,
+            metrics_port=self.metrics_port,
+            lane_port=self.lane_port,
+        )

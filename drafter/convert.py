@@ -12,7 +12,7 @@ from common.errors import InvalidArgument
 from common.rpc.convert import sampling_from_proto
 from drafter.branch import Round
 from drafter.reply import Outbox, Reply
-from drafter.sessions import Sessions
+from drafter.sessions import Opening, Sessions
 
 MOST_SAID = 10_000
 """Sessions that one message may open, tell of and close: two bytes of it can be such a piece of
@@ -20,9 +20,18 @@ news, which takes a hundred times as much here."""
 
 
 def notes(
-    sessions: Sessions, outbox: Outbox, message: drafter_pb2.DraftRequest
+    sessions: Sessions,
+    outbox: Outbox,
+    message: drafter_pb2.DraftRequest,
+    vocab_size: int = 0,
 ) -> list[Callable[[], None]]:
     """What one message says of sessions, in order.
+
+    Args:
+        sessions: What is to hear it.
+        outbox: Of who sent it.
+        message: It.
+        vocab_size: See `Opening`.
 
     Raises:
         InvalidArgument: It says more than a verifier's step can have to say.
@@ -32,19 +41,7 @@ def notes(
         raise InvalidArgument("commits", f"a message may be of {MOST_SAID} sessions, got {said}")
     now = time.monotonic()
     asked: list[Callable[[], None]] = [
-        partial(
-            sessions.open,
-            outbox,
-            item.session,
-            item.incarnation,
-            tuple(item.ids),
-            sampling_from_proto(item.sampling),
-            item.drawn,
-            item.cache_salt,
-            item.draft_tokens,
-            item.fanout,
-            tuple(item.least_chances),
-        )
+        partial(sessions.open, outbox, item.session, item.incarnation, _opening(item, vocab_size))
         for item in message.opens
     ]
     asked.extend(
@@ -78,6 +75,19 @@ def response(replies: list[Reply]) -> drafter_pb2.DraftResponse:
         else:
             message.drops.add(**where, reason=reply.dropped or "")
     return message
+
+
+def _opening(opened: drafter_pb2.Open, vocab_size: int) -> Opening:
+    return Opening(
+        ids=tuple(opened.ids),
+        sampling=sampling_from_proto(opened.sampling),
+        drawn=opened.drawn,
+        salt=opened.cache_salt,
+        draft_tokens=opened.draft_tokens,
+        fanout=opened.fanout,
+        least=tuple(opened.least_chances),
+        vocab_size=vocab_size,
+    )
 
 
 def _round(commit: drafter_pb2.Commit) -> Round:

@@ -44,6 +44,8 @@ class Mirror:
     """Slots of drafted nodes."""
     wants_drawn: bool = False
     """Whether to say what tokens are drawn from."""
+    vocab_size: int = 0
+    """Ids to choose among, where the verifier's model has fewer than this one; else 0."""
     round: Round | None = None
     """The outcome a branch is due for, or was handed over for; None where nothing is drafted."""
     answered: bool = False

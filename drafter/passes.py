@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Ids
 
+import torch
 from torch import Tensor
 
 from common.model.distribution import distributions
@@ -70,6 +71,9 @@ class Passes:
             return 0
         rows = [row_of(item.mirror, node) for item, node in ends]
         logits = output.logits[: len(rows)]
+        narrow = [item.mirror.vocab_size for item, _ in ends]
+        if any(narrow):
+            logits = _narrowed(logits, narrow)
         most = max(item.mirror.ranks for item, _ in ends)
         ranked = rank(logits, rows, most) if most > 1 else _chosen(logits, rows)
         for (item, node), found in zip(ends, ranked, strict=True):
@@ -81,6 +85,13 @@ class Passes:
             for i, distribution in zip(draws, drawn_from, strict=True):
                 ends[i][1].drawn = sent(distribution)
         return sum(item.mirror.round is not None for item, _ in ends)
+
+
+def _narrowed(logits: Tensor, sizes: Ids[int]) -> Tensor:
+    """Logits without the ids from each row's size on; a size of 0 leaves all of them. # [N, V]"""
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    most = torch.tensor([size or len(ids) for size in sizes], device=logits.device)
+    return logits.masked_fill(ids >= most[:, None], -torch.inf)
 
 
 def _chosen(logits: Tensor, rows: Ids[Row]) -> list[Ranked]:

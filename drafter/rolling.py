@@ -32,7 +32,9 @@ def levels(batch: Ids[Item], most: int) -> int:
         mirror = item.mirror
         if not item.ends:
             continue
-        if mirror.round is None or mirror.wants_drawn or mirror.sampling.adjusts:
+        if mirror.round is None or mirror.wants_drawn:
+            return 0
+        if mirror.sampling.adjusts or mirror.vocab_size:
             return 0
         deepest = max(node.position for node in item.ends)
         most = min(

@@ -87,10 +87,10 @@ class DrafterService(drafter_pb2_grpc.DrafterServicer):
                 f"{theirs.tokenizer_fingerprint[:12] or 'none'}, this drafter's "
                 f"{mine.tokenizer_fingerprint[:12] or 'none'}; draft and target need the same one"
             )
-        if theirs.vocab_size != mine.vocab_size:
+        if not mine.tokenizer_fingerprint and theirs.vocab_size != mine.vocab_size:
             raise FailedPrecondition(
                 f"vocabularies differ: the verifier's model has {theirs.vocab_size} ids, this "
-                f"drafter's {mine.vocab_size}"
+                f"drafter's {mine.vocab_size}, and no tokenizer tells what they mean"
             )
 
     def _offers(self) -> list[Offer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence as Ids
+from typing import NamedTuple
 
 from common import fence
 from common.errors import InvalidArgument
@@ -18,6 +19,30 @@ from drafter.outlook import Chances, ChoiceKind
 from drafter.reply import Outbox, Replies
 from drafter.text import Extent, Text
 from drafter.totals import Totals
+
+_FOREIGN = "its ids do not fit this model"
+"""Why a text is not drafted for that has ids which only the target's vocabulary is padded with."""
+
+
+class Opening(NamedTuple):
+    """A session to mirror, as its Open tells it."""
+
+    ids: Ids[int]
+    """All that is committed."""
+    sampling: SamplingParams
+    """How to draft."""
+    drawn: bool = False
+    """Whether to say what tokens are drawn from."""
+    salt: bytes = b""
+    """Only sessions with the same share cached prefixes; up to 64 bytes."""
+    draft_tokens: int = 0
+    """Tokens wanted in branches ahead of the next id; 0 wants none."""
+    fanout: int = 0
+    """How many guesses of that id to draft for."""
+    least: tuple[float, ...] = ()
+    """See `Round`."""
+    vocab_size: int = 0
+    """Ids the verifier's model has, others are not drafted; 0 for no fewer than the draft model."""
 
 
 class Sessions:
@@ -54,48 +79,31 @@ class Sessions:
         self.stale = 0
         """Commits dropped: of no mirror, or of another incarnation of it."""
 
-    def open(
-        self,
-        outbox: Outbox,
-        session: int,
-        incarnation: int,
-        ids: Ids[int],
-        sampling: SamplingParams,
-        drawn: bool = False,
-        salt: bytes = b"",
-        draft_tokens: int = 0,
-        fanout: int = 0,
-        least: tuple[float, ...] = (),
-    ) -> None:
+    def open(self, outbox: Outbox, session: int, incarnation: int, opening: Opening) -> None:
         """Starts a mirror, or restarts it.
 
         Args:
             outbox: Where to answer.
             session: The verifier's number for it.
             incarnation: The verifier's count of its Opens.
-            ids: All that is committed.
-            sampling: How to draft.
-            drawn: Whether to say what tokens are drawn from.
-            salt: Only sessions with the same share cached prefixes; up to 64 bytes.
-            draft_tokens: Tokens wanted in branches ahead of the next id; 0 wants none.
-            fanout: How many guesses of that id to draft for.
-            least: See `Round`.
+            opening: What to mirror.
         """
-        key = (outbox, session)
+        key, ids, sampling = (outbox, session), opening.ids, opening.sampling
         self._mirrors.end(key)
-        reason = self._unfit(ids, sampling, salt)
+        reason = self._unfit(opening)
         if reason is not None:
             self._replies.dropped(key, incarnation, reason)
             return
-        wants_drawn = drawn and not sampling.greedy
+        wants_drawn = opening.drawn and not sampling.greedy
         blocks, loaded = self._runner.pool.blocks, self._runner.loaded
         mirror = Mirror(
             session,
             incarnation,
             sampling,
-            Text(ids, self._extent, blocks, salt),
+            Text(ids, self._extent, blocks, opening.salt),
             KvLease(blocks),
             wants_drawn=wants_drawn,
+            vocab_size=opening.vocab_size if opening.vocab_size < loaded.vocab_size else 0,
         )
         mirror.chances = self._chances[mirror.kind]
         if sampling.repetition_penalty != 1.0:
@@ -107,9 +115,9 @@ class Sessions:
             path_hash=fence.EMPTY,
             accepted=0,
             ids=tuple(ids[-1:]),
-            draft_tokens=draft_tokens,
-            fanout=fanout,
-            least=least,
+            draft_tokens=opening.draft_tokens,
+            fanout=opening.fanout,
+            least=opening.least,
         )
         opened = self._limited(opened)
         if opened.draft_tokens and opened.fanout and not wants_drawn:  # else no scores say for what
@@ -139,8 +147,11 @@ class Sessions:
             self.stale += 1
             return
         text, vocab = mirror.text, self._runner.loaded.vocab_size
-        if ended.base != text.length or not ended.ids or max(ended.ids) >= vocab:
+        if ended.base != text.length or not ended.ids:
             self._mirrors.give_up(key, "out of step with its verifier")
+            return
+        if max(ended.ids) >= vocab:
+            self._mirrors.give_up(key, _FOREIGN)
             return
         self._mirrors.touch(mirror)
         grown = len(text.ids) + len(ended.ids)
@@ -172,17 +183,17 @@ class Sessions:
             least = ()
         return ended._replace(draft_tokens=wanted, fanout=fanout, least=least)
 
-    def _unfit(self, ids: Ids[int], sampling: SamplingParams, salt: bytes) -> str | None:
+    def _unfit(self, opening: Opening) -> str | None:
         """Why a session cannot be mirrored; None where it can."""
         if not self.accepting:
             return "draining"
         vocab = self._runner.loaded.vocab_size
-        if not ids or max(ids) >= vocab:
-            return "its ids do not fit this model"
-        if len(salt) > MAX_SALT_BYTES:
+        if not opening.ids or max(opening.ids) >= vocab:
+            return _FOREIGN
+        if len(opening.salt) > MAX_SALT_BYTES:
             return f"its cache salt is longer than {MAX_SALT_BYTES} bytes"
         try:
-            sampling.validate(vocab)
+            opening.sampling.validate(vocab)
         except InvalidArgument as error:
             return str(error)
         return None

@@ -63,6 +63,7 @@ class DraftStream:
         self._loop = asyncio.get_running_loop()
         self._unsent: asyncio.Queue[drafter_pb2.DraftResponse | None] = asyncio.Queue()
         self._lane: Lane | None = None
+        self._vocab_size = 0
         self._broken: asyncio.Future[None] = self._loop.create_future()
         self._tasks: list[asyncio.Future[Any]] = []
 
@@ -98,15 +99,16 @@ class DraftStream:
         accepting: list[asyncio.Future[None]] = []
         try:
             self._greet(first := await _first(requests))
+            self._vocab_size = first.hello.vocab_size
             offers = self._offers()
             await context.send_initial_metadata([offer.metadata for offer in offers])
-            self._engine.post(*notes(self._engine.sessions, self._take, first))
+            self._engine.post(*self._notes(first))
             # Only now: the lane's messages follow the first.
             accepting = [self._spawn(self._accept(offer)) for offer in offers]
             async for message in requests:
                 for each in accepting:  # none is taken up
                     each.cancel()
-                self._engine.post(*notes(self._engine.sessions, self._take, message))
+                self._engine.post(*self._notes(message))
                 while self._engine.backlog > MOST_BACKLOG:  # noqa: ASYNC110  (it is a thread)
                     await asyncio.sleep(_POLL_S)
         finally:
@@ -162,8 +164,10 @@ class DraftStream:
         self._loop.call_soon_threadsafe(self._break, error)
 
     def _parse(self, message: bytes, _sent_at: float) -> list[Note]:
-        request = drafter_pb2.DraftRequest.FromString(message)
-        return notes(self._engine.sessions, self._take, request)
+        return self._notes(drafter_pb2.DraftRequest.FromString(message))
+
+    def _notes(self, message: drafter_pb2.DraftRequest) -> list[Note]:
+        return notes(self._engine.sessions, self._take, message, self._vocab_size)
 
 
 async def _first(requests: Requests) -> drafter_pb2.DraftRequest:

@@ -122,10 +122,11 @@ class Candidate:
 def misfit(verifier: Description, drafter: Description) -> str | None:
     """Says why a drafter's tokens mean nothing to a verifier, or None where the pair fits.
 
-    Equal vocabulary sizes are not enough: the same ids must stand for the same text.
+    Equal vocabulary sizes are not enough: the same ids must stand for the same text. Nor do they
+    matter where a tokenizer tells that: models of one family pad its ids to different numbers.
     """
     if drafter.tokenizer_fingerprint != verifier.tokenizer_fingerprint:
         return "its tokenizer differs from the target's"
-    if drafter.vocab_size != verifier.vocab_size:
+    if not verifier.tokenizer_fingerprint and drafter.vocab_size != verifier.vocab_size:
         return f"its vocabulary has {drafter.vocab_size} ids, the target's {verifier.vocab_size}"
     return None

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from common.model.loader import Dtype, load
 from common.model.medusa import MedusaHeads
 from common.model.quantized import Quantize
 from common.model.runner import Runner
+from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
 from drafter.branch import Round
 from drafter.config import EngineConfig as DraftConfig
 from drafter.engine import DraftEngine
 from drafter.reply import Reply
+from drafter.sessions import Opening as DraftOpening
 from verifier.config import EngineConfig
 from verifier.engine import Engine
 from verifier.methods.acquaintance import Acquaintances
-from verifier.methods.draft_link import Arrival, RoundKey, Wish
+from verifier.methods.draft_link import Branch, Ended, Opening, RoundKey
 from verifier.methods.draft_news import DraftNews
 from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Event, Request
@@ -48,6 +51,29 @@ def heads(directory: Path, target: Runner) -> MedusaHeads:
     return load_heads(str(directory), target)
 
 
+class Arrival(NamedTuple):
+    """A `Wave` of one branch, where no wire is between."""
+
+    session: int
+    incarnation: int
+    key: RoundKey
+    ids: tuple[int, ...]
+    drawn: tuple[Drawn, ...] = ()
+    came_at: float | None = None
+
+    @property
+    def base(self) -> int:
+        return self.key.base
+
+    @property
+    def path_hash(self) -> int:
+        return self.key.path_hash
+
+    def find(self, accepted: int, bonus: int) -> Branch | None:
+        asked = (accepted, bonus) == (self.key.accepted, self.key.bonus)
+        return Branch(self.ids, self.drawn) if asked else None
+
+
 class LocalLink:
     """A `DraftLink` that runs the drafter whenever the verifier flushes.
 
@@ -66,33 +92,15 @@ class LocalLink:
         self._fault = fault or (lambda reply: [reply])
         self._pending = False
 
-    def open(
-        self,
-        session: int,
-        incarnation: int,
-        ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        drawn: bool,
-        salt: bytes,
-        wish: Wish,
-    ) -> None:
-        self.drafter.sessions.open(
-            self._receive, session, incarnation, list(ids), sampling, drawn, salt, *wish
-        )
+    def open(self, session: int, incarnation: int, opening: Opening) -> None:
+        ids, sampling, drawn, salt, wish = opening
+        begun = DraftOpening(tuple(ids), sampling, drawn, salt, *wish)
+        self.drafter.sessions.open(self._receive, session, incarnation, begun)
         self._pending = True
 
-    def commit(
-        self,
-        session: int,
-        incarnation: int,
-        key: RoundKey,
-        ids: Sequence[int],
-        *,
-        wish: Wish,
-        verifying: int,
-    ) -> None:
-        ended = Round(
+    def commit(self, session: int, incarnation: int, ended: Ended) -> None:
+        key, ids, wish, verifying = ended
+        told = Round(
             base=key.base,
             path_hash=key.path_hash,
             accepted=key.accepted,
@@ -102,7 +110,7 @@ class LocalLink:
             fanout=wish.fanout,
             least=wish.least,
         )
-        self.drafter.sessions.commit(self._receive, session, incarnation, ended)
+        self.drafter.sessions.commit(self._receive, session, incarnation, told)
         self._pending = True
 
     def close(self, session: int, incarnation: int) -> None:
@@ -218,3 +226,18 @@ class Pair:
         heard = self.submit(prompt, max_tokens, **options)
         self.run()
         return heard.ids
+
+    def generate_all(
+        self,
+        cases: Iterable[tuple[Sequence[int], SamplingParams]],
+        max_tokens: int,
+        **options: object,
+    ) -> list[list[int]]:
+        """A request for each prompt and sampling, all at once, from start to end."""
+        heard = [
+            self.submit(prompt, max_tokens, sampling=sampling, **options)
+            for prompt, sampling in cases
+        ]
+        self.run()
+        assert all(one.done for one in heard)
+        return [one.ids for one in heard]

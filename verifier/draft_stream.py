@@ -14,7 +14,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Literal
 
@@ -28,12 +28,11 @@ from common.lanes import far, near
 from common.lanes.lane import Lane
 from common.rpc.channel import Line
 from common.rpc.convert import sampling_to_proto
-from common.sampling_params import SamplingParams
 from common.tls_config import TlsConfig
 from verifier.branches import Received
 from verifier.engine import Engine
 from verifier.methods.acquaintance import Acquaintances
-from verifier.methods.draft_link import RoundKey, Wish
+from verifier.methods.draft_link import Ended, Opening
 from verifier.methods.draft_news import DraftNews
 from verifier.methods.pair_meter import PairMeter
 
@@ -81,7 +80,7 @@ class GrpcDraftLink:
         self._engine, self._news, self._loop = engine, news, loop
         self._message = drafter_pb2.DraftRequest()
         self._filled = False
-        self._outgoing: asyncio.Queue[drafter_pb2.DraftRequest] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[drafter_pb2.DraftRequest | None] = asyncio.Queue()
         self._lane: Lane | None = None
         self.lane_kind: LaneKind = "none"
         """Of the stream that is up."""
@@ -122,56 +121,37 @@ class GrpcDraftLink:
         """Notes that a session has to do with this drafter."""
         self._used_at = time.monotonic()
 
-    def open(
-        self,
-        session: int,
-        incarnation: int,
-        ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        drawn: bool,
-        salt: bytes,
-        wish: Wish,
-    ) -> None:
+    def open(self, session: int, incarnation: int, opening: Opening) -> None:
         """Starts a mirror."""
         self.touch()
         self._filled = True
         self._message.opens.add(
             session=session,
             incarnation=incarnation,
-            ids=ids,
-            sampling=sampling_to_proto(sampling),
-            drawn=drawn,
-            cache_salt=salt,
-            draft_tokens=wish.draft_tokens,
-            fanout=wish.fanout,
-            least_chances=wish.least,
+            ids=opening.ids,
+            sampling=sampling_to_proto(opening.sampling),
+            drawn=opening.drawn,
+            cache_salt=opening.salt,
+            draft_tokens=opening.wish.draft_tokens,
+            fanout=opening.wish.fanout,
+            least_chances=opening.wish.least,
         )
 
-    def commit(
-        self,
-        session: int,
-        incarnation: int,
-        key: RoundKey,
-        ids: Sequence[int],
-        *,
-        wish: Wish,
-        verifying: int,
-    ) -> None:
+    def commit(self, session: int, incarnation: int, ended: Ended) -> None:
         """Tells how a round ended."""
         self.touch()
         self._filled = True
         self._message.commits.add(
             session=session,
             incarnation=incarnation,
-            base=key.base,
-            path_hash=key.path_hash,
-            accepted=key.accepted,
-            ids=ids,
-            draft_tokens=wish.draft_tokens,
-            verifying=verifying,
-            fanout=wish.fanout,
-            least_chances=wish.least,
+            base=ended.key.base,
+            path_hash=ended.key.path_hash,
+            accepted=ended.key.accepted,
+            ids=ended.ids,
+            draft_tokens=ended.wish.draft_tokens,
+            verifying=ended.verifying,
+            fanout=ended.wish.fanout,
+            least_chances=ended.wish.least,
         )
 
     def close(self, session: int, incarnation: int) -> None:
@@ -278,14 +258,17 @@ class GrpcDraftLink:
         if self._lane is not None:
             self._engine.unwatch(self._lane)
             self._lane = None
+        self._outgoing.put_nowait(None)
         self._engine.post(partial(self._news.lost, self))
         if not self._stopped:
             _log.warning("drafter lost", extra={"drafter": self._address, "reason": reason})
 
     async def _requests(self) -> AsyncIterator[drafter_pb2.DraftRequest]:
-        yield drafter_pb2.DraftRequest(hello=self._hello)
-        while True:
-            yield await self._outgoing.get()
+        """What is said, until the stream is lost: gRPC would wait for more of it for ever."""
+        message: drafter_pb2.DraftRequest | None = drafter_pb2.DraftRequest(hello=self._hello)
+        while message is not None:
+            yield message
+            message = await self._outgoing.get()
 
     def _receive(self, response: drafter_pb2.DraftResponse) -> None:
         """Leaves all of it to the engine at once: who is woken should not have to wait again."""

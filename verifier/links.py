@@ -103,7 +103,7 @@ _LANES = {
 
 
 def _report(address: str, link: draft_stream.GrpcDraftLink) -> worker_pb2.PairStatus:
-    meter, cost = link.meter, link.meter.cost
+    meter = link.meter
     return worker_pb2.PairStatus(
         drafter=address,
         alive=link.up,
@@ -112,8 +112,8 @@ def _report(address: str, link: draft_stream.GrpcDraftLink) -> worker_pb2.PairSt
         drafted_tokens=meter.drafted_tokens,
         accepted_tokens=meter.accepted_tokens,
         acceptance=meter.acceptance,
-        round_trip_ms=cost.at(0) * 1e3,
-        draft_ms=cost.token_s * 1e3,
+        round_trip_ms=meter.round_trip_s * 1e3,
+        draft_ms=meter.token_s * 1e3,
         gain=meter.gain,
         lane=_LANES[link.lane_kind] if link.up else worker_pb2.LANE_UNSPECIFIED,
     )

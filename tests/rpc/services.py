@@ -37,7 +37,6 @@ from drafter.engine import DraftEngine
 from drafter.service import DrafterService
 from drafter.service import status as drafter_status
 from tests.rpc.waiting import until
-from tests.tiny_models import VOCAB
 from verifier import metrics as verifier_metrics
 from verifier.config import EngineConfig
 from verifier.engine import Engine
@@ -152,7 +151,9 @@ async def verifying(
 
     Drafters are called with its certificates; it is itself called in plaintext.
     """
-    hello = drafter_pb2.Hello(tokenizer_fingerprint=fingerprint, vocab_size=VOCAB)
+    hello = drafter_pb2.Hello(
+        tokenizer_fingerprint=fingerprint, vocab_size=runner.loaded.vocab_size
+    )
     links = DrafterLinks(hello, asyncio.get_running_loop(), idle_s, tls)
     engine = Engine(runner, config or EngineConfig(), links)
     links.bind(engine)
@@ -212,7 +213,8 @@ class RunningDrafter:
         self._exit = AsyncExitStack()
 
     async def start(self) -> None:
-        hello = drafter_pb2.Hello(tokenizer_fingerprint=self._fingerprint, vocab_size=VOCAB)
+        vocab_size = self.runner.loaded.vocab_size
+        hello = drafter_pb2.Hello(tokenizer_fingerprint=self._fingerprint, vocab_size=vocab_size)
         self.engine = DraftEngine(self.runner, self._config)
         if self._way == "far":
             port = LanePort(HOST, 0, self._tls)
@@ -227,7 +229,7 @@ class RunningDrafter:
         description = worker_pb2.DescribeResponse(
             tier=worker_pb2.TIER_DRAFTER,
             tokenizer_fingerprint=self._fingerprint,
-            vocab_size=VOCAB,
+            vocab_size=vocab_size,
         )
         status = partial(drafter_status, self.engine)
         workers = worker.WorkerService(description, status, lambda grace_s: self.engine.live)

@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import Mock
 
+import grpc.aio
 import pytest
-from paceline.v1 import drafter_pb2
+from paceline.v1 import drafter_pb2, drafter_pb2_grpc
 
 from common.errors import InvalidArgument
 from common.sampling_params import SamplingParams
 from common.tls_config import TlsConfig
 from drafter.branch import Round
 from drafter.convert import notes
+from drafter.sessions import Opening as Begun
+from tests.rpc.waiting import until
 from verifier.draft_stream import GrpcDraftLink
-from verifier.methods.draft_link import RoundKey, Wish
+from verifier.methods.draft_link import Ended, Opening, RoundKey, Wish
 
 
 class Recorder:
-    """Takes down what it is asked for, by the names of parameters."""
+    """Takes down what it is asked for."""
 
     def __init__(self) -> None:
-        self.opened: dict[str, Any] = {}
+        self.opened: list[Begun] = []
         self.ended: list[Round] = []
 
-    def open(
-        self,
-        outbox: Any,
-        session: int,
-        incarnation: int,
-        ids: tuple[int, ...],
-        sampling: SamplingParams,
-        drawn: bool,
-        salt: bytes,
-        draft_tokens: int,
-        fanout: int,
-        least: tuple[float, ...],
-    ) -> None:
-        self.opened = {"ids": ids, "salt": salt, "drawn": drawn}
-        self.opened |= {"wish": Wish(draft_tokens, fanout, least)}
+    def open(self, outbox: Any, session: int, incarnation: int, opening: Begun) -> None:
+        self.opened.append(opening)
 
     def commit(
         self, outbox: Any, session: int, incarnation: int, ended: Round, told_at: float
@@ -71,16 +62,26 @@ async def test_wishes_arrive() -> None:
     hello = drafter_pb2.Hello()
     loop = asyncio.get_running_loop()
     link = GrpcDraftLink("nowhere:1", hello, Mock(), Mock(), loop, TlsConfig())
-    opening, going_on = Wish(7, 2, (0.25,)), Wish(5, 3, (0.0, 0.125))
-    link.open(1, 2, [4, 5], SamplingParams(), drawn=True, salt=b"s", wish=opening)
+    sampling = SamplingParams()
+    link.open(1, 2, Opening([4, 5], sampling, True, b"s", Wish(7, 2, (0.25,))))
     key = RoundKey(base=2, path_hash=2**63 + 1, accepted=1, bonus=9)
-    link.commit(1, 2, key, [8, 9], wish=going_on, verifying=4)
+    link.commit(1, 2, Ended(key, [8, 9], Wish(5, 3, (0.0, 0.125)), verifying=4))
     sent = drafter_pb2.DraftRequest.FromString(link._message.SerializeToString())
     await link.stop()
     recorder = Recorder()
     for note in notes(recorder, Mock(), sent):  # type: ignore[arg-type]
         note()
-    assert recorder.opened == {"ids": (4, 5), "salt": b"s", "drawn": True, "wish": opening}
+    assert recorder.opened == [
+        Begun(
+            ids=(4, 5),
+            sampling=sampling,
+            drawn=True,
+            salt=b"s",
+            draft_tokens=7,
+            fanout=2,
+            least=(0.25,),
+        )
+    ]
     assert recorder.ended == [
         Round(
             base=2,
@@ -93,3 +94,31 @@ async def test_wishes_arrive() -> None:
             least=(0.0, 0.125),
         )
     ]
+
+
+class Leaving(drafter_pb2_grpc.DrafterServicer):
+    """A drafter that is gone as soon as it has greeted its verifier."""
+
+    async def Draft(
+        self,
+        request_iterator: AsyncIterator[drafter_pb2.DraftRequest],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        await anext(aiter(request_iterator))
+        await context.send_initial_metadata(())
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+
+
+async def test_nothing_is_left_of_a_stream_whose_drafter_is_gone() -> None:
+    """Least of all a task that still waits for something to send."""
+    before = asyncio.all_tasks()
+    server = grpc.aio.server()
+    drafter_pb2_grpc.add_DrafterServicer_to_server(Leaving(), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    engine, loop = Mock(), asyncio.get_running_loop()
+    link = GrpcDraftLink(address, drafter_pb2.Hello(), engine, Mock(), loop, TlsConfig())
+    assert not link.alive, "it is looked for"
+    await until(lambda: engine.post.called)
+    await server.stop(None)
+    await until(lambda: asyncio.all_tasks() <= before)

@@ -24,7 +24,8 @@ from common.sampling_params import SamplingParams
 from drafter import service as draft_service
 from drafter import stream as draft_stream
 from drafter.config import EngineConfig
-from tests.inprocess import Pair
+from tests import tiny_models
+from tests.inprocess import Pair, runner
 from tests.rpc.services import RunningDrafter, braked, drafting, refusal
 from tests.rpc.waiting import until
 from tests.tiny_models import MAX_LEN, VOCAB
@@ -124,11 +125,13 @@ class LaneStream(Stream):
 
 
 @asynccontextmanager
-async def conversing(drafter: RunningDrafter, *, lane: bool = False) -> AsyncIterator[Stream]:
+async def conversing(
+    drafter: RunningDrafter, *, lane: bool = False, hello: drafter_pb2.Hello = HELLO
+) -> AsyncIterator[Stream]:
     """Opens a stream for the length of a block."""
     async with open_channel(drafter.address) as channel:
         call = drafter_pb2_grpc.DrafterStub(channel).Draft()
-        await call.write(drafter_pb2.DraftRequest(hello=HELLO))
+        await call.write(drafter_pb2.DraftRequest(hello=hello))
         if lane:
             path = dict(await call.initial_metadata())[OFFER]
             reader, writer = await asyncio.open_unix_connection(path)
@@ -182,6 +185,28 @@ async def test_branches_follow_the_rounds(
         await stream.send(closes=[drafter_pb2.Close(session=1, incarnation=1)])
         await drafter.empty()
         assert drafter.engine.load().stale == 0
+
+
+@both_ways
+async def test_ids_that_the_target_lacks_are_not_drafted(
+    tiny_directory: Path, tmp_path: Path, prompt: list[int], text: list[int], lane: bool
+) -> None:
+    """Behind one tokenizer: this drafter has more padding, as likely as what it repeats."""
+    padded = runner(tiny_models.resized(tiny_directory, tmp_path, VOCAB + 150), "bfloat16")
+    hello = drafter_pb2.Hello(tokenizer_fingerprint="a" * 64, vocab_size=VOCAB)
+    few = types_pb2.SamplingParams(temperature=0.8, seed=7, top_k=8)
+    async with (
+        drafting(padded, fingerprint="a" * 64) as drafter,
+        conversing(drafter, lane=lane, hello=hello) as stream,
+    ):
+        await stream.send(opens=[opening(prompt)])
+        await stream.send(commits=[round_of(len(prompt), text[:1], draft_tokens=12)])
+        assert list((await stream.branch())[1].ids) == text[1:13]
+        await stream.send(opens=[opening(prompt, session=2, sampling=few, drawn=True)])
+        await stream.send(commits=[round_of(len(prompt), text[:1], session=2, draft_tokens=4)])
+        _, branch = await stream.branch()
+        assert len(branch.drawn) == len(branch.ids) == 4
+        assert all(max(drawn.ids) < VOCAB for drawn in branch.drawn)
 
 
 async def test_what_comes_with_the_hello_counts(
@@ -314,9 +339,13 @@ async def test_commits_of_another_fence(twin: Runner, prompt: list[int], text: l
         assert branches.session == 1
         assert list(branch.ids) == text[1:5]
         assert drafter.engine.load().stale == 2
-        for bad in (round_of(base + 1, text[:1], 2), round_of(base, [], 2)):
+        for bad, reason in (
+            (round_of(base + 1, text[:1], 2), "out of step with its verifier"),
+            (round_of(base, [], 2), "out of step with its verifier"),
+            (round_of(base, [VOCAB], 2), "its ids do not fit this model"),
+        ):
             await stream.send(commits=[bad])
-            assert (await stream.drop()).reason == "out of step with its verifier"
+            assert (await stream.drop()).reason == reason
             await stream.send(opens=[opening(prompt, session=2)])
 
 

@@ -19,8 +19,9 @@ from paceline.v1 import drafter_pb2, types_pb2, verifier_pb2, worker_pb2
 
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
+from tests import tiny_models
 from tests.certificates import Authority
-from tests.inprocess import Pair
+from tests.inprocess import Pair, runner
 from tests.rpc.services import (
     DRAFT_TOKENS,
     Brake,
@@ -568,6 +569,49 @@ async def test_another_tokenizer_with_as_many_ids_is_refused(
             await asyncio.sleep(0.1)
         assert not verifier.proposer.links(drafter.address).alive
         assert drafter.engine.load().steps == 0
+
+
+@pytest.mark.parametrize("vocab_size", [VOCAB - 1, VOCAB + 50])
+async def test_behind_one_tokenizer_a_vocabulary_may_be_padded_otherwise(
+    patient: None,
+    target: Runner,
+    tiny_directory: Path,
+    tmp_path: Path,
+    prompts: list[list[int]],
+    plain: list[list[int]],
+    vocab_size: int,
+) -> None:
+    """The text is the same, drafts are right, and none has ids that the target does not know."""
+    resized = runner(tiny_models.resized(tiny_directory, tmp_path, vocab_size), "bfloat16")
+    async with (
+        verifying(target, fingerprint="a" * 64) as verifier,
+        drafting(resized, fingerprint="a" * 64) as drafter,
+    ):
+        await paired(verifier, prompts[0], drafter.address)
+        accepted = 0
+        async with asyncio.timeout(10):
+            while not accepted:
+                text = await verifier.generate(ask(prompts[3], TOKENS, drafter.address))
+                assert text.ids == plain[3]
+                accepted = text.speculation.accepted_tokens
+        await verifier.empty()
+        await drafter.empty()
+
+
+async def test_a_text_with_ids_that_a_drafter_lacks_goes_on_without_it(
+    target: Runner, tiny_directory: Path, tmp_path: Path, prompts: list[list[int]]
+) -> None:
+    smaller = runner(tiny_models.resized(tiny_directory, tmp_path, VOCAB - 1), "bfloat16")
+    prompt = [*prompts[1], VOCAB - 1]
+    async with (
+        verifying(target, fingerprint="a" * 64) as verifier,
+        drafting(smaller, fingerprint="a" * 64) as drafter,
+    ):
+        await paired(verifier, prompts[0], drafter.address)
+        text = await verifier.generate(ask(prompt, TOKENS, drafter.address))
+        await drafter.empty()
+    assert text.ids == Pair.make(target).generate(prompt, TOKENS, sampling=SAMPLING)
+    assert text.speculation.drafted_tokens == 0
 
 
 async def test_overload_is_refused_at_once(target: Runner, prompts: list[list[int]]) -> None:

@@ -96,12 +96,6 @@ class Remote(Protocol):
     def flush(self) -> None:
         """Sends what the rounds of a step gave to tell."""
 
-    def waited(self, sequence: Sequence) -> tuple[float, float]:
-        """When the draft now checked had come, and what its way takes on average, in seconds.
-
-        The first is of the monotonic clock, and long past where no draft was waited for.
-        """
-
 
 @runtime_checkable
 class Waiting(Protocol):

@@ -12,18 +12,17 @@ import time
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
 
-from common import fence
 from common.fading_mean import FadingMean
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.acquaintance import TextKind
 from verifier.methods.base import Outcome
 from verifier.methods.crowd import Crowd
-from verifier.methods.draft_link import Branch, DraftLink, LinkSource, RoundKey, Wish
+from verifier.methods.draft_link import Branch, Ended, LinkSource, Wish
 from verifier.methods.draft_news import DraftNews
-from verifier.methods.draft_session import MOST_UNTOLD, Asked, DraftSession
+from verifier.methods.draft_session import MOST_UNTOLD, Asked, DraftSession, RemoteMirror
 from verifier.methods.gate import Gate
-from verifier.methods.pairing import Pairing, draws
+from verifier.methods.pairing import Pairing
 from verifier.methods.scouts import Scouts
 from verifier.sequence import Sequence
 
@@ -77,115 +76,78 @@ class DraftProposer:
 
         Not where the load is one in which drafts do not pay: a mirror is a prefill, and its news.
         """
-        session = self.news.begin(self._pairing.first_length(), draws(sequence.request))
-        self._sessions[sequence] = session
-        if not self._pairing.acquainted(session.kind(len(sequence.ids))):
+        session = self._sessions[sequence] = self.news.begin(sequence)
+        if not self._pairing.acquainted(session.kind):
             self._scouts.offer(sequence)
         now = time.monotonic()
-        if self._drafting(sequence, session, now):
-            self._pairing.pair(sequence, session, now)
+        if self._drafting(session, now):
+            self._pairing.pair(session, now)
 
     def ready(self, sequence: Sequence, now: float) -> bool:
         """Whether a branch is there, or none is worth waiting for."""
-        session = self._sessions[sequence]
-        if session.key is None or session.branch is not None or now >= session.deadline:
+        mirror = self._sessions[sequence].mirror
+        if mirror is None or not mirror.waits:
             return True
-        return session.link is None or not session.link.alive
+        return now >= mirror.deadline or not mirror.link.alive
 
     def rests(self, sequence: Sequence) -> bool:
         """Where it has no drafter, and is to have none; or one that is asked for nothing."""
         session, now = self._sessions[sequence], time.monotonic()
-        if session.link is None:
-            return not self._pays(sequence, session, now)
-        waits = session.key is not None or session.ended_at is not None  # a round that is timed
-        return not waits and not self._drafting(sequence, session, now)
+        mirror = session.mirror
+        if mirror is None:
+            return not self._pays(session, now)
+        waits = mirror.key is not None or mirror.ended_at is not None  # a round that is timed
+        return not waits and not self._drafting(session, now)
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the branch that arrived, as a chain; nothing where there is none."""
         session = self._sessions[sequence]
-        if session.link is None:  # nor a branch, as where load leaves no room for drafts
+        mirror = session.mirror
+        if mirror is None:  # nor a branch, as where load leaves no room for drafts
             return
-        now = session.proposed_at = time.monotonic()
-        if session.key is not None and session.branch is None:
-            session.known.clock.silence.missed(session.sent_at, now)
-            session.late = Asked(session.key, session.sent_at)
-            session.ready_at = now
-        if session.key is not None:
-            self.wait.add(max(session.ready_at - session.sent_at, 0.0), now)
-        branch = session.branch or Branch()
-        session.key, session.branch = None, None
+        now = mirror.proposed_at = time.monotonic()
+        if mirror.key is not None:
+            if mirror.branch is None:
+                mirror.known.clock.silence.missed(mirror.sent_at, now)
+                mirror.late = Asked(mirror.key, mirror.sent_at)
+                mirror.ready_at = now
+            self.wait.add(max(mirror.ready_at - mirror.sent_at, 0.0), now)
+        branch = mirror.branch or Branch()
+        mirror.key, mirror.branch = None, None
         session.tree, session.proposed = tree, _add(branch.cut(budget), tree)
         if session.proposed:
             self._gate.joined()
         if len(session.proposed) < len(branch):  # cut: nobody drafts for its outcomes
-            session.flight, session.ahead = None, []
+            mirror.flight, mirror.ahead = None, []
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Tells the drafter, and asks for the branch after this outcome."""
         session, now = self._sessions[sequence], time.monotonic()
-        tree, ids = outcome.tree, outcome.ids
-        if sequence in self._scouts and self._pairing.acquainted(session.kind(len(sequence.ids))):
+        if sequence in self._scouts and self._pairing.acquainted(session.kind):
             self._scouts.learnt()
-        drafting = self._drafting(sequence, session, now)
-        if session.link is None and not session.proposed:
-            if drafting and not sequence.finished:
-                self._pairing.pair(sequence, session, now, wanted=outcome.wanted)
-            return
-        checked = session.proposed if tree is session.tree else []
+        drafting = self._drafting(session, now)
+        checked = session.proposed if outcome.tree is session.tree else []
         session.proposed, session.tree = [], None
         right = _common(checked, outcome.accepted)
-        session.length.observe(len(checked), right)
         self._pairing.acceptance.observe(len(checked), right)
-        self._measure(sequence, session, len(checked), right, len(ids), now)
-        key = RoundKey(
-            base=len(sequence.ids) - len(ids),
-            path_hash=fence.extend(session.path_hash, [tree.ids[node] for node in checked]),
-            accepted=right,
-            bonus=ids[-1],
-        )
-        session.base, session.path_hash = len(sequence.ids), fence.extend(session.path_hash, ids)
+        mirror = session.mirror
+        if mirror is None:
+            if drafting and not sequence.finished:
+                self._pairing.pair(session, now, wanted=outcome.wanted)
+            return
+        self._measure(sequence, mirror, len(checked), right, len(outcome.ids), now)
+        key = mirror.end_round(len(sequence.ids), outcome, checked, right)
         if sequence.finished:
             return
-        if session.link is None or not session.link.alive:
+        if not mirror.link.alive:
             if drafting:
-                self._pairing.pair(sequence, session, now, wanted=outcome.wanted)
+                self._pairing.pair(session, now, wanted=outcome.wanted)
             return
-        much = len(session.untold) + len(ids) >= MOST_UNTOLD
-        if not drafting:
-            session.ended_at = None  # a round like this says nothing of the drafter
-            session.length.reconsider()
-            if much or not session.warm:
-                self._pairing.part(session)
-                return
-        branch = None
-        if right == len(ids) - 1:  # else another method went on where the chain broke
-            branch = self.news.foreseen(session, key)
-        wants = drafting and outcome.wanted
-        wish = self._wish(sequence, session, session.link, now) if wants else Wish()
-        wanted = wish.draft_tokens
-        if drafting and session.warm and not wanted:
-            self._gate.joined()
-        if drafting and session.length.resting:
-            if self._pairing.move(sequence, session, session.link, now):
-                return
-            enough = much or session.on_trial
-            if enough and not wanted and not self._pairing.pays(session.known):
-                self._pairing.part(session)
-                return
-        most = min(sequence.room - 1, sequence.request.draft_tokens or self.draft_tokens)
-        branch = (branch or Branch()).cut(most if wanted else 0)
-        key = session.tell(session.link, key, ids, wish, verifying=len(branch))
-        if not session.untold:
-            self._pairing.touched.add(session.link)
-        session.branch, session.wanted, session.key = None, wanted, key if wanted else None
-        if checked:
-            session.known.clock.foresaw(bool(branch))
-        session.past = session.flight or session.past
-        session.flight, session.ahead = None, []
-        if branch:
-            session.take(branch, key, time.monotonic())
-        session.sent_at = now
-        session.deadline = now + max(session.known.clock.patience_s, self.cost.round_s(0))
+        asks = drafting and outcome.wanted
+        wish = self._wish(sequence, mirror, now) if asks else Wish()
+        ended = Ended(key, outcome.ids, wish)
+        if self._stays(session, mirror, ended, now, drafts=drafting):
+            self._ask(sequence, mirror, ended, now, checked=len(checked) > 0)
 
     def close(self, sequence: Sequence) -> None:
         """Ends the mirror."""
@@ -203,74 +165,119 @@ class DraftProposer:
 
     def deadline(self, since: float) -> float | None:
         """See `Waiting`."""
-        sessions = self._sessions.values()
-        waiting = [s.deadline for s in sessions if s.key is not None and s.branch is None]
+        mirrors = [session.mirror for session in self._sessions.values()]
+        waiting = [mirror.deadline for mirror in mirrors if mirror is not None and mirror.waits]
         return min((deadline for deadline in waiting if deadline > since), default=None)
 
     def waited(self, sequence: Sequence) -> tuple[float, float]:
-        """See `Remote`."""
+        """When the draft now checked had come, and what its way takes on average, in seconds.
+
+        The first is of the monotonic clock, and long past where no draft was waited for.
+        """
         session = self._sessions.get(sequence)
-        if session is None or session.link is None:
+        mirror = session.mirror if session is not None else None
+        if mirror is None:
             return 0.0, 0.0
-        return session.ready_at, session.known.clock.cost.at(0)
+        return mirror.ready_at, mirror.known.clock.cost.at(0)
+
+    def _stays(
+        self, session: DraftSession, mirror: RemoteMirror, ended: Ended, now: float, *, drafts: bool
+    ) -> bool:
+        """Whether the mirror goes on; else it is ended, or opened at a better drafter."""
+        much = len(mirror.untold) + len(ended.ids) >= MOST_UNTOLD
+        if drafts:
+            if mirror.warm and not ended.wish.draft_tokens:
+                self._gate.joined()
+            resting = mirror.length.resting
+            if resting and self._pairing.move(session, mirror.link, now):
+                return False
+            enough = resting and (much or mirror.on_trial) and not ended.wish.draft_tokens
+            stays = not enough or self._pairing.pays(mirror.known)
+        else:
+            mirror.ended_at = None  # a round like this says nothing of the drafter
+            mirror.length.reconsider()
+            stays = mirror.warm and not much
+        if not stays:
+            self._pairing.part(session)
+        return stays
+
+    def _ask(
+        self, sequence: Sequence, mirror: RemoteMirror, ended: Ended, now: float, *, checked: bool
+    ) -> None:
+        """Tells how a round ended, and asks for the branch after it, unless that came ahead."""
+        wanted, branch = ended.wish.draft_tokens, None
+        if ended.key.accepted == len(ended.ids) - 1:  # else another method went on from the chain
+            branch = self.news.foreseen(mirror, ended.key)
+        most = min(sequence.room - 1, sequence.request.draft_tokens or self.draft_tokens)
+        branch = (branch or Branch()).cut(most if wanted else 0)
+        key = mirror.tell(ended._replace(verifying=len(branch)))
+        if not mirror.untold:
+            self._pairing.touched.add(mirror.link)
+        mirror.branch, mirror.wanted, mirror.key = None, wanted, key if wanted else None
+        if checked:
+            mirror.known.clock.foresaw(bool(branch))
+        mirror.past = mirror.flight or mirror.past
+        mirror.flight, mirror.ahead = None, []
+        if branch:
+            mirror.take(branch, key, time.monotonic())
+        mirror.sent_at = now
+        mirror.deadline = now + max(mirror.known.clock.patience_s, self.cost.round_s(0))
 
     def _measure(
         self,
         sequence: Sequence,
-        session: DraftSession,
+        mirror: RemoteMirror,
         checked: int,
         right: int,
         committed: int,
         now: float,
     ) -> None:
         """Counts a round for its drafter; times it where the draft's length was for us to say."""
-        if session.link is None:
-            return
-        meter, began = session.link.meter, session.ended_at
+        meter, began = mirror.link.meter, mirror.ended_at
         if checked:
             meter.checked(checked, right)
-            session.known.checked(checked, right)
+            mirror.known.checked(checked, right)
         free = sequence.method == "draft" and not sequence.request.draft_tokens
-        session.ended_at = now if session.warm and free else None
-        if began is None or session.ended_at is None:
+        mirror.ended_at = now if mirror.warm and free else None
+        if began is None or mirror.ended_at is None:
             return
-        expected_s = session.length.expected_s(checked)
+        expected_s = mirror.length.expected_s(checked)
         if checked and expected_s and self.crowd.sequences <= 1:  # beside others the gate decides
-            session.known.clock.took(now - began, expected_s)
+            mirror.known.clock.took(now - began, expected_s)
         plain = min(self.cost.plain_s / self.cost.round_s(checked), 1.0)
         meter.timed(
             drafted=checked,
             tokens=committed,
             seconds=now - began,
-            plain_s=(now - session.proposed_at) * plain,
+            plain_s=(now - mirror.proposed_at) * plain,
             now=now,
         )
 
     def _kinds(self) -> set[TextKind]:
         """Of all texts."""
-        return {each.kind(len(sequence.ids)) for sequence, each in self._sessions.items()}
+        return {session.kind for session in self._sessions.values()}
 
-    def _drafting(self, sequence: Sequence, session: DraftSession, now: float) -> bool:
-        """Whether to draft for a sequence; for a scout, too, where it does not pay."""
-        return self._pays(sequence, session, now) or sequence in self._scouts
+    def _drafting(self, session: DraftSession, now: float) -> bool:
+        """Whether to draft for a text; for a scout, too, where it does not pay."""
+        return self._pays(session, now) or session.sequence in self._scouts
 
-    def _pays(self, sequence: Sequence, session: DraftSession, now: float) -> bool:
+    def _pays(self, session: DraftSession, now: float) -> bool:
         """Whether drafts pay beside all else that runs; who asks for a length gets them anyway.
 
         Not where there are none to be had: such a text need not be asked before each pass.
         """
-        request = sequence.request
-        pays = request.draft_tokens > 0 or self._gate.drafting(len(self._sessions), now)
-        if not pays or session.link is not None:
+        asked = session.sequence.request.draft_tokens > 0
+        pays = asked or self._gate.drafting(len(self._sessions), now)
+        if not pays or session.mirror is not None:
             return pays
-        return self._pairing.possible(request, session, now)
+        return self._pairing.possible(session, now)
 
-    def _wish(self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float) -> Wish:
+    def _wish(self, sequence: Sequence, mirror: RemoteMirror, now: float) -> Wish:
         """What to ask for; nothing of a cold mirror."""
-        if not session.warm or session.known.clock.silence.paused(now):
+        clock = mirror.known.clock
+        if not mirror.warm or clock.silence.paused(now):
             return Wish()
-        room = sequence.room - 1
-        return self._pairing.wish(sequence.request, session.length, link, session.known.clock, room)
+        return self._pairing.wish(sequence, mirror.length, mirror.link, clock)
 
 
 def _add(branch: Branch, tree: TokenTree) -> list[int]:

@@ -48,23 +48,18 @@ _TRIAL_ROUNDS = 8
 
 
 class CostLine:
-    """Seconds as a straight line over tokens, fitted to what was seen, the latest counting most.
+    """Seconds as a straight line over tokens, fitted to what was seen, the latest counting most."""
 
-    Args:
-        forget: Factor on the past with each measurement.
-    """
-
-    def __init__(self, forget: float = _FORGET_COST) -> None:
-        self._forget = forget
+    def __init__(self) -> None:
         self._n = self._x = self._y = self._xx = self._xy = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
         """Takes a measurement."""
-        self._n = self._forget * self._n + 1
-        self._x = self._forget * self._x + tokens
-        self._y = self._forget * self._y + seconds
-        self._xx = self._forget * self._xx + tokens * tokens
-        self._xy = self._forget * self._xy + tokens * seconds
+        self._n = _FORGET_COST * self._n + 1
+        self._x = _FORGET_COST * self._x + tokens
+        self._y = _FORGET_COST * self._y + seconds
+        self._xx = _FORGET_COST * self._xx + tokens * tokens
+        self._xy = _FORGET_COST * self._xy + tokens * seconds
 
     def at(self, tokens: int) -> float:
         """Seconds expected for so many tokens; 0 before the first measurement."""
@@ -72,11 +67,6 @@ class CostLine:
             return 0.0
         x, y = self._x / self._n, self._y / self._n
         return max(y + self._slope(x, y) * (tokens - x), 0.0)
-
-    @property
-    def token_s(self) -> float:
-        """Seconds of one more token; 0 before the first measurement."""
-        return self._slope(self._x / self._n, self._y / self._n) if self._n else 0.0
 
     def _slope(self, x: float, y: float) -> float:
         """Seconds a token, around the means."""

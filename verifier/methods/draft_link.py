@@ -80,38 +80,6 @@ class Wave(Protocol):
         """
 
 
-class Arrival(NamedTuple):
-    """A wave of one branch, where no wire is between."""
-
-    session: int
-    """See `Wave`."""
-    incarnation: int
-    """See `Wave`."""
-    key: RoundKey
-    """The outcome it continues."""
-    ids: tuple[int, ...]
-    """Draft tokens."""
-    drawn: tuple[Drawn, ...] = ()
-    """See `Branch`."""
-    came_at: float | None = None
-    """See `Wave`."""
-
-    @property
-    def base(self) -> int:
-        """See `Wave`."""
-        return self.key.base
-
-    @property
-    def path_hash(self) -> int:
-        """See `Wave`."""
-        return self.key.path_hash
-
-    def find(self, accepted: int, bonus: int) -> Branch | None:
-        """See `Wave`."""
-        asked = (accepted, bonus) == (self.key.accepted, self.key.bonus)
-        return Branch(self.ids, self.drawn) if asked else None
-
-
 class Wish(NamedTuple):
     """What branches are wanted after an outcome."""
 
@@ -123,6 +91,34 @@ class Wish(NamedTuple):
     """Of the first token of a branch, the second and so on, and of all further ones the last: the
     branch ends where the chance that all of it is right would fall below this. None has each as
     long as it may be."""
+
+
+class Opening(NamedTuple):
+    """A mirror to begin."""
+
+    ids: Ids[int]
+    """All that is committed."""
+    sampling: SamplingParams
+    """How to draft."""
+    drawn: bool
+    """Whether to say what tokens are drawn from."""
+    salt: bytes
+    """Who may share cached prefixes with it."""
+    wish: Wish
+    """Ahead of the next id."""
+
+
+class Ended(NamedTuple):
+    """A round that ended."""
+
+    key: RoundKey
+    """How it ended."""
+    ids: Ids[int]
+    """Tokens committed."""
+    wish: Wish
+    """After it."""
+    verifying: int = 0
+    """Of the branch that came ahead of this outcome, if one did, tokens that are checked now."""
 
 
 class DraftLink(Protocol):
@@ -141,43 +137,11 @@ class DraftLink(Protocol):
     def near(self) -> bool:
         """Whether the drafter is on this machine, on processors that this process may have, too."""
 
-    def open(
-        self,
-        session: int,
-        incarnation: int,
-        ids: Ids[int],
-        sampling: SamplingParams,
-        *,
-        drawn: bool,
-        salt: bytes,
-        wish: Wish,
-    ) -> None:
-        """Starts a mirror of a session.
+    def open(self, session: int, incarnation: int, opening: Opening) -> None:
+        """Starts a mirror of a session."""
 
-        Args:
-            session: Its number.
-            incarnation: Of the mirror.
-            ids: All that is committed.
-            sampling: How to draft.
-            drawn: Whether to say what tokens are drawn from.
-            salt: Who may share cached prefixes with it.
-            wish: Ahead of the next id.
-        """
-
-    def commit(
-        self,
-        session: int,
-        incarnation: int,
-        key: RoundKey,
-        ids: Ids[int],
-        *,
-        wish: Wish,
-        verifying: int,
-    ) -> None:
-        """Tells how a round ended and what is wanted after it.
-
-        Where the branch came ahead of the outcome, `verifying` says how much of it is checked now.
-        """
+    def commit(self, session: int, incarnation: int, ended: Ended) -> None:
+        """Tells how a round ended, or several as one, and what is wanted after it."""
 
     def close(self, session: int, incarnation: int) -> None:
         """Ends a mirror."""

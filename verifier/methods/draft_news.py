@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from verifier.methods.acquaintance import Acquaintance
-from verifier.methods.draft_length import DraftLength
 from verifier.methods.draft_link import Branch, DraftLink, RoundKey, Wave
-from verifier.methods.draft_session import DraftSession
+from verifier.methods.draft_session import DraftSession, RemoteMirror
+from verifier.sequence import Sequence
 
 _MOST_AHEAD = 64
 """Waves kept for outcomes of one round."""
@@ -35,10 +35,10 @@ class DraftNews:
         self.stale = 0
         """Waves dropped: another round's, or come too late; and branches that made no sense."""
 
-    def begin(self, length: DraftLength, drawn: bool) -> DraftSession:
-        """A session of which drafters have news from now on; see `DraftSession`."""
+    def begin(self, sequence: Sequence) -> DraftSession:
+        """A session of which drafters have news from now on."""
         self._last_id += 1
-        session = DraftSession(self._last_id, length, drawn)
+        session = DraftSession(self._last_id, sequence)
         self._sessions[session.id] = session
         return session
 
@@ -48,36 +48,32 @@ class DraftNews:
 
     def arrived(self, wave: Wave) -> None:
         """Takes branches: the one that is waited for, or some for outcomes yet to come."""
-        session, came = self._sessions.get(wave.session), (wave.base, wave.path_hash)
+        session = self._sessions.get(wave.session)
         if session is None:  # gone while they were on the way, or never there
             self.stale += wave.session > self._last_id
-        elif session.link is None or session.incarnation != wave.incarnation:
+            return
+        mirror, came = session.mirror, (wave.base, wave.path_hash)
+        if mirror is None or mirror.incarnation != wave.incarnation:
             self.stale += 1
-        elif session.branch is None and (branch := self._find(wave, session.key)) is not None:
-            assert session.key is not None
-            seconds = max(_came_at(wave) - session.sent_at, 0.0)
-            session.known.clock.answered(len(branch), seconds, probe=session.probe)
-            if session.probe:
-                session.length.reconsider()
-                if self._too_far(session.known):
-                    session.length.stop_trial()
-            session.probe = False
-            session.link.meter.answered(len(branch), seconds)
-            session.take(branch.cut(session.wanted), session.key, time.monotonic())
-        elif session.flight == came and len(session.ahead) < _MOST_AHEAD:
-            session.ahead.append(wave)
-        elif session.late and (branch := self._find(wave, session.late.key)) is not None:
-            self.stale += 1
+            return
+        if mirror.branch is None and (branch := self._find(wave, mirror.key)) is not None:
+            self._take(mirror, branch, _came_at(wave))
+            return
+        if mirror.flight == came and len(mirror.ahead) < _MOST_AHEAD:
+            mirror.ahead.append(wave)
+            return
+        if mirror.late and (branch := self._find(wave, mirror.late.key)) is not None:
             # Too late to use, it still tells how long the way is.
-            seconds = max(_came_at(wave) - session.late.at, 0.0)
-            session.known.clock.answered(len(branch), seconds)
-            session.late = None
-        elif session.past != came:  # else drafted ahead, for nothing
+            seconds = max(_came_at(wave) - mirror.late.at, 0.0)
+            mirror.known.clock.answered(len(branch), seconds)
+            mirror.late = None
+            self.stale += 1
+        elif mirror.past != came:  # else drafted ahead, for nothing
             self.stale += 1
 
-    def foreseen(self, session: DraftSession, key: RoundKey) -> Branch | None:
+    def foreseen(self, mirror: RemoteMirror, key: RoundKey) -> Branch | None:
         """The branch that came ahead of an outcome, if one did; the latest, of several."""
-        for wave in reversed(session.ahead):
+        for wave in reversed(mirror.ahead):
             branch = self._find(wave, key)
             if branch is not None:
                 return branch
@@ -86,22 +82,34 @@ class DraftNews:
     def warmed(self, session_id: int, incarnation: int) -> None:
         """A mirror has computed its prompt: from now on drafts are asked for."""
         session = self._sessions.get(session_id)
-        if session is not None and session.incarnation == incarnation:
-            session.warm = True
+        if session and session.mirror and session.mirror.incarnation == incarnation:
+            session.mirror.warm = True
 
     def dropped(self, session_id: int, incarnation: int) -> None:
         """The drafter gave a session up: go on with the next drafter, or plainly."""
         session = self._sessions.get(session_id)
-        if session is not None and session.incarnation == incarnation:
-            if session.link is not None:
-                session.refused[session.link] = time.monotonic() + _REFUSED_S
+        if session and session.mirror and session.mirror.incarnation == incarnation:
+            session.refused[session.mirror.link] = time.monotonic() + _REFUSED_S
             session.unlink()
 
     def lost(self, link: DraftLink) -> None:
         """A drafter is gone with all its mirrors; its sessions go on and look for another."""
         for session in self._sessions.values():
-            if session.link is link:
+            if session.mirror and session.mirror.link is link:
                 session.unlink()
+
+    def _take(self, mirror: RemoteMirror, branch: Branch, came_at: float) -> None:
+        """Takes the branch that is waited for."""
+        assert mirror.key is not None
+        known, seconds = mirror.known, max(came_at - mirror.sent_at, 0.0)
+        known.clock.answered(len(branch), seconds, probe=mirror.probe)
+        if mirror.probe:
+            mirror.probe = False
+            mirror.length.reconsider()
+            if self._too_far(known):
+                mirror.length.stop_trial()
+        mirror.link.meter.answered(len(branch), seconds)
+        mirror.take(branch.cut(mirror.wanted), mirror.key, time.monotonic())
 
     def _find(self, wave: Wave, key: RoundKey | None) -> Branch | None:
         """A wave's branch for an outcome, if it has one that makes sense."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from verifier.methods.draft_length import CostLine
-
 _FORGET = 0.97
 _FORGET_ANSWERS = 0.98
+_FORGET_LENGTHS = 0.998
+_FAR = 4.0
+"""An answer that took more than so many times the mean counts for its length as if it had not."""
+
+_BELIEF = 25.0
+"""Squared tokens from the mean length that outweigh the belief that a token takes as long as the
+way."""
+
 _LEAST_DRAFTS = 16
 """Rounds with a draft before a gain is told."""
 
@@ -38,8 +44,8 @@ class PairMeter:
         self._committed = self._plain = 0.0  # tokens lately: what was, and plainly would have been
         self._timed_rounds = self._timed_drafts = 0
         self._timed_at = 0.0
-        self.cost = CostLine(_FORGET_ANSWERS)
-        """Seconds from an outcome told to the branch for it, by tokens drafted."""
+        self._answers = self._tokens = self._seconds = 0.0  # lately
+        self._by_length = self._lengths = 0.0  # seconds times tokens, and tokens squared, off means
 
     @property
     def acceptance(self) -> float:
@@ -52,14 +58,41 @@ class PairMeter:
         known = self._timed_drafts >= _LEAST_DRAFTS or self._timed_rounds >= _LEAST_ROUNDS
         return self._committed / self._plain if known else 0.0
 
+    @property
+    def token_s(self) -> float:
+        """What each token adds to an answer, in seconds; 0 before the first."""
+        if not self._answers:
+            return 0.0
+        believed = self._seconds / (self._tokens + self._answers)
+        seen = (self._by_length + _BELIEF * believed) / (self._lengths + _BELIEF)
+        return min(max(seen, 0.0), self._seconds / max(self._tokens, self._answers))
+
+    @property
+    def round_trip_s(self) -> float:
+        """What the rest of an answer takes, in seconds; 0 before the first."""
+        if not self._answers:
+            return 0.0
+        return max(self._seconds - self._tokens * self.token_s, 0.0) / self._answers
+
     def answered(self, tokens: int, seconds: float) -> None:
         """Takes a branch that was asked for.
+
+        What an answer takes varies with much else, more than with its length. So what a token adds
+        is of many answers, each against the mean of its time.
 
         Args:
             tokens: Its length.
             seconds: From the outcome told to its arrival.
         """
-        self.cost.add(tokens, max(seconds, 0.0))
+        if self._answers:
+            longer = tokens - self._tokens / self._answers
+            mean_s = self._seconds / self._answers
+            later_s = min(seconds, _FAR * mean_s) - mean_s
+            self._by_length = _FORGET_LENGTHS * self._by_length + longer * later_s
+            self._lengths = _FORGET_LENGTHS * self._lengths + longer * longer
+        self._answers = _FORGET_ANSWERS * self._answers + 1
+        self._tokens = _FORGET_ANSWERS * self._tokens + tokens
+        self._seconds = _FORGET_ANSWERS * self._seconds + seconds
 
     def checked(self, drafted: int, accepted: int) -> None:
         """Takes a round that checked a draft.

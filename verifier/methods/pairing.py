@@ -18,9 +18,9 @@ from verifier.cost import StepCost
 from verifier.methods.acquaintance import Acquaintance, TextKind
 from verifier.methods.clock import DraftClock
 from verifier.methods.draft_length import Acceptance, DraftLength, gain
-from verifier.methods.draft_link import DraftLink, LinkSource, Wish
-from verifier.methods.draft_session import DraftSession
-from verifier.sequence import Request, Sequence
+from verifier.methods.draft_link import DraftLink, LinkSource, Opening, Wish
+from verifier.methods.draft_session import DraftSession, RemoteMirror
+from verifier.sequence import Sequence
 
 MOST_DRAWN = 32
 """Tokens a drafter draws from where it must say what they were; of equal ones there may be more."""
@@ -49,7 +49,7 @@ class Pairing:
         fanout: Most bonus tokens to draft for ahead of each outcome.
         near_fanout: The same of drafters on processors of this process.
         cost: Of the engine's steps.
-        texts: How many the method has, those among them that wait or have no drafter.
+        texts: How many the method has, those among them that gave way or have no drafter.
         kinds: Of them.
         processors: That passes of several texts take; 0 where they run on a device.
     """
@@ -71,7 +71,6 @@ class Pairing:
 
     def pair(
         self,
-        sequence: Sequence,
         session: DraftSession,
         now: float,
         addresses: Ids[str] | None = None,
@@ -81,57 +80,70 @@ class Pairing:
         """Opens a mirror of all committed ids at the first drafter that can be reached and pays.
 
         Args:
-            sequence: The text.
-            session: Its state, which forgets the drafter it has.
+            session: The text, which forgets the drafter it has.
             now: Seconds, of the monotonic clock.
             addresses: Of the drafters to choose from; the request's where None.
             wanted: Whether there are to be drafts ahead of the next token.
         """
         session.unlink()
-        for address in addresses or sequence.request.drafters:
-            link = self._free(address, session, now)
-            if link is not None:
-                known = link.known.of(session.kind(len(sequence.ids)))
-                due, clock = self.pays(known), known.clock
-                if due:
-                    clock.paid()
-                pays = due or sequence.request.draft_tokens > 0
-                if not pays and now < clock.probe_at:
-                    session.refused[link] = clock.probe_at
-                    continue
-                if not pays:
-                    rounds = 1 if self.too_far(known) else _PROBE_ROUNDS
-                    row_s = self.cost.round_s(1) - self.cost.round_s(0)
-                    clock.probed(now, rounds * (clock.cost.at(1) + row_s))
-                self._known[address] = link
-                session.incarnation += 1
-                session.link, session.warm = link, False
-                session.base = len(sequence.ids)
-                session.path_hash = fence.extend(fence.EMPTY, sequence.ids)
-                session.told_hash = session.path_hash
-                session.flight = (session.base, session.path_hash)
-                link.meter.sessions += 1
-                session.on_trial = session.probe = not pays
-                session.length = self._length(known, _PROBE_ROUNDS if session.probe else 0)
-                room = sequence.room - 1
-                wish = Wish()
-                if pays and wanted:
-                    wish = self.wish(sequence.request, self._length(known), link, clock, room)
-                link.open(
-                    session.id,
-                    session.incarnation,
-                    sequence.ids,
-                    _sampling(sequence.request),
-                    drawn=session.drawn,
-                    salt=sequence.request.cache_salt,
-                    wish=wish,
-                )
-                self.touched.add(link)
-                return
+        found = self._candidate(session, now, addresses or session.sequence.request.drafters)
+        if found is not None:
+            link, pays = found
+            self._mirror(session, link, on_trial=not pays, wanted=pays and wanted)
 
-    def possible(self, request: Request, session: DraftSession, now: float) -> bool:
+    def _candidate(
+        self, session: DraftSession, now: float, addresses: Ids[str]
+    ) -> tuple[DraftLink, bool] | None:
+        """The first drafter that can be reached and pays or is due for a trial; whether it pays."""
+        for address in addresses:
+            link = self._free(address, session, now)
+            if link is None:
+                continue
+            known = link.known.of(session.kind)
+            due, clock = self.pays(known), known.clock
+            if due:
+                clock.paid()
+            pays = due or session.sequence.request.draft_tokens > 0
+            if not pays and now < clock.probe_at:
+                session.refused[link] = clock.probe_at
+                continue
+            if not pays:
+                rounds = 1 if self.too_far(known) else _PROBE_ROUNDS
+                row_s = self.cost.round_s(1) - self.cost.round_s(0)
+                clock.probed(now, rounds * (clock.cost.at(1) + row_s))
+            self._known[address] = link
+            return link, pays
+        return None
+
+    def _mirror(
+        self, session: DraftSession, link: DraftLink, *, on_trial: bool, wanted: bool
+    ) -> None:
+        """Opens a mirror, with drafts ahead of the next token where some are wanted."""
+        request, ids = session.sequence.request, session.sequence.ids
+        known = link.known.of(session.kind)
+        session.incarnation += 1
+        session.mirror = RemoteMirror(
+            link,
+            session.id,
+            session.incarnation,
+            drawn=session.drawn,
+            length=self._length(known, _PROBE_ROUNDS if on_trial else 0),
+            base=len(ids),
+            path_hash=fence.extend(fence.EMPTY, ids),
+            on_trial=on_trial,
+        )
+        link.meter.sessions += 1
+        wish = Wish()
+        if wanted:
+            wish = self.wish(session.sequence, self._length(known), link, known.clock)
+        opening = Opening(ids, _sampling(session), session.drawn, request.cache_salt, wish)
+        link.open(session.id, session.incarnation, opening)
+        self.touched.add(link)
+
+    def possible(self, session: DraftSession, now: float) -> bool:
         """Whether some drafter can be reached, and would be asked to mirror the text."""
-        return any(self._free(address, session, now) for address in request.drafters)
+        drafters = session.sequence.request.drafters
+        return any(self._free(address, session, now) for address in drafters)
 
     def _free(self, address: str, session: DraftSession, now: float) -> DraftLink | None:
         """A drafter that can be reached, unless it is not to be asked; one that is lost is looked
@@ -140,13 +152,13 @@ class Pairing:
         asked = link is not None and link.alive and session.refused.get(link, 0.0) <= now
         return link if asked else None
 
-    def move(self, sequence: Sequence, session: DraftSession, link: DraftLink, now: float) -> bool:
+    def move(self, session: DraftSession, link: DraftLink, now: float) -> bool:
         """Leaves a drafter that does not pay for one that is measured to be better, if any."""
         least = _MUCH_BETTER * max(link.meter.gain, 1.0)
         others = [
             (other.meter.gain, address)
             for address, other in self._known.items()
-            if address in sequence.request.drafters
+            if address in session.sequence.request.drafters
             and other is not link
             and other.meter.gain > least
             and session.refused.get(other, 0.0) <= now
@@ -155,25 +167,22 @@ class Pairing:
             return False
         session.refused[link] = now + _LEFT_S
         self.part(session)
-        self.pair(sequence, session, now, [max(others)[1]])
+        self.pair(session, now, [max(others)[1]])
         return True
 
     def part(self, session: DraftSession) -> None:
         """Ends a mirror, where there is one."""
-        if session.link is not None and session.link.alive:
-            session.link.close(session.id, session.incarnation)
-            self.touched.add(session.link)
+        mirror = session.mirror
+        if mirror is not None and mirror.link.alive:
+            mirror.link.close(session.id, mirror.incarnation)
+            self.touched.add(mirror.link)
         session.unlink()
-
-    def first_length(self) -> DraftLength:
-        """Draft lengths of a text of which nothing is known, nor of its drafter."""
-        return DraftLength(Acceptance(prior=self.acceptance.rate))
 
     def _length(self, known: Acquaintance, trial: int = 0) -> DraftLength:
         """Draft lengths of a text like others that a drafter has drafted for, if any."""
         acceptance = known.token_acceptance
         if acceptance is None:
-            return self.first_length()
+            return DraftLength(Acceptance(prior=self.acceptance.rate))
         return DraftLength(Acceptance(prior=acceptance), trial)
 
     def pays(self, known: Acquaintance) -> bool:
@@ -209,25 +218,20 @@ class Pairing:
         return self._choose(perfect, known.clock) == 0
 
     def wish(
-        self,
-        request: Request,
-        length: DraftLength,
-        link: DraftLink,
-        clock: DraftClock,
-        room: int,
+        self, sequence: Sequence, length: DraftLength, link: DraftLink, clock: DraftClock
     ) -> Wish:
         """What to ask for a text's next round: what its request says, or what pays.
 
         Args:
-            request: The text's.
+            sequence: The text.
             length: What is known of its drafts.
             link: The drafter, as it is.
             clock: How fast it answers this text.
-            room: Most tokens that may be drafted.
         """
+        room, asked = sequence.room - 1, sequence.request.draft_tokens
         fanout = self.near_fanout if link.near else self.fanout
-        if request.draft_tokens:
-            return Wish(max(min(request.draft_tokens, room), 0), fanout)
+        if asked:
+            return Wish(max(min(asked, room), 0), fanout)
         most = min(self.draft_tokens, room)
         best = self._choose(length, clock, most) if most > 0 else 0
         if not best:
@@ -246,19 +250,14 @@ class Pairing:
         )
 
 
-def draws(request: Request) -> bool:
-    """Whether a drafter is to say what it draws tokens from."""
-    return request.acceptance == "rejection" and not request.sampling.greedy
-
-
-def _sampling(request: Request) -> SamplingParams:
+def _sampling(session: DraftSession) -> SamplingParams:
     """How the drafter is to choose its tokens.
 
     The coupled rule wants the noise of the target itself. Rejection wants draws that are
     independent of it: another seed, and few enough tokens that all can be sent.
     """
-    sampling = request.sampling
-    if not draws(request):
+    sampling = session.sequence.request.sampling
+    if not session.drawn:
         return sampling
     most = min(sampling.top_k or MOST_DRAWN, MOST_DRAWN)
     return replace(sampling, seed=sampling.seed ^ _OTHER_SEED, top_k=most)

@@ -27,6 +27,7 @@ from drafter.item import sent
 from drafter.nodes import Node
 from drafter.outlook import Chances
 from drafter.reply import Reply
+from drafter.sessions import Opening
 from tests import tiny_models
 from tests.inprocess import Pair, runner
 from tests.tiny_models import VOCAB
@@ -73,10 +74,13 @@ class Verifier:
         sampling: SamplingParams | None = None,
         wanted: int = 0,
         fanout: int = 0,
+        *,
+        drawn: bool = False,
     ) -> None:
-        chosen = sampling or SamplingParams()
-        ahead = {"draft_tokens": wanted, "fanout": fanout}
-        self.engine.sessions.open(self.receive, session, incarnation, ids, chosen, **ahead)
+        opening = Opening(
+            ids, sampling or SamplingParams(), drawn, draft_tokens=wanted, fanout=fanout
+        )
+        self.engine.sessions.open(self.receive, session, incarnation, opening)
 
     def commit(
         self,
@@ -284,6 +288,29 @@ def test_the_next_id_of_an_opened_mirror_is_drafted_for(verifier: Verifier, judg
     assert {r.base for r in further} == {71}, "what was sent is not sent again"
 
 
+@pytest.mark.usefixtures("thorough")
+@pytest.mark.parametrize("case", ["of another chain", "after another method went on", "of old"])
+def test_an_outcome_that_looks_like_one_that_was_foreseen_is_answered(
+    case: str, verifier: Verifier
+) -> None:
+    text = [*_ids(10), 5]
+    verifier.open(1, text[:10])
+    verifier.commit(1, 10, [5], wanted=3)
+    ended = _ahead(verifier.settle(), base=11, accepted=0).round
+    assert ended is not None
+    if case == "of another chain":
+        ended = ended._replace(path_hash=ended.path_hash ^ 1)
+    elif case == "after another method went on":
+        ended = ended._replace(ids=(9, *ended.ids))
+    else:
+        verifier.commit(1, 11, [9], wanted=3, fanout=0)
+        (answer,) = verifier.settle()
+        path_hash = fence.extend(fence.EMPTY, [*text, 9, *answer.ids])
+        ended = ended._replace(base=12, path_hash=path_hash)
+    verifier.engine.sessions.commit(verifier.receive, 1, 1, ended)
+    assert ended in [reply.round for reply in verifier.settle()]
+
+
 def test_a_chain_cut_short_is_answered_though_its_end_was_drafted(verifier: Verifier) -> None:
     """The verifier checked two of three tokens; the third is its bonus: no outcome sent ahead."""
     verifier.open(1, _ids(10))
@@ -449,9 +476,7 @@ def test_no_token_is_chosen_where_a_branch_has_ended_and_all_that_are_count(
 def test_what_is_known_of_choices_is_of_others_of_their_kind(verifier: Verifier) -> None:
     for session, (temperature, drawn) in enumerate([(0.0, False), (0.9, False), (0.9, True)] * 2):
         sampling = SamplingParams(temperature=temperature)
-        verifier.engine.sessions.open(
-            verifier.receive, session % 3, session, _ids(5), sampling, drawn
-        )
+        verifier.open(session % 3, _ids(5), session, sampling, drawn=drawn)
         if session == 2:
             first = [mirror.chances for _, mirror in verifier.engine._mirrors.items()]
     again = [mirror.chances for _, mirror in verifier.engine._mirrors.items()]
@@ -481,7 +506,7 @@ def test_bonuses_are_guessed_for_every_place_where_the_chain_may_break(verifier:
 def test_the_likeliest_outcomes_go_ahead_in_a_first_wave(model: Runner) -> None:
     heard: list[list[Reply]] = []
     engine = DraftEngine(model, EngineConfig())
-    engine.sessions.open(heard.append, 1, 1, _ids(10), SamplingParams())
+    engine.sessions.open(heard.append, 1, 1, Opening(_ids(10), SamplingParams()))
     ended = Round(base=10, path_hash=7, accepted=0, ids=(5,), draft_tokens=4, fanout=3)
     engine.sessions.commit(heard.append, 1, 1, ended)
     while engine.step():
@@ -577,7 +602,7 @@ def test_with_no_fanout_nothing_goes_ahead(verifier: Verifier) -> None:
 
 def test_draws_come_with_what_they_were_drawn_from(verifier: Verifier) -> None:
     sampling = SamplingParams(temperature=1.0, top_k=8, seed=5)
-    verifier.engine.sessions.open(verifier.receive, 1, 1, _ids(10), sampling, drawn=True)
+    verifier.open(1, _ids(10), sampling=sampling, drawn=True)
     verifier.commit(1, 10, [5], wanted=4)
     branches = [r for r in verifier.settle() if r.round is not None]
     for branch in branches:
@@ -601,7 +626,7 @@ def test_draws_end_where_it_is_not_known_what_one_was_drawn_from(
 
     monkeypatch.setattr(passes, "sent", every_third_is_large)
     sampling = SamplingParams(temperature=1.0, top_k=8, seed=5)
-    verifier.engine.sessions.open(verifier.receive, 1, 1, _ids(10), sampling, drawn=True)
+    verifier.open(1, _ids(10), sampling=sampling, drawn=True)
     verifier.commit(1, 10, [5], wanted=4)
     (answer, *ahead) = (r for r in verifier.settle() if r.round is not None)
     assert len(answer.ids) == 2
@@ -610,6 +635,8 @@ def test_draws_end_where_it_is_not_known_what_one_was_drawn_from(
     for branch in ahead:
         assert branch.round is not None
         assert branch.round.ids[:-1] == answer.ids, "they come after what was sent"
+        assert len(branch.drawn) in (0, len(branch.ids))
+    assert any(branch.drawn for branch in ahead)
 
 
 def test_while_no_draft_is_wanted_committed_text_gathers(verifier: Verifier) -> None:

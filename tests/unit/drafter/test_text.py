@@ -21,6 +21,7 @@ from drafter.branch import Round
 from drafter.config import EngineConfig
 from drafter.engine import DraftEngine
 from drafter.reply import Reply
+from drafter.sessions import Opening
 from drafter.text import Extent, Text
 from tests import tiny_models
 from tests.inprocess import Pair, runner
@@ -65,7 +66,7 @@ def test_drafts_are_what_the_model_makes_of_the_end(
     engine = DraftEngine(model, EngineConfig(context_tokens=CONTEXT))
     heard: list[Reply] = []
     text = [draw.randrange(3, VOCAB) for _ in range(opened)]
-    engine.sessions.open(heard.extend, 1, 1, text, sampling)
+    engine.sessions.open(heard.extend, 1, 1, Opening(text, sampling))
     chain: tuple[int, ...] = ()
     cuts = set()
     for turn in range(40):
@@ -113,7 +114,7 @@ def test_what_is_checked_while_a_text_is_cut_costs_one_branch(model: Runner) -> 
     """The drafter no longer knows what the verifier is checking, and drafts again after that."""
     engine, heard = DraftEngine(model, EngineConfig(context_tokens=CONTEXT)), list[Reply]()
     text = list(range(3, 3 + CONTEXT))
-    engine.sessions.open(heard.extend, 1, 1, text, SamplingParams())
+    engine.sessions.open(heard.extend, 1, 1, Opening(text, SamplingParams()))
     for new, verifying, answered in (((9,), 2, False), ((9, 9), 0, True)):
         heard.clear()
         ended = Round(len(text), fence.EMPTY, len(new) - 1, new, 3, verifying, fanout=1)
@@ -162,7 +163,7 @@ def test_what_is_held_of_a_text_that_goes_on_is_found_in_the_cache(tmp_path: Pat
     target = runner(tiny_models.save("llama", tmp_path))
     engine, text = DraftEngine(target, EngineConfig(context_tokens=2 * CONTEXT)), list(range(3, 99))
     for session, (length, computed) in enumerate(((81, 0), (81, 32), (96, 32))):
-        engine.sessions.open(_nobody, session, 1, text[:length], SamplingParams())
+        engine.sessions.open(_nobody, session, 1, Opening(text[:length], SamplingParams()))
         (_, mirror) = engine._mirrors.items()[-1]
         assert (mirror.text.dropped, mirror.text.computed) == (CONTEXT, computed)
         while engine.step():
@@ -176,7 +177,7 @@ def test_a_text_is_mirrored_on_in_a_cache_smaller_than_it(tmp_path: Path) -> Non
     assert small.pool.blocks.count == 24
     engine, heard = DraftEngine(small, EngineConfig()), list[Reply]()
     text = list(range(3, 103))
-    engine.sessions.open(heard.extend, 1, 1, text, SamplingParams())
+    engine.sessions.open(heard.extend, 1, 1, Opening(text, SamplingParams()))
     for _ in range(120):
         while engine.step():
             pass
@@ -191,7 +192,8 @@ def test_a_text_that_begins_anew_does_not_keep_the_branches_of_others(model: Run
     engine = DraftEngine(model, EngineConfig(context_tokens=2 * CONTEXT, max_batch_tokens=CONTEXT))
     heard: list[Reply] = []
     for session, length in ((1, 2 * CONTEXT), (2, 5)):
-        engine.sessions.open(heard.extend, session, 1, list(range(3, 3 + length)), SamplingParams())
+        opening = Opening(range(3, 3 + length), SamplingParams())
+        engine.sessions.open(heard.extend, session, 1, opening)
         while engine.step():
             pass
     heard.clear()
@@ -209,7 +211,7 @@ def test_a_branch_ends_with_the_positions_of_a_model_that_has_few(
 ) -> None:
     tiny = runner(tiny_models.save("llama", tmp_path, max_position_embeddings=max_len))
     engine, heard, text = DraftEngine(tiny, EngineConfig()), list[Reply](), [5]
-    engine.sessions.open(heard.extend, 1, 1, text, SamplingParams())
+    engine.sessions.open(heard.extend, 1, 1, Opening(text, SamplingParams()))
     for _ in range(3 * max_len):
         heard.clear()
         engine.sessions.commit(heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 32))
@@ -224,7 +226,7 @@ def test_a_branch_ends_with_the_positions_of_a_model_that_has_few(
 def test_draws_say_what_they_are_drawn_from_after_a_cut_too(model: Runner) -> None:
     engine, heard = DraftEngine(model, EngineConfig(context_tokens=CONTEXT)), list[Reply]()
     text, sampling = list(range(3, 3 + CONTEXT)), SamplingParams(temperature=0.9, top_k=8)
-    engine.sessions.open(heard.extend, 1, 1, text, sampling, drawn=True)
+    engine.sessions.open(heard.extend, 1, 1, Opening(text, sampling, drawn=True))
     for _ in range(3):
         engine.sessions.commit(heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 3))
         text.append(9)

@@ -14,6 +14,7 @@ from common.model.kv_cache import KvLease
 from common.model.output import Computed
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
+from tests.inprocess import Arrival
 from verifier.cost import StepCost
 from verifier.methods import draft, draft_news, draft_session, scouts
 from verifier.methods.acquaintance import Acquaintances, TextKind
@@ -21,7 +22,7 @@ from verifier.methods.base import Outcome
 from verifier.methods.clock import DraftClock
 from verifier.methods.crowd import Crowd
 from verifier.methods.draft import DraftProposer
-from verifier.methods.draft_link import Arrival, Branch, RoundKey, Wish
+from verifier.methods.draft_link import Branch, Ended, Opening, RoundKey, Wish
 from verifier.methods.gate import Gate
 from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Request, Sequence
@@ -43,6 +44,7 @@ class Link:
     known: Acquaintances = field(default_factory=Acquaintances)
     meter: PairMeter = field(default_factory=PairMeter)
     opened: list[tuple[int, int, list[int]]] = field(default_factory=list)
+    samplings: list[SamplingParams] = field(default_factory=list)
     ahead: list[Wish] = field(default_factory=list)
     wishes: list[Wish] = field(default_factory=list)
     asked: list[tuple[RoundKey, int]] = field(default_factory=list)
@@ -66,34 +68,16 @@ class Link:
             self.meter.checked(drafted, accepted)
             self.known.of(kind).checked(drafted, accepted)
 
-    def open(
-        self,
-        session: int,
-        incarnation: int,
-        ids: Ids[int],
-        sampling: SamplingParams,
-        *,
-        drawn: bool,
-        salt: bytes,
-        wish: Wish,
-    ) -> None:
-        self.opened.append((session, incarnation, list(ids)))
-        self.ahead.append(wish)
+    def open(self, session: int, incarnation: int, opening: Opening) -> None:
+        self.opened.append((session, incarnation, list(opening.ids)))
+        self.samplings.append(opening.sampling)
+        self.ahead.append(opening.wish)
 
-    def commit(
-        self,
-        session: int,
-        incarnation: int,
-        key: RoundKey,
-        ids: Ids[int],
-        *,
-        wish: Wish,
-        verifying: int,
-    ) -> None:
-        self.wishes.append(wish)
-        self.asked.append((key, wish.draft_tokens))
-        self.told.append(list(ids))
-        self.verifying.append(verifying)
+    def commit(self, session: int, incarnation: int, ended: Ended) -> None:
+        self.wishes.append(ended.wish)
+        self.asked.append((ended.key, ended.wish.draft_tokens))
+        self.told.append(list(ended.ids))
+        self.verifying.append(ended.verifying)
 
     def close(self, session: int, incarnation: int) -> None:
         self.closed += 1
@@ -141,10 +125,12 @@ class Table:
         step_s: float = 0.001,
         row_s: float = 0.0,
         acceptance: str = "coupled",
+        top_k: int = 0,
         prompt_tokens: int = 3,
     ) -> None:
         self.links = {f"d{index}": link for index, link in enumerate(links)}
         cost = StepCost([(1, step_s), (64, step_s + 63 * row_s)])
+        drawn = SamplingParams(temperature=1.0, top_k=top_k)
         self.proposer = DraftProposer(
             self.links.get,
             draft_tokens=8,
@@ -161,7 +147,7 @@ class Table:
             draft_tokens=draft_tokens,
             drafters=tuple(self.links),
             acceptance=acceptance,
-            sampling=SamplingParams(temperature=1.0) if acceptance == "rejection" else GREEDY,
+            sampling=drawn if acceptance == "rejection" else GREEDY,
         )
         lease = KvLease(BlockManager(4, 16))
         self.sequence = Sequence(request, lambda event: None, lease, ticket=1)
@@ -301,6 +287,84 @@ def test_a_branch_that_went_ahead_is_no_longer_than_was_asked_for(
     assert table.propose(250).ids == [9, *range(most)]
 
 
+def test_a_branch_that_is_waited_for_is_no_longer_than_was_asked_for(clock: Clock) -> None:
+    link = Link()
+    table = Table(link)
+    table.warm()
+    table.round(8)
+    table.answer(link, tuple(range(100)))
+    assert table.propose(250).ids == [8, 0, 1, 2]
+
+
+def test_no_more_is_asked_for_than_there_is_room_for(clock: Clock) -> None:
+    link = Link()
+    table = Table(link, draft_tokens=500)
+    table.warm()
+    table.round(8)
+    assert [wish.draft_tokens for wish in (*link.ahead, *link.wishes)] == [199, 198]
+
+
+def test_of_two_branches_for_one_outcome_the_later_counts(clock: Clock) -> None:
+    link = Link()
+    table = Table(link)
+    table.warm()
+    key = RoundKey(base=3, path_hash=fence.extend(fence.EMPTY, (5, 6, 7)), accepted=0, bonus=9)
+    for ids in ((1, 2, 3), (11, 12, 13)):
+        table.proposer.news.arrived(Arrival(session=1, incarnation=1, key=key, ids=ids))
+    table.round(9)
+    assert table.propose(10).ids == [9, 11, 12, 13]
+
+
+@pytest.mark.parametrize(("bonus", "verifying"), [(63, 3), (64, 0)])
+def test_of_what_comes_ahead_without_end_little_is_kept(
+    bonus: int, verifying: int, clock: Clock
+) -> None:
+    link = Link()
+    table = Table(link)
+    table.warm()
+    for each in range(65):
+        key = RoundKey(
+            base=3, path_hash=fence.extend(fence.EMPTY, (5, 6, 7)), accepted=0, bonus=each
+        )
+        table.proposer.news.arrived(Arrival(session=1, incarnation=1, key=key, ids=(1, 2, 3)))
+    assert table.proposer.news.stale == 1
+    table.round(bonus)
+    assert link.verifying == [verifying]
+
+
+def test_where_another_method_went_on_the_branch_for_that_bonus_is_not_taken(clock: Clock) -> None:
+    link = Link()
+    table = Table(link)
+    table.warm()
+    table.round(8)
+    table.answer(link, (1, 2, 3))
+    tree, ids = table.propose(10), table.sequence.ids
+    path_hash = fence.extend(fence.extend(fence.EMPTY, ids), [1, 2, 3])
+    key = RoundKey(base=len(ids), path_hash=path_hash, accepted=0, bonus=9)
+    table.proposer.news.arrived(Arrival(session=1, incarnation=1, key=key, ids=(11, 12)))
+    other = tree.add(0, 4)
+    table.sequence.commit([4, 9])
+    table.observe(tree, [other], [4, 9])
+    assert link.verifying[-1] == 0
+
+
+@pytest.mark.parametrize(("top_k", "most"), [(0, 32), (5, 5), (1000, 32)])
+def test_under_rejection_tokens_are_drawn_from_few_and_with_noise_of_their_own(
+    top_k: int, most: int, clock: Clock
+) -> None:
+    link = Link()
+    table = Table(link, acceptance="rejection", top_k=top_k)
+    (sampling,), own = link.samplings, table.sequence.request.sampling
+    assert sampling == replace(own, top_k=most, seed=sampling.seed)
+    assert sampling.seed != own.seed
+
+
+def test_under_the_coupled_rule_tokens_are_drawn_as_the_text_is(clock: Clock) -> None:
+    link = Link()
+    table = Table(link)
+    assert link.samplings == [table.sequence.request.sampling]
+
+
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_a_draft_ends_where_it_costs_more_than_it_brings_unless_a_length_was_asked_for(
     draft_tokens: int, clock: Clock
@@ -338,6 +402,16 @@ def test_a_drafter_whose_processors_passes_take_waits_for_the_outcome(
         table.warm()
         table.round(8)
         assert {wish.fanout for wish in (*link.ahead, *link.wishes)} == {fanout}
+
+
+def test_news_of_a_text_that_is_over_is_no_fault(clock: Clock) -> None:
+    link = Link()
+    table = Table(link)
+    table.warm()
+    table.round(8)
+    table.proposer.close(table.sequence)
+    table.answer(link)
+    assert table.proposer.news.stale == 0
 
 
 def test_a_branch_is_used_once(clock: Clock) -> None:
@@ -612,7 +686,9 @@ def test_drafts_that_are_asked_for_by_length_do_not_say_that_they_pay(clock: Clo
     intervals = []
     for _ in range(2):
         table = Table(link, draft_tokens=3)
-        assert table.proposer._sessions[table.sequence].link is link
+        mirror = table.proposer._sessions[table.sequence].mirror
+        assert mirror is not None
+        assert mirror.link is link
         link.clock.probed(clock.now, 0.004)
         intervals.append(link.clock.probe_at - clock.now)
     assert intervals == pytest.approx([0.05, 0.1])
@@ -876,8 +952,9 @@ def test_rounds_are_counted_and_timed_for_their_drafter(clock: Clock) -> None:
     assert link.meter.accepted_tokens == link.meter.rounds
     assert link.meter.gain == pytest.approx(2 * 10 / 15)
     assert table.proposer.wait.at(clock.now) == pytest.approx(0.005)
-    for cost in (link.meter.cost, link.clock.cost):
-        assert cost.at(8) == pytest.approx(0.003), "by when it came, not when it was seen"
+    answer_s = link.meter.round_trip_s + 8 * link.meter.token_s
+    for seconds in (answer_s, link.clock.cost.at(8)):
+        assert seconds == pytest.approx(0.003), "by when it came, not when it was seen"
     table.proposer.close(table.sequence)
     assert link.meter.sessions == 0
 

@@ -33,12 +33,14 @@ from verifier.choice import MethodChoice
 from verifier.committer import Committer
 from verifier.config import EngineConfig
 from verifier.engine import Engine
+from verifier.methods.draft_session import RemoteMirror
 from verifier.methods.gated import GatedProposer
 from verifier.methods.ngram import NgramProposer
 from verifier.methods.plain import PlainProposer
 from verifier.sequence import FinishReason, Source
 
 SMALL = EngineConfig(max_running=4, max_waiting=4, max_batch_tokens=48)
+TIGHT_BYTES = 21 * 16 * 2 * 2 * 2 * 12 * 2
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def roomy(directory: Path) -> Runner:
 @pytest.fixture(scope="module")
 def tight(directory: Path) -> Runner:
     """A cache of 20 blocks, 320 positions: a few sequences fill it."""
-    return runner(directory, "bfloat16", kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 2)
+    return runner(directory, "bfloat16", kv_bytes=TIGHT_BYTES)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,9 @@ def _broken(*_: object) -> None:
     raise RuntimeError("boom")
 
 
-def test_one_failing_step_ends_its_requests_only(roomy: Runner) -> None:
+def test_one_failing_step_ends_its_requests_only(
+    roomy: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
     pair = Pair.make(roomy)
     doomed = pair.submit(_prompt(10), 20)
     pair.engine.step()
@@ -119,6 +123,7 @@ def test_one_failing_step_ends_its_requests_only(roomy: Runner) -> None:
         pair.engine.step()
     assert isinstance(doomed.events[-1].error, PacelineError)
     assert "boom" not in str(doomed.events[-1].error), "inner details stay inside"
+    assert caplog.records[-1].__dict__["request"] == "test"
     assert len(pair.generate(_prompt(10), 20)) == 20
 
 
@@ -210,6 +215,91 @@ def test_a_text_that_cannot_begin_is_told_so(
     assert (pair.engine.live, pair.engine.totals.sequences) == (0, 0)
 
 
+def test_one_that_cannot_begin_leaves_its_place_to_the_next(
+    roomy: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair.make(roomy, None, EngineConfig(max_running=1))
+    monkeypatch.setattr(NgramProposer, "open", _broken)
+    doomed, well = [pair.submit(_prompt(10), 5, method=each) for each in ("ngram", "plain")]
+    assert pair.engine.step()
+    assert isinstance(doomed.events[-1].error, PacelineError)
+    assert well.events, "in the same step"
+    pair.run()
+    assert len(well.ids) == 5
+
+
+def test_who_waits_for_its_turn_drafts_nothing_and_takes_nothing_of_drafters(
+    roomy: Runner, twin: Runner
+) -> None:
+    pair = Pair.make(roomy, twin, EngineConfig(max_running=2))
+    heard = [pair.submit(_prompt(10, seed), 20, draft_tokens=4) for seed in range(6)]
+    for _ in range(3):
+        pair.engine.step()
+    engine, link = pair.engine, pair.link
+    assert link is not None
+    assert (engine.live, engine.totals.sequences, link.drafter.live) == (6, 2, 2)
+    assert engine.methods.draft._pairing.texts() == 2
+    pair.engine.cancel(heard[5].ticket)
+    pair.run()
+    assert engine.totals.sequences == 0
+    assert link.drafter.totals.opened == 5, "one was cancelled before its turn"
+    assert all(_counts(one).accepted_tokens for one in heard[:5])
+
+
+def test_drafters_hear_of_a_text_before_its_first_pass(roomy: Runner, twin: Runner) -> None:
+    """So that both prompts are computed at the same time."""
+    pair = Pair.make(roomy, twin)
+    forward, told = roomy.forward, []
+
+    def telling(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
+        assert pair.link is not None
+        told.append(pair.link.drafter.live)
+        return forward(segments, drawings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roomy, "forward", telling)
+        pair.submit(_prompt(10), 1)
+        pair.engine.step()
+    assert told == [1]
+
+
+def test_a_hybrid_is_one_method_whichever_way_it_is_asked_for(roomy: Runner, twin: Runner) -> None:
+    pair = Pair.make(roomy, twin)
+    asked = ("ngram+draft", "draft+ngram")
+    heard = [pair.submit(_prompt(5) * 4, 30, method=method) for method in asked]
+    pair.run()
+    assert heard[0].ids == heard[1].ids
+    assert [_counts(one).method for one in heard] == list(asked)
+    engine = pair.engine
+    known = (engine.methods._asked, engine.totals.drafts, engine._lives._choice._everybody._of)
+    assert [list(each) for each in known] == [["draft+ngram"]] * 3
+
+
+def test_one_cancelled_while_others_are_tried_alone_is_not_computed(
+    roomy: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = Pair.make(roomy)
+    first, second = [pair.submit(_prompt(20, seed), 12) for seed in range(2)]
+    while not second.events:
+        pair.engine.step()
+    forward, events = roomy.forward, len(second.events)
+
+    def failing_together(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
+        if len(segments) > 1:
+            raise RuntimeError("boom")
+        pair.engine.cancel(second.ticket)
+        return forward(segments, drawings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roomy, "forward", failing_together)
+        pair.engine.step()
+    pair.run()
+    assert len(first.ids) == 12
+    assert len(second.events) == events
+    (record,) = caplog.records
+    assert record.__dict__["requests"] == ["test", "test"]
+
+
 def test_a_hybrid_of_which_one_fails_to_begin_leaves_nothing(
     roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,8 +324,13 @@ def test_a_hybrid_of_which_one_fails_to_begin_leaves_nothing(
         (NgramProposer, "observe"),
     ],
 )
-def test_a_method_that_fails_costs_no_other_text(
-    owner: type, what: str, roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
+def test_a_method_that_fails_costs_no_text(
+    owner: type,
+    what: str,
+    roomy: Runner,
+    twin: Runner,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whatever it is asked, beside others in a hybrid and alone."""
     asked: list[str] = []
@@ -254,11 +349,12 @@ def test_a_method_that_fails_costs_no_other_text(
         for seed, method in enumerate(methods)
     ]
     pair.run()
-    assert heard[2].ids == expected[2]
-    for one, ids in zip(heard, expected, strict=True):
-        assert one.ids == ids or isinstance(one.events[-1].error, PacelineError)
+    assert [one.ids for one in heard] == expected
+    assert all(one.events[-1].finish is FinishReason.LENGTH for one in heard)
     assert pair.engine.totals.sequences == 0
     assert asked
+    failed = [each.__dict__ for each in caplog.records if each.msg == "a proposer failed"]
+    assert all(each["request"] == "test" and each["method"] in methods for each in failed)
 
 
 def test_a_text_that_gave_its_cache_back_keeps_nobody_awake(
@@ -268,8 +364,11 @@ def test_a_text_that_gave_its_cache_back_keeps_nobody_awake(
     pair = Pair.make(roomy, twin, fault=lambda reply: [reply] if reply.round is None else [])
     engine, methods = pair.engine, pair.engine.methods
     pair.submit(_prompt(10), 50, draft_tokens=4)
-    while not (waiting := [each for each in methods.draft._sessions.values() if each.key]):
+    mirrors: list[RemoteMirror] = []
+    while not (waiting := [mirror for mirror in mirrors if mirror.waits]):
         engine.step()
+        sessions = methods.draft._sessions.values()
+        mirrors = [session.mirror for session in sessions if session.mirror]
     now = time.monotonic()
     waiting[0].deadline = now + 0.01
     assert methods.deadline(now) == waiting[0].deadline
@@ -277,7 +376,7 @@ def test_a_text_that_gave_its_cache_back_keeps_nobody_awake(
     scheduler = engine._scheduler
     scheduler._preempt(scheduler.running[0])
     with monkeypatch.context() as patch:
-        patch.setattr(scheduler, "_admit", lambda: None)
+        patch.setattr(scheduler, "admit", list)
         waiting[0].deadline = 0.0
         assert not engine.step()
         began = time.monotonic()
@@ -380,23 +479,42 @@ def test_draining_finishes_what_is_inside(roomy: Runner) -> None:
 
 def test_the_cache_never_exceeds_its_size(tight: Runner) -> None:
     pool = tight.pool
-    configured = 21 * 16 * 2 * 2 * 2 * 12 * 4
-    assert sum(t.nbytes for t in pool.layers) <= configured
+    assert sum(t.nbytes for t in pool.layers) <= TIGHT_BYTES
     pair = Pair.make(tight)
     heard = [pair.submit(_prompt(100, seed), 60) for seed in range(6)]
     pair.run()
     assert all(len(one.ids) == 60 for one in heard)
 
 
-def test_a_prefix_is_reused(roomy: Runner) -> None:
+@pytest.mark.parametrize(("length", "tokens", "cached"), [(100, 5, 96), (12, 4, 0)])
+def test_a_prefix_is_reused_as_far_as_it_was_computed(
+    length: int, tokens: int, cached: int, roomy: Runner, twin: Runner
+) -> None:
+    """The last token of a text has no keys and values: a block that it fills is not offered."""
     pair = Pair.make(roomy)
-    prompt = _prompt(100, seed=77)
-    first, second = pair.submit(prompt, 5), None
+    prompt = _prompt(length, seed=77)
+    first, second = pair.submit(prompt, tokens), None
     pair.run()
-    second = pair.submit([*prompt, *first.ids, 9], 5)
+    longer = [*prompt, *first.ids, 9]
+    second = pair.submit(longer, 5)
     pair.run()
     assert _counts(first).cached_tokens == 0
-    assert _counts(second).cached_tokens == 96
+    assert _counts(second).cached_tokens == cached
+    assert second.ids == Pair.make(twin).generate(longer, 5)
+
+
+def test_what_a_text_computed_itself_is_not_found_in_the_cache(tight: Runner) -> None:
+    """It gave its cache back before its first token, and took it again."""
+    config = EngineConfig(max_batch_tokens=4, max_running=2)
+    pair = Pair.make(tight, None, config)
+    first = pair.submit(_prompt(150, seed=81), 100)
+    while not first.events:
+        pair.engine.step()
+    second = pair.submit(_prompt(140, seed=82), 4)
+    pair.run()
+    assert pair.engine.preemptions == 1
+    assert len(second.ids) == 4
+    assert _counts(second).cached_tokens == pair.engine.totals.cached_tokens == 0
 
 
 def test_a_whole_prompt_in_the_cache_still_yields_logits(roomy: Runner) -> None:
@@ -450,8 +568,8 @@ def test_a_perfect_drafter_is_accepted_whole(roomy: Runner, twin: Runner) -> Non
     assert counts is not None
     assert counts.accepted_tokens == counts.drafted_tokens
     assert counts.rounds == 9  # the prefill's token, then eight rounds of five
-    kinds = [source for event in heard.events[1:] for source in event.sources]
-    assert kinds == ([Source.ACCEPTED] * 4 + [Source.BONUS]) * 8
+    kinds = [source for event in heard.events for source in event.sources]
+    assert kinds == [Source.RECOVERED, *([Source.ACCEPTED] * 4 + [Source.BONUS]) * 8]
 
 
 @pytest.mark.parametrize(

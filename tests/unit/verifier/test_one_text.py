@@ -74,7 +74,7 @@ def _alone(pair: Pair, **options: object) -> list[list[int]]:
 
 
 def _crowded(pair: Pair, **options: object) -> list[list[int]]:
-    """Eight at a time."""
+    """Eight at a time; where drafts are asked for, each text must have had some."""
     texts: list[list[int]] = []
     for batch in (range(8), range(8, CASES)):
         heard = [
@@ -82,8 +82,16 @@ def _crowded(pair: Pair, **options: object) -> list[list[int]]:
             for prompt, sampling in map(_case, batch)
         ]
         pair.run()
+        assert not options or all(map(_drafted, heard))
         texts.extend(one.ids for one in heard)
     return texts
+
+
+def _drafted(heard: Collected) -> int:
+    """Draft tokens that were checked."""
+    counts = heard.events[-1].counts
+    assert counts is not None
+    return counts.drafted_tokens
 
 
 @pytest.mark.parametrize("draft_tokens", [1, 2, 3, 4, 5, 6, 7, 8])
@@ -108,16 +116,17 @@ def _scrambled(reply: Reply) -> Iterable[Reply]:
 
 
 def test_random_drafts(target: Runner, good: Runner, plain: list[list[int]]) -> None:
-    assert _crowded(Pair.make(target, good, fault=_scrambled)) == plain
+    assert _crowded(Pair.make(target, good, fault=_scrambled), draft_tokens=4) == plain
 
 
 def test_a_drafter_killed_half_way(target: Runner, good: Runner, plain: list[list[int]]) -> None:
     pair = Pair.make(target, good)
     heard = []
     for prompt, sampling in map(_case, range(CASES)):
-        heard.append(pair.submit(prompt, TOKENS, sampling=sampling))
+        heard.append(pair.submit(prompt, TOKENS, sampling=sampling, draft_tokens=4))
     while min(len(one.ids) for one in heard) < TOKENS // 3:
         assert pair.engine.step()
+    assert all(map(_drafted, heard))
     assert pair.link is not None
     pair.link.alive = False
     pair.run()

@@ -31,13 +31,7 @@ def _case(index: int) -> tuple[list[int], SamplingParams]:
 
 
 def _texts(pair: Pair, **options: object) -> list[list[int]]:
-    heard = [
-        pair.submit(prompt, TOKENS, sampling=sampling, **options)
-        for prompt, sampling in map(_case, range(CASES))
-    ]
-    pair.run()
-    assert all(one.done for one in heard)
-    return [one.ids for one in heard]
+    return pair.generate_all(map(_case, range(CASES)), TOKENS, **options)
 
 
 @pytest.mark.parametrize("quantize", ["none", "int8", "int4"])

@@ -165,14 +165,35 @@ def test_a_bad_start_is_made_up_for() -> None:
     assert drafted > 0.9 * 3000
 
 
-def test_a_pause_is_part_of_no_window() -> None:
-    gate = Alone(first=True)
-    for step in range(60):
-        gate.drafting(8, step * STEP_S)
-        gate.totals.tokens += 8
+@pytest.mark.parametrize("first", [False, True])
+def test_a_pause_is_part_of_no_window(first: bool) -> None:
+    gate = Alone(first=first)
+    for step in range(100):
+        _round(gate, 8, 8, drafts=gate.drafting(8, step * STEP_S))
     rates = dict(gate._levels[3].rates)
-    gate.drafting(8, 60 * STEP_S + 5.0)
+    gate.drafting(8, 100 * STEP_S + 5.0)
     assert gate._levels[3].rates == rates
+
+
+@pytest.mark.parametrize("taken", [None, 40, 75])
+def test_another_ones_trial_is_part_of_no_window(taken: int | None) -> None:
+    """Of 50 steps each the second window is the first that counts."""
+    gate = Alone(first=False, foretell=lambda sequences: False)
+    for step in range(110):
+        assert not gate.drafting(8, step * STEP_S)
+        _round(gate, 8, 16, drafts=False)
+        if step == taken:
+            assert gate._crowd.take(object(), step * STEP_S)
+    assert len(gate._levels[3].rates) == (taken is None)
+
+
+def test_who_is_alone_gives_the_turn_back() -> None:
+    gate = Alone(first=True)
+    gate.drafting(8, 0.0)
+    assert gate._crowd.taken(object(), 0.0)
+    for step in range(400):
+        gate.drafting(1, step * STEP_S)
+    assert not gate._crowd.taken(object(), 400 * STEP_S)
 
 
 @pytest.mark.parametrize("first", [False, True])

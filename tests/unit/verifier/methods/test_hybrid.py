@@ -60,9 +60,6 @@ class Drafter(Member):
 
     def flush(self) -> None: ...
 
-    def waited(self, sequence: Sequence) -> tuple[float, float]:
-        return 0.0, 0.0
-
 
 @dataclass
 class Seer(Member):
@@ -126,11 +123,13 @@ class Case:
         self._end(tree, accepted)
         return tree
 
-    def _end(self, tree: TokenTree, accepted: list[int]) -> None:
+    def _end(self, tree: TokenTree, accepted: list[int], *, wanted: bool = True) -> None:
         ids = [*(tree.ids[node] for node in accepted), 9]
         self.one.commit(ids)
         output = Computed(logits=torch.zeros(1, 0), states=torch.zeros(1, 1))
-        outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, output=output)
+        outcome = Outcome(
+            tree=tree, choices=(), accepted=accepted, ids=ids, output=output, wanted=wanted
+        )
         self.hybrid.observe(self.one, outcome)
 
 
@@ -324,7 +323,11 @@ def test_waiting_ends_where_it_no_longer_pays() -> None:
     until = case.hybrid.deadline(began)
     assert until is not None
     assert began < until < began + 0.02
+    assert case.hybrid.deadline(until) is None, "it is past"
     assert case.hybrid.ready(case.one, until)
+    case.b.is_ready = True
+    assert case.hybrid.deadline(began) is None, "nobody is waited for"
+    case.b.is_ready = False
     case.round([], wait_s=9.0)
     assert case.clock.now < began + 0.03
 
@@ -334,8 +337,27 @@ def test_a_request_bounds_the_tree_not_each_member() -> None:
     assert len(case.round(right=[])) == 1 + 4
 
 
+def test_members_hear_at_once_of_a_round_after_which_nobody_drafts() -> None:
+    case = Case(Member([1]), Drafter([2]))
+    case.round(right=[1])
+    assert case.hybrid.ready(case.one, case.clock.now)
+    heard = len(case.a.wanted)
+    case._end(TokenTree(9), [], wanted=False)
+    assert case.a.wanted[heard:] == [False]
+
+
 def test_all_are_closed() -> None:
     a, b = Member([1]), Member([2])
     case = Case(a, b)
     case.hybrid.close(case.one)
     assert (a.closed, b.closed) == (1, 1)
+
+
+def test_one_that_cannot_be_closed_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(sequence: Sequence) -> None:
+        raise RuntimeError("boom")
+
+    case = Case(Member([1]), Member([2]))
+    monkeypatch.setattr(case.a, "close", broken)
+    case.hybrid.close(case.one)
+    assert case.b.closed == 1

@@ -61,11 +61,15 @@ def _observe(
     tree: TokenTree,
     accepted: Ids[int] = (),
     bonus: int = 7,
+    *,
+    wanted: bool = True,
 ) -> None:
     ids = [*(tree.ids[node] for node in accepted), bonus]
     one.commit(ids)
     output = Computed(logits=torch.zeros(1, 0), states=torch.zeros(1, 4))
-    outcome = Outcome(tree=tree, choices=(), accepted=accepted, ids=ids, output=output)
+    outcome = Outcome(
+        tree=tree, choices=(), accepted=accepted, ids=ids, output=output, wanted=wanted
+    )
     proposer.observe(one, outcome)
 
 
@@ -138,6 +142,27 @@ def test_heads_run_once_for_all_sequences() -> None:
         assert len(_tree(proposer, one)) > 1
     assert heads.runs == 1
     assert heads.chosen == [0, 1, 2, 3, 4], "each state's own token"
+
+
+def test_where_no_guesses_are_wanted_the_last_ones_are_gone() -> None:
+    heads = Heads([[0.9]])
+    proposer, one = _proposer(heads, FREE), sequence([5], 50)
+    proposer.open(one)
+    _observe(proposer, one, TokenTree(5))
+    _observe(proposer, one, _tree(proposer, one), wanted=False)
+    assert len(_tree(proposer, one)) == 1
+    assert heads.runs == 1
+
+
+def test_heads_do_not_run_for_a_text_that_is_over() -> None:
+    heads = Heads([[0.9]])
+    proposer, one, other = _proposer(heads, FREE), sequence([5], 50), sequence([5], 50)
+    for number, each in enumerate((one, other)):
+        proposer.open(each)
+        _observe(proposer, each, TokenTree(5), bonus=number)
+    proposer.close(one)
+    _tree(proposer, other)
+    assert heads.chosen == [1]
 
 
 def test_a_static_tree_is_laid_as_it_came() -> None:

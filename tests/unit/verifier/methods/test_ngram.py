@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.verifier.methods.scripted_target import follow, rounds, sequence
+from common.model.tree import TokenTree
+from tests.unit.verifier.methods.scripted_target import NO_OUTPUT, follow, rounds, sequence
 from verifier.cost import StepCost
+from verifier.methods.base import Outcome
 from verifier.methods.ngram import NgramProposer
+from verifier.pool.forecast import Forecaster
 
 CPU = StepCost(((1, 3.2), (8, 4.3), (64, 14.0)))
 
@@ -50,6 +53,26 @@ def test_what_the_text_turns_to_is_noticed_without_trying() -> None:
     done = list(rounds(NgramProposer(CPU, 24), follow(text), one))
     assert one.ids == text
     assert sum(len(each.ids) for each in done[-10:]) > 60
+
+
+@pytest.mark.parametrize(("missed", "budget"), [(False, 8), (True, 8), (False, 0)])
+def test_what_a_look_was_worth_is_learned_where_it_was_checked(
+    missed: bool, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where there was no room for a look, nor where the text went on in between."""
+    learned = []
+    monkeypatch.setattr(Forecaster, "learn", lambda self, ids: learned.append(ids))
+    proposer, one = NgramProposer(CPU, 24), sequence([1, 2, 3, 4] * 10, 50)
+    proposer.open(one)
+    tree = TokenTree(4)
+    proposer.propose(one, tree, budget)
+    assert (len(tree) > 1) == (budget > 0)
+    if missed:
+        one.commit([1, 2])
+    one.commit([1])
+    outcome = Outcome(tree=tree, choices=(), accepted=[], ids=[1], output=NO_OUTPUT)
+    proposer.observe(one, outcome)
+    assert learned == ([] if missed or not budget else [[1]])
 
 
 @given(

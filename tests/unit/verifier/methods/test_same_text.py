@@ -52,13 +52,7 @@ def _case(index: int) -> tuple[list[int], SamplingParams]:
 
 
 def _texts(pair: Pair, **options: object) -> list[list[int]]:
-    heard = [
-        pair.submit(prompt, TOKENS, sampling=sampling, **options)
-        for prompt, sampling in map(_case, range(CASES))
-    ]
-    pair.run()
-    assert all(one.done for one in heard)
-    return [one.ids for one in heard]
+    return pair.generate_all(map(_case, range(CASES)), TOKENS, **options)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +83,23 @@ def test_the_tree_that_came_with_the_heads(
 ) -> None:
     pair = Pair.make(target, config=EngineConfig(medusa_tree="static"), heads=trained)
     assert _texts(pair, method="medusa") == plain
+
+
+def test_heads_guess_as_well_beside_other_texts(target: Runner, trained: MedusaHeads) -> None:
+    """They run at the state of each text's own last token."""
+    pair = Pair.make(target, config=EngineConfig(medusa_tree="static"), heads=trained)
+    accepted = []
+    for together in (False, True):
+        heard = []
+        for prompt, sampling in map(_case, range(4)):
+            options = {"sampling": sampling, "method": "medusa", "draft_tokens": 5}
+            heard.append(pair.submit(prompt, TOKENS, **options))
+            if not together:
+                pair.run()
+        pair.run()
+        accepted.append(sum(one.events[-1].counts.accepted_tokens for one in heard))
+    assert accepted[1] == pytest.approx(accepted[0], rel=0.1)
+    assert accepted[0] > TOKENS
 
 
 @pytest.mark.parametrize("method", ["medusa", "draft+medusa+ngram"])
