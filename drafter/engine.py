@@ -119,18 +119,20 @@ class DraftEngine:
         batch = self._schedule()
         if batch:
             self._gauges.stepping(batch, len(self._mirrors), time.monotonic())
-            started = time.perf_counter()
+            passes, started = 1, time.perf_counter()
             try:
-                self._tokens += self._passes.run(batch)
+                passes, tokens = self._passes.run(batch)
+                self._tokens += tokens
                 self._commit(batch)
             except Exception:  # one bad batch must not end the thread that owns the model
                 accelerator.check(self._runner.loaded.device)
                 _log.exception("draft step failed", extra={"sessions": len(batch)})
                 for item in batch:
                     self._mirrors.give_up(item.key, "the engine failed")
-            seconds = time.perf_counter() - started
-            self._meter.add(seconds)
-            self.totals.steps.observe(seconds)
+            seconds = (time.perf_counter() - started) / passes
+            for _ in range(passes):
+                self._meter.add(seconds)
+                self.totals.steps.observe(seconds)
         self._replies.send()
         for item in batch:
             item.mirror.learn()

@@ -38,14 +38,14 @@ class Passes:
         self.pass_s = 0.0
         """Moving average of one pass, in seconds; 0 before the first."""
 
-    def run(self, batch: list[Item]) -> int:
+    def run(self, batch: list[Item]) -> tuple[int, int]:
         """Computes a batch, and goes on with its branches where that takes no further call.
 
         What goes ahead of outcomes stops where news comes, for one of them may be what it says; so
         does what takes long.
 
         Returns:
-            Draft tokens chosen.
+            Passes, and draft tokens chosen.
         """
         most, news = 0, -1
         if self._runner.rolls and self.pass_s:
@@ -60,7 +60,7 @@ class Passes:
             passes, tokens = 1, self._pass(batch)
         seconds = (time.perf_counter() - started) / passes
         self.pass_s += (seconds - self.pass_s) * (_SMOOTHING if self.pass_s else 1.0)
-        return tokens
+        return passes, tokens
 
     def _pass(self, batch: list[Item]) -> int:
         """One forward pass, and the choice at every node that has been computed; returns how many

@@ -561,9 +561,11 @@ def test_a_branch_takes_one_call_however_its_tokens_are_chosen(
     verifier.settle()
     verifier.engine._passes.pass_s = pass_s
     calls.clear()
+    before = verifier.engine.load().steps
     verifier.commit(1, 11, [5], wanted=4, fanout=0)
     assert [len(reply.ids) for reply in verifier.settle()] == [4]
     assert calls == ["several"]
+    assert verifier.engine.load().steps == before + 4, "each of them is a step as others know it"
 
 
 def test_a_draw_that_compiled_code_is_not_sure_of_is_the_same(
