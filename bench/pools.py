@@ -36,9 +36,9 @@ from common.store.pools import MemoryPools, NgramPools, RedisPools, TenantPool
 from launcher import store
 from verifier.acceptance.coupled import walk
 from verifier.cost import StepCost
-from verifier.methods.base import Outcome
 from verifier.methods.lookahead import LookaheadProposer
 from verifier.pool.config import LookaheadConfig
+from verifier.proposer import Outcome
 from verifier.sequence import Request, Sequence
 
 PASS_S = 0.003

@@ -19,11 +19,11 @@ from drafter.engine import DraftEngine
 from drafter.reply import Reply
 from drafter.sessions import Opening as DraftOpening
 from verifier.config import EngineConfig
+from verifier.drafting.acquaintance import Acquaintances
+from verifier.drafting.link import Branch, Ended, Opening, RoundKey
+from verifier.drafting.meter import PairMeter
+from verifier.drafting.news import DraftNews
 from verifier.engine import Engine
-from verifier.methods.acquaintance import Acquaintances
-from verifier.methods.draft_link import Branch, Ended, Opening, RoundKey
-from verifier.methods.draft_news import DraftNews
-from verifier.methods.pair_meter import PairMeter
 from verifier.sequence import Event, Request
 from verifier.serving import load_heads
 

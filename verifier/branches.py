@@ -8,7 +8,7 @@ from itertools import islice
 from paceline.v1 import drafter_pb2
 
 from common.model.tree import Drawn
-from verifier.methods.draft_link import Branch
+from verifier.drafting.link import Branch
 
 _MOST_LOOKED_AT = 256
 """Branches of a wave: drafters send a few at a time, and whatever one sends costs little here."""

@@ -14,7 +14,7 @@ from common.model.segment import tree_slots
 from common.model.tree import TokenTree
 from verifier.acceptance.base import Rule, Scores
 from verifier.methods import Methods
-from verifier.methods.base import Outcome
+from verifier.proposer import Outcome
 from verifier.round_times import RoundTimes
 from verifier.sequence import Event, Sequence, Source
 from verifier.totals import Totals

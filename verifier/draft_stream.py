@@ -30,11 +30,11 @@ from common.rpc.channel import Line
 from common.rpc.convert import sampling_to_proto
 from common.tls_config import TlsConfig
 from verifier.branches import Received
+from verifier.drafting.acquaintance import Acquaintances
+from verifier.drafting.link import Ended, Opening
+from verifier.drafting.meter import PairMeter
+from verifier.drafting.news import DraftNews
 from verifier.engine import Engine
-from verifier.methods.acquaintance import Acquaintances
-from verifier.methods.draft_link import Ended, Opening
-from verifier.methods.draft_news import DraftNews
-from verifier.methods.pair_meter import PairMeter
 
 _log = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from verifier.choice import MethodChoice
 from verifier.committer import Committer
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
+from verifier.drafting.link import LinkSource
+from verifier.gates.crowd import Crowd
 from verifier.gauges import Gauges, Load
 from verifier.intake import Intake
 from verifier.lives import Lives
 from verifier.methods import Methods, Parts
-from verifier.methods.crowd import Crowd
-from verifier.methods.draft_link import LinkSource
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
 from verifier.rolling import Rolling

@@ -21,7 +21,7 @@ from common.model.blocks import BlockManager
 from common.model.segment import tree_positions
 from common.model.tree import TokenTree
 from verifier.config import EngineConfig
-from verifier.methods.base import Proposer
+from verifier.proposer import Proposer
 from verifier.sequence import Sequence
 from verifier.waiting_line import WaitingLine
 

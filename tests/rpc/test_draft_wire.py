@@ -19,7 +19,7 @@ from drafter.convert import notes
 from drafter.sessions import Opening as Begun
 from tests.rpc.waiting import until
 from verifier.draft_stream import GrpcDraftLink
-from verifier.methods.draft_link import Ended, Opening, RoundKey, Wish
+from verifier.drafting.link import Ended, Opening, RoundKey, Wish
 
 
 class Recorder:

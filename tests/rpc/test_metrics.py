@@ -25,7 +25,7 @@ from tests.rpc.waiting import until
 from tests.scrapes import Scrape, scrape, scrape_port
 from tests.scripted_workers import ScriptedWorker, serving
 from verifier import metrics as verifier_metrics
-from verifier.methods import clock
+from verifier.drafting import clock
 
 
 def check(found: Scrape, metrics: tuple[Metric, ...], common: tuple[str, ...] = ()) -> None:

@@ -9,7 +9,7 @@ from paceline.v1 import types_pb2, worker_pb2
 
 from common.model.runner import Runner
 from tests.rpc.services import RunningVerifier, ask, drafting, verifying
-from verifier.methods.clock import DraftClock
+from verifier.drafting.clock import DraftClock
 
 PROMPT = [5, 6, 7, 8, 9]
 

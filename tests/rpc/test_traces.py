@@ -31,7 +31,7 @@ from tests.rpc.gateways import gateway, ids_of
 from tests.rpc.services import drafting, verifying
 from tests.scrapes import scrape
 from tests.scripted_workers import ScriptedWorker, serving
-from verifier.methods import clock
+from verifier.drafting import clock
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"

@@ -42,8 +42,8 @@ from tests.tiny_models import MAX_LEN, VOCAB
 from verifier import draft_stream
 from verifier.config import EngineConfig
 from verifier.draft_stream import GrpcDraftLink
+from verifier.drafting import clock
 from verifier.links import DrafterLinks
-from verifier.methods import clock
 
 TOKENS = 120
 SAMPLING = SamplingParams(temperature=0.8, seed=7)

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from common.model.medusa import MedusaHeads
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
-from verifier.methods.base import Proposer, Remote, Waiting
-from verifier.methods.crowd import Crowd
+from verifier.drafting.link import LinkSource
+from verifier.gates.crowd import Crowd
+from verifier.gates.gated import GatedProposer
 from verifier.methods.draft import DraftProposer
-from verifier.methods.draft_link import LinkSource
-from verifier.methods.gated import GatedProposer
 from verifier.methods.hybrid import HybridProposer
 from verifier.methods.lookahead import LookaheadProposer
 from verifier.methods.medusa import MedusaProposer
@@ -20,6 +19,7 @@ from verifier.methods.ngram import NgramProposer
 from verifier.methods.plain import PlainProposer
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
+from verifier.proposer import Proposer, Remote, Waiting
 from verifier.sequence import Sequence
 
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from common.fading_mean import FadingMean
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
-from verifier.methods.acquaintance import TextKind
-from verifier.methods.base import Outcome
-from verifier.methods.crowd import Crowd
-from verifier.methods.draft_link import Branch, Ended, LinkSource, Wish
-from verifier.methods.draft_news import DraftNews
-from verifier.methods.draft_session import MOST_UNTOLD, Asked, DraftSession, RemoteMirror
-from verifier.methods.gate import Gate
-from verifier.methods.pairing import Pairing
-from verifier.methods.scouts import Scouts
+from verifier.drafting.acquaintance import TextKind
+from verifier.drafting.link import Branch, Ended, LinkSource, Wish
+from verifier.drafting.news import DraftNews
+from verifier.drafting.pairing import Pairing
+from verifier.drafting.scouts import Scouts
+from verifier.drafting.session import MOST_UNTOLD, Asked, DraftSession, RemoteMirror
+from verifier.gates.crowd import Crowd
+from verifier.gates.gate import Gate
+from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 

@@ -22,8 +22,8 @@ from common.inbox import attempt
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.arms import Arm, Arms, Standing
-from verifier.methods.base import Foreseeing, Outcome, Proposer, Remote
 from verifier.methods.beliefs import Leaning
+from verifier.proposer import Foreseeing, Outcome, Proposer, Remote
 from verifier.sequence import Sequence
 
 _NEWS = 0.3

@@ -17,7 +17,6 @@ from common.lookahead_sizes import LookaheadSizes
 from common.model.tree import TokenTree
 from common.ngrams import Calibration, Contexts, Tables
 from verifier.cost import StepCost
-from verifier.methods.base import Outcome
 from verifier.pool import sizes
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.duty import Duty
@@ -26,6 +25,7 @@ from verifier.pool.index import TextIndex
 from verifier.pool.interest import Interest, Interests
 from verifier.pool.shared import SharedPool, SharedPools
 from verifier.pool.window import Window
+from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 _LEAST_ORDER = 3

@@ -24,7 +24,7 @@ from common.model.medusa import MedusaHeads
 from common.model.sampling import Row, rank
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
-from verifier.methods.base import Outcome
+from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 RANKS = 8

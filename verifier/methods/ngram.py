@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from common.model.tree import TokenTree
 from common.ngrams import Calibration, Contexts
 from verifier.cost import StepCost
-from verifier.methods.base import Outcome
 from verifier.pool.forecast import Forecast, Forecaster, Origin
 from verifier.pool.index import TextIndex
 from verifier.pool.interest import Interest, Interests
 from verifier.pool.match import Match
+from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 _ORDER = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.model.tree import TokenTree
-from verifier.methods.base import Outcome
+from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verifier.contest import Contest
+from verifier.gates.contest import Contest
 
 _ROUNDS = 128
 """Of a window: enough for texts that are easier than others to even out."""

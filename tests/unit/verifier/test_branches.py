@@ -9,7 +9,7 @@ from paceline.v1 import drafter_pb2
 
 from common.model.tree import Drawn
 from verifier.branches import Received
-from verifier.methods.draft_link import Branch
+from verifier.drafting.link import Branch
 
 VOCAB = 50
 

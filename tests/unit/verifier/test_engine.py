@@ -32,9 +32,9 @@ from tests.tiny_models import MAX_LEN, VOCAB
 from verifier.choice import MethodChoice
 from verifier.committer import Committer
 from verifier.config import EngineConfig
+from verifier.drafting.session import RemoteMirror
 from verifier.engine import Engine
-from verifier.methods.draft_session import RemoteMirror
-from verifier.methods.gated import GatedProposer
+from verifier.gates.gated import GatedProposer
 from verifier.methods.ngram import NgramProposer
 from verifier.methods.plain import PlainProposer
 from verifier.sequence import FinishReason, Source

@@ -26,7 +26,7 @@ from tests.unit.verifier.rolled_texts import (
     tight_runner,
 )
 from verifier.config import EngineConfig
-from verifier.methods.gate import Gate
+from verifier.gates.gate import Gate
 from verifier.rolling import Rolling
 from verifier.sequence import Source
 

@@ -13,7 +13,7 @@ from common.model.kv_cache import KvLease
 from common.model.output import Computed
 from common.model.tree import TokenTree
 from verifier.acceptance.coupled import walk
-from verifier.methods.base import Outcome, Proposer
+from verifier.proposer import Outcome, Proposer
 from verifier.sequence import Request, Sequence
 
 NO_OUTPUT = Computed(logits=torch.empty(1, 0), states=torch.empty(1, 0))

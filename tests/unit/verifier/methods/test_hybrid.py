@@ -11,8 +11,8 @@ from common.model.output import Computed
 from common.model.tree import TokenTree
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
-from verifier.methods.base import Outcome
 from verifier.methods.hybrid import HybridProposer
+from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 COST = StepCost(((1, 0.003), (8, 0.005), (64, 0.021)))

@@ -19,14 +19,14 @@ from common.store.pool_config import PoolConfig
 from common.store.pools import MemoryPools
 from tests.unit.verifier.methods.scripted_target import Target, follow, rounds, sequence
 from verifier.cost import StepCost
-from verifier.methods.base import Outcome
-from verifier.methods.crowd import Crowd
-from verifier.methods.gate import Gate
-from verifier.methods.gated import GatedProposer
+from verifier.gates.crowd import Crowd
+from verifier.gates.gate import Gate
+from verifier.gates.gated import GatedProposer
 from verifier.methods.lookahead import LookaheadProposer
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
 from verifier.pool.sizes import PUBLISHED, SMALLEST, choose
+from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 from verifier.totals import Totals
 

@@ -16,10 +16,10 @@ from common.store.pools import MemoryPools
 from tests.inprocess import Collected, Pair, runner
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
-from verifier.methods.base import Proposer
 from verifier.methods.lookahead import LookaheadProposer
 from verifier.methods.ngram import NgramProposer
 from verifier.pool.config import LookaheadConfig
+from verifier.proposer import Proposer
 
 TOKENS = 24
 CPU = StepCost(((1, 3.2), (8, 4.3), (64, 14.0)))

@@ -15,8 +15,8 @@ from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
-from verifier.methods.base import Outcome
 from verifier.methods.medusa import RANKS, MedusaProposer
+from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 FREE = StepCost()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from common.model.tree import TokenTree
 from tests.unit.verifier.methods.scripted_target import NO_OUTPUT, follow, rounds, sequence
 from verifier.cost import StepCost
-from verifier.methods.base import Outcome
 from verifier.methods.ngram import NgramProposer
 from verifier.pool.forecast import Forecaster
+from verifier.proposer import Outcome
 
 CPU = StepCost(((1, 3.2), (8, 4.3), (64, 14.0)))
 

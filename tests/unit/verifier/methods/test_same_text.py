@@ -13,8 +13,8 @@ from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from tests.inprocess import Pair, heads, runner
 from verifier.config import EngineConfig
-from verifier.methods.gate import Gate
-from verifier.methods.solo import Solo
+from verifier.gates.gate import Gate
+from verifier.gates.solo import Solo
 
 TOKENS = 24
 CASES = 16

@@ -11,10 +11,10 @@ from functools import partial
 
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
-from verifier.methods.base import Outcome, Proposer
-from verifier.methods.crowd import Crowd
-from verifier.methods.gate import Gate
-from verifier.methods.solo import Solo
+from verifier.gates.crowd import Crowd
+from verifier.gates.gate import Gate
+from verifier.gates.solo import Solo
+from verifier.proposer import Outcome, Proposer
 from verifier.sequence import Sequence
 
 

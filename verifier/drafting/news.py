@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from verifier.methods.acquaintance import Acquaintance
-from verifier.methods.draft_link import Branch, DraftLink, RoundKey, Wave
-from verifier.methods.draft_session import DraftSession, RemoteMirror
+from verifier.drafting.acquaintance import Acquaintance
+from verifier.drafting.link import Branch, DraftLink, RoundKey, Wave
+from verifier.drafting.session import DraftSession, RemoteMirror
 from verifier.sequence import Sequence
 
 _MOST_AHEAD = 64

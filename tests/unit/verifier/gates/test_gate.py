@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from verifier.methods.crowd import Crowd
-from verifier.methods.gate import Gate
+from verifier.gates.crowd import Crowd
+from verifier.gates.gate import Gate
 from verifier.totals import Totals
 
 STEP_S = 0.004

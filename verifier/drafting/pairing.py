@@ -15,11 +15,11 @@ from weakref import WeakValueDictionary
 from common import fence
 from common.sampling_params import SamplingParams
 from verifier.cost import StepCost
-from verifier.methods.acquaintance import Acquaintance, TextKind
-from verifier.methods.clock import DraftClock
-from verifier.methods.draft_length import Acceptance, DraftLength, gain
-from verifier.methods.draft_link import DraftLink, LinkSource, Opening, Wish
-from verifier.methods.draft_session import DraftSession, RemoteMirror
+from verifier.drafting.acquaintance import Acquaintance, TextKind
+from verifier.drafting.clock import DraftClock
+from verifier.drafting.length import Acceptance, DraftLength, gain
+from verifier.drafting.link import DraftLink, LinkSource, Opening, Wish
+from verifier.drafting.session import DraftSession, RemoteMirror
 from verifier.sequence import Sequence
 
 MOST_DRAWN = 32

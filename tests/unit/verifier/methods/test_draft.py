@@ -16,15 +16,16 @@ from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests.inprocess import Arrival
 from verifier.cost import StepCost
-from verifier.methods import draft, draft_news, draft_session, scouts
-from verifier.methods.acquaintance import Acquaintances, TextKind
-from verifier.methods.base import Outcome
-from verifier.methods.clock import DraftClock
-from verifier.methods.crowd import Crowd
+from verifier.drafting import news, scouts, session
+from verifier.drafting.acquaintance import Acquaintances, TextKind
+from verifier.drafting.clock import DraftClock
+from verifier.drafting.link import Branch, Ended, Opening, RoundKey, Wish
+from verifier.drafting.meter import PairMeter
+from verifier.gates.crowd import Crowd
+from verifier.gates.gate import Gate
+from verifier.methods import draft
 from verifier.methods.draft import DraftProposer
-from verifier.methods.draft_link import Branch, Ended, Opening, RoundKey, Wish
-from verifier.methods.gate import Gate
-from verifier.methods.pair_meter import PairMeter
+from verifier.proposer import Outcome
 from verifier.sequence import Request, Sequence
 from verifier.totals import Totals
 
@@ -110,7 +111,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (draft, draft_news):
+    for module in (draft, news):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -571,7 +572,7 @@ def test_where_drafts_no_longer_pay_a_mirror_ends_soon(warm: bool, clock: Clock)
     while not link.closed:
         table.round(8)
         rounds += 1
-    assert rounds == (draft_session.MOST_UNTOLD if warm else 1)
+    assert rounds == (session.MOST_UNTOLD if warm else 1)
     table.round(9)
     assert (len(link.opened), link.meter.sessions) == (1, 0)
     table.proposer._gate = Found(pays=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verifier.methods.clock import DraftClock
+from verifier.drafting.clock import DraftClock
 
 
 def test_patience_follows_the_round_trip_within_bounds() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from verifier.contest import Contest
+from verifier.gates.contest import Contest
 
 SCATTER = 0.13
 """Of a window, as a share of its rate: as measured where many texts begin and end together."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from common.text_length import doublings
-from verifier.methods.clock import DraftClock, Silence
-from verifier.methods.draft_length import Acceptance
+from verifier.drafting.clock import DraftClock, Silence
+from verifier.drafting.length import Acceptance
 
 _FORGET = 0.998
 _LEAST_DRAFTS = 16

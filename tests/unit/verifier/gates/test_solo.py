@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifier.methods.solo import Solo
+from verifier.gates.solo import Solo
 
 PLAIN_S = 0.002
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from common import fence
 from common.model.tree import TokenTree
-from verifier.methods.acquaintance import Acquaintance, TextKind
-from verifier.methods.base import Outcome
-from verifier.methods.draft_length import DraftLength
-from verifier.methods.draft_link import Branch, DraftLink, Ended, RoundKey, Wave
+from verifier.drafting.acquaintance import Acquaintance, TextKind
+from verifier.drafting.length import DraftLength
+from verifier.drafting.link import Branch, DraftLink, Ended, RoundKey, Wave
+from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 MOST_UNTOLD = 32

@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from verifier.contest import Contest
-from verifier.methods.crowd import Crowd
+from verifier.gates.contest import Contest
+from verifier.gates.crowd import Crowd
 
 _WINDOW_S = 0.3
 _SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.2, 512

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 
 from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
-from verifier.methods.acquaintance import Acquaintances
-from verifier.methods.pair_meter import PairMeter
+from verifier.drafting.acquaintance import Acquaintances
+from verifier.drafting.meter import PairMeter
 
 
 class RoundKey(NamedTuple):

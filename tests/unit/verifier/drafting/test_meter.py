@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from verifier.methods.pair_meter import PairMeter
+from verifier.drafting.meter import PairMeter
 
 
 def timed(meter: PairMeter, rounds: int, **changes: float) -> None:

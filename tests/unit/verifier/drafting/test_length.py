@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from verifier.cost import StepCost
-from verifier.methods.draft_length import STANDS, Acceptance, CostLine, DraftLength, gain
+from verifier.drafting.length import STANDS, Acceptance, CostLine, DraftLength, gain
 
 
 def _steps(seconds: float) -> StepCost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 
-from verifier.methods.draft_length import CostLine
+from verifier.drafting.length import CostLine
 
 _SMOOTHING = 0.2
 _LEAST_PATIENCE_S = 0.02

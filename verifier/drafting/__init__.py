@@ -1,0 +1,1 @@
+"""What the draft method knows of drafters, and of each text that one of them mirrors."""

@@ -1,0 +1,1 @@
+"""Whether drafts pay at all: found by doing with and without them in turns."""
