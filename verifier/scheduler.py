@@ -89,15 +89,15 @@ class Scheduler:
     def _make_way(self, newcomer: Sequence) -> None:
         """Has a tenant that has several running give one up for the first of one that has none,
         where there is no room and that makes some."""
+        needed = -(-(len(newcomer.ids) + 1) // self._blocks.block_tokens)
+        missing = needed - self._blocks.available  # nobody holds what is cached of its tenant
+        if len(self.running) < self._config.max_running and missing <= 0:
+            return
         tenants = self._tenants()
         if not tenants or newcomer.tenant in tenants:
             return
-        victim = self._victim()
-        needed = -(-(len(newcomer.ids) + 1) // self._blocks.block_tokens)
-        missing = needed - self._blocks.available  # nobody holds what is cached of its tenant
-        crowded = len(self.running) >= self._config.max_running or missing > 0
-        freed = victim.lease.capacity // self._blocks.block_tokens
-        if crowded and tenants[victim.tenant] > 1 and missing <= freed:
+        victim = self._victim(tenants)
+        if tenants[victim.tenant] > 1 and missing <= victim.lease.sole_blocks:
             self._preempt(victim)
 
     def schedule(self, now: float) -> list[Work]:
@@ -179,16 +179,15 @@ class Scheduler:
                 return Work(sequence, rows, tree)
             tree = TokenTree(tree.ids[0])
         while not sequence.lease.reserve(end):
-            victim = self._victim()
+            victim = self._victim(self._tenants())
             self._preempt(victim)
             if victim is sequence:
                 return None
         return Work(sequence, rows, tree)
 
-    def _victim(self) -> Sequence:
+    def _victim(self, tenants: Counter[bytes]) -> Sequence:
         """Who gives way: the youngest of the tenant that has most running; never the oldest of
         all, so that there is progress."""
-        tenants = self._tenants()
         return max(reversed(self.running), key=lambda each: tenants[each.tenant])
 
     def _tenants(self) -> Counter[bytes]:

@@ -53,6 +53,10 @@ class BlockManager:
         """Blocks some sequence holds."""
         return self.count - self.available
 
+    def sole(self, blocks: Sequence[int]) -> int:
+        """How many of some blocks only one holds, and would free."""
+        return sum(self._refs[block] == 1 for block in blocks)
+
     def allocate(self, n: int) -> list[int] | None:
         """Takes `n` blocks, evicting the least recently used cached ones.
 

@@ -104,6 +104,11 @@ class KvLease:
         return len(self._blocks) * self._manager.block_tokens
 
     @property
+    def sole_blocks(self) -> int:
+        """Blocks that nobody else holds: what it would give back."""
+        return self._manager.sole(self._blocks)
+
+    @property
     def slots(self) -> np.ndarray:
         """Slot of each absolute position, `[capacity]`."""
         return self._slots

@@ -162,6 +162,22 @@ def test_a_prompt_for_which_one_place_is_too_little_displaces_nobody(tight: Runn
     assert all(len(one.ids) == 10 for one in flood)
 
 
+def test_what_texts_have_in_common_makes_no_room(tight: Runner) -> None:
+    """Four hold eleven blocks together and one each, so that one more place gives one block."""
+    pair, common = Pair.make(tight), _prompt(176, 0)
+    flood = [pair.submit([*common, *_prompt(8, 1)], 7, cache_salt=b"flood")]
+    pair.engine.step()
+    flood += [pair.submit([*common, *_prompt(8, s)], 7, cache_salt=b"flood") for s in (2, 3, 4)]
+    pair.engine.step()
+    assert tight.pool.blocks.held == 15
+    late = pair.submit(_prompt(100, 99), 5, cache_salt=b"late")
+    pair.engine.step()
+    assert pair.engine.preemptions == 0
+    pair.run()
+    assert len(late.ids) == 5
+    assert all(len(one.ids) == 7 for one in flood)
+
+
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), roomy=st.booleans())
 def test_whoever_gives_way_to_whom_texts_stay_what_they_are(
