@@ -21,8 +21,8 @@ from bench.settings import FULL, METHODS, PEERS, SHORT, Settings
 from bench.tables import markdown, notes, tables
 from common.errors import StartupError
 from launcher import models
+from launcher.commandline import Device
 from launcher.commands import (
-    Device,
     DeviceOption,
     Draft,
     DraftQuantize,

@@ -25,7 +25,8 @@ class Description:
 
     @property
     def vocabulary(self) -> tuple[str, int]:
-        """What its token ids mean: the same text only where this is the same."""
+        """What its token ids mean: only verifiers of which this is the same serve together; for
+        drafters see `misfit`."""
         return self.tokenizer_fingerprint, self.vocab_size
 
 

@@ -24,7 +24,11 @@ _RECENT_ROUNDS = 16
 """Rounds that tell the length of recent drafts; acceptance is averaged over about as many."""
 
 _MOST_FIGURE = 1e9
-"""Of milliseconds, shares and gains: above all that are measured."""
+"""Of milliseconds and gains: above all that are measured."""
+
+_SHARES = frozenset({"batch_occupancy", "acceptance"})
+_MOST_SHARE = 1.001
+"""A share of all, and what rounding adds."""
 
 _MOST_LENGTH = 256.0
 """Of drafts, in tokens: far above what helps."""
@@ -117,5 +121,6 @@ class Reports:
 
 def _clear_unsound(message: Message) -> None:
     for field, value in message.ListFields():
-        if field.type == field.TYPE_DOUBLE and not 0 <= value <= _MOST_FIGURE:
+        most = _MOST_SHARE if field.name in _SHARES else _MOST_FIGURE
+        if field.type == field.TYPE_DOUBLE and not 0 <= value <= most:
             message.ClearField(field.name)

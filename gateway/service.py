@@ -69,10 +69,11 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         """Streams one generation."""
         with self._watch.call("Generate"):
+            began = self._watch.clock()
             caller = await self._caller(context)
             # Not before: metadata can have the call recorded, which is not for strangers.
             with (
-                self._watch.generation(context.invocation_metadata()) as watched,
+                self._watch.generation(context.invocation_metadata(), began) as watched,
                 self._admission.slot(caller) as account,
                 ExitStack() as at_end,
             ):

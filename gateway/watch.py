@@ -64,15 +64,16 @@ class Watch:
             self.codes[method, code_of(error)] += 1
 
     @contextmanager
-    def generation(self, received: Metadata | None) -> Iterator[Generation]:
+    def generation(self, received: Metadata | None, began: float) -> Iterator[Generation]:
         """Follows what a call generates.
 
         Args:
             received: Metadata of the call; may name the span that caused it, and have it recorded.
+            began: When the call did, by `clock`.
         """
         error: BaseException | None = None
         with self._traces.span("generate", received) as span:
-            watched = Generation(self, span)
+            watched = Generation(self, span, began)
             try:
                 yield watched
             except BaseException as raised:
@@ -88,11 +89,11 @@ class Generation:
     Args:
         watch: Gets the times.
         span: Of the call.
+        began: When the call did.
     """
 
-    def __init__(self, watch: Watch, span: Span) -> None:
-        self._watch, self._span = watch, span
-        self._began = watch.clock()
+    def __init__(self, watch: Watch, span: Span, began: float) -> None:
+        self._watch, self._span, self._began = watch, span, began
         self._operation = ""
         self._kind: Kind | None = None
         self._first = self._last = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from common import priority
@@ -16,6 +17,14 @@ MEASURED = ("gateway", "verifier", "drafter")
 
 _DRAFTER = 1 / 6
 """What the drafter has of both models' memory: they start on one GPU, at the same time."""
+
+
+class Device(StrEnum):
+    """Where the models run."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from rich.console import Console
 from common.errors import PacelineError
 from launcher import interrupt, models
 from launcher.cluster import Cluster
-from launcher.commandline import LOOPBACK, WorkerOptions
+from launcher.commandline import LOOPBACK, Device, WorkerOptions
 from launcher.demo import Plan, run
 from launcher.display import Display
 
@@ -50,14 +50,6 @@ class DraftQuantize(StrEnum):
     NONE = "none"
     INT8 = "int8"
     INT4 = "int4"
-
-
-class Device(StrEnum):
-    """Where the models run."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 Target = Annotated[

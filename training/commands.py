@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from launcher.commands import Device
+from launcher.commandline import Device
 from training import options as o
 
 train = typer.Typer(

@@ -42,8 +42,8 @@ def load_draft(directory: Path, target: Any, *, float32: bool = False) -> Any:
     found, wanted = draft.config.vocab_size, target.config.vocab_size
     if found != wanted:
         raise ModelError(
-            f"{directory}: vocabulary {found}, but the target's is {wanted}: a drafter shares its "
-            "target's tokenizer"
+            f"{directory}: vocabulary {found}, but the target's is {wanted}: they are compared id "
+            "by id here"
         )
     return draft
 

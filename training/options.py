@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.errors import PacelineError
-from launcher.commands import Device
+from launcher.commandline import Device
 
 Target = Annotated[
     Path, typer.Option(exists=True, file_okay=False, help="Directory of the target model")

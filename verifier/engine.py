@@ -281,7 +281,7 @@ class Engine:
                 self._commit(batch, found.ids, partial(self._keep_several, charged=charged))
         except Exception as error:
             accelerator.check(self._runner.loaded.device)
-            _log.warning("several passes failed; trying one", exc_info=error, extra=_names(batch))
+            _log.warning("several passes failed", exc_info=error, extra=_names(batch))
         return passes
 
     def _disturbed(self, batch: list[Work]) -> bool:

@@ -59,7 +59,7 @@ class Intake:
                 f"{len(inside)} requests are running or waiting, which is all this verifier "
                 "takes; retry later"
             )
-        mine = sum(each.request.cache_salt == salt for each in inside)
+        mine = sum(each.tenant == salt for each in inside)
         if salt and over_share(mine, len(inside), places):
             raise ResourceExhausted(
                 f"{mine} requests of this tenant are running or waiting, and this verifier's "

@@ -35,7 +35,7 @@ PLAIN_STEP = Metric(
 PROMPT_TOKENS = Metric(
     name="paceline_prompt_tokens_total",
     kind="counter",
-    help="Tokens of prompts that were begun, those found in the cache included.",
+    help="Tokens of prompts whose first token was chosen, those found in the cache included.",
 )
 GENERATION_TOKENS = Metric(
     name="paceline_generation_tokens_total", kind="counter", help="Tokens committed."

@@ -263,7 +263,8 @@ class Sequence:
 
     @property
     def tenant(self) -> bytes:
-        """Whose it is, as far as that can be told; nobody's are one tenant among others."""
+        """Whose it is, as far as that can be told; in the batch nobody's are one tenant among
+        others."""
         return self.request.cache_salt
 
     @property

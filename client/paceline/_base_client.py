@@ -114,7 +114,8 @@ class BaseClient(ABC, Generic[GenerationT]):
                 `lookahead`, or several at once, as `draft+ngram`.
             draft_tokens: Most draft tokens in a round; 0 lets the server choose.
             lookahead: Sizes of lookahead decoding; None lets the server choose.
-            acceptance: `coupled` (exact), `rejection` (exact in distribution) or `typical` (lossy).
+            acceptance: `coupled` (exact), `rejection` (exact in distribution, if drafters tell
+                their probabilities truly) or `typical` (lossy).
             session_id: The same id in every turn keeps a conversation's cache in place.
             timeout: Seconds for the whole generation; None: one hour; `math.inf`: no limit here,
                 only the gateway's.

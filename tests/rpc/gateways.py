@@ -30,7 +30,7 @@ from gateway.service import InferenceService
 from gateway.sessions import Sessions
 from gateway.time_limit import TimeLimit
 from gateway.watch import Watch
-from tests.rpc.waiting import until
+from tests.waiting import until
 
 
 @dataclass(frozen=True)

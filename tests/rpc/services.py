@@ -36,7 +36,7 @@ from drafter.config import EngineConfig as DraftConfig
 from drafter.engine import DraftEngine
 from drafter.service import DrafterService
 from drafter.service import status as drafter_status
-from tests.rpc.waiting import until
+from tests.waiting import until
 from verifier import metrics as verifier_metrics
 from verifier.config import EngineConfig
 from verifier.engine import Engine

@@ -17,7 +17,7 @@ from common.tls_config import TlsConfig
 from drafter.branch import Round
 from drafter.convert import notes
 from drafter.sessions import Opening as Begun
-from tests.rpc.waiting import until
+from tests.waiting import until
 from verifier.draft_stream import GrpcDraftLink
 from verifier.drafting.link import Ended, Opening, RoundKey, Wish
 

@@ -27,8 +27,8 @@ from drafter.config import EngineConfig
 from tests import tiny_models
 from tests.inprocess import Pair, runner
 from tests.rpc.services import RunningDrafter, braked, drafting, refusal
-from tests.rpc.waiting import until
 from tests.tiny_models import MAX_LEN, VOCAB
+from tests.waiting import until
 
 CODE = grpc.StatusCode
 HELLO = drafter_pb2.Hello(vocab_size=VOCAB)

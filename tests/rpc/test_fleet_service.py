@@ -20,8 +20,8 @@ from gateway.auth.token_file import token_hash
 from gateway.fleet_service import is_local
 from tests.certificates import Authority
 from tests.rpc.gateways import Gateway, gateway, ids_of
-from tests.rpc.waiting import until
 from tests.scripted_workers import ScriptedWorker, serving
+from tests.waiting import until
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 

@@ -13,8 +13,8 @@ from paceline.v1 import inference_pb2, types_pb2, verifier_pb2
 from common import errors
 from common.tokenizer import Tokenizer
 from tests.rpc.gateways import gateway, ids_of
-from tests.rpc.waiting import until
 from tests.scripted_workers import CACHED, DRAFTED, ScriptedWorker, serving
+from tests.waiting import until
 
 A, R, B = (
     types_pb2.TOKEN_SOURCE_ACCEPTED,

@@ -14,7 +14,7 @@ from paceline.v1 import inference_pb2
 from common.model.runner import Runner
 from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.services import verifying
-from tests.rpc.waiting import until
+from tests.waiting import until
 
 CYCLES, AT_ONCE = 600, 25
 """In a stretch."""

@@ -23,8 +23,8 @@ from gateway import breaker, workers
 from gateway.config import FailoverConfig
 from tests.rpc.gateways import Answer, Gateway, gateway, ids_of
 from tests.rpc.texts import EOS, KeyedVerifier, text
-from tests.rpc.waiting import until
 from tests.scripted_workers import serving
+from tests.waiting import until
 
 PROMPT = [5, 6, 7, 8]
 SEED = 11

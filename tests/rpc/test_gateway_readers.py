@@ -16,8 +16,8 @@ from paceline.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from common.rpc.server import start
 from gateway.reader import Reader
 from tests.rpc.gateways import Gateway, gateway, ids_of
-from tests.rpc.waiting import until
 from tests.scripted_workers import ScriptedWorker, serving
+from tests.waiting import until
 
 R = types_pb2.TOKEN_SOURCE_RECOVERED
 

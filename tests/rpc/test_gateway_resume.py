@@ -20,8 +20,8 @@ from gateway.request import Resume
 from gateway.transcript import Transcript
 from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.texts import KeyedVerifier, text
-from tests.rpc.waiting import until
 from tests.scripted_workers import ScriptedWorker, serving
+from tests.waiting import until
 
 PROMPT = [5, 6, 7, 8]
 SEED, TOKENS = 11, 60

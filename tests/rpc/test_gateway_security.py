@@ -22,8 +22,8 @@ from gateway.workers import WorkerHandle
 from tests.certificates import Authority
 from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.services import ScriptedDrafter
-from tests.rpc.waiting import until
 from tests.scripted_workers import ScriptedWorker, serving
+from tests.waiting import until
 
 OURS, THEIRS = Authority("ours"), Authority("theirs")
 

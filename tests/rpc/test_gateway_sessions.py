@@ -23,8 +23,8 @@ from gateway.auth.token_file import token_hash
 from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.services import RunningVerifier, ask, braked, refusal, verifying
 from tests.rpc.texts import KeyedVerifier
-from tests.rpc.waiting import until
 from tests.scripted_workers import ScriptedWorker, serving
+from tests.waiting import until
 
 PROMPTS = random.Random(23)
 SAMPLING = types_pb2.SamplingParams(temperature=0.8, seed=7)

@@ -13,9 +13,9 @@ from bench.otlp_sink import OtlpSink
 from common.rpc.channel import open_channel
 from tests.rpc.gateways import ids_of
 from tests.rpc.test_gateway_process import launch, running, until_serving
-from tests.rpc.waiting import until
 from tests.scrapes import scrape_port
 from tests.scripted_workers import ScriptedWorker, serving
+from tests.waiting import until
 
 
 async def test_a_process_tells_both(monkeypatch: pytest.MonkeyPatch) -> None:

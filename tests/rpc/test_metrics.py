@@ -21,9 +21,9 @@ from gateway import metrics as gateway_metrics
 from gateway.auth.caller import Caller
 from tests.rpc.gateways import Answer, Gateway, gateway, ids_of
 from tests.rpc.services import drafting, verifying
-from tests.rpc.waiting import until
 from tests.scrapes import Scrape, scrape, scrape_port
 from tests.scripted_workers import ScriptedWorker, serving
+from tests.waiting import until
 from verifier import metrics as verifier_metrics
 from verifier.drafting import clock
 

@@ -19,7 +19,7 @@ from common.rpc import channel, server
 from common.rpc.errors import from_rpc_error
 from common.rpc.health import Health
 from tests.ipv6 import needs_ipv6
-from tests.rpc.waiting import until
+from tests.waiting import until
 
 SERVICE = "paceline.v1.Worker"
 

@@ -37,8 +37,8 @@ from tests.rpc.services import (
     refusal,
     verifying,
 )
-from tests.rpc.waiting import until
 from tests.tiny_models import MAX_LEN, VOCAB
+from tests.waiting import until
 from verifier import draft_stream
 from verifier.config import EngineConfig
 from verifier.draft_stream import GrpcDraftLink

@@ -68,7 +68,7 @@ METHODS: dict[str, Callable[[Parts], Proposer | None]] = {
         parameters=parts.parameters,
         most_rows=parts.config.max_batch_tokens,
         shared=parts.shared,
-        tenant=lambda sequence: sequence.request.cache_salt.hex(),
+        tenant=lambda sequence: sequence.tenant.hex(),
     ),
 }
 """Makes each method's proposer, or none where the deployment lacks what it needs; a new method
@@ -101,7 +101,7 @@ class Methods:
     parts: Parts
     single: dict[str, Proposer] = field(init=False)
     """By method, those that this deployment has."""
-    _asked: dict[str, Proposer] = field(default_factory=dict)  # by a request's method
+    _asked: dict[str, Proposer] = field(default_factory=dict)  # by canonical name
     _remote: list[Remote] = field(init=False)
     _waiting: list[Waiting] = field(init=False)
 

@@ -111,6 +111,14 @@ def test_figures_that_cannot_be_are_unknown(clock: Clock, figure: float) -> None
     )
 
 
+@pytest.mark.parametrize(("share", "known"), [(1.0, True), (1.0 + 1e-9, True), (5.0, False)])
+def test_more_than_all_is_unknown(clock: Clock, share: float, known: bool) -> None:
+    told = worker_pb2.WatchStatusResponse(batch_occupancy=share)
+    told.pairs.add(drafter="d", acceptance=share)
+    Reports(clock).take(told)
+    assert bool(told.batch_occupancy) == bool(told.pairs[0].acceptance) == known
+
+
 FIGURES = st.floats() | st.floats(0, 100)
 COUNTS = st.integers(0, 2**32 - 1) | st.integers(0, 100)
 TOTALS = st.integers(0, 2**64 - 1) | st.integers(0, 1000)

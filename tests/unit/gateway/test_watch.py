@@ -57,7 +57,7 @@ def only(distribution: Distribution) -> tuple[int, float]:
 def test_a_generation_is_timed_from_the_call() -> None:
     clock = Clock()
     watch = Watch(clock=clock)
-    with watch.generation(()) as seen:
+    with watch.generation((), watch.clock()) as seen:
         seen.asked(ask(messages=[{"role": "user", "content": "x"}]))
         seen.saw(STARTED)
         for at, ids in ((1.0, (1, 2)), (1.5, ()), (2.0, (3,)), (4.0, (4, 5))):
@@ -73,7 +73,7 @@ def test_a_generation_is_timed_from_the_call() -> None:
 
 def test_one_token_has_no_time_per_further_one() -> None:
     watch = Watch(clock=Clock())
-    with watch.generation(None) as seen:
+    with watch.generation(None, watch.clock()) as seen:
         seen.asked(ask(text="x"))
         seen.saw(STARTED)
         seen.saw(Chunk("", (1,)))
@@ -83,7 +83,7 @@ def test_one_token_has_no_time_per_further_one() -> None:
 
 def test_what_fails_before_it_has_a_model_is_counted_and_not_timed() -> None:
     watch = Watch(clock=Clock())
-    with pytest.raises(NotFound), watch.call("Generate"), watch.generation(()):
+    with pytest.raises(NotFound), watch.call("Generate"), watch.generation((), watch.clock()):
         raise NotFound("no such model")
     assert watch.codes == {("Generate", "NOT_FOUND"): 1}
     assert not watch.duration
@@ -93,7 +93,7 @@ def test_what_fails_later_is_timed_under_its_code() -> None:
     watch = Watch(clock=Clock())
 
     def fail() -> None:
-        with watch.generation(()) as seen:
+        with watch.generation((), watch.clock()) as seen:
             seen.asked(ask(text="x"))
             seen.saw(STARTED)
             raise Unavailable("gone")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from common.store.sessions import (
     SessionStore,
     open_sessions,
 )
+from tests.waiting import until
 
 RECORD = SessionRecord(owner="h:1", handle="a1", length=7, hash="ff", model="m")
 OTHER = SessionRecord(owner="h:2", handle="b2", length=9, hash="ee", model="m")
@@ -48,13 +49,6 @@ async def opened(path: Path, ttl_s: float = 60) -> AsyncIterator[RedisSessions]:
     store = RedisSessions(f"unix://{path / 's'}", ttl_s)
     yield store
     await store.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that is bound to happen."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - the condition is another task's state
-            await asyncio.sleep(0.005)
 
 
 async def open_until(store: SessionStore, *, fenced: bool) -> None:
@@ -123,7 +117,7 @@ async def test_an_opening_that_was_given_up_and_comes_late_is_no_later_turn(
         monkeypatch.setattr(sessions, "TIMEOUT_S", 10.0)
         turn, other = await store.open("s"), await store.open("other")
         arrives.set()
-        await until(lambda: not store._calls)
+        await until(lambda: not store._calls, PATIENCE_S)
         assert not given_up.fenced
         assert await store.save("s", turn.epoch, RECORD) is False
         assert not turn.fenced, "so that this is not taken for a later turn"
@@ -236,10 +230,10 @@ async def test_a_lost_store_is_told_once_and_lived_without(
             assert await store.save("s", turn.epoch, RECORD) is None
             assert time.monotonic() - started < 1
             epochs.append(turn.epoch)
-        await until(lambda: not store.available)
+        await until(lambda: not store.available, PATIENCE_S)
         again = ValkeyServer(port=0, unix_socket_path=tmp_path / "s")
         again.start()
-        await until(lambda: store.available)
+        await until(lambda: store.available, PATIENCE_S)
         turn = await store.open("s")
         assert await store.save("s", turn.epoch, RECORD) is True
         epochs.append(turn.epoch)
@@ -255,12 +249,12 @@ async def test_whether_the_store_is_there_is_known_without_sessions(
     monkeypatch.setattr(sessions, "_LOOK_S", 0.01)
     server.stop()
     async with opened(tmp_path) as store:
-        await until(lambda: not store.available)
+        await until(lambda: not store.available, PATIENCE_S)
         again = ValkeyServer(port=0, unix_socket_path=tmp_path / "s")
         again.start()
-        await until(lambda: store.available)
+        await until(lambda: store.available, PATIENCE_S)
         again.stop()
-        await until(lambda: not store.available)
+        await until(lambda: not store.available, PATIENCE_S)
 
 
 async def test_a_store_that_is_late_once_is_not_away(
@@ -323,7 +317,7 @@ async def test_nobody_waits_for_a_store_that_is_known_to_be_away(
 ) -> None:
     monkeypatch.setattr(sessions, "_AWAY_S", 60.0)
     async with silent(tmp_path), opened(tmp_path) as store:
-        await until(lambda: not store.available)
+        await until(lambda: not store.available, PATIENCE_S)
         monkeypatch.setattr(sessions, "TIMEOUT_S", 60.0)
         turn = await asyncio.wait_for(store.open("s"), 10)
         assert not turn.fenced

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from common.errors import ConfigError
 from common.tls_config import TlsConfig
 from gateway.auth.key_set import KeySet
 from tests.certificates import Authority
+from tests.waiting import until
 
 REFRESH_S, STALE_S = 300.0, 3600.0
 
@@ -101,7 +101,7 @@ async def test_after_a_failure_it_is_tried_again_soon(issuer: Issuer) -> None:
 async def test_callers_share_one_fetch_and_one_that_leaves_does_not_end_it(issuer: Issuer) -> None:
     issuer.waits = threading.Event()
     callers = [asyncio.create_task(issuer.set.key("a")) for _ in range(20)]
-    await _until(lambda: issuer.fetches == 1)
+    await until(lambda: issuer.fetches == 1)
     callers[0].cancel()
     issuer.waits.set()
     found = await asyncio.gather(*callers, return_exceptions=True)
@@ -118,10 +118,10 @@ async def test_a_slow_issuer_holds_up_nobody_whose_key_is_known(
     assert await issuer.knows("a")
     issuer.waits = threading.Event()
     assert await issuer.knows("a", REFRESH_S)
-    await _until(lambda: issuer.fetches == 2)
+    await until(lambda: issuer.fetches == 2)
     issuer.keys = "b"
     issuer.waits.set()
-    await _until(lambda: issuer.set._refresh._task is None)
+    await until(lambda: issuer.set._refresh._task is None)
     assert not await issuer.knows("a")
 
 
@@ -191,9 +191,3 @@ async def test_redirects_are_followed_as_long_as_they_stay_within_https(
         assert await found(astray.address) is None
         assert [len(site.asked) for site in (astray, open_to_all, last)] == [1, 0, 1]
     assert "keys not fetched" in caplog.messages
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the condition is another thread's state
-            await asyncio.sleep(0.005)
