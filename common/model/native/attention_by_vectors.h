@@ -9,6 +9,12 @@
 
 #define GATHERED (2 * LANES) /* numbers of a value whose sums are in registers */
 
+/* What attention comes to: what some rows see with the query heads of a key/value head. */
+typedef struct {
+    const Stretch *stretch;
+    long kv_head;
+} View;
+
 /* Query heads of a key/value head that are worked on together: as many of them each time. */
 INLINE long heads_together(long heads)
 {
@@ -169,23 +175,68 @@ INLINE void score_blocks(int blocks, const Model *model, const Layer *layer, lon
     }
 }
 
-/* Scores of all positions that rows see. */
-static void score_all(const Model *model, const Layer *layer, long kv_head, const Stretch *stretch,
+/* Has the keys and values of some positions come from afar, into the second cache: the first would
+   let those wait that it is asked for meanwhile. Inlined, for the compiler leaves calls of what
+   only fetches out. */
+INLINE void fetch_some(const Model *model, const Layer *layer, const View *view, long from, long to)
+{
+    const Stretch *stretch = view->stretch;
+    long slot_step = model->kv_heads * 2 * model->size, size = 2 * model->size;
+    const Number *cache = layer->cache + view->kv_head * size;
+    for (long i = 0; i < stretch->count; i++) {
+        const int64_t *table = stretch->tables[i], *before = i ? stretch->tables[i - 1] : NULL;
+        long position = stretch->positions[i], known = i ? stretch->positions[i - 1] : -1;
+        long at = first_seen(layer, position), end = position < to ? position + 1 : to;
+        at = at < from ? from : at;
+        if (table == before && at <= known)
+            at = known + 1;
+        for (; at < end; at++) {
+            if (at <= known && table[at] == before[at])
+                continue;
+            const char *keys = (const char *)(cache + table[at] * slot_step);
+            for (long byte = 0; byte < size * (long)sizeof *cache; byte += CACHE_LINE)
+                _mm_prefetch(keys + byte, _MM_HINT_T1);
+        }
+    }
+}
+
+/* The same for where a view begins. */
+INLINE void fetch_first(const Model *model, const Layer *layer, const View *view)
+{
+    long nearest, last;
+    extent(layer, view->stretch, &nearest, &last);
+    fetch_some(model, layer, view, nearest, nearest / LANES * LANES + FETCHED_BEFORE);
+}
+
+/* Scores of all positions that rows see; has what comes next fetched meanwhile: further positions,
+   and those with which the next view begins. */
+static void score_all(const Model *model, const Layer *layer, const View *view, const View *next,
                       const Desk *desk, long step)
 {
+    const Stretch *stretch = view->stretch;
     /* Positions that no row ends before: past the ends of tables `alike` has nothing to compare. */
-    long common = LONG_MAX, nearest, last;
+    long common = LONG_MAX, nearest, last, next_nearest = 0, next_last;
     extent(layer, stretch, &nearest, &last);
+    if (next)
+        extent(layer, next->stretch, &next_nearest, &next_last);
     for (long i = 0; i < stretch->count; i++)
         common = stretch->positions[i] < common ? stretch->positions[i] + 1 : common;
-    for (long block = nearest / LANES * LANES; block <= last;)
-        if (BLOCKS_TOGETHER > 1 && block + BLOCKS_TOGETHER * LANES <= common) {
-            score_blocks(BLOCKS_TOGETHER, model, layer, kv_head, stretch, block, desk, step);
-            block += BLOCKS_TOGETHER * LANES;
-        } else {
-            score_blocks(1, model, layer, kv_head, stretch, block, desk, step);
-            block += LANES;
-        }
+    long begin = nearest / LANES * LANES, end = (last / LANES + 1) * LANES;
+    long next_begin = next_nearest / LANES * LANES;
+    for (long block = begin, past; block < end; block = past) {
+        int several = BLOCKS_TOGETHER > 1 && block + BLOCKS_TOGETHER * LANES <= common;
+        past = block + (several ? BLOCKS_TOGETHER : 1) * LANES;
+        if (FETCHED_BEFORE)
+            fetch_some(model, layer, view, block + FETCHED_BEFORE, past + FETCHED_BEFORE);
+        if (FETCHED_BEFORE && next)
+            fetch_some(model, layer, next,
+                       next_begin + FETCHED_BEFORE * (block - begin) / (end - begin),
+                       next_begin + FETCHED_BEFORE * (past - begin) / (end - begin));
+        if (several)
+            score_blocks(BLOCKS_TOGETHER, model, layer, view->kv_head, stretch, block, desk, step);
+        else
+            score_blocks(1, model, layer, view->kv_head, stretch, block, desk, step);
+    }
 }
 
 /* The queries of a stretch for one key/value head, side by side: [count, heads, size]. */
@@ -204,11 +255,14 @@ static void lay_queries(const Model *model, long kv_head, const Stretch *stretch
 
 /* What the query heads of one key/value head see in some rows.
 
-   queries: [rows, heads, size]; out: [rows, out_step]; the row's heads stand side by side. */
-static void attend_by_vectors(const Model *model, const Layer *layer, long kv_head,
-                              const Stretch *stretch, const Number *queries, Number *out,
-                              long out_step, const Desk *desk)
+   next: what comes after it, or NULL; queries: [rows, heads, size]; out: [rows, out_step]; the
+   row's heads stand side by side. */
+static void attend_by_vectors(const Model *model, const Layer *layer, const View *view,
+                              const View *next, const Number *queries, Number *out, long out_step,
+                              const Desk *desk)
 {
+    const Stretch *stretch = view->stretch;
+    long kv_head = view->kv_head;
     long size = model->size, slot_step = model->kv_heads * 2 * size;
     long heads = model->heads / model->kv_heads, first_head = kv_head * heads;
     const Number *values = layer->cache + kv_head * 2 * size + size;
@@ -217,10 +271,10 @@ static void attend_by_vectors(const Model *model, const Layer *layer, long kv_he
     long together = heads_together(heads), nearest, last;
     extent(layer, stretch, &nearest, &last);
     long step = (last / LANES + 1) * LANES;
-    if (kv_head == 0)
-        fetch(model, layer, stretch, 1);
     lay_queries(model, kv_head, stretch, queries, desk->factors);
-    score_all(model, layer, kv_head, stretch, desk, step);
+    if (!FETCHED_BEFORE && kv_head == 0)
+        fetch(model, layer, stretch, 1);
+    score_all(model, layer, view, next, desk, step);
     for (long i = 0; i < stretch->count; i++) {
         long seen = stretch->positions[i] + 1, from = first_seen(layer, stretch->positions[i]);
         for (long first = 0; first < heads; first += together) {

@@ -16,6 +16,7 @@
 #define MEMORY_ROWS 6   /* that take as long to compute as memory takes to bring all weights once */
 #define HEADS_TOGETHER 5  /* whose scores, and values, are summed together */
 #define BLOCKS_TOGETHER 2 /* of keys, that queries are multiplied with at once */
+#define FETCHED_BEFORE 0  /* positions fetched ahead of scores: all of a row's at once, by loads */
 
 typedef __m256 Floats;
 typedef __m256i Ints;

@@ -12,6 +12,7 @@
 #define MEMORY_ROWS 16  /* that take as long to compute as memory takes to bring all weights once */
 #define HEADS_TOGETHER 8  /* whose scores, and values, are summed together */
 #define BLOCKS_TOGETHER 1 /* of keys, that queries are multiplied with at once */
+#define FETCHED_BEFORE 128 /* positions by which keys and values are fetched ahead of scores */
 
 typedef __m512 Floats;
 typedef __m512i Ints;

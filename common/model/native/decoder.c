@@ -168,6 +168,12 @@ static void turn(void *what, Part part)
     }
 }
 
+static View view_of(const Pass *pass, long i)
+{
+    long heads = pass->model->kv_heads;
+    return (View){pass->stretches + i / heads, i % heads};
+}
+
 static void look(void *what, Part part)
 {
     Pass *pass = what;
@@ -176,15 +182,19 @@ static void look(void *what, Part part)
     Ahead ahead = {pass->layer->out.packed, pass->layer->out.packed};
     if (part.count == 1) /* else another thread may read it */
         ahead.end += FETCHED_MEANWHILE;
+    int first = 1;
     PART_OF(pass->stretch_count * model->kv_heads) {
-        long head = i % model->kv_heads;
-        const Stretch *stretch = pass->stretches + i / model->kv_heads;
-        if (pass->tiled)
-            attend_by_tiles(model, pass->layer, head, stretch, pass->queries, pass->a, pass->a_step,
-                            desk, &ahead);
-        else
-            attend_by_vectors(model, pass->layer, head, stretch, pass->queries, pass->a,
-                              pass->a_step, desk);
+        View view = view_of(pass, i), next = view_of(pass, i + 1);
+        if (pass->tiled) {
+            attend_by_tiles(model, pass->layer, view.kv_head, view.stretch, pass->queries, pass->a,
+                            pass->a_step, desk, &ahead);
+            continue;
+        }
+        if (FETCHED_BEFORE && first)
+            fetch_first(model, pass->layer, &view);
+        attend_by_vectors(model, pass->layer, &view, i + 1 < end ? &next : NULL, pass->queries,
+                          pass->a, pass->a_step, desk);
+        first = 0;
     }
 }
 
