@@ -82,7 +82,7 @@ static Batch part_of(const Model *model, const Batch *batch, long from, long to,
     part.tails = shifted(batch->tails + from, runs + 1, batch->tails[from], room);
     part.behind += batch->tails[from];
     part.wanted = shifted(batch->wanted + wanted, part.wanted_rows, first, room);
-    part.logits += wanted * model->vocab;
+    part.logits += wanted * model->head.out;
     part.states += wanted * model->hidden;
     if (part.drawings)
         part.drawings += wanted;

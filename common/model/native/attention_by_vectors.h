@@ -13,7 +13,16 @@
 typedef struct {
     const Stretch *stretch;
     long kv_head;
+    long begin, last; /* positions: of the first block that any row sees, and the last one */
 } View;
+
+INLINE View view_of(const Layer *layer, const Stretch *stretch, long kv_head)
+{
+    View view = {.stretch = stretch, .kv_head = kv_head};
+    extent(layer, stretch, &view.begin, &view.last);
+    view.begin -= view.begin % LANES;
+    return view;
+}
 
 /* Query heads of a key/value head that are worked on together: as many of them each time. */
 INLINE long heads_together(long heads)
@@ -203,9 +212,7 @@ INLINE void fetch_some(const Model *model, const Layer *layer, const View *view,
 /* The same for where a view begins. */
 INLINE void fetch_first(const Model *model, const Layer *layer, const View *view)
 {
-    long nearest, last;
-    extent(layer, view->stretch, &nearest, &last);
-    fetch_some(model, layer, view, nearest, nearest / LANES * LANES + FETCHED_BEFORE);
+    fetch_some(model, layer, view, view->begin, view->begin + FETCHED_BEFORE);
 }
 
 /* Scores of all positions that rows see; has what comes next fetched meanwhile: further positions,
@@ -215,14 +222,9 @@ static void score_all(const Model *model, const Layer *layer, const View *view, 
 {
     const Stretch *stretch = view->stretch;
     /* Positions that no row ends before: past the ends of tables `alike` has nothing to compare. */
-    long common = LONG_MAX, nearest, last, next_nearest = 0, next_last;
-    extent(layer, stretch, &nearest, &last);
-    if (next)
-        extent(layer, next->stretch, &next_nearest, &next_last);
+    long common = LONG_MAX, begin = view->begin, end = step;
     for (long i = 0; i < stretch->count; i++)
         common = stretch->positions[i] < common ? stretch->positions[i] + 1 : common;
-    long begin = nearest / LANES * LANES, end = (last / LANES + 1) * LANES;
-    long next_begin = next_nearest / LANES * LANES;
     for (long block = begin, past; block < end; block = past) {
         int several = BLOCKS_TOGETHER > 1 && block + BLOCKS_TOGETHER * LANES <= common;
         past = block + (several ? BLOCKS_TOGETHER : 1) * LANES;
@@ -230,8 +232,8 @@ static void score_all(const Model *model, const Layer *layer, const View *view, 
             fetch_some(model, layer, view, block + FETCHED_BEFORE, past + FETCHED_BEFORE);
         if (FETCHED_BEFORE && next)
             fetch_some(model, layer, next,
-                       next_begin + FETCHED_BEFORE * (block - begin) / (end - begin),
-                       next_begin + FETCHED_BEFORE * (past - begin) / (end - begin));
+                       next->begin + FETCHED_BEFORE * (block - begin) / (end - begin),
+                       next->begin + FETCHED_BEFORE * (past - begin) / (end - begin));
         if (several)
             score_blocks(BLOCKS_TOGETHER, model, layer, view->kv_head, stretch, block, desk, step);
         else
@@ -268,9 +270,7 @@ static void attend_by_vectors(const Model *model, const Layer *layer, const View
     const Number *values = layer->cache + kv_head * 2 * size + size;
     float *scores = desk->scores;
     Factor *weights = desk->weights;
-    long together = heads_together(heads), nearest, last;
-    extent(layer, stretch, &nearest, &last);
-    long step = (last / LANES + 1) * LANES;
+    long together = heads_together(heads), step = (view->last / LANES + 1) * LANES;
     lay_queries(model, kv_head, stretch, queries, desk->factors);
     if (!FETCHED_BEFORE && kv_head == 0)
         fetch(model, layer, stretch, 1);

@@ -168,10 +168,11 @@ static void turn(void *what, Part part)
     }
 }
 
-static View view_of(const Pass *pass, long i)
+/* The view that a number names: all heads of one stretch after another. */
+static View numbered(const Pass *pass, long i)
 {
     long heads = pass->model->kv_heads;
-    return (View){pass->stretches + i / heads, i % heads};
+    return view_of(pass->layer, pass->stretches + i / heads, i % heads);
 }
 
 static void look(void *what, Part part)
@@ -182,9 +183,11 @@ static void look(void *what, Part part)
     Ahead ahead = {pass->layer->out.packed, pass->layer->out.packed};
     if (part.count == 1) /* else another thread may read it */
         ahead.end += FETCHED_MEANWHILE;
-    int first = 1;
+    View next = {NULL};
     PART_OF(pass->stretch_count * model->kv_heads) {
-        View view = view_of(pass, i), next = view_of(pass, i + 1);
+        int first = !next.stretch;
+        View view = first ? numbered(pass, i) : next;
+        next = i + 1 < end ? numbered(pass, i + 1) : view;
         if (pass->tiled) {
             attend_by_tiles(model, pass->layer, view.kv_head, view.stretch, pass->queries, pass->a,
                             pass->a_step, desk, &ahead);
@@ -194,7 +197,6 @@ static void look(void *what, Part part)
             fetch_first(model, pass->layer, &view);
         attend_by_vectors(model, pass->layer, &view, i + 1 < end ? &next : NULL, pass->queries,
                           pass->a, pass->a_step, desk);
-        first = 0;
     }
 }
 

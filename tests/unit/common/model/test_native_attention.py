@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.model.loader import Dtype
-from common.model.native import Decoder, NativeModel, instructions, model
+from common.model.native import Decoder, NativeModel, instructions, library, model
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
@@ -35,8 +36,18 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 WAYS = ["bfloat16", "float32", *(["bfloat16 by tiles"] if instructions() == "amx" else [])]
 
 
+@pytest.fixture(autouse=True, scope="module", params=filter(library.opened, library.VECTORS))
+def vectors(request: pytest.FixtureRequest) -> Iterator[str]:
+    """With vectors of each width that was built and that this machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "VECTORS", (request.param,))
+        library.build.cache_clear()
+        yield request.param
+    library.build.cache_clear()
+
+
 @cache
-def _target(shape: str, way: str, threads: int) -> Runner:
+def _target(vectors: str, shape: str, way: str, threads: int) -> Runner:
     kind, sizes = SHAPES[shape]
     dtype: Dtype = "float32" if way == "float32" else "bfloat16"
 
@@ -54,11 +65,11 @@ def _target(shape: str, way: str, threads: int) -> Runner:
 @given(batch=segments(), seed=st.integers(0, 9))
 @settings(max_examples=25)
 def test_a_row_has_the_bits_it_has_alone(
-    shape: str, way: str, threads: int, batch: list[Segment], seed: int
+    vectors: str, shape: str, way: str, threads: int, batch: list[Segment], seed: int
 ) -> None:
     """In chains, in trees, beside texts that begin alike, and beside others on threads of their
     own; nothing else is read."""
-    target = _target(shape, way, threads)
+    target = _target(vectors, shape, way, threads)
     assert isinstance(target.loaded.forward, NativeModel)
     generator = torch.Generator().manual_seed(seed)
     for layer in target.pool.layers:
