@@ -35,7 +35,9 @@ def overlay(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def render(given: Mapping[str, Any]) -> dict[str, str]:
+def render(
+    given: Mapping[str, Any], release: str = RELEASE, namespace: str = NAMESPACE
+) -> dict[str, str]:
     """Renders every template, after checking the values against the schema.
 
     Raises:
@@ -43,7 +45,7 @@ def render(given: Mapping[str, Any]) -> dict[str, str]:
     """
     with helm.Chart.load(CHART) as chart:
         chart.validate_schema(dict(given))
-        texts: dict[str, str] = chart.render(dict(given), name=RELEASE, namespace=NAMESPACE)
+        texts: dict[str, str] = chart.render(dict(given), name=release, namespace=namespace)
     return texts
 
 

@@ -60,6 +60,10 @@ def test_the_schema_refuses_what_is_no_setting(changes: dict, message: str) -> N
     [
         ({}, "verifier.pools: at least one pool is needed"),
         (
+            overlay(BASE, {"verifier": {"pools": {"a": None}}}),
+            "verifier.pools: at least one pool is needed",
+        ),
+        (
             overlay(BASE, {"insecure": False}),
             "gateway: tls.public.existingSecret is needed; or set insecure: true",
         ),
@@ -101,6 +105,56 @@ def test_the_schema_refuses_what_is_no_setting(changes: dict, message: str) -> N
         (
             overlay(values("t4-a10-h100"), {"lanePort": 9464}),
             "lanePort: 9464 is another port of drafters already",
+        ),
+        (
+            overlay(BASE, {"metrics": {"port": 7079}}),
+            "metrics.port: 7079 is another port of gateways already",
+        ),
+        (
+            overlay(BASE, {"healthPort": 7071}),
+            "healthPort: 7071 is another port of verifiers already",
+        ),
+        (
+            overlay(BASE, {"gateway": {"autoscaling": {"kind": "hpa", "min": 5}}}),
+            "demo-paceline-gateway autoscaling.min: must be from 1 to max, which is 4, got 5",
+        ),
+        (
+            overlay(
+                BASE,
+                {
+                    "pods": {"autoscaling": {"min": 0}},
+                    "gateway": {"autoscaling": {"kind": "hpa"}},
+                },
+            ),
+            "demo-paceline-gateway autoscaling.min: must be from 1 to max, which is 4, got 0",
+        ),
+        (
+            overlay(BASE, {"verifier": {"pools": {"a": {"autoscaling": {"kind": "hpa"}}}}}),
+            "demo-paceline-verifier-a autoscaling.hpa: resources.requests.cpu is needed",
+        ),
+        (
+            overlay(
+                BASE,
+                {
+                    "metrics": {"enabled": False, "prometheus": {"address": "http://p"}},
+                    "verifier": {"defaults": {"autoscaling": {"kind": "keda"}}},
+                },
+            ),
+            "demo-paceline-verifier-a autoscaling: nobody says how many replicas are desired",
+        ),
+        (
+            overlay(
+                BASE,
+                {
+                    "metrics": {"enabled": False},
+                    "verifier": {
+                        "defaults": {
+                            "autoscaling": {"kind": "hpa", "hpa": {"desiredReplicas": True}}
+                        }
+                    },
+                },
+            ),
+            "demo-paceline-verifier-a autoscaling: nobody says how many replicas are desired",
         ),
     ],
 )
@@ -150,6 +204,22 @@ def test_a_pool_overrides_its_tier_and_the_tier_all_pods() -> None:
     assert verifiers["b"]["spec"]["replicas"] == 0
     budgets = {item["metadata"]["name"] for item in of_kind(objects, "PodDisruptionBudget")}
     assert budgets == {"demo-paceline-gateway", "demo-paceline-verifier-a"}
+
+
+def test_a_pool_may_be_all_defaults_and_one_that_is_null_is_none() -> None:
+    given = overlay(
+        BASE,
+        {
+            "verifier": {"defaults": {"model": {"path": "/opt/model"}}, "pools": {"b": {}}},
+        },
+    )
+    verifiers = {f"demo-paceline-verifier-{pool}" for pool in "ab"}
+    for none in ({"d": None}, None):
+        rendered = render({**given, "drafter": {"pools": none}})
+        names = {each["metadata"]["name"] for each in services(objects_of(rendered))}
+        assert names == {"demo-paceline-gateway", *verifiers}
+        assert "no drafter pool" in rendered["paceline/templates/NOTES.txt"]
+        assert "demo-paceline-drafter" not in str(objects_of(rendered))
 
 
 def test_large_numbers_stay_whole() -> None:

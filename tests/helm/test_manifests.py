@@ -53,6 +53,40 @@ def test_variants(name: str) -> None:
         check(item, "1.37")
 
 
+@pytest.mark.parametrize("word", ["4090", "0x10", "on", "null"])
+def test_a_name_is_text_whatever_it_looks_like(word: str) -> None:
+    secret = {"existingSecret": word, "key": word}
+    given = {
+        "nameOverride": word,
+        "fullnameOverride": word,
+        "tls": {"fleet": {"existingSecret": word}, "public": {"existingSecret": word}},
+        "auth": secret,
+        "hubToken": secret,
+        "valkey": secret,
+        "serviceAccount": {"gateway": word, "worker": word},
+        "metrics": {"podMonitor": {"enabled": True}},
+        "pods": {"priorityClassName": word, "runtimeClassName": word},
+        "gateway": {"service": {"loadBalancerClass": word}},
+        "verifier": {
+            "pools": {
+                word: {
+                    "accelerator": word,
+                    "model": {"hub": "org/model", "cache": {"claimName": word}},
+                    "autoscaling": {"kind": "hpa", "hpa": {"desiredReplicas": True}},
+                }
+            }
+        },
+        "drafter": {"pools": {word: {"model": {"pvc": {"claimName": word}}}}},
+    }
+    for changes in ({}, {"store": secret}):
+        objects = objects_of(render({**given, **changes}, release=word, namespace=word))
+        for item in objects:
+            check(item, "1.33")
+            assert item["metadata"]["namespace"] == word
+            assert None not in item["metadata"]["labels"].values()
+            assert word in item["metadata"]["labels"].values()
+
+
 def test_the_checks_see_mistakes() -> None:
     budget = of_kind(example("t4-a10-h100"), "PodDisruptionBudget")[0]
     misspelt = budget | {"spec": budget["spec"] | {"maxUnavailble": 1}}

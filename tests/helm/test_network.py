@@ -226,14 +226,3 @@ def test_what_is_outside_is_reached_by_either_version_of_ip() -> None:
 def test_without_policies_there_are_none() -> None:
     objects = objects_of(render(VARIANTS["no-store-no-policies-six"]))
     assert not of_kind(objects, "NetworkPolicy")
-
-
-def test_monitoring_reaches_the_metrics_port_only_where_it_is_named() -> None:
-    rules = [
-        rule
-        for policy in of_kind(example("t4-a10-h100"), "NetworkPolicy")
-        for rule in policy["spec"]["ingress"]
-        if rule["ports"] == [{"port": "metrics"}]
-    ]
-    assert len(rules) == 3
-    assert all("namespaceSelector" in peer for rule in rules for peer in rule["from"])

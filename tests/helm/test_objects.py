@@ -52,19 +52,15 @@ def test_every_service_reaches_pods_that_listen_there(objects) -> None:
             assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
 
 
-def test_every_pool_has_a_headless_service_and_every_tier_one(objects) -> None:
+def test_every_tier_of_workers_has_a_headless_service(objects) -> None:
     headless = {
         item["metadata"]["name"]
         for item in of_kind(objects, "Service")
         if item["spec"].get("clusterIP") == "None"
     }
-    workers = {
-        each["metadata"]["name"]
-        for each in services(objects)
-        if not each["metadata"]["name"].endswith("-gateway")
-    }
-    tiers = {name.rpartition("-")[0] for name in workers}
-    assert headless == workers | tiers
+    workers = (each["metadata"]["name"] for each in services(objects))
+    tiers = {name.rpartition("-")[0] for name in workers if not name.endswith("-gateway")}
+    assert headless == tiers
 
 
 def test_budgets_and_scalers_have_targets(objects) -> None:
@@ -138,11 +134,29 @@ def test_probes_ask_the_plaintext_port_for_what_it_answers(objects) -> None:
 
 
 def test_a_slow_start_is_no_failed_rollout(objects) -> None:
+    """Not where it waits for a GPU that the pod before it holds, nor at a gateway meanwhile."""
+    deadlines_s = {}
     for deployment in services(objects):
-        (container,) = pod_of(deployment)["spec"]["containers"]
-        probe = container["startupProbe"]
+        spec = pod_of(deployment)["spec"]
+        probe = spec["containers"][0]["startupProbe"]
         start_s = probe["periodSeconds"] * probe["failureThreshold"]
-        assert deployment["spec"]["progressDeadlineSeconds"] > start_s
+        deadline_s = deployment["spec"]["progressDeadlineSeconds"]
+        assert deadline_s > spec["terminationGracePeriodSeconds"] + start_s
+        deadlines_s[deployment["metadata"]["name"]] = deadline_s
+    assert deadlines_s["demo-paceline-gateway"] == max(deadlines_s.values())
+
+
+def test_pods_are_replaced_one_by_one_or_all_at_once_as_is_said() -> None:
+    objects = objects_of(render(VARIANTS["recreated-and-slow"]))
+    strategies = {
+        each["metadata"]["labels"]["app.kubernetes.io/component"]: each["spec"]["strategy"]
+        for each in services(objects)
+    }
+    assert strategies == {
+        "gateway": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "verifier": {"type": "Recreate"},
+        "drafter": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+    }
 
 
 def test_volumes_and_mounts_match(objects) -> None:

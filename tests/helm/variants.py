@@ -27,6 +27,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
         values("cpu-only"),
         {"hubToken": {"existingSecret": "hub"}, "image": {"registry": "registry.example.com/p"}},
     ),
+    "downloads-of-one-name": overlay(
+        _SMALL,
+        {
+            "gateway": {
+                "models": {
+                    "m": {"download": {"repository": "one/m"}},
+                    "n": {"download": {"repository": "other/m"}},
+                }
+            }
+        },
+    ),
+    "recreated-and-slow": overlay(
+        _SMALL,
+        {
+            "pods": {"drainS": 900},
+            "gateway": {"drainS": 1},
+            "verifier": {"defaults": {"strategy": {"type": "Recreate"}}},
+        },
+    ),
     "client-certificates": overlay(
         values("t4-a10-h100"),
         {

@@ -4,11 +4,15 @@
 {{- $derived := dict "host" $values.listen "port" .load.port "health_port" $values.healthPort "grace_s" .load.values.drainS -}}
 {{- if $values.metrics.enabled -}}{{- $_ := set $derived "metrics_port" $values.metrics.port -}}{{- end -}}
 {{- if eq .load.tier "drafter" -}}
-  {{- with $values.lanePort -}}
-    {{- if has (int .) (list (int $derived.port) (int $derived.health_port) (int $derived.metrics_port)) -}}
-      {{- fail (printf "lanePort: %d is another port of drafters already" (int .)) -}}
+  {{- with $values.lanePort -}}{{- $_ := set $derived "lane_port" . -}}{{- end -}}
+{{- end -}}
+{{- $taken := list (int .load.port) -}}
+{{- range $each := list (list "healthPort" "health_port") (list "metrics.port" "metrics_port") (list "lanePort" "lane_port") -}}
+  {{- with index $derived (last $each) -}}
+    {{- if has (int .) $taken -}}
+      {{- fail (printf "%s: %d is another port of %ss already" (first $each) (int .) $.load.tier) -}}
     {{- end -}}
-    {{- $_ := set $derived "lane_port" . -}}
+    {{- $taken = append $taken (int .) -}}
   {{- end -}}
 {{- end -}}
 {{- if and $values.tracing.enabled (ne .load.tier "drafter") -}}
@@ -21,7 +25,7 @@
 {{- $models := include "paceline.models" . | fromJsonArray -}}
 {{- if eq .load.tier "gateway" -}}
   {{- $_ := set $derived "verifiers" (list (include "paceline.target" (dict "root" .root "tier" "verifier" "port" 7071))) -}}
-  {{- if $values.drafter.pools -}}
+  {{- if include "paceline.hasPools" $values.drafter -}}
     {{- $_ := set $derived "drafters" (list (include "paceline.target" (dict "root" .root "tier" "drafter" "port" 7072))) -}}
   {{- end -}}
   {{- $locations := list -}}

@@ -21,8 +21,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{- define "paceline.selector" -}}
-app.kubernetes.io/name: {{ include "paceline.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "paceline.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* Of one workload: (dict "root" $ "load" workload). */}}
@@ -30,7 +30,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "paceline.selector" .root }}
 app.kubernetes.io/component: {{ .load.tier }}
 {{- with .load.pool }}
-paceline/pool: {{ . }}
+paceline/pool: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
@@ -38,7 +38,7 @@ paceline/pool: {{ . }}
 {{ include "paceline.labels" .root }}
 app.kubernetes.io/component: {{ .load.tier }}
 {{- with .load.pool }}
-paceline/pool: {{ . }}
+paceline/pool: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
@@ -68,6 +68,6 @@ matchLabels:
 {{/* The chart's own store: its Service, its pod and who may reach it. */}}
 {{- define "paceline.valkeySelector" -}}
 app.kubernetes.io/name: valkey
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: store
 {{- end -}}

@@ -33,7 +33,7 @@
 {{- define "paceline.hubToken" -}}
 {{- with .Values.hubToken.existingSecret }}
 - name: HF_TOKEN
-  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.hubToken.key }}}}
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ $.Values.hubToken.key | quote }}}}
 {{- end }}
 {{- end -}}
 
@@ -41,14 +41,14 @@
 {{- $values := .root.Values -}}
 {{- if $values.store.existingSecret }}
 - name: {{ .variable }}
-  valueFrom: {secretKeyRef: {name: {{ $values.store.existingSecret }}, key: {{ $values.store.key }}}}
+  valueFrom: {secretKeyRef: {name: {{ $values.store.existingSecret | quote }}, key: {{ $values.store.key | quote }}}}
 {{- else if $values.store.url }}
 - {name: {{ .variable }}, value: {{ $values.store.url | quote }}}
 {{- else if include "paceline.ownStore" .root }}
 {{- $host := include "paceline.valkeyName" .root }}
 {{- with $values.valkey.existingSecret }}
 - name: STORE_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $values.valkey.key }}}}
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ $values.valkey.key | quote }}}}
 - {name: {{ $.variable }}, value: "redis://:$(STORE_PASSWORD)@{{ $host }}:6379/0"}
 {{- else }}
 - {name: {{ .variable }}, value: "redis://{{ $host }}:6379/0"}
@@ -63,7 +63,7 @@
   emptyDir: {}
 {{- range $name, $secret := include "paceline.secrets" . | fromJson }}
 - name: {{ $name }}
-  secret: {secretName: {{ $secret }}, defaultMode: 288}  # 0440, for the pod's group
+  secret: {secretName: {{ $secret | quote }}, defaultMode: 288}  # 0440, for the pod's group
 {{- end }}
 {{- if .load.values.shm }}
 - name: shm
@@ -72,7 +72,7 @@
 {{- range include "paceline.models" . | fromJsonArray }}
 {{- if .pvc }}
 - name: model-{{ .key }}
-  persistentVolumeClaim: {claimName: {{ .pvc.claimName }}, readOnly: true}
+  persistentVolumeClaim: {claimName: {{ .pvc.claimName | quote }}, readOnly: true}
 {{- else if .oci }}
 - name: model-{{ .key }}
   image: {reference: {{ .oci.reference | quote }}, pullPolicy: {{ .oci.pullPolicy | default "IfNotPresent" }}}
@@ -82,7 +82,7 @@
 {{- else if .hub }}
 - name: hub
 {{- if .cache.claimName }}
-  persistentVolumeClaim: {claimName: {{ .cache.claimName }}}
+  persistentVolumeClaim: {claimName: {{ .cache.claimName | quote }}}
 {{- else }}
   emptyDir: {{ pick .cache "sizeLimit" | toJson }}
 {{- end }}

@@ -9,13 +9,28 @@ the pool over its tier's over those of `pods`. All other templates range over th
 {{- range $tier, $port := dict "verifier" 7071 "drafter" 7072 -}}
   {{- $block := index $.Values $tier -}}
   {{- range $pool, $own := $block.pools -}}
-    {{- if $own -}}
+    {{- if kindIs "map" $own -}}
       {{- $values := mustMergeOverwrite (deepCopy $.Values.pods) (deepCopy $block.defaults) (deepCopy $own) -}}
       {{- $loads = append $loads (dict "tier" $tier "pool" $pool "name" (printf "%s-%s-%s" $name $tier $pool) "port" $port "values" $values) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
 {{- toJson $loads -}}
+{{- end -}}
+
+{{/* Whether a tier has any: a pool that is null is none. */}}
+{{- define "paceline.hasPools" -}}
+{{- if without (values (.pools | default dict)) nil -}}true{{- end -}}
+{{- end -}}
+
+{{/* How long a rollout may be without progress. A new pod may wait for the GPU of the one before it,
+     for all its grace, and starts then; the rest is for nodes and images. */}}
+{{- define "paceline.deadlineS" -}}
+{{- add .startupS (include "paceline.graceS" .) 300 -}}
+{{- end -}}
+
+{{- define "paceline.graceS" -}}
+{{- add .preStopS .drainS .marginS -}}
 {{- end -}}
 
 {{/* Whether a source needs the hub: (dict "models" list of models). */}}
@@ -56,15 +71,11 @@ the pool over its tier's over those of `pods`. All other templates range over th
 {{- else if .oci -}}
 {{ printf "/models/%s/%s" .key (.oci.path | default "") | trimSuffix "/" }}
 {{- else if .download -}}
-{{ printf "/models/%s" (base .download.repository) }}
+{{ printf "/models/%s/%s" .key (base .download.repository) }}
 {{- end -}}
 {{- end -}}
 
 {{/* Whether the chart brings its store: not where `store` names one, which pods are told of. */}}
 {{- define "paceline.ownStore" -}}
 {{- if and .Values.valkey.enabled (not (or .Values.store.url .Values.store.existingSecret)) -}}true{{- end -}}
-{{- end -}}
-
-{{- define "paceline.hasStore" -}}
-{{- if or .Values.valkey.enabled .Values.store.url .Values.store.existingSecret -}}true{{- end -}}
 {{- end -}}
