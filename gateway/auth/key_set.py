@@ -7,6 +7,7 @@ import math
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -24,7 +25,7 @@ Keys = Mapping[str | None, Any]
 _FILE_AGE_S = 1.0
 _LEAST_REFRESH_S = 10.0
 
-# A fetch may take this long; callers whose key is known go on with it sooner.
+# A fetch may take this long; callers whose key is known and still trusted go on with it sooner.
 _FETCH_TIMEOUT_S = 5.0
 _PATIENCE_S = 1.0
 _MOST_BYTES = 1 << 20
@@ -67,14 +68,16 @@ class KeySet:
 
     async def key(self, kid: str | None) -> Any:
         """Returns the key of an id; None where there is none, or none that is still trusted."""
-        known = kid in self._keys and not self._failed
+        known = kid in self._keys
         await self._refresh.ensure(
-            self._refresh_s if known else self._retry_s,
-            _PATIENCE_S if kid in self._keys else _FETCH_TIMEOUT_S,
+            self._refresh_s if known and not self._failed else self._retry_s,
+            _PATIENCE_S if known and not self._stale else _FETCH_TIMEOUT_S,
         )
-        if self._clock() - self._good_at >= self._stale_s:
-            return None
-        return self._keys.get(kid)
+        return None if self._stale else self._keys.get(kid)
+
+    @property
+    def _stale(self) -> bool:
+        return self._clock() - self._good_at >= self._stale_s
 
     def _renew(self) -> None:
         """Runs on a thread."""
@@ -98,7 +101,7 @@ class KeySet:
             opener = urllib.request.build_opener(_HttpsOnly)
             with opener.open(self._source, timeout=_FETCH_TIMEOUT_S) as answer:
                 return bytes(answer.read(_MOST_BYTES))
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             raise ConfigError(f"auth.jwks: {self._source}: {error}") from error
 
 

@@ -7,12 +7,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 log = logging.getLogger(__name__)
 
 
 class Refresh:
-    """Decides when to read again, and has a thread do it. Used on one event loop.
+    """Decides when to read again, and has a thread of its own do it. Used on one event loop.
 
     Args:
         read: Reads, on the thread; deals with its own failures.
@@ -23,6 +24,8 @@ class Refresh:
         self, read: Callable[[], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._read, self._clock = read, clock
+        # Callers wait for it: it is not to wait for whatever else runs on threads.
+        self._thread = ThreadPoolExecutor(1, "refresh")
         self._began_at = -math.inf
         self._task: asyncio.Task[None] | None = None
 
@@ -41,7 +44,7 @@ class Refresh:
 
     async def _run(self) -> None:
         try:
-            await asyncio.to_thread(self._read)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._read)
         except Exception:
             log.exception("reading again failed")
         finally:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import ssl
 import threading
+from http.client import BadStatusLine, IncompleteRead
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,49 @@ async def test_a_slow_issuer_holds_up_nobody_whose_key_is_known(
     issuer.waits.set()
     await until(lambda: issuer.set._refresh._task is None)
     assert not await issuer.knows("a")
+
+
+async def test_where_no_key_is_trusted_any_more_callers_wait_for_the_issuer(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gateway.auth import key_set
+
+    monkeypatch.setattr(key_set, "_PATIENCE_S", 0.0)
+    assert await issuer.knows("a")
+    issuer.waits = threading.Event()
+    caller = asyncio.create_task(issuer.knows("a", STALE_S))
+    await until(lambda: issuer.fetches == 2)
+    issuer.waits.set()
+    assert await caller
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), BadStatusLine("x"), IncompleteRead(b"")])
+async def test_whatever_goes_wrong_in_a_fetch_it_is_tried_again_soon(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Opener:
+        asked, now = 0, 1000.0
+
+        def open(self, *_: Any, **__: Any) -> io.BytesIO:
+            self.asked += 1
+            if self.asked > 1:
+                raise error
+            return io.BytesIO(b"a")
+
+    opener = Opener()
+    monkeypatch.setattr("urllib.request.build_opener", lambda *_: opener)
+    keys = KeySet(
+        "https://issuer/keys",
+        lambda text: {text.decode(): "key"},
+        refresh_s=REFRESH_S,
+        stale_s=STALE_S,
+        clock=lambda: opener.now,
+    )
+    assert await keys.key("a") == "key"
+    for after_s in (REFRESH_S, 10):
+        opener.now += after_s
+        assert await keys.key("a") == "key"
+    assert opener.asked == 3
 
 
 def test_a_file_is_read_at_the_start(tmp_path: Any) -> None:
