@@ -86,12 +86,12 @@ class JwtVerifier:
         try:
             listed = [key for key in json.loads(text)["keys"] if _verifies(key)]
             return {key.key_id: key for key in self._jwt.PyJWKSet(listed).keys}
-        except (ValueError, KeyError, TypeError, self._jwt.PyJWTError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, self._jwt.PyJWTError) as error:
             raise ConfigError(f"auth.jwks: {self._config.jwks}: no key set: {error}") from error
 
 
 def _verifies(key: Any) -> bool:
-    """Whether a key is meant for signatures, or does not say (RFC 7517, 4.2 and 4.3)."""
-    if not isinstance(key, dict):
+    """Whether a key is public and meant for signatures, or does not say (RFC 7517, 4.1 to 4.3)."""
+    if not isinstance(key, dict) or key.get("kty") == "oct":
         return False
     return key.get("use", "sig") == "sig" and "verify" in key.get("key_ops", ("verify",))

@@ -15,6 +15,7 @@ from gateway.auth import key_set
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.caller import Caller, Limits
 from gateway.auth.config import AuthConfig
+from gateway.auth.jwt import JwtVerifier
 
 KEYS = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("one", "two")}
 
@@ -108,6 +109,13 @@ async def test_a_key_that_is_not_for_signatures_is_none(
     assert await identified(authenticator, signed(by="two")) is not None
 
 
+def test_a_shared_secret_is_no_key(config: AuthConfig) -> None:
+    secret = {"kty": "oct", "kid": "two", "k": "c2VjcmV0" * 6}
+    listed = [*json.loads(keys_of("one"))["keys"], secret]
+    keys = JwtVerifier(config)._parse(json.dumps({"keys": listed}).encode())
+    assert set(keys) == {"one"}
+
+
 async def test_the_token_file_limits_tenants_and_names_all_of_them(
     config: AuthConfig, tmp_path: Path
 ) -> None:
@@ -128,7 +136,7 @@ def test_what_cannot_be_configured(tmp_path: Path) -> None:
         AuthConfig(jwks="https://keys", jwks_stale_s=10, **named)
     with pytest.raises(ConfigError, match="https"):
         AuthConfig(jwks="http://keys", **named)
-    for text in ("[]", '{"keys": [7]}', '{"keys": 7}'):
+    for text in ("[]", '{"keys": [7]}', '{"keys": 7}', "[" * 100_000):
         (tmp_path / "odd.json").write_text(text)
         with pytest.raises(ConfigError, match="no key set"):
             Authenticator(AuthConfig(jwks=str(tmp_path / "odd.json"), **named))
