@@ -1,11 +1,11 @@
 """The one configuration loader: defaults < YAML file < environment < flags.
 
 A service's configuration is a frozen, keyword-only dataclass, nested where it helps; the same
-names serve everywhere: `kv.block_tokens` in YAML, `PACELINE_VERIFIER_KV__BLOCK_TOKENS` in the
-environment, `--kv.block-tokens` as a flag. Commas part a list's items in the environment and in
-flags, which may be given several times as well; paths, which may hold commas, only so. An unknown
-name is an error in all three, so that a typing mistake never passes for a default. (In Kubernetes
-set `enableServiceLinks: false`: a Service called paceline-gateway would otherwise inject
+names serve everywhere: `engine.block_tokens` in YAML, `PACELINE_VERIFIER_ENGINE__BLOCK_TOKENS` in
+the environment, `--engine.block-tokens` as a flag. Commas part a list's items in the environment
+and in flags, which may be given several times as well; paths, which may hold commas, only so. An
+unknown name is an error in all three, so that a typing mistake never passes for a default. (In
+Kubernetes set `enableServiceLinks: false`: a Service called paceline-gateway would otherwise inject
 PACELINE_GATEWAY_PORT into every pod.)
 """
 
@@ -168,11 +168,27 @@ class _Yaml(yaml.SafeLoader):
         return node
 
 
+def read_yaml(text: bytes, where: str) -> Any:
+    """Returns what a YAML file holds, in which no name may be given twice.
+
+    Args:
+        text: What stands in the file.
+        where: Names the file in the error.
+
+    Raises:
+        ConfigError: It is not YAML, or a name is given twice.
+    """
+    try:
+        return yaml.load(text, _Yaml)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"{where}: cannot be read: {error}") from error
+
+
 def _from_file(known: Sequence[Field], file: Path) -> Values:
     try:
-        tree = yaml.load(file.read_text(encoding="utf-8"), _Yaml)
+        tree = read_yaml(file.read_bytes(), str(file))
         leaves = list(_leaves({} if tree is None else tree, file))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from error
     table = {field.key: field for field in known}
     values: Values = {}

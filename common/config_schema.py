@@ -42,12 +42,12 @@ class Field:
 
     @property
     def key(self) -> str:
-        """The dotted name, as in YAML: "kv.block_tokens"."""
+        """The dotted name, as in YAML: "engine.block_tokens"."""
         return ".".join(self.path)
 
     @property
     def flag(self) -> str:
-        """The command-line flag: "--kv.block-tokens"."""
+        """The command-line flag: "--engine.block-tokens"."""
         return "--" + self.key.replace("_", "-")
 
     @property
@@ -66,7 +66,7 @@ class Field:
         return "--no-" + self.flag[2:]
 
     def variable(self, prog: str) -> str:
-        """The environment variable: "PACELINE_VERIFIER_KV__BLOCK_TOKENS"."""
+        """The environment variable: "PACELINE_VERIFIER_ENGINE__BLOCK_TOKENS"."""
         return f"PACELINE_{prog}_{'__'.join(self.path)}".upper()
 
 

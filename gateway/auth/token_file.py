@@ -30,8 +30,7 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from common.config import read_yaml
 from common.errors import ConfigError
 from gateway.auth.caller import Caller, Limits
 from gateway.auth.refresh import Refresh
@@ -117,11 +116,8 @@ def _read(path: Path) -> bytes:
 
 
 def _parse(text: bytes) -> tuple[dict[str, Caller], dict[str, _Entry]]:
-    try:
-        tree = yaml.safe_load(text)
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"auth.tokens: cannot be read: {error}") from error
     tenants, entries = {}, {}
+    tree = read_yaml(text, "auth.tokens")
     named = _mapping(tree, "the file", {"tenants"}).get("tenants")
     if not isinstance(named, dict):
         raise ConfigError("auth.tokens: tenants: must hold a mapping for each tenant")

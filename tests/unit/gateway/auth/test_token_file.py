@@ -146,6 +146,10 @@ async def test_callers_see_a_change_and_no_file_is_touched_on_the_loop(
     ("text", "problem"),
     [
         ("tenants: [", "cannot be read"),
+        ("tenants: " + "[" * 1000, "cannot be read"),
+        (b"tenants: \xff", "cannot be read"),
+        ("tenants: {a: {max_concurrent: 1}, a: {max_concurrent: 9}}", "a is given twice"),
+        ("tenants: {a: {tokens: [{expires: 2027-02-30}]}}", "cannot be read: day is out of range"),
         ("- a", "the file: must hold tenants"),
         ("tenants:", "tenants: must hold a mapping"),
         ("tenants: [a]", "tenants: must hold a mapping"),
@@ -163,9 +167,9 @@ async def test_callers_see_a_change_and_no_file_is_touched_on_the_loop(
         ("tenants: {a: {tokens: [" + ("{sha256: " + "a" * 64 + "}, ") * 2 + "]}}", "twice"),
     ],
 )
-def test_what_is_no_token_file(tmp_path: Path, text: str, problem: str) -> None:
+def test_what_is_no_token_file(tmp_path: Path, text: str | bytes, problem: str) -> None:
     file = tmp_path / "tokens.yaml"
-    file.write_text(text)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError, match=problem):
         TokenFile(file)
 
