@@ -49,6 +49,15 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _not_a_strangers(record: logging.LogRecord) -> bool:
+    """Whether a line is not gRPC's about metadata that are no UTF-8, which it reads all the same.
+
+    It has a traceback and all they say: strangers could fill the log, and a token would be in it.
+    """
+    unreadable = record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError)
+    return not (unreadable and record.name.startswith("grpc."))
+
+
 def configure(service: str, level: str) -> None:
     """Sends all logging of the process to stderr as JSON lines.
 
@@ -58,4 +67,5 @@ def configure(service: str, level: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(service))
+    handler.addFilter(_not_a_strangers)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from common.logs import JsonFormatter
+from common.logs import JsonFormatter, configure
 from common.telemetry.span import SpanIds, entered
 
 
@@ -48,3 +48,23 @@ def test_a_line_within_a_span_names_it() -> None:
         line = json.loads(formatter.format(record))
     assert (line["trace_id"], line["span_id"]) == ("0a" * 16, "b7" * 8)
     assert "trace_id" not in json.loads(formatter.format(record))
+
+
+def test_what_strangers_could_fill_the_log_with_stays_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.root.level)
+    configure("gateway", "info")
+    for raised in (lambda: b"Bearer \xff".decode(), lambda: {}["x"]):
+        for name in ("grpc._cython.cygrpc", "gateway.service"):
+            try:
+                raised()
+            except (UnicodeDecodeError, KeyError) as error:
+                logging.getLogger(name).exception("%s: %s", name, type(error).__name__)
+    events = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
+    assert events == [
+        "gateway.service: UnicodeDecodeError",
+        "grpc._cython.cygrpc: KeyError",
+        "gateway.service: KeyError",
+    ]
