@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from common.config_checks import at_least
 from common.errors import ConfigError
+from common.service_config import ServiceConfig
 from common.tls_config import TlsConfig, check_exposure
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerConfig:
+class WorkerConfig(ServiceConfig):
     """Configuration that verifiers and drafters share."""
 
     model: str
@@ -37,70 +39,22 @@ class WorkerConfig:
     """CPU threads of a pass of many rows (prompts, several requests, large trees), and of every
     pass where one of a row is milliseconds shorter with them, as of large models; 0 for no more
     than of others. For models of the compiled decoder."""
-    host: str = "127.0.0.1"
-    """Address to listen on."""
-    port: int
-    """Port to listen on; 0 takes a free one."""
-    health_port: int | None = None
-    """Port of a second server, plaintext, that answers health checks (liveness, readiness) and
-    nothing else; none starts none."""
-    metrics_port: int | None = None
-    """Port on which Prometheus reads metrics, in plaintext; none serves none."""
     tls: TlsConfig = field(default_factory=TlsConfig)
     """Certificates, for the listener and for calls to other workers; with cert, key and ca both
     sides of every call know each other."""
-    insecure: bool = False
-    """Listen beyond this machine without knowing the callers."""
-    grace_s: float
-    """Time what runs gets when the process is told to stop, in seconds."""
     stall_s: float = 300.0
     """Time after which a pass that has not come back, as where a driver hangs, is given up and the
     process ends with an error, in seconds; 0 waits for ever."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severity that is logged."""
 
     def __post_init__(self) -> None:
-        at_least(self, threads=0, most_threads=0, grace_s=0, stall_s=0)
+        super().__post_init__()
+        at_least(self, threads=0, most_threads=0, stall_s=0)
         if not 0 < self.gpu_memory_share <= 1:
             bounds = "must be above 0 and at most 1"
             raise ConfigError(f"gpu_memory_share: {bounds}, got {self.gpu_memory_share}")
-        check_ports(port=self.port, health_port=self.health_port, metrics_port=self.metrics_port)
         check_exposure(
             self.host,
             protected=self.tls.mutual,
             insecure=self.insecure,
             remedy="tls.cert, tls.key and tls.ca",
         )
-
-
-def check_ports(**ports: int | None) -> None:
-    """Checks the ports of a configuration, by field.
-
-    Raises:
-        ConfigError: One is no port, or the same as one before it; says which.
-    """
-    taken = set()
-    for name, port in ports.items():
-        if port is not None and not 0 <= port <= 65535:
-            raise ConfigError(f"{name}: must be in [0, 65535], got {port}")
-        if port in taken:
-            raise ConfigError(f"{name}: {port} is another port of the service already")
-        if port:
-            taken.add(port)
-
-
-def at_least(config: Any, prefix: str = "", **least: float) -> None:
-    """Checks fields of a configuration.
-
-    Args:
-        config: The dataclass.
-        prefix: Put before a field's name in the error: "engine.".
-        **least: The smallest value allowed, by field.
-
-    Raises:
-        ConfigError: A field is smaller; says which.
-    """
-    for name, limit in least.items():
-        value = getattr(config, name)
-        if not value >= limit:  # not a number is refused, too
-            raise ConfigError(f"{prefix}{name}: must be at least {limit}, got {value}")

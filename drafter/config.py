@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from common.worker_config import WorkerConfig, at_least, check_ports
+from common.config_checks import at_least, check_ports
+from common.worker_config import WorkerConfig
 
 LEAST_KV_BYTES = 128 << 20
 """Of the key/value cache, where `engine.kv_bytes` is 0; on a CPU all of it."""

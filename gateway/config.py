@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from common.config_checks import at_least
 from common.errors import ConfigError
+from common.service_config import ServiceConfig
 from common.telemetry.config import TracingConfig
 from common.tls_config import TlsConfig, check_exposure, check_store
-from common.worker_config import at_least, check_ports
 from gateway.auth.config import AuthConfig
 from gateway.discovery.target import parse_targets, remote
 
@@ -42,21 +42,14 @@ class FailoverConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewayConfig:
+class GatewayConfig(ServiceConfig):
     """Configuration of one gateway process."""
 
     host: str = "127.0.0.1"
     """Address to listen on. Beyond this machine it needs tls and auth, or `insecure`."""
 
     port: int = 7070
-    """Port to listen on; 0 lets the system choose."""
-
-    health_port: int | None = None
-    """Port of a second server, plaintext, that answers health checks (liveness, readiness) and
-    nothing else; none starts none."""
-
-    metrics_port: int | None = None
-    """Port on which Prometheus reads metrics, in plaintext; none serves none."""
+    """Port to listen on; 0 takes a free one."""
 
     tracing: TracingConfig = field(default_factory=TracingConfig)
     """Traces of requests."""
@@ -124,10 +117,8 @@ class GatewayConfig:
     grace_s: float = 30.0
     """Seconds that running generations get after SIGTERM."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severity that is logged."""
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.verifiers:
             raise ConfigError("verifiers: at least one address is needed")
         for name in ("verifiers", "drafters"):
@@ -140,9 +131,7 @@ class GatewayConfig:
             slow_reader_s=0.1,
             status_interval_ms=50,
             dns_interval_s=0.1,
-            grace_s=0,
         )
-        check_ports(port=self.port, health_port=self.health_port, metrics_port=self.metrics_port)
         check_exposure(
             self.host,
             protected=self.tls.mutual or (self.tls.serves and self.auth.required),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from common.config_checks import at_least
 from common.errors import ConfigError
 from common.store.pool_config import PoolConfig
 from common.telemetry.config import TracingConfig
 from common.tls_config import check_store
-from common.worker_config import WorkerConfig, at_least
+from common.worker_config import WorkerConfig
 from verifier.pool.config import LookaheadConfig
 
 LEAST_KV_BYTES = 256 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from common.config_checks import at_least
 from common.errors import ConfigError
-from common.worker_config import at_least
 
 _MOST_TOKENS = 16
 """Of an n-gram."""

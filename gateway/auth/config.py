@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.config_checks import at_least
 from common.errors import ConfigError
-from common.worker_config import at_least
 
 
 @dataclass(frozen=True, kw_only=True)

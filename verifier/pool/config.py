@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from common.config_checks import at_least
 from common.errors import ConfigError
 from common.lookahead_sizes import LEAST_NGRAM, MOST_NGRAM
-from common.worker_config import at_least
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from common.config_checks import check_ports
 from common.errors import ConfigError
-from common.worker_config import check_ports
 
 
 def test_every_port_is_one_of_its_own() -> None:
