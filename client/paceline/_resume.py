@@ -59,7 +59,7 @@ class Resumption:
         Returns:
             Seconds, or None where the error is the end.
         """
-        if not self._enabled() or not _lost(error):
+        if not self._enabled() or not (_lost(error) or self._full(error, received)):
             return None
         if not received.begun and self._position < 0 and never_connected(error):
             return None  # a wrong address is told at once
@@ -74,6 +74,11 @@ class Resumption:
             else self._tries > _FRESH_TRIES
         )
         return None if hopeless or pause_s >= self.left_s else pause_s
+
+    def _full(self, error: RpcError, received: Accumulator) -> bool:
+        """Whether a gateway that was asked to go on with a text has no room for it now."""
+        asked = received.begun and self._tries > 0 and self._position == received.responses
+        return asked and error.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     def request(self, received: Accumulator) -> pb.GenerateRequest:
         """Returns the request for what is still to come.

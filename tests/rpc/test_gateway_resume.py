@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,21 @@ async def test_the_text_goes_on_through_another_gateway(tokens: int) -> None:
     assert resumed.request_id == result.request_id == verifier.requests[-2].request_id
     assert resumed.sampling.seed == SEED
     assert len(resumed.prompt_ids) > len(PROMPT)
+
+
+async def test_the_text_waits_for_a_gateway_that_is_full() -> None:
+    verifier = KeyedVerifier()
+    verifier.pace_s = 0.005
+    async with serving(verifier), two_gateways(verifier) as (first, second, client):
+        with ExitStack() as others:
+            for _ in range(8):
+                others.enter_context(second.admission.slot())
+            generation = client.generate(token_ids=PROMPT, max_tokens=TOKENS, seed=SEED)
+            losing = asyncio.ensure_future(lose_after(20, generation, first, []))
+            await until(lambda: second.admission.refused.total() > 0)
+        await losing
+        result = await generation.result()
+    assert list(result.token_ids) == text(SEED, PROMPT, TOKENS)
 
 
 async def test_a_seed_the_gateway_drew_is_kept() -> None:

@@ -12,6 +12,7 @@ from paceline.v1 import inference_pb2 as pb
 
 REQUEST = pb.GenerateRequest(text="go", max_tokens=9, session_id="s")
 LOST = from_status(grpc.StatusCode.UNAVAILABLE, "Socket closed", "h:1")
+FULL = from_status(grpc.StatusCode.RESOURCE_EXHAUSTED, "8 requests are running", "h:1")
 CANCELLED = from_status(grpc.StatusCode.CANCELLED, "the channel was closed", "h:1")
 
 
@@ -129,6 +130,25 @@ def test_as_long_as_the_window_since_the_last_progress(clock: list[float]) -> No
         assert 15 < waited <= 20
         assert pauses[0] <= 0.1 < max(pauses) <= 2
         folded.add(pb.GenerateResponse(chunk=pb.GenerationChunk(token_ids=[1], sources=[2])))
+
+
+def test_a_gateway_that_is_full_may_have_room_in_a_moment(clock: list[float]) -> None:
+    """For a text that another one began, and as long as for one that is lost."""
+    asked, folded = resumption(), received()
+    assert asked.pause_s(FULL, folded) is None, "it began the text itself"
+    assert asked.pause_s(LOST, folded) is not None
+    while (pause := asked.pause_s(FULL, folded)) is not None:
+        clock[0] += pause
+    assert 15 < clock[0] - 100.0 <= _resume._WINDOW_S
+    assert asked.pause_s(LOST, received(pb.GenerationChunk(token_ids=[1], sources=[2]))) is not None
+    two = [pb.GenerationChunk(token_ids=[1], sources=[2])] * 2
+    assert asked.pause_s(FULL, received(*two)) is None, "it had room, and more came"
+
+
+def test_who_is_told_at_the_first_call_that_all_is_full_may_ask_again(clock: list[float]) -> None:
+    asked = resumption()
+    assert asked.pause_s(LOST, Accumulator()) is not None
+    assert asked.pause_s(FULL, Accumulator()) is None
 
 
 def test_never_beyond_the_timeout(clock: list[float]) -> None:
