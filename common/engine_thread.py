@@ -62,11 +62,19 @@ class EngineThread(threading.Thread):
             self.failed = True
             self._on_death()
 
-    def stop(self) -> None:
-        """Ends the thread after the step it is in, and waits for that."""
+    def stop(self, most_s: float | None = None) -> bool:
+        """Ends the thread after the step it is in, and waits for that.
+
+        Args:
+            most_s: Seconds to wait; None for as long as it takes.
+
+        Returns:
+            Whether it has ended.
+        """
         self._stopping.set()
         self._engine.wake()
-        self.join()
+        self.join(most_s)
+        return not self.is_alive()
 
 
 async def stalled(engine: Steppable, most_s: float) -> None:

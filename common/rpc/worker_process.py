@@ -166,7 +166,7 @@ async def serve(
         if watching is not None:
             watching.cancel()
         if not lost:  # else there is no end to wait for
-            thread.stop()
+            lost = not thread.stop(config.stall_s or None)
     if lost:
         waited = f"{config.stall_s:g} s (stall_s)"
         raise PacelineError(f"a pass of the {service} did not come back in {waited}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ import pytest
 from paceline.v1 import worker_pb2
 
 from common.errors import PacelineError
-from common.rpc import worker_process
+from common.rpc import server, worker_process
+from tests.waiting import until
 from verifier.config import VerifierConfig
 
 
@@ -70,6 +72,19 @@ def hanging() -> Iterator[Engine]:
 async def test_a_pass_that_does_not_come_back_ends_the_process(hanging: Engine) -> None:
     with pytest.raises(PacelineError, match=r"a pass of the verifier did not come back in 0\.2 s"):
         await asyncio.wait_for(_serve(hanging, stall_s=0.2), timeout=30)
+
+
+async def test_nor_does_who_stops_the_process_wait_for_it(
+    hanging: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = asyncio.Event()
+    monkeypatch.setattr(server, "announce", lambda service, port: ready.set())
+    serving = asyncio.ensure_future(_serve(hanging, stall_s=0.5))
+    await asyncio.wait_for(ready.wait(), timeout=30)
+    await until(lambda: hanging.busy_since is not None)
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(PacelineError, match=r"a pass of the verifier did not come back in 0\.5 s"):
+        await asyncio.wait_for(serving, timeout=30)
 
 
 async def test_where_no_time_is_set_it_is_waited_for(hanging: Engine) -> None:

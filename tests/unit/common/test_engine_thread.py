@@ -34,9 +34,19 @@ def test_stopping_does_not_wait_for_the_sleep_to_end() -> None:
     died = threading.Event()
     thread = EngineThread(Engine(), "engine", died.set)
     thread.start()
-    thread.stop()
+    assert thread.stop()
     assert not thread.failed
     assert not died.is_set()
+
+
+def test_a_pass_that_hangs_is_not_waited_for_without_end() -> None:
+    engine = Engine()
+    thread = EngineThread(engine, "engine", pytest.fail)
+    engine.wake = lambda: None  # type: ignore[method-assign]
+    thread.start()
+    assert not thread.stop(0.05)
+    Engine.wake(engine)
+    assert thread.stop()
 
 
 def test_an_engine_that_breaks_is_reported() -> None:
