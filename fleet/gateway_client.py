@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-import grpc
 from paceline import Client, Model
-from paceline._channel import channel_options, resolve_address
+from paceline._channel import connect, resolve_address
 from paceline._conversion import converted
 from paceline._security import Security
 from paceline.v1 import fleet_pb2, fleet_pb2_grpc, worker_pb2
 
+from common.errors import Unavailable
 from fleet.snapshot import Identity, Load, Measured, Pair, Pool, Snapshot, State, Tier, Worker
 
 _UNARY_TIMEOUT_S = 30.0
@@ -40,13 +40,7 @@ class FleetClient:
     def __init__(self, address: str | None = None) -> None:
         self.address = resolve_address(address)
         self._security = Security(self.address, None, None, False)
-        options = [*channel_options(self.address), *self._security.options]
-        credentials = self._security.credentials
-        self._channel = (
-            grpc.insecure_channel(self.address, options)
-            if credentials is None
-            else grpc.secure_channel(self.address, credentials, options)
-        )
+        self._channel = connect(self.address, self._security)
         self._stub = fleet_pb2_grpc.FleetStub(self._channel)
 
     def __enter__(self) -> Self:
@@ -80,9 +74,13 @@ class FleetClient:
 
         Raises:
             RpcError: The subclass says what failed.
+            Unavailable: It ended before the first.
         """
         with self.watch(interval_s, times * interval_s + _UNARY_TIMEOUT_S) as snapshots:
-            return [snapshot for _, snapshot in zip(range(times), snapshots, strict=False)]
+            looks = [snapshot for _, snapshot in zip(range(times), snapshots, strict=False)]
+        if not looks:
+            raise Unavailable(f"the gateway at {self.address} ended before it told of its fleet")
+        return looks
 
     def drain(self, address: str, grace_s: int) -> int:
         """Retires a worker.

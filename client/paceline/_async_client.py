@@ -13,7 +13,7 @@ from paceline._base_client import (
     detokenize_request,
     tokenize_request,
 )
-from paceline._channel import channel_options
+from paceline._channel import connect
 from paceline._conversion import converted
 from paceline._generation import AsyncGeneration
 from paceline._resume import Resumption
@@ -126,10 +126,8 @@ class AsyncClient(BaseClient[AsyncGeneration]):
     # client may well be made before there is one.
     @cached_property
     def _channel(self) -> grpc.aio.Channel:
-        options = [*channel_options(self._address), *self._security.options]
-        if (credentials := self._security.credentials) is None:
-            return grpc.aio.insecure_channel(self._address, options=options)
-        return grpc.aio.secure_channel(self._address, credentials, options=options)
+        channel: grpc.aio.Channel = connect(self._address, self._security, grpc.aio)
+        return channel
 
     @cached_property
     def _stub(self) -> InferenceStub:

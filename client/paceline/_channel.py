@@ -1,11 +1,17 @@
-"""Where the gateway is, and the channel options that suit it."""
+"""Where the gateway is, and the channel to it."""
 
 import os
 import re
 from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+import grpc
 
 from paceline._version import __version__
 from paceline.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from paceline._security import Security
 
 DEFAULT_PORT = 7070
 DEFAULT_ADDRESS = f"localhost:{DEFAULT_PORT}"
@@ -67,6 +73,20 @@ def _is_this_machine(target: str) -> bool:
         return found["host"] == "localhost" or ip_address(found["host"]).is_loopback
     except ValueError:  # another name
         return False
+
+
+def connect(address: str, security: "Security", api: Any = grpc) -> Any:
+    """Returns a channel; nothing is connected before its first call.
+
+    Args:
+        address: The gateway, as `resolve_address` names it.
+        security: Says who the client is and whom it trusts.
+        api: `grpc`, or `grpc.aio` for a channel of the running event loop.
+    """
+    options = [*channel_options(address), *security.options]
+    if (credentials := security.credentials) is None:
+        return api.insecure_channel(address, options=options)
+    return api.secure_channel(address, credentials, options=options)
 
 
 def channel_options(address: str) -> list[tuple[str, int | str]]:

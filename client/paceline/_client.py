@@ -3,15 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-import grpc
-
 from paceline._accumulator import models
 from paceline._base_client import (
     BaseClient,
     detokenize_request,
     tokenize_request,
 )
-from paceline._channel import channel_options
+from paceline._channel import connect
 from paceline._conversion import converted
 from paceline._generation import Generation
 from paceline._resume import Resumption
@@ -119,14 +117,8 @@ class Client(BaseClient[Generation]):
 
     def _connect(self) -> None:
         """Takes a channel for what is called from now on; what runs keeps the one it has."""
-        self._channel = self._connected()
+        self._channel = connect(self._address, self._security)
         self._stub = InferenceStub(self._channel)
-
-    def _connected(self) -> grpc.Channel:
-        options = [*channel_options(self._address), *self._security.options]
-        if (credentials := self._security.credentials) is None:
-            return grpc.insecure_channel(self._address, options=options)
-        return grpc.secure_channel(self._address, credentials, options=options)
 
     def _open(self, request: pb.GenerateRequest, timeout_s: float) -> Any:
         metadata = self._security.metadata()

@@ -154,6 +154,16 @@ async def test_a_drain_is_not_at_its_end_where_the_gateway_is() -> None:
         assert err.startswith(b"error: the gateway at 127.0.0.1:")
 
 
+async def test_a_gateway_that_ends_before_it_tells_anything() -> None:
+    async with gateway() as target:
+        await target.fleet_service.end()
+        code, out, err = await run(target, "pairs")
+    assert (code, out) == (1, "")
+    assert err == (
+        f"error: the gateway at 127.0.0.1:{target.server.port} ended before it told of its fleet\n"
+    )
+
+
 async def test_the_doctors_exit_code() -> None:
     big = verifier()
     async with serving(big), gateway(big.address) as target:
