@@ -100,8 +100,8 @@ class Assumptions:
     """Most sequences in a verifier's batch."""
     coverage: float = COVERAGE
     """Chance that the token after a broken draft was drafted for ahead."""
-    fanout: int = 2
-    """Tokens guessed ahead after each accepted length."""
+    fanout: int = 3
+    """Tokens guessed ahead after each accepted length; the verifiers' `engine.draft_fanout`."""
     drafter_context_tokens: int = 0
     """How far back a drafter looks; its `engine.context_tokens`. 0 for all of a text."""
 
