@@ -20,8 +20,10 @@ from common.errors import (
     PermissionDenied,
     StartupError,
     Unavailable,
+    first_line,
 )
 from fleet.snapshot import Tier
+from gateway.discovery.kube_api import NAMESPACE_FILE
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -31,7 +33,6 @@ _TIER = "app.kubernetes.io/component"
 _POOL = "paceline/pool"
 
 _TIMEOUT_S = 15.0
-_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,9 +201,10 @@ class Deployments:
         except ApiException as error:
             raise self._refusal(int(error.status or 0), _message(error), right) from error
         except HTTPError as error:
-            raise Unavailable(f"the Kubernetes API does not answer: {_first(error)}") from error
+            raise Unavailable(f"the Kubernetes API does not answer: {first_line(error)}") from error
         except ValueError as error:
-            raise Unavailable(f"not an answer of the Kubernetes API: {_first(error)}") from error
+            problem = f"not an answer of the Kubernetes API: {first_line(error)}"
+            raise Unavailable(problem) from error
 
     def _refusal(self, status: int, message: str, right: tuple[str, str]) -> PacelineError:
         if status == 401:
@@ -250,10 +252,10 @@ def _configuration(
         config.load_kube_config(file, context, configuration)
         return configuration, _namespace(config, file, context)
     except Exception as error:  # the loader trips over a broken file in many ways
-        if kubeconfig or context or not _NAMESPACE_FILE.exists():
-            raise StartupError(f"kubeconfig: cannot be used: {_first(error)}") from error
+        if kubeconfig or context or not NAMESPACE_FILE.exists():
+            raise StartupError(f"kubeconfig: cannot be used: {first_line(error)}") from error
     config.load_incluster_config(configuration)
-    return configuration, _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+    return configuration, NAMESPACE_FILE.read_text(encoding="utf-8").strip()
 
 
 def _namespace(config: Any, file: str | None, context: str | None) -> str:
@@ -267,7 +269,3 @@ def _message(error: client.ApiException) -> str:
         return str(json.loads(error.body or "")["message"])
     except (ValueError, KeyError, TypeError):
         return str(error.reason)
-
-
-def _first(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0] or type(error).__name__

@@ -11,7 +11,6 @@ their addresses. They stop the other way round, so that nobody loses what it lea
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from common.errors import StartupError, Unavailable
+from common.rpc.server import check_port
 from common.tls_config import check_exposure
 from launcher import commandline, rundir, store
 from launcher.models import Models
@@ -180,9 +180,9 @@ class Cluster:
                     f"port {port} is the {service}'s for metrics: choose another with --port or "
                     f"--metrics-port, which takes {len(commandline.MEASURED)} ports"
                 )
-        require_free(self._host, self._port)
+        check_port(self._host, self._port)
         for port in measured.values():
-            require_free(commandline.LOOPBACK, port, "--metrics-port")
+            check_port(commandline.LOOPBACK, port, "--metrics-port")
 
     def _gateway_command(self) -> list[str]:
         command = commandline.gateway_command(
@@ -241,19 +241,3 @@ def reachable(host: str) -> str:
     """
     host = {"0.0.0.0": commandline.LOOPBACK, "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
-
-
-def require_free(host: str, port: int, option: str = "--port") -> None:
-    """Check a port before models are loaded for nothing; `option` says which it is.
-
-    Raises:
-        StartupError: Somebody listens there, or the address is not this machine's.
-    """
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise StartupError(
-                f"port {port} on {host} cannot be used ({error.strerror}): choose one with {option}"
-            ) from None

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.errors import StartupError
+from common.errors import StartupError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +140,7 @@ async def load_configuration(kubeconfig: Path | None) -> client.Configuration:
             await config.load_kube_config(str(kubeconfig), client_configuration=configuration)
     except Exception as error:  # the loader trips over a broken file in many ways
         what = f"{kubeconfig} cannot be used" if kubeconfig else "needed outside a pod"
-        raise StartupError(f"kubeconfig: {what}: {_first(error)}") from error
+        raise StartupError(f"kubeconfig: {what}: {first_line(error)}") from error
     return configuration
 
 
@@ -174,10 +174,6 @@ def _error(code: int, message: str) -> KubeError:
     return kinds.get(code, KubeError)(f"{code} {message}"[:_REASON_CHARS])
 
 
-def _first(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0] or type(error).__name__
-
-
 @contextmanager
 def _mapped() -> Iterator[None]:
     """Turns what the transport raises, or nonsense from the server, into our own error."""
@@ -186,6 +182,6 @@ def _mapped() -> Iterator[None]:
     try:
         yield
     except (ClientError, OSError, TimeoutError) as error:
-        raise KubeError(_first(error)) from error
+        raise KubeError(first_line(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise KubeError(f"not an answer of the Kubernetes API: {_first(error)}") from error
+        raise KubeError(f"not an answer of the Kubernetes API: {first_line(error)}") from error

@@ -121,7 +121,7 @@ def test_ports_that_are_taken_are_found_before_anything_starts(
         taken.listen()
         port = taken.getsockname()[1]
         first = port - at
-        others = r"port \d+ on 127.0.0.1 cannot be used \(.*\): choose one with --metrics-port"
+        others = r"port \d+ on 127.0.0.1 is already in use; .* another with --metrics-port"
         with pytest.raises(StartupError, match=others), Cluster(models=models, metrics_port=first):
             pass
     own = rf"port {port} is the {service}'s for metrics: .* --metrics-port, which takes 3 ports"
