@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _DEFINITION = "tokenizer.json"
 _OLDER = ("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "vocab.txt")
 
+# From so many characters or ids on they go as a batch: of what tokenizers has, only what takes
+# batches lets other threads run meanwhile. To wait for these would take longer than short ones do.
+_LONG = 4_000
+
 
 def fingerprint(directory: Path) -> str:
     """Hashes what decides a tokenizer's ids.
@@ -118,12 +122,15 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Turns text into ids, with the special tokens the model expects around it."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=True).ids
-        return ids
+        return self._encode(text, special=True)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Turns ids into text, special tokens left out; incomplete characters become U+FFFD."""
-        text: str = self._backend.decode(ids, skip_special_tokens=True)
+        text: str
+        if len(ids) < _LONG:
+            text = self._backend.decode(ids, skip_special_tokens=True)
+        else:
+            (text,) = self._backend.decode_batch([ids], skip_special_tokens=True)
         return text
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -139,8 +146,14 @@ class Tokenizer:
             InvalidArgument: The template refuses the messages.
         """
         assert self._template is not None, "check has_chat_template first"
-        text = self._template.render(messages)
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return self._encode(self._template.render(messages), special=False)
+
+    def _encode(self, text: str, *, special: bool) -> list[int]:
+        if len(text) < _LONG:
+            found = self._backend.encode(text, add_special_tokens=special)
+        else:
+            (found,) = self._backend.encode_batch_fast([text], add_special_tokens=special)
+        ids: list[int] = found.ids
         return ids
 
 

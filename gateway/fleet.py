@@ -15,6 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from common.errors import (
@@ -89,16 +90,20 @@ class Fleet:
         Args:
             tier: "verifier" or "drafter".
             addresses: All addresses of the tier.
+
+        Raises:
+            StartupError: A certificate cannot be read; then nothing has changed.
         """
         handles = {"verifier": self._verifiers, "drafter": self._drafters}[tier]
         gone, new = handles.keys() - set(addresses), set(addresses) - handles.keys()
+        made = {address: self._handle(tier, address) for address in sorted(new)}
         for address in sorted(gone):
             log.info(f"{tier} no longer listed", extra={"address": address})
             handles.pop(address).leave()
-        for address in sorted(new):
+        for address, handle in made.items():
             log.info(f"{tier} listed", extra={"address": address})
-            handles[address] = self._handle(tier, address)
-            self._spawn(handles[address].live())
+            handles[address] = handle
+            self._spawn(handle.live())
         self._complaints.forget(gone)
         if gone:
             self._spawn(self._changed())
@@ -153,6 +158,7 @@ class Fleet:
         method: str,
         numerics: str,
         *,
+        tokens: int,
         owner: str | None = None,
         shunned: Collection[str] = (),
     ) -> Placement:
@@ -162,6 +168,7 @@ class Fleet:
             model: The model whose ids it has.
             method: The method it began with; the text needs none, where its drafters are gone.
             numerics: Fingerprint of who began: only the same numerics write the same text.
+            tokens: Of prompt and output, at most.
             owner: The verifier that holds the session.
             shunned: Addresses of verifiers that failed it already.
 
@@ -169,10 +176,18 @@ class Fleet:
             Unavailable: No verifier is left that could.
         """
         verifiers, drafters = self._of(model, numerics), _candidates(self._drafters)
+        choose = partial(
+            place,
+            verifiers=verifiers,
+            drafters=drafters,
+            tokens=tokens,
+            owner=owner,
+            shunned=shunned,
+        )
         try:
-            return place(method, verifiers, drafters, owner, shunned, self._turn(model.name))
+            return choose(method, turn=self._turn(model.name))
         except FailedPrecondition:
-            return place("plain", verifiers, drafters, owner, shunned)
+            return choose("plain")
 
     @contextmanager
     def reserved(self, placement: Placement) -> Iterator[None]:

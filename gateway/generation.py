@@ -21,7 +21,7 @@ from gateway.pursuit import Pursuit
 from gateway.request import Ask, Chunk, Complete, Event, FinishReason, Order, Started
 from gateway.sessions import Sessions, Turn
 from gateway.tally import Tally
-from gateway.tokenizing import prompt_ids
+from gateway.tokenizing import Tokenizing
 from gateway.transcript import Transcript
 from gateway.validation import check, room
 
@@ -37,6 +37,7 @@ class Generations:
         failover: What happens where a verifier is lost.
 
     Attributes:
+        tokenizing: What turns prompts into ids.
         moves: Times that another verifier went on with a generation that is over.
         turns: Turns of sessions, by whether their cache was kept, moved or new.
     """
@@ -48,6 +49,7 @@ class Generations:
         self._sessions = sessions
         self._failover = failover or FailoverConfig()
         self._budget = Bucket(self._failover.retries_per_s, self._failover.retries_burst)
+        self.tokenizing = Tokenizing()
         self.moves = 0
         self.turns: Counter[str] = Counter()
 
@@ -76,10 +78,10 @@ class Generations:
         numerics = ask.resume.numerics if ask.resume is not None else None
         model = self._fleet.resolve(ask.model, caller.models, numerics)
         check(ask, model)
-        ids = await prompt_ids(ask.prompt, model.tokenizer)
+        ids = await self.tokenizing.prompt_ids(ask.prompt, model.tokenizer, caller.tenant)
         max_tokens = room(ask, len(ids), model)
         turn = await self._sessions.begin(ask.session_id, caller, model.name)
-        placement = self._place(ask, model, turn)
+        placement = self._place(ask, model, turn, len(ids) + max_tokens)
         log.info("placed", extra=_facts(ask, placement, len(ids)))
         if turn.key:
             self.turns[_cache(turn, placement)] += 1
@@ -102,11 +104,11 @@ class Generations:
         finally:
             self.moves += pursuit.moves
 
-    def _place(self, ask: Ask, model: Model, turn: Turn) -> Placement:
+    def _place(self, ask: Ask, model: Model, turn: Turn, tokens: int) -> Placement:
         if ask.resume is None:
             return self._fleet.place(model, ask.method, turn.owner)
         numerics = ask.resume.numerics
-        return self._fleet.go_on(model, ask.method, numerics, owner=turn.owner)
+        return self._fleet.go_on(model, ask.method, numerics, tokens=tokens, owner=turn.owner)
 
     async def _generate(
         self, ask: Ask, model: Model, turn: Turn, pursuit: Pursuit, deadline: float

@@ -78,6 +78,7 @@ def place(
     owner: str | None = None,
     shunned: Collection[str] = (),
     turn: int = 0,
+    tokens: int = 0,
 ) -> Placement:
     """Chooses the verifier with the least expected wait, and its drafters by what they gain.
 
@@ -89,15 +90,19 @@ def place(
             serve the request.
         shunned: Addresses of verifiers that have just failed the request; the last resort.
         turn: Number of the request; decides whether it tries an unmeasured drafter.
+        tokens: Of prompt and output, at most; who takes fewer is left out.
 
     Raises:
-        Unavailable: No verifier of the model is reachable.
+        Unavailable: No verifier of the model is reachable, or none that takes so many tokens.
         FailedPrecondition: The verifiers cannot run the method.
     """
     available = [verifier for verifier in verifiers if verifier.available]
     if not available:
         addresses = ", ".join(verifier.address for verifier in verifiers)
         raise Unavailable(f"no verifier is reachable: {addresses or 'none of these numerics'}")
+    available = [v for v in available if v.description.max_model_len >= tokens]
+    if not available:
+        raise Unavailable(f"no verifier is reachable that takes {tokens} tokens")
     able = [v for v in available if _runs(method, v, drafters)]
     if not able:
         raise FailedPrecondition(_lacking(method, available, drafters))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
 from common.errors import PacelineError, ResourceExhausted, Unavailable
+from gateway.backoff import Backoff
 from gateway.bucket import Bucket
 from gateway.config import FailoverConfig
 from gateway.fleet import Fleet
@@ -28,8 +28,8 @@ from gateway.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
-# Before the first retry; doubled for each further one without progress. Enough to spread the
-# generations of a lost verifier over some steps of the next one.
+# Before the first retry; doubled for each further one without progress, and all of it left to
+# chance. Enough to spread the generations of a lost verifier over some steps of the next one.
 _FIRST_PAUSE_S = 0.05
 _MOST_PAUSE_S = 1.0
 
@@ -74,6 +74,8 @@ class Pursuit:
         self._moved = resume is not None
         self._shunned: set[str] = set()
         self._failures = 0  # since the last token
+        self._backoff = Backoff(_FIRST_PAUSE_S, _MOST_PAUSE_S, jitter=1.0)
+        self._give_up = 0.0
         self._verdict = Verdict()
         if resume is not None:
             self.tally.resume(resume)
@@ -128,6 +130,7 @@ class Pursuit:
 
     def _take(self, message: Committed) -> None:
         self._failures = 0
+        self._backoff.reset()
         self._shunned.clear()
         self._verdict.convict()
         if message.ids:
@@ -177,17 +180,17 @@ class Pursuit:
 
     async def _move(self, error: PacelineError, deadline: float) -> None:
         """Chooses where to go on; raises `error` where that is no use."""
-        if not (isinstance(error, Unavailable | ResourceExhausted) or _internal(error)):
+        full = isinstance(error, ResourceExhausted)
+        if not (full or isinstance(error, Unavailable) or _internal(error)):
             raise error
         lost = self.placement.verifier
-        self._failures += 1
-        self._shunned.add(lost)
-        if self._failures >= self._config.attempts or not self._budget.take():
-            self._verdict.convict()
-            raise error
-        self.tally.move()
-        self._moved = True
-        self.placement = await self._next(error, deadline)
+        waits = full and bool(self._ids)  # for room: what was begun does
+        still_full = waits and lost in self._shunned
+        if not still_full:  # else its pauses and `wait_s` bound it: to be refused costs little
+            self._fail(error, deadline, waits=waits)
+        self.placement = await self._next(error)
+        if still_full and self.placement.verifier == lost:
+            return
         self.moves += 1
         extra = {
             "request": self._order.request_id,
@@ -198,18 +201,31 @@ class Pursuit:
         }
         log.warning("generation moved", extra=extra)
 
-    async def _next(self, error: PacelineError, deadline: float) -> Placement:
+    def _fail(self, error: PacelineError, deadline: float, *, waits: bool) -> None:
+        """Takes note that a verifier failed it; raises `error` where none is to be asked again.
+
+        Full ones count once, however many they are, where it waits for room.
+        """
+        self._shunned.add(self.placement.verifier)
+        self._failures = max(self._failures, 1) if waits else self._failures + 1
+        if self._failures >= self._config.attempts or not self._budget.take():
+            self._verdict.convict()
+            raise error
+        now = asyncio.get_running_loop().time()
+        self._give_up = min(now + self._config.wait_s, deadline)
+        self.tally.move()
+        self._moved = True
+
+    async def _next(self, error: PacelineError) -> Placement:
         loop = asyncio.get_running_loop()
-        give_up = min(loop.time() + self._config.wait_s, deadline)
-        pause_s = min(_FIRST_PAUSE_S * 2 ** (self._failures - 1), _MOST_PAUSE_S)
         while True:
-            await asyncio.sleep(random.uniform(0, pause_s))
-            pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+            await self._backoff.pause()
             try:
                 found = self._fleet.go_on(
                     self._model,
                     self._order.method,
                     self.placement.numerics,
+                    tokens=len(self._order.prompt_ids) + self._order.max_tokens,
                     shunned=self._shunned,
                 )
             except Unavailable:
@@ -221,9 +237,10 @@ class Pursuit:
             full = refused and isinstance(error, ResourceExhausted)
             if full and not self._ids:
                 raise error
-            if found is not None and not full:
+            late = loop.time() >= self._give_up
+            if found is not None and not (full and late):
                 return found
-            if loop.time() >= give_up:
+            if late:
                 raise Unavailable(
                     f"{error}; no other verifier of {self._model.name} with the same numerics "
                     f"came within {self._config.wait_s:g} s; retry later"

@@ -49,10 +49,13 @@ async def relay(
         raise DeadlineExceeded("the deadline passed before the verifier was called")
     peer = f"verifier {verifier.address}"
     call = verifier.verifier.Generate(_request(order), timeout=timeout_s, metadata=span.metadata())
+    answered = False
     with verifier.in_flight(call):
         try:
             async for message in call:
-                verifier.breaker.succeeded()
+                if not answered:  # what goes on says nothing of how new requests fare
+                    verifier.breaker.succeeded()
+                    answered = True
                 yield _committed(message)
                 if message.HasField("complete"):
                     return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
@@ -11,20 +11,19 @@ from paceline.v1 import inference_pb2, inference_pb2_grpc
 from gateway.admission import Admission
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.caller import Caller
+from gateway.bill import billed
 from gateway.fleet import Fleet
 from gateway.generation import Generations
 from gateway.reader import Reader
-from gateway.request import Chunk, Event, Started
 from gateway.time_limit import TimeLimit
-from gateway.tokenizing import prompt_ids, text_of
 from gateway.validation import check_count, check_ids, check_prompt, require_tokenizer
 from gateway.watch import Watch
 from gateway.wire import ask_from_proto, events_to_proto, models_to_proto, prompt_from_proto
 
 SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 
-# Encoding takes some 170 bytes of memory for each one of text, and the gateway is to stay under
-# 300 MB; this is still a few hundred thousand tokens.
+# Encoding takes some 120 bytes of memory for each one of text, of one text at a time, and the
+# gateway is to stay under 300 MB; this is still a few hundred thousand tokens.
 MAX_REQUEST_BYTES = 1 << 20
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -75,7 +74,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             with (
                 self._watch.generation(context.invocation_metadata(), began) as watched,
                 self._admission.slot(caller) as account,
-                ExitStack() as at_end,
+                billed(account) as bill,
             ):
                 async with self._time_limit.enforced(context.time_remaining()) as timeout_s:
                     ask = ask_from_proto(request)
@@ -86,7 +85,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                         aclosing(self._generations.run(ask, caller, timeout_s)) as news,
                     ):
                         async for events in news:
-                            account.charge(sum(map(_tokens, events)))
+                            bill.add(events)
                             message = events_to_proto(events)
                             if message.HasField("started"):
                                 reader.hold(message)
@@ -94,8 +93,6 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                                 await reader.write(message)
                             for event in events:
                                 watched.saw(event)
-                                if isinstance(event, Started):
-                                    at_end.callback(account.charge, event.resumed_tokens)
 
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context
@@ -115,7 +112,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 model = self._fleet.resolve(request.model, caller.models)
                 prompt = prompt_from_proto(request)
                 check_prompt(prompt, model)
-                ids = await prompt_ids(prompt, model.tokenizer)
+                tokenizing = self._generations.tokenizing
+                ids = await tokenizing.prompt_ids(prompt, model.tokenizer, caller.tenant)
             return inference_pb2.TokenizeResponse(token_ids=ids)
 
     async def Detokenize(
@@ -130,19 +128,9 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 check_count("token_ids", request.token_ids, model.max_model_len)
                 check_ids("token_ids", request.token_ids, model.vocab_size)
                 assert model.tokenizer is not None
-                text = await text_of(request.token_ids, model.tokenizer)
+                tokenizing, ids = self._generations.tokenizing, request.token_ids
+                text = await tokenizing.text_of(ids, model.tokenizer, caller.tenant)
             return inference_pb2.DetokenizeResponse(text=text)
 
     async def _caller(self, context: Context) -> Caller:
         return await self._authenticator.identify(context.invocation_metadata() or ())
-
-
-def _tokens(event: Event) -> int:
-    """Tokens that count against a tenant's rate at once.
-
-    What is resumed counts at the end: else the first that come over from a gateway that was lost
-    would keep the others of the tenant out, and their texts would break off.
-    """
-    if isinstance(event, Started):
-        return event.prompt_tokens
-    return len(event.ids) if isinstance(event, Chunk) else 0

@@ -38,7 +38,7 @@ class WorkerView:
         state: What it can be given.
         description: What it is, or was when last seen; None where it was never reached.
         status: Its last report; None while it is lost.
-        in_flight: Requests of this gateway on it.
+        in_flight: Requests of this gateway on it or, of a drafter, drafted for by it.
     """
 
     address: str

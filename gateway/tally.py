@@ -11,10 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from common.rpc.convert import LOSSY
 from gateway.request import Committed, Order, Resume, Speculation, TokenSource
-
-# Rules that change the distribution of the text.
-_LOSSY = frozenset({"typical"})
 
 
 class Tally:
@@ -93,7 +91,7 @@ class Tally:
             drafted_tokens=sum(part.drafted_tokens for part in parts),
             accepted_tokens=sum(per_position),
             accepted_per_position=tuple(per_position),
-            lossy=order.acceptance in _LOSSY,
+            lossy=order.acceptance in LOSSY,
             accepted_by_method=dict(+by_method),
         )
 

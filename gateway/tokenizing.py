@@ -1,10 +1,13 @@
-"""Prompts to ids, without holding up the event loop."""
+"""Prompts to ids and ids to text, without holding up the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from common.tokenizer import Tokenizer
 from gateway.request import Prompt
@@ -17,27 +20,41 @@ _INLINE_CHARS = 4_000
 _TURN_CHARS = 32
 
 
-async def prompt_ids(prompt: Prompt, tokenizer: Tokenizer | None) -> Sequence[int]:
-    """Returns a prompt's ids; text and chat need the tokenizer.
+class Tokenizing:
+    """Encodes and decodes: short texts at once, long ones on a thread. Used on one event loop.
 
-    Raises:
-        InvalidArgument: The chat template refuses the messages.
+    There is one thread, as an encoding takes a hundred times its text in memory. Each tenant has
+    one text at a time in the line for it: the others wait for no more than that one.
     """
-    if prompt.token_ids is not None:
-        return prompt.token_ids
-    assert tokenizer is not None, "validation comes first"
-    if prompt.text is not None:
-        text = prompt.text
-        return await _off_loop(lambda: tokenizer.encode(text), prompt.chars)
-    messages = prompt.messages or ()
-    size = prompt.chars + _TURN_CHARS * len(messages)
-    return await _off_loop(lambda: tokenizer.apply_chat_template(messages), size)
 
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "tokenizing")
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-async def text_of(ids: Sequence[int], tokenizer: Tokenizer) -> str:
-    """Returns the text of ids, special tokens left out."""
-    return await _off_loop(lambda: tokenizer.decode(ids), len(ids))
+    async def prompt_ids(
+        self, prompt: Prompt, tokenizer: Tokenizer | None, tenant: str
+    ) -> Sequence[int]:
+        """Returns a prompt's ids; text and chat need the tokenizer.
 
+        Raises:
+            InvalidArgument: The chat template refuses the messages.
+        """
+        if prompt.token_ids is not None:
+            return prompt.token_ids
+        assert tokenizer is not None, "validation comes first"
+        if prompt.text is not None:
+            return await self._done(partial(tokenizer.encode, prompt.text), prompt.chars, tenant)
+        messages = prompt.messages or ()
+        size = prompt.chars + _TURN_CHARS * len(messages)
+        return await self._done(partial(tokenizer.apply_chat_template, messages), size, tenant)
 
-async def _off_loop(work: Callable[[], T], size: int) -> T:
-    return work() if size <= _INLINE_CHARS else await asyncio.to_thread(work)
+    async def text_of(self, ids: Sequence[int], tokenizer: Tokenizer, tenant: str) -> str:
+        """Returns the text of ids, special tokens left out."""
+        return await self._done(partial(tokenizer.decode, ids), len(ids), tenant)
+
+    async def _done(self, work: Callable[[], T], size: int, tenant: str) -> T:
+        if size <= _INLINE_CHARS:
+            return work()
+        lock = self._locks.setdefault(tenant, asyncio.Lock())
+        async with lock:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)

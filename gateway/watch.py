@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from common.telemetry.distribution import Distribution
-from common.telemetry.span import Metadata, Span, Traces, code_of
+from common.telemetry.span import Metadata, Span, Traces, coded
 from gateway.request import Ask, Chunk, Complete, Event, FinishReason, Started
 
 # The buckets of OpenTelemetry's conventions for generative AI; for output tokens some below 10 ms
@@ -54,14 +54,8 @@ class Watch:
     @contextmanager
     def call(self, method: str) -> Iterator[None]:
         """Counts a call by the code it ends with."""
-        error: BaseException | None = None
-        try:
+        with coded(lambda code: self.codes.update([(method, code)])):
             yield
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            self.codes[method, code_of(error)] += 1
 
     @contextmanager
     def generation(self, received: Metadata | None, began: float) -> Iterator[Generation]:
@@ -71,16 +65,10 @@ class Watch:
             received: Metadata of the call; may name the span that caused it, and have it recorded.
             began: When the call did, by `clock`.
         """
-        error: BaseException | None = None
         with self._traces.span("generate", received) as span:
             watched = Generation(self, span, began)
-            try:
+            with coded(watched.end):
                 yield watched
-            except BaseException as raised:
-                error = raised
-                raise
-            finally:
-                watched.end(code_of(error))
 
 
 class Generation:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +20,7 @@ from paceline.v1 import verifier_pb2_grpc, worker_pb2, worker_pb2_grpc
 from common.rpc.channel import Line
 from common.rpc.errors import from_rpc_error
 from common.tls_config import TlsConfig
+from gateway.backoff import Backoff
 from gateway.breaker import Breaker
 from gateway.candidate import Candidate, Description, Load
 from gateway.reports import Reports
@@ -180,7 +180,7 @@ class WorkerHandle:
 
     async def _follow(self) -> None:
         """Keeps description and load up to date, for ever."""
-        retry_s = _FIRST_RETRY_S
+        backoff = Backoff(_FIRST_RETRY_S, _LAST_RETRY_S)
         while True:
             try:
                 await self._follow_once()
@@ -193,10 +193,16 @@ class WorkerHandle:
                     call.cancel()
             except _UnusableError as error:
                 reason = str(error)
-            retry_s = _FIRST_RETRY_S if self.present else min(2 * retry_s, _LAST_RETRY_S)
+            except Exception as error:
+                # A defect of ours must not lose the worker for good.
+                reason = f"{type(error).__name__}: {error}"
+                if not self._reported_lost:
+                    log.exception("worker cannot be followed", extra={"address": self.address})
+            if self.present:
+                backoff.reset()
             await self._lost(reason)
             await self._reconnect()
-            await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
+            await backoff.pause()
 
     async def _follow_once(self) -> None:
         answer = await self._worker.Describe(

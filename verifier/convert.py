@@ -9,12 +9,12 @@ from paceline.v1 import types_pb2, verifier_pb2
 from common.errors import InvalidArgument
 from common.model.kv_cache import MAX_SALT_BYTES
 from common.rpc.convert import (
+    LOSSY,
     acceptance_from_proto,
     acceptance_to_proto,
     lookahead_from_proto,
     sampling_from_proto,
 )
-from verifier.acceptance import LOSSY
 from verifier.sequence import Counts, Event, FinishReason, Request, Source
 
 _SOURCES = {

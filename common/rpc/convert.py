@@ -16,6 +16,9 @@ _ACCEPTANCES = {
 }
 _ACCEPTANCE_VALUES = {name: value for value, name in _ACCEPTANCES.items()}
 
+LOSSY = frozenset({"typical"})
+"""Acceptance rules that change the distribution of the text."""
+
 
 def sampling_from_proto(message: types_pb2.SamplingParams) -> SamplingParams:
     """Reads sampling parameters; unset optional fields get their neutral values, seed 0."""

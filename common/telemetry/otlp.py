@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from common.telemetry.config import TracingConfig
-from common.telemetry.span import Metadata, Span, SpanIds, Traces, Value, code_of, entered
+from common.telemetry.span import Metadata, Span, SpanIds, Traces, Value, coded, entered
 
 _CLOSE_S = 2.0
 """Time that the last spans get to be sent."""
@@ -65,15 +65,8 @@ class OtlpTraces(Traces):
         made = self._tracer.start_span(name, context=parent, kind=SpanKind.SERVER)
         # One offset for a request, so that its spans meet where they should.
         span = _OtlpSpan(self._tracer, made, time.time_ns() - time.monotonic_ns())
-        error: BaseException | None = None
-        try:
-            with entered(_ids(made)):
-                yield span
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            span.end(code_of(error))
+        with coded(span.end), entered(_ids(made)):
+            yield span
 
     def close(self) -> None:
         """See `Traces.close`."""

@@ -7,7 +7,7 @@ those that do. Nothing here imports OpenTelemetry.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -33,6 +33,14 @@ class SpanIds:
     state: str = ""
     """Other systems' part, passed on as it came."""
 
+    @property
+    def names(self) -> dict[str, str]:
+        """What joins a log line to the span."""
+        return {"trace_id": self.trace_id, "span_id": self.span_id}
+
+
+_RAISED_IN = "_paceline_span"
+"""Attribute of an error."""
 
 _current: ContextVar[SpanIds | None] = ContextVar("paceline_span", default=None)
 
@@ -44,14 +52,23 @@ def current() -> SpanIds | None:
 
 @contextmanager
 def entered(ids: SpanIds) -> Iterator[None]:
-    """Makes a span the one that runs now."""
+    """Makes a span the one that runs now; an error that ends it is `raised_in` it."""
     before = _current.get()
     _current.set(ids)
     try:
         yield
+    except BaseException as error:
+        vars(error)[_RAISED_IN] = ids
+        raise
     finally:
         # Not by token: a generator may be closed in another context than it began in.
         _current.set(before)
+
+
+def raised_in(error: BaseException) -> SpanIds | None:
+    """The span that an error ended, if any; for whoever tells of it after that."""
+    found: SpanIds | None = vars(error).get(_RAISED_IN)
+    return found
 
 
 def metadata() -> tuple[tuple[str, str], ...]:
@@ -71,6 +88,19 @@ def code_of(error: BaseException | None) -> str:
         return error.code
     gone = isinstance(error, asyncio.CancelledError | GeneratorExit)
     return "CANCELLED" if gone else "INTERNAL"
+
+
+@contextmanager
+def coded(told: Callable[[str], object]) -> Iterator[None]:
+    """Tells at the end what `code_of` makes of the error that went through, or of none."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        told(code_of(error))
 
 
 class Span:

@@ -9,16 +9,20 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
+from gateway.backoff import Backoff
 from gateway.discovery import kube_api
 from gateway.discovery.dns import DnsResolver
 from gateway.discovery.endpoint_slices import SERVICE_LABEL
 from gateway.discovery.kubernetes import KubernetesResolver
-from gateway.discovery.resolver import Backoff, Resolver
+from gateway.discovery.resolver import Resolver
 from gateway.discovery.target import DnsTarget, KubernetesTarget, StaticTarget, Target
 
 log = logging.getLogger(__name__)
 
 Update = Callable[[frozenset[str]], None]
+
+# Between two attempts of a resolver that failed in a way of its own.
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 30.0
 
 
 class Discovery:
@@ -43,19 +47,20 @@ class Discovery:
         self._update = update
         self._dns_interval_s = dns_interval_s
         self._kubeconfig = kubeconfig
-        self._found: dict[Target, frozenset[str]] = {}
+        # What `update` took, and from the start what needs no search.
+        self._found: dict[Target, frozenset[str]] = {
+            each: frozenset({each.address}) for each in targets if isinstance(each, StaticTarget)
+        }
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             for target in self._targets:
-                if isinstance(target, StaticTarget):
-                    self._found[target] = frozenset({target.address})
-                else:
+                if not isinstance(target, StaticTarget):
                     resolver = await self._resolver(target, stack)
                     task = asyncio.create_task(self._follow(target, resolver))
                     stack.push_async_callback(_cancel, task)
-            self._publish()
+            self._publish({})
             self._stack = stack.pop_all()
         return self
 
@@ -75,22 +80,26 @@ class Discovery:
         return KubernetesResolver(api, target.port, f"{namespace}/{target.service}")
 
     async def _follow(self, target: Target, resolver: Resolver) -> None:
+        backoff = Backoff(_FIRST_PAUSE_S, _MOST_PAUSE_S)
+
         def report(addresses: frozenset[str]) -> None:
             if addresses != self._found.get(target):
-                self._found[target] = addresses
-                self._publish()
+                self._publish({target: addresses})
+            backoff.reset()
 
-        backoff = Backoff()
         while True:
             try:
                 await resolver.follow(report)
             except Exception:
-                # A defect of ours must not leave a gateway blind for the rest of its life.
+                # A defect of ours, or certificates that are being replaced, must not leave a
+                # gateway blind for the rest of its life: what was not taken is reported again.
                 log.exception("discovery failed", extra={"target": str(target)})
             await backoff.pause()
 
-    def _publish(self) -> None:
-        self._update(frozenset().union(*self._found.values()))
+    def _publish(self, changed: dict[Target, frozenset[str]]) -> None:
+        found = self._found | changed
+        self._update(frozenset().union(*found.values()))
+        self._found = found
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -12,6 +12,7 @@ import logging
 import random
 from contextlib import aclosing
 
+from gateway.backoff import Backoff
 from gateway.discovery.endpoint_slices import SliceTable
 from gateway.discovery.kube_api import (
     EndpointSliceApi,
@@ -19,12 +20,14 @@ from gateway.discovery.kube_api import (
     GoneError,
     KubeError,
 )
-from gateway.discovery.resolver import Backoff, Report
+from gateway.discovery.resolver import Report
 
 log = logging.getLogger(__name__)
 
 # Seconds of one watch; random, so that the gateways of a fleet do not begin anew together.
 _WATCH_S = (240, 360)
+
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 30.0
 
 
 class KubernetesResolver:
@@ -43,13 +46,15 @@ class KubernetesResolver:
         self._api = api
         self._what = what
         self._table = SliceTable(port)
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or Backoff(_FIRST_PAUSE_S, _MOST_PAUSE_S)
         self._version = ""
-        self._last: frozenset[str] | None = None
+        self._found: frozenset[str] | None = None
+        self._told: frozenset[str] | None = None
         self._failing = False
 
     async def follow(self, report: Report) -> None:
         """See `Resolver.follow`."""
+        self._tell(report)  # what was refused the last time
         while True:
             try:
                 if not self._version:
@@ -68,6 +73,7 @@ class KubernetesResolver:
         slices, self._version = await self._api.list()
         self._table.replace(slices)
         self._answered()
+        self._found = self._table.addresses
         self._tell(report)
 
     async def _watch(self, report: Report) -> bool:
@@ -82,14 +88,14 @@ class KubernetesResolver:
                 self._version = changed["metadata"]["resourceVersion"]
                 if kind != "BOOKMARK":
                     self._table.apply(kind, changed)
+                    self._found = self._table.addresses
                     self._tell(report)
         return heard
 
     def _tell(self, report: Report) -> None:
-        addresses = self._table.addresses
-        if addresses != self._last:
-            self._last = addresses
-            report(addresses)
+        if self._found is not None and self._found != self._told:
+            report(self._found)
+            self._told = self._found
 
     def _answered(self) -> None:
         if self._failing:

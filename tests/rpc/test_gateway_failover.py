@@ -5,10 +5,11 @@ import random
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
-from paceline.v1 import inference_pb2, types_pb2
+from paceline.v1 import inference_pb2, types_pb2, worker_pb2
 
 from common.errors import (
     FailedPrecondition,
@@ -20,6 +21,7 @@ from common.errors import (
 from common.store.sessions import MemorySessions, SessionRecord
 from common.tokenizer import Tokenizer
 from gateway import breaker, workers
+from gateway.candidate import Description
 from gateway.config import FailoverConfig
 from tests.rpc.gateways import Answer, Gateway, gateway, ids_of
 from tests.rpc.texts import EOS, KeyedVerifier, text
@@ -266,6 +268,26 @@ async def test_a_silent_verifier_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(heir.requests) == 1
 
 
+async def test_a_defect_in_following_a_worker_is_told_once_and_survived(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    describe, answers = workers._description, []
+
+    def broken(answer: worker_pb2.DescribeResponse) -> Description:
+        answers.append(answer)
+        if len(answers) < 3:
+            raise AttributeError("a defect")
+        return describe(answer)
+
+    monkeypatch.setattr(workers, "_description", broken)
+    only = KeyedVerifier()
+    async with serving(only), gateway(only.address) as target:
+        assert (await answer(target)).ids == text(SEED, PROMPT, 40)
+    assert caplog.messages.count("worker cannot be followed") == 1
+    reasons = [record.reason for record in caplog.records if "not reachable" in record.message]
+    assert reasons == ["AttributeError: a defect"]
+
+
 @pytest.mark.parametrize(
     "refusal",
     [InvalidArgument("x", "is bad"), FailedPrecondition("no")],
@@ -308,6 +330,30 @@ async def test_what_a_sick_verifier_fails_another_one_finishes(
     assert handle.breaker.allows is (after > 0)
 
 
+async def test_a_text_that_goes_on_keeps_no_sick_verifier_in_service(unforgiving: None) -> None:
+    sick, well = KeyedVerifier(), KeyedVerifier()
+    sick.pace_s = 0.01
+    well.status.running = 5  # the sick one looks idle, and is preferred
+    round_ = sick._round
+
+    def only_the_first(request: Any, position: int, room: int) -> tuple[list[int], list[int]]:
+        if request.request_id != sick.requests[0].request_id:
+            raise SICK
+        return round_(request, position, room)
+
+    sick._round = only_the_first  # type: ignore[method-assign]
+    async with serving(sick, well), gateway(sick.address, well.address) as target:
+        await until(lambda: target.fleet.verifier(well.address).candidate.load.running == 5)
+        old = target.stub.Generate(
+            inference_pb2.GenerateRequest(token_ids=ids_of(1), max_tokens=200, ignore_eos=True)
+        )
+        for _ in range(6):
+            assert (await old.read()).HasField("chunk")  # it speaks between any two failures
+            assert (await answer(target)).ids == text(SEED, PROMPT, 40)
+        old.cancel()
+    assert len(sick.requests) == 1 + 3
+
+
 async def test_a_poisonous_request_is_moved_once_and_breaks_nobody() -> None:
     workers = [KeyedVerifier() for _ in range(3)]
     for each in workers:
@@ -343,6 +389,56 @@ async def test_a_full_verifier_sends_on_and_full_ones_say_so() -> None:
         assert len(first.requests) == len(second.requests) == 1
         second.fails_after = None
         assert (await answer(target)).ids == text(SEED, PROMPT, 40)
+
+
+class CrowdedVerifier(KeyedVerifier):
+    """Puts a text out after 5 tokens, and has no room for any then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails_after, self.failure = 5, ResourceExhausted("all places are taken")
+
+    async def _fail(self) -> None:
+        self.fails_after = 0
+        await super()._fail()
+
+
+async def test_what_was_begun_waits_for_room() -> None:
+    only = CrowdedVerifier()
+    waits = FailoverConfig(attempts=2, retries_burst=1, retries_per_s=0.001, wait_s=20)
+    async with serving(only), gateway(only.address, failover=waits) as target:
+        call = asyncio.create_task(answer(target))
+        await until(lambda: len(only.requests) == 4)
+        only.fails_after = None
+        found = await call
+    assert found.ids == text(SEED, PROMPT, 40)
+    check_counts(found)
+
+
+async def test_where_no_room_is_made_it_says_so_in_time() -> None:
+    only = CrowdedVerifier()
+    async with serving(only), gateway(only.address) as target:
+        error = await failed(target)
+    assert len(only.requests) > 1
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "all places are taken; no other verifier of demo" in error.details()
+
+
+async def test_who_has_no_room_for_the_whole_text_does_not_go_on_with_it() -> None:
+    first, long, short = KeyedVerifier(), KeyedVerifier(), KeyedVerifier(max_model_len=20)
+    first.fails_after, first.failure = 5, None
+    long.status.running = 5  # the others look idle, and are preferred
+    async with serving(first, long, short), gateway(first.address, long.address) as target:
+        handle = target.fleet.verifier(long.address)
+        await until(lambda: handle.candidate.load.running == 5)
+        call = asyncio.create_task(answer(target))
+        await first.failing.wait()
+        target.fleet.update("verifier", [each.address for each in (first, long, short)])
+        await until(lambda: target.fleet.verifier(short.address).present)
+        await first.stop()
+        found = await call
+    assert found.ids == text(SEED, PROMPT, 40)
+    assert (len(long.requests), len(short.requests)) == (1, 0)
 
 
 async def test_retries_have_a_budget() -> None:

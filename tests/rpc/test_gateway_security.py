@@ -12,16 +12,25 @@ import pytest
 from paceline import errors
 from paceline.v1 import drafter_pb2, inference_pb2, inference_pb2_grpc, types_pb2, verifier_pb2
 
-from common.errors import StartupError
+from common.errors import (
+    FailedPrecondition,
+    PacelineError,
+    ResourceExhausted,
+    StartupError,
+    Unavailable,
+)
 from common.rpc.channel import Line
 from common.rpc.server import start
 from common.tls_config import TlsConfig
 from gateway.auth.config import AuthConfig
 from gateway.auth.token_file import token_hash
+from gateway.config import FailoverConfig
+from gateway.fleet import Fleet
 from gateway.workers import WorkerHandle
 from tests.certificates import Authority
 from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.services import ScriptedDrafter
+from tests.rpc.texts import KeyedVerifier
 from tests.scripted_workers import ScriptedWorker, serving
 from tests.waiting import until
 
@@ -160,6 +169,30 @@ async def test_what_is_resumed_counts_once_it_is_over(auth: AuthConfig) -> None:
             await target.stub.Generate(request, metadata=metadata).read()
 
 
+@pytest.mark.parametrize(
+    ("failure", "after", "charged"),
+    [
+        (ResourceExhausted("all places are taken"), 0, False),
+        (Unavailable("the power went"), 0, False),
+        (PacelineError("the engine failed"), 0, False),
+        (PacelineError("the engine failed"), 1, True),
+        (FailedPrecondition("not here"), 0, True),
+    ],
+)
+async def test_a_prompt_that_no_verifier_took_is_not_charged(
+    auth: AuthConfig, failure: PacelineError, after: int, charged: bool
+) -> None:
+    verifier = KeyedVerifier()
+    verifier.failure, verifier.fails_after = failure, after
+    request = inference_pb2.GenerateRequest(token_ids=ids_of(*range(21)), max_tokens=5)
+    metadata, once = (("authorization", "Bearer metered"),), FailoverConfig(attempts=1)
+    async with serving(verifier), gateway(verifier.address, auth=auth, failover=once) as target:
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError):
+                [_ async for _ in target.stub.Generate(request, metadata=metadata)]
+    assert len(verifier.requests) == (1 if charged else 2)
+
+
 async def test_a_flood_of_one_tenant_leaves_room_for_another(auth: AuthConfig) -> None:
     verifier = ScriptedWorker()
     verifier.hold = asyncio.Event()
@@ -285,6 +318,24 @@ async def test_a_rotation_caught_half_way_loses_no_worker(
         await until(lambda: handle.present)
         await target.generate(token_ids=ids_of(1))
     await verifier.stop()
+
+
+async def test_a_worker_found_during_a_rotation_is_taken_in_after_it(tmp_path: Path) -> None:
+    async def ignore(present: bool) -> None:
+        pass
+
+    tls, other = OURS.issue(tmp_path / "gateway"), OURS.issue(tmp_path / "other")
+    assert tls.key is not None
+    assert other.key is not None
+    key = tls.key.read_bytes()
+    async with Fleet(("127.0.0.1:1",), (), {}, interval_ms=50, on_change=ignore, tls=tls) as fleet:
+        tls.key.write_bytes(other.key.read_bytes())  # half-way: not the certificate's
+        with pytest.raises(StartupError, match="cannot be used together"):
+            fleet.update("verifier", {"127.0.0.1:2"})
+        assert [worker.address for worker in fleet.workers()] == ["127.0.0.1:1"]
+        tls.key.write_bytes(key)
+        fleet.update("verifier", {"127.0.0.1:2"})
+        assert [worker.address for worker in fleet.workers()] == ["127.0.0.1:2"]
 
 
 async def test_who_calls_while_the_old_connection_ends_has_the_new_one() -> None:

@@ -7,9 +7,6 @@ from verifier.acceptance.coupled import coupled
 from verifier.acceptance.rejection import rejection
 from verifier.acceptance.typical import Typical
 
-LOSSY = frozenset({"typical"})
-"""Rules that change the distribution of the text."""
-
 
 def rules(typical: Typical) -> dict[str, Rule]:
     """Every rule.

@@ -3,7 +3,11 @@
 import json
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +94,46 @@ def test_only_bytes_of_each_token_are_pieces_for_themselves() -> None:
     assert "".join(map(tokenizer.piece, ids)) == "words and words"
     assert not byte_fallback().joins_bytes
     assert not metaspace().joins_bytes
+
+
+@pytest.mark.parametrize("family", [byte_level, byte_fallback, metaspace])
+def test_a_long_text_is_the_same_as_a_batch(family: Callable[[], Tokenizer]) -> None:
+    tokenizer, text = family(), "the cat's é 日本 <s> \U0001f600\n\n a. " * 1000
+    ids = tokenizer.encode(text)
+    assert ids == tokenizer._backend.encode(text).ids
+    assert tokenizer.decode(ids * 10) == tokenizer._backend.decode(ids * 10)
+
+
+def test_so_is_a_long_conversation(demo_target: Path) -> None:
+    tokenizer = Tokenizer.load(demo_target)
+    assert tokenizer is not None
+    assert tokenizer._template is not None
+    messages = [{"role": "user", "content": "A table for two. "}] * 400
+    text = tokenizer._template.render(messages)
+    ids = tokenizer.apply_chat_template(messages)
+    assert ids == tokenizer._backend.encode(text, add_special_tokens=False).ids
+    assert tokenizer.decode(ids) == tokenizer._backend.decode(ids)
+
+
+@pytest.mark.parametrize("way", ["encode", "decode"])
+def test_other_threads_run_beside_it(demo_target: Path, way: str) -> None:
+    tokenizer = Tokenizer.load(demo_target)
+    assert tokenizer is not None
+    text = "words and other words " * 20_000
+    given: Any = text if way == "encode" else tokenizer.encode(text) * 10
+    began = threading.Event()
+
+    def work() -> None:
+        began.set()
+        getattr(tokenizer, way)(given)
+
+    thread, ticks = threading.Thread(target=work), 0
+    thread.start()
+    assert began.wait(30)
+    while thread.is_alive():
+        time.sleep(0.001)
+        ticks += 1
+    assert ticks > 3, "of a lock that is held all the while they would get one or two"
 
 
 @pytest.mark.parametrize(

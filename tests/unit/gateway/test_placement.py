@@ -62,6 +62,14 @@ def test_who_has_just_failed_the_request_is_the_last_resort() -> None:
     assert place("plain", [idle], [], shunned={"b"}).verifier == "b"
 
 
+def test_who_takes_too_few_tokens_is_left_out() -> None:
+    short, long = worker("a"), worker("b", max_model_len=65, running=9)
+    assert place("plain", [short, long], [], owner="a", tokens=64).verifier == "a"
+    assert place("plain", [short, long], [], owner="a", tokens=65).verifier == "b"
+    with pytest.raises(Unavailable, match="no verifier is reachable that takes 66 tokens"):
+        place("plain", [short, long], [], tokens=66)
+
+
 def test_a_placement_tells_the_numerics() -> None:
     assert place("plain", [worker("a", numerics_fingerprint="x")], []).numerics == "x"
 

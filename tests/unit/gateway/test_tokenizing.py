@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from gateway.request import Prompt
-from gateway.tokenizing import prompt_ids
+from gateway.tokenizing import Tokenizing
+from tests.waiting import until
 
 
 class Where:
-    """A tokenizer whose ids say which thread it ran in."""
+    """A tokenizer whose ids, and texts, say which thread it ran in."""
 
     def encode(self, text: str) -> list[int]:
         return [threading.get_ident()]
 
     def apply_chat_template(self, messages: Any) -> list[int]:
         return [threading.get_ident()]
+
+    def decode(self, ids: Any) -> str:
+        return str(threading.get_ident())
 
 
 TURN = {"role": "user", "content": ""}
@@ -36,5 +42,48 @@ TURN = {"role": "user", "content": ""}
     ],
 )
 async def test_much_work_does_not_hold_up_the_event_loop(prompt: Prompt, beside: bool) -> None:
-    (thread,) = await prompt_ids(prompt, Where())  # type: ignore[arg-type]
+    (thread,) = await Tokenizing().prompt_ids(prompt, Where(), "")  # type: ignore[arg-type]
     assert (thread != threading.get_ident()) == beside
+
+
+@pytest.mark.parametrize(("tokens", "beside"), [(1, False), (5000, True)])
+async def test_nor_does_decoding(tokens: int, beside: bool) -> None:
+    thread = await Tokenizing().text_of([1] * tokens, Where(), "")  # type: ignore[arg-type]
+    assert (thread != str(threading.get_ident())) == beside
+
+
+class Slow:
+    """A tokenizer that waits to be told; each text begins with its name."""
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self._go = threading.Semaphore(0)
+
+    def encode(self, text: str) -> list[int]:
+        self.began.append(text[:2])
+        assert self._go.acquire(timeout=30)
+        return []
+
+    def end(self, times: int = 1) -> None:
+        self._go.release(times)
+
+
+async def test_many_long_texts_of_a_tenant_hold_up_others_by_one() -> None:
+    tokenizing, slow = Tokenizing(), Slow()
+
+    def ask(name: str) -> asyncio.Task[Any]:
+        prompt = Prompt(text=name.ljust(5000))
+        return asyncio.create_task(tokenizing.prompt_ids(prompt, slow, name[0]))  # type: ignore[arg-type]
+
+    asked = [ask(name) for name in ("a1", "a2", "a3", "a4")]
+    await until(lambda: slow.began == ["a1"])
+    asked[1].cancel()
+    asked += [ask(name) for name in ("b1", "b2")]
+    short = await tokenizing.prompt_ids(Prompt(text="c"), Where(), "a")  # type: ignore[arg-type]
+    assert short[0] == threading.get_ident(), "what is short waits for none"
+    slow.end(5)
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(*asked)
+    await asyncio.wait(asked)
+    assert slow.began == ["a1", "b1", "a3", "b2", "a4"], "one at a time, and each tenant in turn"
+    assert not tokenizing._locks

@@ -10,7 +10,7 @@ import pytest
 from common.errors import Aborted, InvalidArgument
 from common.telemetry import span
 from common.telemetry.config import TracingConfig
-from common.telemetry.span import SpanIds, Traces, code_of, entered
+from common.telemetry.span import SpanIds, Traces, code_of, coded, entered, raised_in
 from common.telemetry.traces import open_traces
 
 IDS = SpanIds(trace_id="0a" * 16, span_id="b7" * 8, sampled=True)
@@ -56,6 +56,13 @@ async def test_a_generator_may_be_closed_elsewhere_than_it_began() -> None:
     await running.aclose()  # type: ignore[attr-defined]
 
 
+def test_an_error_names_the_span_that_it_ended() -> None:
+    with pytest.raises(KeyError) as caught, entered(IDS):
+        raise KeyError("bug")
+    assert raised_in(caught.value) is IDS
+    assert raised_in(KeyError("bug")) is None
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -69,6 +76,24 @@ async def test_a_generator_may_be_closed_elsewhere_than_it_began() -> None:
 )
 def test_errors_have_the_names_of_grpcs_codes(error: BaseException | None, code: str) -> None:
     assert code_of(error) == code
+
+
+@pytest.mark.parametrize("error", [None, Aborted("later"), asyncio.CancelledError()])
+def test_a_block_tells_its_code_and_lets_the_error_through(error: BaseException | None) -> None:
+    told: list[str] = []
+
+    def run() -> None:
+        with coded(told.append):
+            assert told == []
+            if error is not None:
+                raise error
+
+    if error is None:
+        run()
+    else:
+        with pytest.raises(type(error)):
+            run()
+    assert told == [code_of(error)]
 
 
 def test_where_tracing_is_off_nothing_is_recorded_and_nothing_carried() -> None:

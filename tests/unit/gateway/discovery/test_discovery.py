@@ -41,6 +41,26 @@ async def test_outside_a_pod_it_says_what_it_needs(monkeypatch) -> None:
         await Discovery(targets, Reports()).__aenter__()
 
 
+async def test_what_was_not_taken_is_reported_again(monkeypatch) -> None:
+    async def follow(_, report) -> None:
+        report(frozenset({"b:1"}))
+        await asyncio.Event().wait()
+
+    def refuse_once(addresses) -> None:
+        if "b:1" in addresses and not refused:
+            refused.append(addresses)
+            raise StartupError("between two certificates")
+        reports(addresses)
+
+    monkeypatch.setattr(discovery.DnsResolver, "follow", follow)
+    monkeypatch.setattr(discovery, "_FIRST_PAUSE_S", 0.01)
+    reports, refused, entries = Reports(), [], ["a:1", "dns:h:1"]
+    async with Discovery(parse_targets("verifiers", entries), refuse_once):
+        await reports.until("a:1", "b:1")
+    assert reports.seen == [{"a:1"}, {"a:1", "b:1"}]
+    assert refused
+
+
 async def test_a_defect_is_told_and_survived(monkeypatch, caplog) -> None:
     class Broken:
         def __init__(self, *_) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import StartupError
+from gateway.backoff import Backoff
 from gateway.discovery import kube_api
 from gateway.discovery.kubernetes import KubernetesResolver
-from gateway.discovery.resolver import Backoff
 from tests.fakes import kubeapi
 from tests.fakes.kubeapi import KubeApi
 from tests.unit.gateway.discovery.reports import Reports, endpoint, endpoint_slice
@@ -33,24 +34,33 @@ async def cluster() -> AsyncIterator[KubeApi]:
 
 
 @asynccontextmanager
-async def following(
+async def resolving(
     cluster: KubeApi, tmp_path: Path, *, token: str = "secret"
-) -> AsyncIterator[Reports]:
+) -> AsyncIterator[KubernetesResolver]:
     file = tmp_path / "kubeconfig"
     file.write_text(kubeapi.kubeconfig(cluster.url, token))
     configuration = await kube_api.load_configuration(file)
     selector = "kubernetes.io/service-name=verifier"
     api = kube_api.EndpointSliceApi("default", selector, configuration)
-    reports = Reports()
     backoff = Backoff(first_s=0.01, most_s=0.05)
-    resolver = KubernetesResolver(api, "grpc", "default/verifier", backoff)
-    task = asyncio.create_task(resolver.follow(reports))
     try:
-        yield reports
+        yield KubernetesResolver(api, "grpc", "default/verifier", backoff)
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         await api.close()
+
+
+@asynccontextmanager
+async def following(
+    cluster: KubeApi, tmp_path: Path, *, token: str = "secret"
+) -> AsyncIterator[Reports]:
+    async with resolving(cluster, tmp_path, token=token) as resolver:
+        reports = Reports()
+        task = asyncio.create_task(resolver.follow(reports))
+        try:
+            yield reports
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_only_this_services_endpoints_in_this_namespace(cluster, tmp_path) -> None:
@@ -87,6 +97,22 @@ async def test_what_changes_nothing_is_not_reported(cluster, tmp_path) -> None:
         cluster.apply(endpoint_slice("v-2", "10.0.0.1", "10.0.0.3"))
         await reports.until(A, C)
     assert reports.seen == [{A}, {A, C}]
+
+
+async def test_what_was_refused_is_reported_again_though_nothing_happens(cluster, tmp_path) -> None:
+    def refuse(addresses) -> None:
+        raise StartupError("between two certificates")
+
+    async with resolving(cluster, tmp_path) as resolver:
+        for _ in range(2):
+            with pytest.raises(StartupError):
+                await resolver.follow(refuse)
+        reports = Reports()
+        task = asyncio.create_task(resolver.follow(reports))
+        await reports.until(A)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert [verb for verb, _ in cluster.requests].count("list") == 1
 
 
 async def test_after_an_orderly_end_the_watch_goes_on_without_a_list(cluster, tmp_path) -> None:
