@@ -100,7 +100,7 @@ class Worker:
     state: State
     """What it can be given."""
     in_flight: int
-    """Requests of the gateway that was asked."""
+    """Requests of the gateway that was asked on it or, of a drafter, drafted for by it."""
     identity: Identity | None = None
     """What it is, or was when last seen; None where it was never reached."""
     load: Load | None = None
@@ -178,7 +178,7 @@ class Snapshot:
     pairs: tuple[Pair, ...] = ()
     """All pairs that are known, fitting or not."""
     pools: tuple[Pool, ...] = ()
-    """All pools that have a worker."""
+    """All pools that have a worker, or had one in the last hour."""
     at_s: float = field(default=0.0, compare=False)
     """When it came, by a clock that never goes back."""
 
