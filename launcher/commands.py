@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from paceline import PacelineError as ClientError
+from paceline.cli.render import visible
 from rich.console import Console
 
-from common.errors import PacelineError
+from common import commands
 from launcher import interrupt, models
 from launcher.cluster import Cluster
 from launcher.commandline import LOOPBACK, Device, WorkerOptions
@@ -189,16 +189,18 @@ def stay(cluster: Cluster) -> None:
 
 @contextmanager
 def ending_well(interrupted: int = 0) -> Iterator[None]:
-    """Turn every way to end into an exit code: 1 with one line for an error of ours.
+    """Turn every way to end into an exit code.
 
     Args:
         interrupted: Exit code for Ctrl-C and SIGTERM.
     """
     try:
-        with interrupt.as_keyboard_interrupt():
+        with commands.ending_well(_tell), interrupt.as_keyboard_interrupt():
             yield
-    except (PacelineError, ClientError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(interrupted) from None
+
+
+def _tell(message: str) -> None:
+    """Print an error in the lines it has: of a service that died, its last ones."""
+    typer.echo(visible(f"error: {message}", sys.stderr), err=True)

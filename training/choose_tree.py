@@ -12,6 +12,7 @@ from common.errors import InvalidArgument
 from common.model import medusa_checkpoint
 from training import acceptance, held_out, step_time, tree
 from training.encode import Encoder
+from training.errors import writing
 from training.heads import Heads
 from training.held_out import HeldOutConfig
 from training.models import load_model
@@ -61,7 +62,8 @@ def run(
     offered = tree.choices(found, step_ms, MOST_RANKS)[:most_rows]
     best = max(offered, key=lambda choice: choice.tokens_per_s)
     chosen = sorted(best.tree, key=lambda path: (len(path), path))
-    medusa_checkpoint.write_facts(heads, {**facts, "tree": chosen})
+    with writing(heads):
+        medusa_checkpoint.write_facts(heads, {**facts, "tree": chosen})
     return [*_accuracy_lines(worth), *_size_lines(offered, best, step_ms)]
 
 
@@ -100,9 +102,9 @@ def parsed(table: str) -> dict[int, float]:
         pairs = [entry.split(":") for entry in table.split(",") if entry]
         found = {int(rows): float(ms) for rows, ms in pairs}
     except ValueError as error:
-        raise InvalidArgument("step-ms", 'must be like "1:3.2,8:4.5,32:9"') from error
+        raise InvalidArgument("--step-ms", 'must be like "1:3.2,8:4.5,32:9"') from error
     if any(rows < 1 or ms <= 0 for rows, ms in found.items()):
-        raise InvalidArgument("step-ms", "rows start at 1, times are above 0")
+        raise InvalidArgument("--step-ms", "rows start at 1, times are above 0")
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from common.commands import ending_well
 from launcher.commandline import Device
 from training import options as o
 
@@ -54,7 +55,7 @@ def pretrain(
     from training.loop import LoopConfig
     from training.pretrain import ModelShape
 
-    with o.ending_well(), o.Bar(Console(), "pretrain") as bar:
+    with ending_well(), o.Bar(Console(), "pretrain") as bar:
         o.set_threads(threads)
         best = runs.pretrain(
             corpora=corpus,
@@ -98,7 +99,7 @@ def write(
     from training import runs
     from training.written import WriteConfig
 
-    with o.ending_well(), o.Bar(Console(), "write") as bar:
+    with ending_well(), o.Bar(Console(), "write") as bar:
         o.set_threads(threads)
         count = runs.write(
             target=target,
@@ -151,7 +152,7 @@ def distill(
 
     if labels not in list(Labels):
         raise typer.BadParameter(f"must be one of {', '.join(Labels)}", param_hint="--labels")
-    with o.ending_well(), o.Bar(Console(), "distill") as bar:
+    with ending_well(), o.Bar(Console(), "distill") as bar:
         o.set_threads(threads)
         best = runs.distill(
             target=target,
@@ -222,7 +223,7 @@ def medusa(
     from training import runs
     from training.loop import LoopConfig
 
-    with o.ending_well(), o.Bar(Console(), "medusa") as bar:
+    with ending_well(), o.Bar(Console(), "medusa") as bar:
         o.set_threads(threads)
         frozen = LoopConfig(
             steps=steps,
@@ -273,7 +274,7 @@ def tree(
     """Choose the sparse tree that gives most tokens a second, and store it with the heads."""
     from training import choose_tree
 
-    with o.ending_well():
+    with ending_well():
         o.set_threads(threads)
         lines = choose_tree.run(
             target=target,
@@ -308,7 +309,7 @@ def measure(
 
     if draft is None and heads is None:
         raise typer.BadParameter("give --draft, --heads or both")
-    with o.ending_well():
+    with ending_well():
         o.set_threads(threads)
         lines = report.run(
             target=target,

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from training.errors import writing
+
 Point = dict[str, float]
 """What was measured after "step" steps, by name."""
 
@@ -30,19 +32,32 @@ def read(folder: Path) -> list[Point]:
 
 
 def append(folder: Path, point: Point) -> None:
-    """Adds a line."""
-    with (folder / LINES).open("a", encoding="utf-8") as file:
+    """Adds a line.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    with writing(folder / LINES), (folder / LINES).open("a", encoding="utf-8") as file:
         file.write(json.dumps(point) + "\n")
 
 
 def rewrite(folder: Path, points: Sequence[Point]) -> None:
-    """Replaces all lines."""
+    """Replaces all lines.
+
+    Raises:
+        RunError: They cannot be written.
+    """
     text = "".join(json.dumps(point) + "\n" for point in points)
-    (folder / LINES).write_text(text, encoding="utf-8")
+    with writing(folder / LINES):
+        (folder / LINES).write_text(text, encoding="utf-8")
 
 
 def plot(folder: Path, points: Sequence[Point]) -> None:
-    """Draws losses above, everything else below."""
+    """Draws losses above, everything else below.
+
+    Raises:
+        RunError: The picture cannot be written.
+    """
     # Without pyplot: it keeps global state and looks for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -61,4 +76,5 @@ def plot(folder: Path, points: Sequence[Point]) -> None:
         axes.grid(alpha=0.3)
         if group:
             axes.legend(fontsize="small", ncols=2)
-    figure.savefig(folder / _PLOT, dpi=110)
+    with writing(folder / _PLOT):
+        figure.savefig(folder / _PLOT, dpi=110)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,30 @@ class Encoder:
             asked = [i for i, turn in enumerate(document.turns) if turn.role == "user"]
             return self.chat(document.turns[: chooser.choice(asked) + 1]) if asked else []
         return self.text(document.text)[: chooser.randint(4, 32)]
+
+    def prompts(
+        self,
+        documents: Iterable[Document],
+        chooser: random.Random,
+        *,
+        count: int,
+        most_tokens: int,
+    ) -> list[Ids]:
+        """Beginnings of documents in random order.
+
+        Args:
+            documents: Each begins one prompt at most.
+            chooser: Decides the order, and where they break off.
+            count: Most prompts.
+            most_tokens: Longer ones are passed over, as are empty ones.
+
+        Raises:
+            ModelError: There is no chat template for a conversation, or it refuses it.
+        """
+        order = list(documents)
+        chooser.shuffle(order)
+        found = (self.prompt(document, chooser) for document in order)
+        return list(islice((ids for ids in found if 0 < len(ids) <= most_tokens), count))
 
     def chat(self, turns: Sequence[Turn]) -> Ids:
         """A conversation, up to where the assistant answers.

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from common.model import tensor_file
 from training import curves
-from training.errors import RunError
+from training.errors import RunError, writing
 from training.settings import Settings
 
 _SETTINGS = "run.json"
@@ -97,19 +98,25 @@ class RunFolder:
         curves.rewrite(self.path, self.points)
 
     def save(self, module: nn.Module, optimizer: Any, schedule: Any) -> None:
-        """Writes a checkpoint; a crash meanwhile leaves the one before it, or this one."""
+        """Writes a checkpoint; a crash meanwhile leaves the one before it, or this one.
+
+        Raises:
+            RunError: It cannot be written: the one before it is left.
+        """
         new, folder, old = (self.path / name for name in (_NEW, _CHECKPOINT, _OLD))
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
-        save_file(_tensors(module), new / "weights.safetensors")
-        held = {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
-        torch.save(held, new / "optimizer.pt")
         facts = json.dumps(asdict(self.state))
-        (new / _STATE).write_text(facts + "\n", encoding="utf-8")
-        shutil.rmtree(old, ignore_errors=True)
-        if folder.is_dir():
-            folder.rename(old)
-        new.rename(folder)
+        held = {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+        shutil.rmtree(new, ignore_errors=True)
+        with writing(folder):
+            new.mkdir()
+            tensor_file.save(_tensors(module), new / "weights.safetensors")
+            with (new / "optimizer.pt").open("wb") as file:  # of a path, torch does not say why
+                torch.save(held, file)
+            (new / _STATE).write_text(facts + "\n", encoding="utf-8")
+            shutil.rmtree(old, ignore_errors=True)
+            if folder.is_dir():
+                folder.rename(old)
+            new.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
         curves.plot(self.path, self.points)
 
@@ -119,11 +126,17 @@ class RunFolder:
         curves.append(self.path, point)
 
     def score(self, module: nn.Module, found: Mapping[str, float]) -> None:
-        """Keeps the weights if their score is the best so far; NaN never is."""
+        """Keeps the weights if their score is the best so far; NaN never is.
+
+        Raises:
+            RunError: They cannot be written.
+        """
         score, best = found["score"], self.state.best_score
         if math.isnan(score) or (best is not None and score <= best):
             return
-        save_file(_tensors(module), self.path / _BEST)
+        tensors = _tensors(module)
+        with writing(self.path / _BEST):
+            tensor_file.save(tensors, self.path / _BEST)
         self.state.best_score, self.state.best_step = score, self.state.step
         self.state.best = dict(found)
 

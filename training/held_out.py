@@ -80,15 +80,9 @@ def load(
 
 def _domain(path: Path, target: Any, encoder: Encoder, config: HeldOutConfig) -> Domain:
     chooser = random.Random(config.seed)
-    documents = corpus.read([path])
-    chooser.shuffle(documents)
-    prompts = []
-    for document in documents:
-        ids = encoder.prompt(document, chooser)
-        if 0 < len(ids) <= config.max_prompt_tokens:
-            prompts.append(ids)
-        if len(prompts) == config.prompts:
-            break
+    prompts = encoder.prompts(
+        corpus.read([path]), chooser, count=config.prompts, most_tokens=config.max_prompt_tokens
+    )
     if len(prompts) < 2:
         raise DataError(
             f"{path}: {len(prompts)} prompts of up to {config.max_prompt_tokens} tokens: needs 2"

@@ -103,7 +103,6 @@ def train(
     accelerator: Accelerator,
     config: LoopConfig,
     progress: Progress = lambda done, total, line: None,
-    stop_after: int | None = None,
 ) -> None:
     """Trains, from the folder's checkpoint on if there is one, and leaves the best weights.
 
@@ -117,7 +116,6 @@ def train(
         accelerator: Where and in which precision to compute.
         config: How.
         progress: Told of every step.
-        stop_after: Steps to do at most this time, for runs in pieces.
     """
     optimizer = torch.optim.AdamW(
         task.groups(config.learning_rate),
@@ -131,11 +129,10 @@ def train(
     task.module.eval()
     folder.resume(task.module, optimizer, schedule)
     state, line = folder.state, ""
-    until = config.steps if stop_after is None else min(config.steps, state.step + stop_after)
     with _deterministic():
         if state.step == 0:  # what training starts from may be the best there will be
             _evaluate(task, folder)
-        while state.step < until:
+        while state.step < config.steps:
             batch = batches.batch(state.step, config.batch).to(accelerator.device, torch.int64)
             losses = task.losses(batch, state.step / config.steps)
             accelerator.clip_grad_norm_(task.module.parameters(), config.clip_norm)
@@ -159,14 +156,10 @@ def _evaluate(task: Task, folder: RunFolder) -> dict[str, float]:
     return found
 
 
-def decayed(
-    module: nn.Module, learning_rate: float, *, weight_decay: float | None = None
-) -> list[dict[str, Any]]:
+def decayed(module: nn.Module, learning_rate: float) -> list[dict[str, Any]]:
     """Parameter groups of a module: vectors (norms, biases) are not decayed."""
     trained = [p for p in module.parameters() if p.requires_grad]
-    matrices: dict[str, Any] = {"params": [p for p in trained if p.ndim > 1], "lr": learning_rate}
-    if weight_decay is not None:
-        matrices["weight_decay"] = weight_decay
+    matrices = {"params": [p for p in trained if p.ndim > 1], "lr": learning_rate}
     vectors = {"params": [p for p in trained if p.ndim <= 1], "lr": learning_rate}
     return [group for group in (matrices, {**vectors, "weight_decay": 0.0}) if group["params"]]
 

@@ -10,6 +10,8 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from common.errors import ModelError
+from common.model import checkpoint, tensor_file
+from training.errors import writing
 
 
 def load_model(directory: Path, *, float32: bool = False) -> Any:
@@ -23,6 +25,7 @@ def load_model(directory: Path, *, float32: bool = False) -> Any:
         ModelError: It cannot be loaded.
     """
     logging.disable_progress_bar()
+    checkpoint.check_access(directory)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32 if float32 else "auto", use_safetensors=True
@@ -58,6 +61,14 @@ def ends(model: Any) -> list[int]:
 
 
 def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
-    """Writes a model in bfloat16 and its tokenizer, ready to be served."""
-    model.to(torch.bfloat16).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    """Writes a model in bfloat16 and its tokenizer, ready to be served.
+
+    Raises:
+        RunError: They cannot be written.
+    """
+    model.to(torch.bfloat16)
+    with writing(directory):
+        model.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
+        for name in checkpoint.weight_files(directory):
+            tensor_file.share(directory / name)

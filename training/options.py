@@ -1,10 +1,7 @@
-"""Options that the commands of `paceline train` share, and how those commands end."""
+"""Options that the commands of `paceline train` share."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +9,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.errors import PacelineError
 from launcher.commandline import Device
 
 Target = Annotated[
@@ -57,16 +53,6 @@ Half = Annotated[bool, typer.Option("--bf16/--fp32", help="Number format of prod
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves it to torch")]
 
 
-@contextmanager
-def ending_well() -> Iterator[None]:
-    """Turns an error of ours into one line and exit code 1."""
-    try:
-        yield
-    except PacelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-
-
 class Bar:
     """A progress bar with a line of figures; plain lines where there is no terminal.
 
@@ -98,6 +84,8 @@ class Bar:
 
     def __call__(self, done: int, total: int, line: str = "") -> None:
         """Shows how far the work is."""
+        if done < self._bar.tasks[0].completed:  # another stage
+            self._bar.reset(self._task, total=total)
         self._bar.update(self._task, completed=done, total=total, line=line)
         percent = 100 * done // max(1, total)
         if not self._console.is_terminal and percent != self._told:

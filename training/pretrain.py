@@ -63,10 +63,10 @@ class ModelShape:
     def __post_init__(self) -> None:
         if self.hidden % (2 * self.heads):
             problem = f"must be a multiple of {2 * self.heads}, twice the heads, got {self.hidden}"
-            raise InvalidArgument("hidden", problem)
+            raise InvalidArgument("--hidden", problem)
         if self.heads % self.kv_heads:
             problem = f"must divide the {self.heads} heads, got {self.kv_heads}"
-            raise InvalidArgument("kv-heads", problem)
+            raise InvalidArgument("--kv-heads", problem)
 
 
 def train_tokenizer(documents: Iterable[Document], shape: ModelShape) -> PreTrainedTokenizerFast:

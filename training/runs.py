@@ -17,7 +17,7 @@ from training import medusa as medusa_training
 from training import pretrain as pretraining
 from training.blocks import Blocks, Mixture
 from training.encode import Encoder
-from training.errors import DataError
+from training.errors import DataError, writing
 from training.folder import RunFolder
 from training.heads import Heads
 from training.held_out import Domain, HeldOutConfig
@@ -95,7 +95,8 @@ def pretrain(
     # A tokenizer of a run that never began may be of other corpora.
     if not (folder.begun and (directory / "tokenizer.json").is_file()):
         tokenizer = pretraining.train_tokenizer(corpus.read(corpora), shape)
-        tokenizer.save_pretrained(directory)
+        with writing(directory):
+            tokenizer.save_pretrained(directory)
     encoder = Encoder(directory)
     everything = blocks.of_corpora(corpora, encoder, how.block_tokens, how.seed)
     aside = min(_MOST_VALIDATION_BLOCKS, math.ceil(len(everything) * _VALIDATION_SHARE))
@@ -198,7 +199,9 @@ def medusa(
         train(second, mixture, folder, accelerator, joint, progress)
         save_model(second.base, encoder.tokenizer, out / "model")
         lm_head = second.base.get_output_embeddings().weight
-    medusa_checkpoint.save(out / "heads", heads.weights(), lm_head=lm_head)
+    weights = heads.weights()
+    with writing(out / "heads"):
+        medusa_checkpoint.save(out / "heads", weights, lm_head=lm_head)
     return folder.state.best
 
 

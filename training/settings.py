@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from training.errors import RunError
+from training.errors import RunError, writing
 
 
 class Settings:
@@ -54,7 +54,5 @@ class Settings:
         Raises:
             RunError: It cannot be written.
         """
-        try:
+        with writing(self.file):
             self.file.write_text(json.dumps(self._wanted, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise RunError(f"{self.file}: cannot be written: {error.strerror}") from error

@@ -24,7 +24,7 @@ from transformers import GenerationConfig
 
 from training.corpus import Document, read_text
 from training.encode import Encoder, Ids
-from training.errors import DataError, RunError
+from training.errors import DataError, RunError, writing
 from training.models import ends
 from training.settings import Settings
 
@@ -113,6 +113,16 @@ class WrittenFile:
             os.truncate(self.path, sum(map(len, lines[:kept])))
         return kept, batches
 
+    def append(self, texts: Sequence[Written]) -> None:
+        """Adds a batch.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        records = [{"ids": text.ids, "prompt_tokens": text.prompt_tokens} for text in texts]
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+
     def _check(self) -> None:
         if self.path.exists() and self.path.stat().st_size:
             if not self._settings.file.exists():
@@ -145,21 +155,17 @@ def write(
         How many texts the file holds.
 
     Raises:
-        RunError: The file is another run's, or holds more than this one has.
+        RunError: The file is another run's, holds more than this one has, or cannot be written.
         DataError: It holds something else than texts.
     """
     batches = _batches(encoder, documents, config)
     total = sum(map(len, batches))
     done, first = out.resume(list(map(len, batches)))
-    with out.path.open("a", encoding="utf-8") as file:
-        for number, prompts in enumerate(batches[first:], start=first):
-            done += len(prompts)
-            torch.manual_seed(config.seed * 1_000_003 + number)
-            for text in continued(target, encoder, prompts, config, greedy=number % 2 == 0):
-                file.write(json.dumps({"ids": text.ids, "prompt_tokens": text.prompt_tokens}))
-                file.write("\n")
-            file.flush()
-            progress(done, total)
+    for number, prompts in enumerate(batches[first:], start=first):
+        done += len(prompts)
+        torch.manual_seed(config.seed * 1_000_003 + number)
+        out.append(continued(target, encoder, prompts, config, greedy=number % 2 == 0))
+        progress(done, total)
     return total
 
 
@@ -223,15 +229,9 @@ def _batches(
 ) -> list[list[Ids]]:
     """Prompts by the batch, those of like length together, batches in random order."""
     chooser = random.Random(config.seed)
-    order = list(documents)
-    chooser.shuffle(order)
-    prompts: list[Ids] = []
-    for document in order:
-        ids = encoder.prompt(document, chooser)
-        if 0 < len(ids) <= config.max_prompt_tokens:
-            prompts.append(ids)
-        if len(prompts) == config.texts:
-            break
+    prompts = encoder.prompts(
+        documents, chooser, count=config.texts, most_tokens=config.max_prompt_tokens
+    )
     prompts.sort(key=len)
     size = config.batch
     batches = [prompts[i : i + size] for i in range(0, len(prompts), size)]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from common.errors import ModelError, first_line
+from common.model import tensor_file
 from common.model.facts import Facts, ends
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.rotary import Rotary
@@ -307,6 +307,22 @@ def weight_files(directory: Path) -> list[str]:
     return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
 
 
+def check_access(directory: Path) -> None:
+    """Refuses weights that are there, but cannot be opened.
+
+    Who reads them says what else is wrong with them; of these `transformers` says that they are
+    not there.
+
+    Raises:
+        ModelError: There are such; names the file and says why.
+    """
+    try:
+        _files(directory)
+    except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise ModelError(f"{directory}: weights cannot be loaded: {error}") from error
+
+
 def tensor_count(directory: Path) -> int:
     """How many tensors a model's files hold.
 
@@ -321,7 +337,7 @@ def _files(directory: Path) -> dict[str, Any]:
     files: dict[str, Any] = {}
     for name in weight_files(directory):  # of a tensor in two, the last counts
         _insist(Path(name).name == name, f"file {name}")  # no way out of the directory
-        opened: Any = safe_open(directory / name, framework="pt")
+        opened = tensor_file.opened(directory / name)
         files |= dict.fromkeys(opened.keys(), opened)
     return files
 

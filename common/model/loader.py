@@ -111,6 +111,7 @@ def load(
     directory = _resolve(path)
     where = torch.device(device_name(device))
     config = _config(directory)
+    checkpoint.check_access(directory)
     _check_depth(directory, config)
     weights: torch.dtype | None = None if dtype == "auto" else getattr(torch, dtype)
     context = AttentionContext()

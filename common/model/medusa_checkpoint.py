@@ -43,11 +43,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from common.errors import ModelError
+from common.model import tensor_file
 
 Tree = tuple[tuple[int, ...], ...]
 
@@ -128,7 +128,7 @@ def save(path: Path, weights: HeadWeights, *, lm_head: Tensor) -> None:
     if weights.token is not None:
         tensors["token.weight"] = weights.token
     narrow = {key: t.detach().to("cpu", torch.bfloat16).contiguous() for key, t in tensors.items()}
-    save_file(narrow, path / WEIGHTS_FILE)
+    tensor_file.save(narrow, path / WEIGHTS_FILE)
     facts = {
         "format": FORMAT,
         "version": VERSION,
@@ -257,7 +257,7 @@ def _read(file: Path, prefix: str | None) -> dict[str, Tensor]:
     """Tensors of a file by key; only those under `prefix`, where one is given."""
     try:
         if file.suffix == ".safetensors":
-            with safe_open(file, framework="pt") as opened:
+            with tensor_file.opened(file) as opened:
                 keys = [key for key in opened.keys() if key.startswith(prefix or "")]  # noqa: SIM118
                 return {key: opened.get_tensor(key) for key in keys}
         held = torch.load(file, map_location="cpu", weights_only=True)

@@ -12,7 +12,7 @@ import pytest
 from common.errors import ModelError
 from training import blocks
 from training.corpus import Document, Turn, read
-from training.encode import Encoder
+from training.encode import Encoder, Ids
 from training.errors import DataError
 
 
@@ -93,6 +93,22 @@ def test_conversations_use_the_chat_template_and_end(encoder: Encoder) -> None:
     prompt = encoder.prompt(talk, random.Random(0))
     assert encoder.tokenizer.decode(prompt) == "<|begin|><|user|>The cat<|assistant|>"
     assert whole[: len(prompt)] == prompt
+
+
+def test_prompts_are_drawn_until_there_are_enough(encoder: Encoder) -> None:
+    documents = [Document(text=text) for text in ("", *(f"Story {n} of a cat." for n in range(40)))]
+
+    def drawn(count: int, most_tokens: int = 20, seed: int = 0) -> list[Ids]:
+        chooser = random.Random(seed)
+        return encoder.prompts(documents, chooser, count=count, most_tokens=most_tokens)
+
+    everything = drawn(99)
+    assert len(everything) == 40, "nothing begins an empty text"
+    assert drawn(5) == everything[:5]
+    short = drawn(99, most_tokens=8)
+    assert short == [ids for ids in everything if len(ids) <= 8]
+    assert 0 < len(short) < 40
+    assert drawn(99, seed=1) != everything
 
 
 def test_a_chat_template_that_conversations_lack_is_named(target: Path, tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from tests.unit.training.full_disk import full_after
 from training import curves
+from training.errors import RunError
 from training.folder import RunFolder
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """Stands for the end of a process."""
 
 
@@ -42,6 +44,50 @@ def _save(path: Path, step: int) -> None:
     nn.init.constant_(module.weight, step)
     folder.state.step = step
     folder.save(module, optimizer, schedule)
+
+
+@pytest.mark.parametrize("most_bytes", [0, 1000], ids=["weights", "optimizer"])
+def test_a_full_disk_is_named_and_leaves_the_last_checkpoint(
+    most_bytes: int, tmp_path: Path
+) -> None:
+    _save(tmp_path, 1)
+    module = _module(2)
+    folder, optimizer, schedule = _opened(tmp_path, module)
+    with (
+        full_after(most_bytes),
+        pytest.raises(RunError, match=r"/checkpoint: cannot be written: .*File too large"),
+    ):
+        folder.save(module, optimizer, schedule)
+    assert _opened(tmp_path, _module(0))[0].state.step == 1
+
+
+def test_a_full_disk_leaves_the_best_weights(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, {})
+    folder.score(_module(1), {"score": 0.1})
+    with (
+        full_after(0),
+        pytest.raises(RunError, match=r"best\.safetensors: cannot be written: .*File too large"),
+    ):
+        folder.score(_module(2), {"score": 0.2})
+    assert load_file(tmp_path / "best.safetensors")["weight"].item() == 1
+    assert folder.state.best_score == 0.1
+
+
+def test_a_full_disk_takes_no_point_of_the_curves(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, {})
+    with (
+        full_after(0),
+        pytest.raises(RunError, match=r"curves\.jsonl: cannot be written: File too large$"),
+    ):
+        folder.record({"step": 1})
+
+
+def test_all_that_a_run_leaves_is_as_readable(tmp_path: Path) -> None:
+    _save(tmp_path, 1)
+    RunFolder(tmp_path, {}).score(_module(1), {"score": 0.1})
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(files) > 4
+    assert len({file.stat().st_mode for file in files}) == 1
 
 
 def test_a_score_that_is_no_number_is_not_the_best(tmp_path: Path) -> None:

@@ -302,9 +302,9 @@ def test_measuring_needs_something_to_measure(target: Path, stories: Path) -> No
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--hidden", "100", "--heads", "3"], "hidden: must be a multiple of 6"),
-        (["--hidden", "30", "--heads", "2"], "hidden: must be a multiple of 4"),
-        (["--hidden", "48", "--heads", "6", "--kv-heads", "4"], "kv-heads: must divide the 6"),
+        (["--hidden", "100", "--heads", "3"], "--hidden: must be a multiple of 6"),
+        (["--hidden", "30", "--heads", "2"], "--hidden: must be a multiple of 4"),
+        (["--hidden", "48", "--heads", "6", "--kv-heads", "4"], "--kv-heads: must divide the 6"),
     ],
 )
 def test_a_shape_that_no_model_has_is_refused_before_all_else(
@@ -313,7 +313,7 @@ def test_a_shape_that_no_model_has_is_refused_before_all_else(
     out = tmp_path / "out"
     arguments = ["pretrain", "--corpus", str(stories), "--out", str(out), *options]
     result = CliRunner().invoke(commands, arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.output.startswith(f"error: {problem}")
     assert not out.exists()
 

@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 from tests import tiny_models
 from tests.unit.training.conftest import WRITING
+from tests.unit.training.full_disk import full_after
 from training import runs, written
 from training.commands import train as commands
 from training.encode import Encoder
 from training.errors import DataError, RunError
 from training.models import ends, load_model
-from training.written import WriteConfig, WrittenFile, continued
+from training.written import WriteConfig, Written, WrittenFile, continued
 
 
 def _write(
@@ -109,6 +110,20 @@ def test_a_file_that_holds_nothing_yet_binds_nobody(tmp_path: Path) -> None:
     out.write_text('{"ids": [1], "prompt_tokens": 1}\n')
     with pytest.raises(RunError, match="holds a run with seed 2, not 1"):
         WrittenFile(out, {"seed": 1})
+
+
+def test_a_full_disk_is_named_and_the_batch_written_again(tmp_path: Path) -> None:
+    out = WrittenFile(tmp_path / "written.jsonl", {})
+    out.resume([2, 2])
+    texts = [Written([1, 2, 3], 1), Written([4, 5], 1)]
+    out.append(texts)
+    with (
+        full_after(out.path.stat().st_size + 5),
+        pytest.raises(RunError, match=r"written\.jsonl: cannot be written: File too large$"),
+    ):
+        out.append(texts)
+    assert out.resume([2, 2]) == (2, 1)
+    assert written.read(out.path) == texts
 
 
 def test_files_of_written_text_are_checked(tmp_path: Path) -> None:

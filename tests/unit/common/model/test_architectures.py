@@ -224,6 +224,14 @@ class TestBadDirectories:
         with pytest.raises(ModelError, match="weights cannot be loaded"):
             load(str(tmp_path))
 
+    @pytest.mark.parametrize("kind", ["llama", "gpt2"])
+    def test_weights_that_cannot_be_opened(self, kind: str, tmp_path: Path) -> None:
+        file = tiny_models.save(kind, tmp_path) / "model.safetensors"
+        file.unlink()
+        file.symlink_to(file)
+        with pytest.raises(ModelError, match=r"weights cannot be loaded: .*Too many levels"):
+            load(str(tmp_path))
+
     def test_truncated_weights(self, tmp_path: Path) -> None:
         tiny_models.save("llama", tmp_path)
         file = tmp_path / "model.safetensors"

@@ -249,6 +249,25 @@ def test_a_damaged_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
         _load(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["ours", "of a model"])
+def test_a_file_that_cannot_be_opened_is_not_said_to_be_missing(kind: str, tmp_path: Path) -> None:
+    if kind == "ours":
+        medusa_checkpoint.save(tmp_path, _weights(), lm_head=LM_HEAD)
+        file = tmp_path / WEIGHTS_FILE
+        file.unlink()
+    else:
+        file = tmp_path / "model.safetensors"
+    file.symlink_to(file)
+    with pytest.raises(ModelError, match=rf"{file.name}: cannot be read: .*Too many levels"):
+        _load(tmp_path)
+
+
+def test_heads_are_as_readable_as_their_facts(tmp_path: Path) -> None:
+    medusa_checkpoint.save(tmp_path, _weights(), lm_head=LM_HEAD)
+    weights, facts = (tmp_path / name for name in (WEIGHTS_FILE, FACTS_FILE))
+    assert weights.stat().st_mode == facts.stat().st_mode
+
+
 def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"holds no medusa\.json"):
         _load(tmp_path)

@@ -1,0 +1,45 @@
+"""Files of `safetensors` as other files are: open to whoever may read those, and told why not.
+
+The library itself writes them for their owner alone, and says "no such file" of all that it cannot
+open.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+def opened(file: Path) -> Any:
+    """Opens one, see `safetensors.safe_open`.
+
+    Raises:
+        OSError: It cannot be opened; says why.
+        SafetensorError: It holds something else.
+    """
+    file.open("rb").close()
+    return safe_open(file, framework="pt")
+
+
+def save(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Writes one.
+
+    Args:
+        tensors: By name; no two share memory.
+        file: Replaced where it is there.
+    """
+    save_file(dict(tensors), file)
+    share(file)
+
+
+def share(file: Path) -> None:
+    """Lets a file be read and written by all that a new one may be."""
+    mask = os.umask(0o077)  # there is no way to ask without setting it
+    os.umask(mask)
+    file.chmod(0o666 & ~mask)

@@ -1,0 +1,24 @@
+"""How `paceline up` and `paceline demo` end."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+import typer
+
+from common.errors import Unavailable
+from launcher.commands import ending_well
+
+
+def test_the_last_words_of_a_service_keep_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, ending_well():
+        raise Unavailable("verifier died (exit 1)\n  one\n  two")
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == "error: verifier died (exit 1)\n  one\n  two\n"
+
+
+def test_who_is_told_to_stop_ends_as_asked() -> None:
+    with pytest.raises(typer.Exit) as ended, ending_well(interrupted=130):
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.exit_code == 130
