@@ -1,4 +1,4 @@
-"""How others reach the thread that owns a model, and how long its steps take."""
+"""How others reach the thread that owns a model."""
 
 from __future__ import annotations
 
@@ -157,25 +157,42 @@ class Inbox:
             self._selector.unregister(feed)
 
 
+class Reachable:
+    """What an engine is to other threads: its inbox is reached, and its own thread empties it."""
+
+    def __init__(self) -> None:
+        self._inbox = Inbox()
+
+    def post(self, *notes: Note) -> None:
+        """Has notes called on the engine's thread, between passes."""
+        self._inbox.post(*notes)
+
+    def wake(self) -> None:
+        """Ends a `wait`."""
+        self._inbox.wake()
+
+    def watch(self, feed: Feed, over: Callable[[str], None]) -> None:
+        """Reads a feed on the engine's thread from now on; see `Inbox.watch`."""
+        self._inbox.watch(feed, over)
+
+    def unwatch(self, feed: Feed) -> None:
+        """Reads a feed no longer, and closes it."""
+        self._inbox.unwatch(feed)
+
+    @property
+    def busy_since(self) -> float | None:
+        """See `Steppable`."""
+        return self._inbox.busy_since
+
+    @property
+    def backlog(self) -> int:
+        """Notes that wait for the pass to end."""
+        return self._inbox.backlog
+
+
 def attempt(note: Note) -> None:
     """Does something whose failure must not end the thread that owns the model: it is logged."""
     try:
         note()
     except Exception:
         _log.exception("a part of the engine's work failed")
-
-
-class StepMeter:
-    """Counts steps and averages their length."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        """Steps so far."""
-        self.mean_ms = 0.0
-        """Moving average of one step, in milliseconds."""
-
-    def add(self, seconds: float) -> None:
-        """Counts a step."""
-        self.steps += 1
-        ms = seconds * 1e3
-        self.mean_ms = ms if self.steps == 1 else 0.95 * self.mean_ms + 0.05 * ms

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 
 from common import accelerator
-from common.inbox import Feed, Inbox, Note, StepMeter
+from common.inbox import Reachable
 from common.model.runner import Runner
+from common.step_meter import StepMeter
 from drafter.config import EngineConfig
 from drafter.gauges import Gauges, Load
 from drafter.item import Item
@@ -27,7 +27,7 @@ from drafter.totals import Totals
 _log = logging.getLogger(__name__)
 
 
-class DraftEngine:
+class DraftEngine(Reachable):
     """Mirrors sessions and drafts for them.
 
     Args:
@@ -36,36 +36,20 @@ class DraftEngine:
     """
 
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
+        super().__init__()
         self._runner = runner
         self._config = config
-        self._inbox = Inbox()
         self._passes = Passes(runner, config.max_draft_tokens, self._inbox.fileno())
-        self._meter, self._tokens = StepMeter(), 0
         self._gauges = Gauges(config)
         self.totals = Totals()
         """What else was done so far."""
+        self._meter, self._tokens = StepMeter(self.totals.steps), 0
         self._replies = Replies(self.totals)
         self._mirrors = Mirrors(config, runner.pool.blocks, self._replies.dropped)
         self.sessions = Sessions(runner, config, self._mirrors, self._replies, self.totals)
         """Told what verifiers say; by notes."""
 
     # From any thread.
-
-    def post(self, *notes: Note) -> None:
-        """Has notes called on the engine's thread before the next step."""
-        self._inbox.post(*notes)
-
-    def wake(self) -> None:
-        """Ends a `wait`."""
-        self._inbox.wake()
-
-    def watch(self, feed: Feed, over: Callable[[str], None]) -> None:
-        """Reads a feed on the engine's thread from now on; see `Inbox.watch`."""
-        self._inbox.watch(feed, over)
-
-    def unwatch(self, feed: Feed) -> None:
-        """Reads a feed no longer, and closes it."""
-        self._inbox.unwatch(feed)
 
     def stop_accepting(self) -> None:
         """Refuses sessions from now on; those mirrored go on."""
@@ -75,16 +59,6 @@ class DraftEngine:
     def accepting(self) -> bool:
         """Whether sessions are mirrored."""
         return self.sessions.accepting
-
-    @property
-    def busy_since(self) -> float | None:
-        """See `Steppable`."""
-        return self._inbox.busy_since
-
-    @property
-    def backlog(self) -> int:
-        """Notes that wait for the next step."""
-        return self._inbox.backlog
 
     @property
     def live(self) -> int:
@@ -130,9 +104,7 @@ class DraftEngine:
                 for item in batch:
                     self._mirrors.give_up(item.key, "the engine failed")
             seconds = (time.perf_counter() - started) / passes
-            for _ in range(passes):
-                self._meter.add(seconds)
-                self.totals.steps.observe(seconds)
+            self._meter.add(seconds, passes)
         self._replies.send()
         for item in batch:
             item.mirror.learn()

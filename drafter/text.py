@@ -21,6 +21,7 @@ from torch import Tensor
 from common import fence
 from common.model.blocks import BlockManager
 from common.model.kv_cache import KvLease
+from common.model.seen import mark, seen
 
 
 class Extent(NamedTuple):
@@ -104,8 +105,7 @@ class Text:
             vocab_size: V.
             device: Where to.
         """
-        self.seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-        self._mark(ids)
+        self.seen = seen(ids, vocab_size, device)
 
     def takes(self, count: int) -> bool:
         """Whether so many more ids go on behind those that are held."""
@@ -114,7 +114,8 @@ class Text:
     def extend(self, ids: Ids[int]) -> None:
         """Adds committed ids; where it does not take so many, nothing held is computed any more."""
         self.path_hash = fence.extend(self.path_hash, ids)
-        self._mark(ids)
+        if self.seen is not None:
+            mark(self.seen, ids)
         if self.takes(len(ids)):
             self.ids.extend(ids)
             return
@@ -127,7 +128,3 @@ class Text:
         self.ids = list(ids[self.dropped - before :])
         self.lease = KvLease(self._blocks, self._salt)
         self.computed = self.lease.reuse_prefix(self.ids)
-
-    def _mark(self, ids: Ids[int]) -> None:
-        if self.seen is not None:
-            self.seen[torch.tensor(ids, dtype=torch.int64, device=self.seen.device)] = True

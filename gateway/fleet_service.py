@@ -6,8 +6,6 @@ whoever calls from the gateway's own machine. Others learn nothing about the wor
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import ipaddress
 import logging
 import re
@@ -18,7 +16,8 @@ from urllib.parse import unquote
 import grpc.aio
 from paceline.v1 import fleet_pb2, fleet_pb2_grpc, worker_pb2
 
-from common.errors import InvalidArgument, PermissionDenied
+from common.errors import PermissionDenied
+from common.rpc.watches import Watches, interval_s
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.caller import ANYONE
 from gateway.autoscale import Pool
@@ -30,9 +29,6 @@ SERVICE = fleet_pb2.DESCRIPTOR.services_by_name["Fleet"].full_name
 Context = grpc.aio.ServicerContext[Any, Any]
 
 log = logging.getLogger(__name__)
-
-_DEFAULT_INTERVAL_MS = 1000
-_LEAST_INTERVAL_MS = 50
 
 _TIERS = {"verifier": worker_pb2.TIER_VERIFIER, "drafter": worker_pb2.TIER_DRAFTER}
 _STATES = {
@@ -55,7 +51,7 @@ class FleetService(fleet_pb2_grpc.FleetServicer):
     def __init__(self, fleet: Fleet, authenticator: Authenticator) -> None:
         self._fleet = fleet
         self._authenticator = authenticator
-        self._over = asyncio.Event()
+        self._watches = Watches()
 
     def register(self, server: grpc.aio.Server) -> list[str]:
         """Adds the service to a server and returns its name."""
@@ -63,23 +59,19 @@ class FleetService(fleet_pb2_grpc.FleetServicer):
         return [SERVICE]
 
     async def end(self) -> None:
-        """Ends the watches, which would otherwise hold the server to its last second."""
-        self._over.set()
+        """Ends the watches; see `Watches.end`."""
+        self._watches.end()
 
     async def WatchFleet(
         self, request: fleet_pb2.WatchFleetRequest, context: Context
     ) -> AsyncIterator[fleet_pb2.WatchFleetResponse]:
         """Streams the state of the fleet until the caller goes away."""
         await self._admit(context)  # before anything is said of the request
-        interval_ms = request.interval_ms or _DEFAULT_INTERVAL_MS
-        if interval_ms < _LEAST_INTERVAL_MS:
-            problem = f"must be 0 or at least {_LEAST_INTERVAL_MS}, got {interval_ms}"
-            raise InvalidArgument("interval_ms", problem)
-        while not self._over.is_set():
+        every_s = interval_s(request.interval_ms)
+        while self._watches.on:
             await self._admit(context)  # each time: a token may have been withdrawn
             yield snapshot_to_proto(self._fleet.snapshot())
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), interval_ms / 1e3)
+            await self._watches.pause(every_s)
 
     async def DrainWorker(
         self, request: fleet_pb2.DrainWorkerRequest, context: Context

@@ -85,6 +85,7 @@ class GrpcDraftLink:
         self.lane_kind: LaneKind = "none"
         """Of the stream that is up."""
         self._alive = False
+        self._missed = False  # it is away, and the log has it
         self._connecting = False
         self._stopped = False
         self._task: asyncio.Task[None] | None = None
@@ -254,6 +255,7 @@ class GrpcDraftLink:
         """Has the engine go on without, and looks again only after a pause."""
         self._not_before = math.inf if self._stopped else time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+        level = logging.INFO if self._missed and not self._alive else logging.WARNING
         self._alive = self._connecting = False
         if self._lane is not None:
             self._engine.unwatch(self._lane)
@@ -261,7 +263,9 @@ class GrpcDraftLink:
         self._outgoing.put_nowait(None)
         self._engine.post(partial(self._news.lost, self))
         if not self._stopped:
-            _log.warning("drafter lost", extra={"drafter": self._address, "reason": reason})
+            facts = {"drafter": self._address, "reason": reason}
+            _log.log(level, "drafter lost", extra=facts)
+            self._missed = True
 
     async def _requests(self) -> AsyncIterator[drafter_pb2.DraftRequest]:
         """What is said, until the stream is lost: gRPC would wait for more of it for ever."""

@@ -14,9 +14,10 @@ from functools import partial
 from typing import TypeVar
 
 from common import accelerator, priority
-from common.inbox import Feed, Inbox, Note, StepMeter, attempt
+from common.inbox import Reachable, attempt
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
+from common.step_meter import StepMeter
 from verifier.acceptance import rules
 from verifier.acceptance.base import Scores
 from verifier.acceptance.typical import Typical
@@ -44,7 +45,7 @@ _Found = TypeVar("_Found")
 """What passes found for one text."""
 
 
-class Engine:
+class Engine(Reachable):
     """Generates tokens for many requests at once.
 
     Args:
@@ -70,6 +71,7 @@ class Engine:
         shared: SharedPools | None = None,
         interval_s: float = 0.0,
     ) -> None:
+        super().__init__()
         self._runner = runner
         self._config = config
         self._cost = cost or StepCost()
@@ -102,7 +104,6 @@ class Engine:
             acceptances=tuple(acceptances),
         )
         """What requests are checked against."""
-        self._inbox = Inbox()
         self._intake = Intake(config, runner.pool.blocks)
         choice = MethodChoice(tuple(self.methods.single), self._cost)
         self._lives = Lives(
@@ -111,7 +112,7 @@ class Engine:
         self._asked_at = 0.0  # when texts were last asked whether they are ready
         self._ran = False  # the last step had a batch
         self._heard = False  # there were notes when they were taken last
-        self._meter, self._gauges = StepMeter(), Gauges(config)
+        self._meter, self._gauges = StepMeter(self.totals.steps), Gauges(config)
 
     # From any thread.
 
@@ -142,22 +143,6 @@ class Engine:
         if sequence is not None:
             self.post(partial(self._lives.leave, sequence))
 
-    def post(self, *notes: Note) -> None:
-        """Has notes called on the engine's thread, between passes."""
-        self._inbox.post(*notes)
-
-    def wake(self) -> None:
-        """Ends a `wait`."""
-        self._inbox.wake()
-
-    def watch(self, feed: Feed, over: Callable[[str], None]) -> None:
-        """Reads a feed on the engine's thread from now on; see `Inbox.watch`."""
-        self._inbox.watch(feed, over)
-
-    def unwatch(self, feed: Feed) -> None:
-        """Reads a feed no longer, and closes it."""
-        self._inbox.unwatch(feed)
-
     def stop_accepting(self) -> None:
         """Refuses requests from now on; those inside go on."""
         self._intake.accepting = False
@@ -166,16 +151,6 @@ class Engine:
     def accepting(self) -> bool:
         """Whether requests are taken on."""
         return self._intake.accepting
-
-    @property
-    def busy_since(self) -> float | None:
-        """See `Steppable`."""
-        return self._inbox.busy_since
-
-    @property
-    def backlog(self) -> int:
-        """Notes that wait for the pass to end."""
-        return self._inbox.backlog
 
     @property
     def live(self) -> int:
@@ -227,9 +202,7 @@ class Engine:
             self._run_and_commit(batch)
             passes = 1
         seconds = (time.perf_counter() - started) / passes
-        for _ in range(passes):
-            self._meter.add(seconds)
-            self.totals.steps.observe(seconds)
+        self._meter.add(seconds, passes)
         # A text alone goes on from pass to pass only where nothing is drafted: that this saves time
         # does not say that a pass with drafts takes less, too.
         alone = passes > 1 and len(batch) == 1
@@ -291,7 +264,7 @@ class Engine:
     def _run_and_commit(self, batch: list[Work]) -> None:
         started = time.monotonic()
         try:
-            scored = score(self._runner, batch)
+            scores = score(self._runner, batch)
         except Exception as error:
             accelerator.check(self._runner.loaded.device)
             if len(batch) == 1:
@@ -312,7 +285,7 @@ class Engine:
             if work.sequence.stopwatch is not None:
                 work.sequence.stopwatch.stepped(started, verified)
         self._take_notes()  # branches that came meanwhile are for the outcomes known only now
-        self._commit(batch, scored.scores, self._keep)
+        self._commit(batch, scores, self._keep)
 
     def _commit(
         self, batch: list[Work], found: list[_Found], keep: Callable[[Work, _Found], Event | None]

@@ -63,6 +63,12 @@ STALE_EPOCHS = Metric(
 SESSIONS = Metric(
     name="paceline_sessions", kind="gauge", help="Sessions whose cache is kept, or in use."
 )
+NGRAMS_DROPPED = Metric(
+    name="paceline_ngrams_dropped_total",
+    kind="counter",
+    help="N-grams not written to the store: it was away, or they came too fast; absent where none "
+    "is configured.",
+)
 DRAFTS = Metric(
     name="paceline_spec_decode_num_drafts_total",
     kind="counter",
@@ -141,7 +147,7 @@ METRICS = (
     *worker_metrics.METRICS,
     *(RUNNING, WAITING, QUEUE_WAIT, DRAFT_WAIT, PLAIN_STEP),
     *(PROMPT_TOKENS, GENERATION_TOKENS, PREFIX_QUERIES, PREFIX_HITS, PREEMPTIONS),
-    *(STALE_EPOCHS, SESSIONS, STORE),
+    *(STALE_EPOCHS, SESSIONS, STORE, NGRAMS_DROPPED),
     *(DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POSITION),
     *(PAIR_ALIVE, PAIR_SESSIONS, PAIR_ROUNDS, PAIR_DRAFTED, PAIR_ACCEPTED),
     *(PAIR_ROUND_TRIP, PAIR_DRAFT, PAIR_GAIN),
@@ -171,9 +177,11 @@ def source(
         _load(page, now)
         _engine(page, engine)
         _pairs(page, now)
-        page.put(SESSIONS, len(sessions))
+        page.put(SESSIONS, sessions.kept)
         if pools is not None:
-            page.put(STORE, not pools.counts.away)
+            counts = pools.counts
+            page.put(STORE, not counts.away)
+            page.put(NGRAMS_DROPPED, counts.dropped)
 
     return Source(metrics=METRICS, fill=fill, labels=worker_metrics.labels(description))
 

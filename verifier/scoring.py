@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Works
-from typing import NamedTuple
 
 from common.model.output import Output
 from common.model.roll import Drawing
@@ -17,24 +16,15 @@ from verifier.scheduler import Work
 from verifier.sequence import Sequence
 
 
-class Scored(NamedTuple):
-    """A batch after its pass."""
-
-    scores: list[Scores | None]
-    """Of each piece of work; None of chunks that end before the last committed token."""
-    output: Output
-    """What the pass had to say of all of them."""
-
-
-def score(runner: Runner, batch: Works[Work]) -> Scored:
-    """Computes a batch.
+def score(runner: Runner, batch: Works[Work]) -> list[Scores | None]:
+    """Computes a batch, in one pass.
 
     Args:
         runner: The target model.
         batch: What the scheduler chose.
 
     Returns:
-        What was found.
+        Of each piece of work; None of chunks that end before the last committed token.
     """
     rows = [_rows(work.sequence, work.tree) if work.tree else [] for work in batch]
     every = rows[0] if len(rows) == 1 else [row for part in rows for row in part]
@@ -49,7 +39,7 @@ def score(runner: Runner, batch: Works[Work]) -> Scored:
         mine = choices[first : first + len(part)]
         scores.append(Scores(tree=work.tree, choices=mine, rows=part, output=output, first=first))
         first += len(part)
-    return Scored(scores, output)
+    return scores
 
 
 def _drawings(rows: list[Row]) -> list[Drawing]:

@@ -15,7 +15,9 @@ from torch import Tensor
 from common.errors import FailedPrecondition, InvalidArgument, PacelineError
 from common.lookahead_sizes import LookaheadSizes
 from common.model.kv_cache import KvLease
+from common.model.seen import mark, seen
 from common.sampling_params import SamplingParams
+from common.telemetry.span import SpanIds
 from verifier.round_times import RoundTimes, Stopwatch
 
 MOST_DRAFTERS = 8
@@ -70,6 +72,8 @@ class Request:
     """Requests with different ones share no cached prefix."""
     timed: bool = False
     """Whether events tell how long the parts of a round took."""
+    span: SpanIds | None = None
+    """The one that it runs in, for logs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,8 +262,7 @@ class Sequence:
     def watch_ids(self, vocab_size: int, device: torch.device) -> None:
         """Prepares `seen`, where the sampling asks for it; on the thread that owns the model."""
         if self.request.sampling.repetition_penalty != 1.0:
-            self.seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-            self._mark(self.ids)
+            self.seen = seen(self.ids, vocab_size, device)
 
     @property
     def tenant(self) -> bytes:
@@ -270,7 +273,9 @@ class Sequence:
     @property
     def names(self) -> dict[str, str]:
         """What it goes by in logs."""
-        return {"request": self.request.request_id, "method": self.method}
+        span = self.request.span
+        names = {"request": self.request.request_id, "method": self.method}
+        return {**names, **span.names} if span else names
 
     @property
     def prompt_len(self) -> int:
@@ -309,9 +314,5 @@ class Sequence:
         if self.finished is None and self.room == 0:
             self.finished = FinishReason.LENGTH
         if self.seen is not None:
-            self._mark(ids[:taken])
+            mark(self.seen, ids[:taken])
         return taken
-
-    def _mark(self, ids: Ids[int]) -> None:
-        assert self.seen is not None
-        self.seen[torch.tensor(ids, dtype=torch.int64, device=self.seen.device)] = True

@@ -13,7 +13,7 @@ from paceline.v1 import verifier_pb2, verifier_pb2_grpc, worker_pb2
 
 from common import priority
 from common.errors import Aborted, InvalidArgument, Unavailable
-from common.telemetry.span import Traces
+from common.telemetry.span import Traces, current
 from verifier.convert import (
     MOST_SESSION_CHARS,
     check_length,
@@ -81,7 +81,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         with self._traces.span(_SPAN, context.invocation_metadata()) as span:
             rounds = RoundSpans(span, self._round_ratio)
             self._check_numerics(request.numerics_fingerprint)  # first: ids may be another model's
-            asked = replace(request_from_proto(request, self._eos), timed=rounds.wanted)
+            asked = request_from_proto(request, self._eos)
+            asked = replace(asked, timed=rounds.wanted, span=current())
             span.set({"paceline.request_id": asked.request_id})
             output_tokens = 0
             async with aclosing(self._news(request, asked)) as news:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from common.errors import Aborted
-from common.model.blocks import BlockManager, chain_hash
+from common.model.blocks import BlockManager, chain
 
 _MOST_SESSIONS = 20_000
 """Between turns; as many again that were released."""
@@ -103,6 +103,12 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._running) + len(self._idle) + len(self._released)
 
+    @property
+    def kept(self) -> int:
+        """Those that run, and those whose cache is kept for another turn."""
+        self._evict()
+        return len(self._running) + len(self._idle)
+
     def enter(self, key: str, epoch: int, request_id: str, end: End) -> None:
         """Begins a turn, and ends the one before where that still runs.
 
@@ -142,7 +148,7 @@ class Sessions:
             return
         self._drop(key)
         known.end = None
-        self._claims.put(key, _digests(ids, salt, self._blocks.block_tokens))
+        self._claims.put(key, tuple(chain(salt, ids, self._blocks.block_tokens)))
         self._keep(self._idle, key, known)
 
     def release(self, key: str, epoch: int) -> None:
@@ -201,13 +207,6 @@ class Sessions:
         """Gives up what is cached of a session, but for what others have in common with it."""
         if unclaimed := self._claims.drop(key):
             self._post(lambda: self._blocks.forget(unclaimed))
-
-
-def _digests(ids: Sequence[int], salt: bytes, block_tokens: int) -> tuple[bytes, ...]:
-    found: list[bytes] = []
-    for start in range(0, len(ids) - block_tokens + 1, block_tokens):
-        found.append(chain_hash(found[-1] if found else salt, ids[start : start + block_tokens]))
-    return tuple(found)
 
 
 def _taken_over() -> Aborted:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 def chain_hash(parent: bytes, ids: Sequence[int]) -> bytes:
@@ -24,6 +24,19 @@ def chain_hash(parent: bytes, ids: Sequence[int]) -> bytes:
         ids: The block's token ids.
     """
     return hashlib.blake2b(array("I", ids).tobytes(), key=parent, digest_size=16).digest()
+
+
+def chain(parent: bytes, ids: Sequence[int], block_tokens: int) -> Iterator[bytes]:
+    """Hashes of the full blocks of a text, one after the other.
+
+    Args:
+        parent: As for the first of them.
+        ids: Token ids; those that fill no block are left out.
+        block_tokens: Positions in a block.
+    """
+    for start in range(0, len(ids) - block_tokens + 1, block_tokens):
+        parent = chain_hash(parent, ids[start : start + block_tokens])
+        yield parent
 
 
 class BlockManager:

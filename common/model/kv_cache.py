@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.blocks import BlockManager, chain_hash
+from common.model.blocks import BlockManager, chain
 from common.model.pages import LargePages
 
 ZERO_SLOT = 0
@@ -165,9 +165,7 @@ class KvLease:
         self._blocks.extend(blocks)
 
     def _extend_hashes(self, ids: Sequence[int], full: int) -> list[bytes]:
-        size = self._manager.block_tokens
-        while len(self._hashes) < full:
-            start = len(self._hashes) * size
-            parent = self._hashes[-1] if self._hashes else self._salt
-            self._hashes.append(chain_hash(parent, ids[start : start + size]))
+        size, known = self._manager.block_tokens, len(self._hashes)
+        parent = self._hashes[-1] if self._hashes else self._salt
+        self._hashes += chain(parent, ids[known * size : full * size], size)
         return self._hashes

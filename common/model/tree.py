@@ -125,13 +125,14 @@ class TokenTree:
         """How many of these nodes are probes."""
         return sum(1 for node in nodes if node in self._probes) if self._probes else 0
 
-    def add_path(self, ids: Iterable[int], parent: int = 0) -> int:
-        """Adds a chain below `parent`, sharing what is there; returns its last node."""
+    def add_path(self, ids: Iterable[int]) -> int:
+        """Adds a chain below the root, sharing what is there; returns its last node."""
         if len(self.ids) == 1:
             return self._begin_with(list(ids))
+        node = 0
         for token in ids:
-            parent = self.add(parent, token)
-        return parent
+            node = self.add(node, token)
+        return node
 
     def _begin_with(self, ids: list[int]) -> int:
         """A chain of new nodes below the root, which is alone: what most drafts are."""

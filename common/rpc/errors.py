@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from common import errors
+from common.telemetry.span import raised_in
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ def _call(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Aw
             _require_readable(request)
             return await inner(request, context)
         except Exception as error:
-            await _abort(error, context, method)
+            await _abort(error, context, _names(method, request, error))
 
     return handle
 
@@ -139,19 +140,29 @@ def _generator(
                 async for message in messages:
                     yield message
         except Exception as error:
-            await _abort(error, context, method)
+            await _abort(error, context, _names(method, request, error))
 
     return handle
 
 
+def _names(method: str, request: Any, error: Exception) -> dict[str, str]:
+    """What a call goes by in logs."""
+    request_id, span = getattr(request, "request_id", ""), raised_in(error)
+    return {
+        "method": method,
+        **({"request": request_id} if request_id else {}),
+        **(span.names if span else {}),
+    }
+
+
 async def _abort(
-    error: Exception, context: grpc.aio.ServicerContext[Any, Any], method: str
+    error: Exception, context: grpc.aio.ServicerContext[Any, Any], names: dict[str, str]
 ) -> NoReturn:
     if isinstance(error, grpc.aio.BaseError):  # gRPC's own: aborted already, or the server stopped
         raise error
     if isinstance(error, errors.PacelineError):
         await context.abort(grpc.StatusCode[error.code], _bounded(str(error)))
-    log.error("handler failed", extra={"method": method}, exc_info=error)
+    log.error("handler failed", extra=names, exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, "internal error")
 
 

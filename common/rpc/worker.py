@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
 from typing import Any
@@ -13,13 +11,10 @@ from paceline.v1 import worker_pb2, worker_pb2_grpc
 
 from common import tokenizer
 from common.accelerator import accelerator_name
-from common.errors import InvalidArgument
 from common.model.runner import Runner
+from common.rpc.watches import Watches, interval_s
 
 SERVICE = worker_pb2.DESCRIPTOR.services_by_name["Worker"].full_name
-
-_DEFAULT_INTERVAL_MS = 1000
-_LEAST_INTERVAL_MS = 50
 
 
 def describe(
@@ -71,11 +66,11 @@ class WorkerService(worker_pb2_grpc.WorkerServicer):
         self._description = description
         self._status = status
         self._drain = drain
-        self._over = asyncio.Event()
+        self._watches = Watches()
 
     def end(self) -> None:
-        """Ends the status streams, which would otherwise hold the server to its last second."""
-        self._over.set()
+        """Ends the status streams; see `Watches.end`."""
+        self._watches.end()
 
     async def Describe(self, request: Any, context: Any) -> worker_pb2.DescribeResponse:
         """Says what the worker is."""
@@ -87,14 +82,10 @@ class WorkerService(worker_pb2_grpc.WorkerServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[worker_pb2.WatchStatusResponse]:
         """Streams the load until the caller goes away or the worker is done."""
-        interval_ms = request.interval_ms or _DEFAULT_INTERVAL_MS
-        if interval_ms < _LEAST_INTERVAL_MS:
-            problem = f"must be 0 or at least {_LEAST_INTERVAL_MS}, got {interval_ms}"
-            raise InvalidArgument("interval_ms", problem)
-        while not self._over.is_set():
+        every_s = interval_s(request.interval_ms)
+        while self._watches.on:
             yield self._status()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), interval_ms / 1e3)
+            await self._watches.pause(every_s)
 
     async def Drain(
         self, request: worker_pb2.DrainRequest, context: Any

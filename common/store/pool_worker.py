@@ -15,9 +15,10 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from common.store.pool_cache import Ngram, Table
+from common.store.pool_config import PoolConfig
 from common.store.pool_packing import PackedSet, count, pack
 from common.store.pool_scripts import READ, UPSERTS, WRITE, Layout
 
@@ -56,8 +57,6 @@ class PoolCounts:
     """Sets read."""
     evicted: int = 0
     """Sets that this process's writes pushed out of the store's budget."""
-    failures: int = 0
-    """Calls that failed."""
     away: bool = False
     """Whether the last call failed."""
 
@@ -77,34 +76,6 @@ class _Call:
         self.ngrams += packed.ngrams
 
 
-class Sizes(Protocol):
-    """What the worker needs of `PoolConfig`."""
-
-    @property
-    def members(self) -> int:
-        """N-grams kept for one first token."""
-
-    @property
-    def ttl_s(self) -> float:
-        """Life of a set, in seconds."""
-
-    @property
-    def half_life_s(self) -> float:
-        """Of an occurrence's weight, in seconds."""
-
-    @property
-    def max_bytes(self) -> int:
-        """Of all pools in the store."""
-
-    @property
-    def flush_s(self) -> float:
-        """Time for which writes gather, in seconds."""
-
-    @property
-    def most_waiting(self) -> int:
-        """N-grams that may wait."""
-
-
 class Worker:
     """Owns the connection and its thread.
 
@@ -114,7 +85,7 @@ class Worker:
         sizes: Limits.
     """
 
-    def __init__(self, client: Redis, layout: Layout, sizes: Sizes) -> None:
+    def __init__(self, client: Redis, layout: Layout, sizes: PoolConfig) -> None:
         self._client, self._layout, self._sizes = client, layout, sizes
         self._write_script = client.register_script(WRITE)
         self._read_script = client.register_script(READ)
@@ -300,7 +271,6 @@ class Worker:
         if not self._counts.away:
             reason = str(error) or type(error).__name__
             log.warning("n-gram store is away", extra={"reason": reason})
-        self._counts.failures += 1
         self._counts.away = True
 
 

@@ -21,6 +21,9 @@ from common.store.pool_packing import count
 from common.store.pool_scripts import Layout
 from common.store.pool_worker import PoolCounts, Worker, connect
 
+_NAMESPACE = "paceline"
+"""Begins every key."""
+
 _LEARNED_PER_S = 1000
 """N-grams that this process learns by itself in a second, 1 us each, or 3 where not compiled."""
 _LEARNED_AT_ONCE = 200
@@ -117,15 +120,12 @@ class RedisPools(NgramPools):
         url: Of the store.
         model: Fingerprint of the model and its tokenizer.
         config: Sizes.
-        namespace: Begins every key.
     """
 
-    def __init__(
-        self, url: str, model: str, config: PoolConfig, *, namespace: str = "paceline"
-    ) -> None:
+    def __init__(self, url: str, model: str, config: PoolConfig) -> None:
         super().__init__(config)
         self.cache = Cache(config.cache_bytes)
-        layout = Layout(namespace, model, config.ngram_tokens, config.half_life_s)
+        layout = Layout(_NAMESPACE, model, config.ngram_tokens, config.half_life_s)
         self.worker = Worker(connect(url), layout, config)
         self.now = time.monotonic()
         self._learnable = float(_LEARNED_AT_ONCE)

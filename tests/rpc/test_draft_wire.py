@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import Mock
@@ -94,6 +95,16 @@ async def test_wishes_arrive() -> None:
             least=(0.0, 0.125),
         )
     ]
+
+
+async def test_a_drafter_that_stays_away_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    loop = asyncio.get_running_loop()
+    link = GrpcDraftLink("nowhere:1", drafter_pb2.Hello(), Mock(), Mock(), loop, TlsConfig())
+    for link._alive in (False, False, True, False):
+        link._lost("as told")
+    told = [each.levelname for each in caplog.records if each.message == "drafter lost"]
+    assert told == ["WARNING", "INFO", "WARNING", "INFO"]
 
 
 class Leaving(drafter_pb2_grpc.DrafterServicer):

@@ -142,6 +142,20 @@ async def conversing(
         call.cancel()
 
 
+@asynccontextmanager
+async def serving_another(
+    twin: Runner, prompt: Sequence[int], text: Sequence[int], *, lane: bool = False
+) -> AsyncIterator[RunningDrafter]:
+    """A drafter that goes on for an honest verifier, whatever others do to it in the block."""
+    async with drafting(twin) as drafter, conversing(drafter, lane=lane) as honest:
+        await honest.send(opens=[opening(prompt)])
+        yield drafter
+        await honest.send(commits=[round_of(len(prompt), text[:1])])
+        assert list((await honest.branch())[1].ids) == text[1:5]
+        honest.call.cancel()
+        await drafter.empty()
+
+
 both_ways = pytest.mark.parametrize("lane", [False, True], ids=["grpc", "lane"])
 
 
@@ -352,8 +366,7 @@ async def test_commits_of_another_fence(twin: Runner, prompt: list[int], text: l
 async def test_a_lane_that_breaks_ends_its_stream_and_no_other(
     twin: Runner, prompt: list[int], text: list[int]
 ) -> None:
-    async with drafting(twin) as drafter, conversing(drafter, lane=True) as honest:
-        await honest.send(opens=[opening(prompt)])
+    async with serving_another(twin, prompt, text, lane=True) as drafter:
         for broken, why in (
             (b"", "it hung up"),
             (HEAD.pack(1 << 30, 0.0), "a message of 1073741824 bytes"),
@@ -369,10 +382,6 @@ async def test_a_lane_that_breaks_ends_its_stream_and_no_other(
                 assert error.code() is CODE.UNAVAILABLE
                 assert error.details() == f"the lane of this stream is over: {why}"
                 await until(lambda: drafter.engine.live == 1)
-        await honest.send(commits=[round_of(len(prompt), text[:1])])
-        assert list((await honest.branch())[1].ids) == text[1:5]
-        honest.call.cancel()
-        await drafter.empty()
 
 
 def check_private(path: Path) -> None:
@@ -452,22 +461,16 @@ async def test_a_verifier_that_does_not_read_loses_its_stream(
     monkeypatch.setattr(draft_stream, "MOST_UNSENT", 4)
     monkeypatch.setattr(draft_service, "DraftStream", Watched)
     refused = [opening([], session) for session in range(2, 2_000)]  # a long answer, soon made
-    async with drafting(twin) as drafter, conversing(drafter) as honest:
-        await honest.send(opens=[opening(prompt)])
-        async with conversing(drafter) as deaf:
-            await deaf.send(opens=[opening(prompt)])
-            while not any(ends):
-                answers = len(ends)
-                await deaf.send(opens=refused)
-                await until(lambda answers=answers: len(ends) > answers)
-            await until(lambda: drafter.engine.live == 1)
-            error = await rest(deaf.call)
-            assert error.code() is CODE.RESOURCE_EXHAUSTED
-            assert error.details() == "4 messages wait to be read; read faster"
-        await honest.send(commits=[round_of(len(prompt), text[:1])])
-        assert list((await honest.branch())[1].ids) == text[1:5]
-        honest.call.cancel()
-        await drafter.empty()
+    async with serving_another(twin, prompt, text) as drafter, conversing(drafter) as deaf:
+        await deaf.send(opens=[opening(prompt)])
+        while not any(ends):
+            answers = len(ends)
+            await deaf.send(opens=refused)
+            await until(lambda answers=answers: len(ends) > answers)
+        await until(lambda: drafter.engine.live == 1)
+        error = await rest(deaf.call)
+        assert error.code() is CODE.RESOURCE_EXHAUSTED
+        assert error.details() == "4 messages wait to be read; read faster"
 
 
 async def rest(call: Any) -> grpc.aio.AioRpcError:
@@ -619,19 +622,16 @@ async def said(call: Any, talk: Sequence[drafter_pb2.DraftRequest]) -> grpc.Stat
 async def test_no_verifier_on_this_machine_brings_the_drafter_down(
     talk: list[drafter_pb2.DraftRequest], twin: Runner, prompt: list[int], text: list[int]
 ) -> None:
-    async with drafting(twin) as drafter, conversing(drafter, lane=True) as honest:
-        await honest.send(opens=[opening(prompt)])
-        async with conversing(drafter, lane=True) as stream:
-            assert isinstance(stream, LaneStream)
-            for message in talk:
-                data = message.SerializeToString()
-                stream.writer.write(HEAD.pack(len(data), 0.0) + data)
-            stream.writer.write_eof()
-            assert (await rest(stream.call)).details().endswith("it hung up")
-        await honest.send(commits=[round_of(len(prompt), text[:1])])
-        assert list((await honest.branch())[1].ids) == text[1:5]
-        honest.call.cancel()
-        await drafter.empty()
+    async with (
+        serving_another(twin, prompt, text, lane=True) as drafter,
+        conversing(drafter, lane=True) as stream,
+    ):
+        assert isinstance(stream, LaneStream)
+        for message in talk:
+            data = message.SerializeToString()
+            stream.writer.write(HEAD.pack(len(data), 0.0) + data)
+        stream.writer.write_eof()
+        assert (await rest(stream.call)).details().endswith("it hung up")
 
 
 @settings(max_examples=60)
@@ -643,15 +643,12 @@ async def test_no_verifier_brings_the_drafter_down(
     prompt: list[int],
     text: list[int],
 ) -> None:
-    async with drafting(twin) as drafter, conversing(drafter) as honest:
-        await honest.send(opens=[opening(prompt)])
-        async with open_channel(drafter.address) as channel:
-            first = [drafter_pb2.DraftRequest(hello=HELLO)] if greets else []
-            allowed = {CODE.OK, CODE.INVALID_ARGUMENT, CODE.FAILED_PRECONDITION}
-            async with asyncio.timeout(20):
-                call = drafter_pb2_grpc.DrafterStub(channel).Draft()
-                assert await said(call, [*first, *talk]) in allowed
-        await honest.send(commits=[round_of(len(prompt), text[:1])])
-        assert list((await honest.branch())[1].ids) == text[1:5]
-        honest.call.cancel()
-        await drafter.empty()
+    async with (
+        serving_another(twin, prompt, text) as drafter,
+        open_channel(drafter.address) as channel,
+    ):
+        first = [drafter_pb2.DraftRequest(hello=HELLO)] if greets else []
+        allowed = {CODE.OK, CODE.INVALID_ARGUMENT, CODE.FAILED_PRECONDITION}
+        async with asyncio.timeout(20):
+            call = drafter_pb2_grpc.DrafterStub(channel).Draft()
+            assert await said(call, [*first, *talk]) in allowed

@@ -28,7 +28,7 @@ from common.telemetry.traces import open_traces
 from common.tokenizer import Tokenizer
 from gateway.auth.config import AuthConfig
 from tests.rpc.gateways import gateway, ids_of
-from tests.rpc.services import drafting, verifying
+from tests.rpc.services import ask, drafting, verifying
 from tests.scrapes import scrape
 from tests.scripted_workers import ScriptedWorker, serving
 from verifier.drafting import clock
@@ -166,6 +166,33 @@ async def test_an_error_ends_a_span_with_its_code_and_without_its_words() -> Non
     assert broken.status.code == trace_pb2.Status.STATUS_CODE_ERROR
     assert attributes(refused)["error.type"] == "FAILED_PRECONDITION"
     assert refused.status.code == trace_pb2.Status.STATUS_CODE_UNSET, "the caller's fault"
+
+
+@pytest.mark.parametrize(
+    ("broken", "event"),
+    [("engine.submit", "handler failed"), ("runner.forward", "a sequence failed")],
+)
+async def test_lines_of_what_fails_name_the_request_and_its_trace(
+    broken: str, event: str, target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    with OtlpSink() as sink, logged() as lines:
+        async with (
+            tracing(sink, "verifier", sample_ratio=0.0) as traces,
+            verifying(target, traces=traces) as verifier,
+        ):
+            owner, name = broken.split(".")
+            monkeypatch.setattr(getattr(verifier, owner), name, fail)
+            call = verifier.stub.Generate(ask([5, 6, 7], 4), metadata=SAMPLED)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call.read()
+        span = one(sink.spans)
+    told = (json.loads(line) for line in lines.getvalue().splitlines())
+    line = next(each for each in told if each["event"] == event)
+    assert (line["trace_id"], line["span_id"]) == (TRACE, span.span_id.hex())
+    assert line["request"] == attributes(span)["paceline.request_id"] != ""
 
 
 async def test_no_text_in_spans_metrics_and_logs_which_name_the_trace(

@@ -21,6 +21,7 @@ from verifier.pool import sizes
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.duty import Duty
 from verifier.pool.forecast import Forecast, Forecaster, Origin
+from verifier.pool.guesser import Guesser, Guessing
 from verifier.pool.index import TextIndex
 from verifier.pool.interest import Interest, Interests
 from verifier.pool.shared import SharedPool, SharedPools
@@ -44,24 +45,20 @@ _RESIZE_ROUNDS = 16
 """Rounds between two looks at how wide a window the load allows."""
 
 
-@dataclass
-class _State:
+@dataclass(kw_only=True)
+class _State(Guessing):
     said: Contexts  # what the target chose where the text did not go
-    index: TextIndex
-    forecaster: Forecaster
     sizes: LookaheadSizes  # as settled; a window of 0 columns follows the load
     most_nodes: int
     window: Window
     shared: SharedPool | None
-    interest: Interest
     tree: TokenTree | None = None  # the one proposed to
     placed: bool = False  # the window stands in the tree
-    known: int = 0  # tokens of the text when the last round that it heard of ended
-    ended_at: float | None = None  # when it did
+    ended_at: float | None = None  # when the last round that it heard of was over
     rounds: int = 0
 
 
-class LookaheadProposer:
+class LookaheadProposer(Guesser[_State]):
     """Lookahead decoding.
 
     Args:
@@ -85,13 +82,13 @@ class LookaheadProposer:
         tenant: Callable[[Sequence], str] = lambda sequence: "",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        super().__init__()
         self._config, self._cost, self._parameters = config, cost, parameters
         self._most_rows = most_rows
         self._shared, self._tenant, self._clock = shared, tenant, clock
         self._calibration = Calibration()
         self._duty = Duty()
         self._interests = Interests(cost, clock)
-        self._states: dict[Sequence, _State] = {}
         self.windows = 0
         """Rounds with the window so far, over all sequences."""
 
@@ -120,23 +117,9 @@ class LookaheadProposer:
             interest=Interest(self._interests),
             known=len(sequence.ids),
         )
-        self._states[sequence] = state
-        state.index.catch_up(sequence.ids)
+        self._begin(state, sequence)
         if shared is not None:
             shared.expect(sequence.ids[-_EXPECTED:])
-
-    def ready(self, sequence: Sequence, now: float) -> bool:
-        """Always."""
-        return True
-
-    def foresee(self, sequence: Sequence) -> float:
-        """Tokens that the next guesses are expected to bring."""
-        forecast = self._look(self._states[sequence], sequence)
-        return forecast.expected if forecast is not None else 0.0
-
-    def rests(self, sequence: Sequence) -> bool:
-        """Never: it learns from each round by itself."""
-        return False
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds guesses as far as they pay, and the window where it is due."""
@@ -155,17 +138,13 @@ class LookaheadProposer:
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Learns from the text, and from what the target chose everywhere else in the tree."""
         state = self._states[sequence]
-        fresh, state.known = len(sequence.ids) - state.known, len(sequence.ids)
         stood = outcome.tree is state.tree  # else the cache had no room for it
         self.windows += state.placed
         before, state.ended_at = state.ended_at, self._clock()
-        missed = fresh != len(outcome.ids)  # it did not hear of rounds before
-        if not missed:
-            if before is not None and state.tree is not None:  # asked in that round
-                self._duty.observe(tokens=fresh, seconds=state.ended_at - before)
-            if state.interest.forecast is not None:
-                state.forecaster.learn(outcome.ids)
-        state.interest.end_round(missed=missed)
+        fresh = self._hear(state, sequence, outcome)
+        asked = state.tree is not None and fresh == len(outcome.ids)  # in that round
+        if asked and before is not None:
+            self._duty.observe(tokens=fresh, seconds=state.ended_at - before)
         _listen(state.said, sequence, outcome)
         if stood and state.placed:
             state.window.learn(outcome.choices, fresh)
@@ -174,10 +153,6 @@ class LookaheadProposer:
         if state.shared is not None and self._shared is not None:
             state.shared.add(_stretch(sequence, fresh, self._shared.ngram_tokens))
         state.tree, state.placed = None, False
-
-    def close(self, sequence: Sequence) -> None:
-        """Forgets the sequence; what it shared stays."""
-        self._states.pop(sequence, None)
 
     def _choose(self, asked: LookaheadSizes, most_rows: int) -> sizes.Sizes:
         return sizes.choose(
@@ -193,14 +168,7 @@ class LookaheadProposer:
             return 0.0
         return sum(forecast.chances[: state.forecaster.plant(forecast, tree, most)])
 
-    def _look(self, state: _State, sequence: Sequence) -> Forecast | None:
-        """The forecast for the next round; none where there is no look."""
-        return state.interest.look(lambda: self._find(state, sequence))
-
-    def _find(self, state: _State, sequence: Sequence) -> Forecast | None:
-        """Looks; not while a long prompt is still being indexed."""
-        if not state.index.catch_up(sequence.ids):
-            return None
+    def _forecast(self, state: _State, sequence: Sequence) -> Forecast:
         most = min(sequence.request.draft_tokens or state.most_nodes, state.most_nodes)
         return state.forecaster.forecast(sequence.ids, most)
 

@@ -14,19 +14,17 @@ LEAST = 4
 
 _MOST_LENGTH = 64
 
+_MOST_PLACES = 1 << 16
+"""Places remembered, at least; older ones are forgotten."""
+
 
 class Match:
-    """The longest recent match of a growing text's end.
+    """The longest recent match of a growing text's end."""
 
-    Args:
-        most: Places remembered; older ones are forgotten.
-    """
-
-    def __init__(self, most: int = 1 << 16) -> None:
+    def __init__(self) -> None:
         self.length = 0
         """Tokens before the pointer that agree with the end of the text, as far as is known; 0
         where one disagreed and the pointer went on over it."""
-        self._most = most
         self._places: dict[tuple[int, ...], int] = {}
         self._older: dict[tuple[int, ...], int] = {}
         self._pointer = 0  # 0 where nothing is followed: nothing stands before index 1
@@ -70,7 +68,7 @@ class Match:
         """Notes that the text up to `end` ended in its last tokens."""
         if end < LEAST:
             return
-        if len(self._places) >= self._most:
+        if len(self._places) >= _MOST_PLACES:
             self._older, self._places = self._places, {}
         self._places[tuple(ids[end - LEAST : end])] = end
 

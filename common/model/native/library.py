@@ -48,7 +48,6 @@ class Decoder:
         most_threads: Of a large one; 0 for no more than of others.
         dtype: Of weights, and of what they are multiplied with; of bfloat16 weights may be int8.
         tiles: Whether to multiply by the processor's tiles, where it has them.
-        shared_cache: Bytes of the cache that processors share; what the system says where None.
     """
 
     def __init__(
@@ -58,15 +57,14 @@ class Decoder:
         *,
         dtype: torch.dtype = torch.bfloat16,
         tiles: bool = True,
-        shared_cache: int | None = None,
     ) -> None:
         self._library = found = _library(dtype)
-        cache = _shared_cache() if shared_cache is None else shared_cache
         self.tiles = tiles and bool(found.decoder_has_tiles())
         """Whether it multiplies by tiles."""
         self.slice_outputs: int = found.decoder_slice()
         """Outputs whose weights lie side by side in a packed matrix."""
-        self._handle = found.decoder_open(threads, max(threads, most_threads), tiles, cache)
+        most = max(threads, most_threads)
+        self._handle = found.decoder_open(threads, most, tiles, _shared_cache())
         if not self._handle:
             raise MemoryError("no threads to be had for the decoder")
         weakref.finalize(self, found.decoder_close, self._handle)

@@ -51,15 +51,3 @@ def rolling_runner(directory: Path) -> Runner:
     if not found.rolls:
         pytest.skip("one pass a call")
     return found
-
-
-def tight_runner(directory: Path) -> Runner:
-    """The model with a cache of 20 blocks."""
-    return runner(directory, "bfloat16", kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 2)
-
-
-def check_nothing_left(*runners: Runner) -> None:
-    """No text has kept a block."""
-    for one in runners:
-        one.pool.blocks.check()
-        assert one.pool.blocks.held == 0

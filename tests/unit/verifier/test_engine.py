@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,9 +25,9 @@ from common.model.roll import Drawing
 from common.model.runner import Runner
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
-from tests import tiny_models
-from tests.inprocess import Collected, Pair, runner
+from tests.inprocess import Collected, Pair
 from tests.tiny_models import MAX_LEN, VOCAB
+from tests.unit.verifier.texts import TIGHT_BYTES, prompt_of
 from verifier.choice import MethodChoice
 from verifier.committer import Committer
 from verifier.config import EngineConfig
@@ -39,42 +38,9 @@ from verifier.methods.ngram import NgramProposer
 from verifier.methods.plain import PlainProposer
 from verifier.sequence import FinishReason, Source
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 SMALL = EngineConfig(max_running=4, max_waiting=4, max_batch_tokens=48)
-TIGHT_BYTES = 21 * 16 * 2 * 2 * 2 * 12 * 2
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.save("llama", tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
-def roomy(directory: Path) -> Runner:
-    return runner(directory, "bfloat16")
-
-
-@pytest.fixture(scope="module")
-def tight(directory: Path) -> Runner:
-    """A cache of 20 blocks, 320 positions: a few sequences fill it."""
-    return runner(directory, "bfloat16", kv_bytes=TIGHT_BYTES)
-
-
-@pytest.fixture(scope="module")
-def twin(directory: Path) -> Runner:
-    return runner(directory, "bfloat16")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(roomy: Runner, tight: Runner) -> Iterator[None]:
-    yield
-    for one in (roomy, tight):
-        one.pool.blocks.check()
-        assert one.pool.blocks.held == 0
-
-
-def _prompt(length: int, seed: int = 0) -> list[int]:
-    draw = random.Random(seed)
-    return [draw.randrange(3, VOCAB) for _ in range(length)]
 
 
 @settings(max_examples=25)
@@ -88,7 +54,7 @@ def test_blocks_add_up_after_any_mix(seed: int, tight: Runner, twin: Runner) -> 
         match draw.choice(["submit", "submit", "step", "step", "step", "cancel", "fail"]):
             case "submit":
                 method = draw.choice(["plain", "draft"]) if pair.link else "plain"
-                prompt = _prompt(draw.randint(1, 120), draw.randrange(3))
+                prompt = prompt_of(draw.randint(1, 120), draw.randrange(3))
                 tickets.append(pair.submit(prompt, draw.randint(1, 60), method=method).ticket)
             case "step":
                 pair.engine.step()
@@ -113,29 +79,29 @@ def _broken(*_: object) -> None:
 
 
 def test_one_failing_step_ends_its_requests_only(
-    roomy: Runner, caplog: pytest.LogCaptureFixture
+    target: Runner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pair = Pair.make(roomy)
-    doomed = pair.submit(_prompt(10), 20)
+    pair = Pair.make(target)
+    doomed = pair.submit(prompt_of(10), 20)
     pair.engine.step()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(roomy, "forward", _broken)
+        patch.setattr(target, "forward", _broken)
         pair.engine.step()
     assert isinstance(doomed.events[-1].error, PacelineError)
     assert "boom" not in str(doomed.events[-1].error), "inner details stay inside"
     assert caplog.records[-1].__dict__["request"] == "test"
-    assert len(pair.generate(_prompt(10), 20)) == 20
+    assert len(pair.generate(prompt_of(10), 20)) == 20
 
 
 def test_an_engine_whose_device_is_lost_goes_no_further(
-    roomy: Runner, monkeypatch: pytest.MonkeyPatch
+    target: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever watches its thread has the process end."""
-    pair = Pair.make(roomy)
-    pair.submit(_prompt(10), 20)
+    pair = Pair.make(target)
+    pair.submit(prompt_of(10), 20)
     with monkeypatch.context() as patch:
         patch.setattr(accelerator, "check", _lost)
-        patch.setattr(roomy, "forward", _broken)
+        patch.setattr(target, "forward", _broken)
         with pytest.raises(RuntimeError, match="illegal address"):
             pair.run()
     pair.run()
@@ -145,20 +111,20 @@ def _lost(device: torch.device) -> None:
     raise RuntimeError("illegal address")
 
 
-def test_a_sequence_that_breaks_a_pass_does_not_take_others_along(roomy: Runner) -> None:
-    pair = Pair.make(roomy)
+def test_a_sequence_that_breaks_a_pass_does_not_take_others_along(target: Runner) -> None:
+    pair = Pair.make(target)
     poison = 77
-    forward = roomy.forward
+    forward = target.forward
 
     def picky(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
         if any(poison in segment.ids for segment in segments):
             raise RuntimeError("boom")
         return forward(segments, drawings)
 
-    expected = pair.generate(_prompt(10, seed=3), 12, stop_ids=frozenset({poison}))
+    expected = pair.generate(prompt_of(10, seed=3), 12, stop_ids=frozenset({poison}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(roomy, "forward", picky)
-        well = pair.submit(_prompt(10, seed=3), 12, stop_ids=frozenset({poison}))
+        patch.setattr(target, "forward", picky)
+        well = pair.submit(prompt_of(10, seed=3), 12, stop_ids=frozenset({poison}))
         ill = pair.submit([poison, 5, 6], 12)
         pair.run()
     assert well.ids == expected
@@ -175,11 +141,11 @@ FAILURES = {
 @pytest.mark.parametrize("interval_s", [0.0, 10.0])
 @pytest.mark.parametrize("what", FAILURES)
 def test_a_text_whose_part_of_a_step_fails_is_lost_alone(
-    what: str, interval_s: float, roomy: Runner, monkeypatch: pytest.MonkeyPatch
+    what: str, interval_s: float, target: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where several passes are one call."""
-    pair = Pair.make(roomy, interval_s=interval_s)
-    prompts = [_prompt(10, seed=seed) for seed in range(3)]
+    pair = Pair.make(target, interval_s=interval_s)
+    prompts = [prompt_of(10, seed=seed) for seed in range(3)]
     expected = [pair.generate(prompt, 12) for prompt in prompts]
     heard = [pair.submit(prompt, 12) for prompt in prompts]
     pair.engine.step()
@@ -205,22 +171,22 @@ def test_a_text_whose_part_of_a_step_fails_is_lost_alone(
     ("owner", "name"), [(PlainProposer, "open"), (MethodChoice, "choose")], ids=["open", "choose"]
 )
 def test_a_text_that_cannot_begin_is_told_so(
-    owner: type, name: str, roomy: Runner, monkeypatch: pytest.MonkeyPatch
+    owner: type, name: str, target: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = Pair.make(roomy)
+    pair = Pair.make(target)
     monkeypatch.setattr(owner, name, _broken)
-    doomed = pair.submit(_prompt(10), 5)
+    doomed = pair.submit(prompt_of(10), 5)
     pair.run()
     assert isinstance(doomed.events[-1].error, PacelineError)
     assert (pair.engine.live, pair.engine.totals.sequences) == (0, 0)
 
 
 def test_one_that_cannot_begin_leaves_its_place_to_the_next(
-    roomy: Runner, monkeypatch: pytest.MonkeyPatch
+    target: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = Pair.make(roomy, None, EngineConfig(max_running=1))
+    pair = Pair.make(target, None, EngineConfig(max_running=1))
     monkeypatch.setattr(NgramProposer, "open", _broken)
-    doomed, well = [pair.submit(_prompt(10), 5, method=each) for each in ("ngram", "plain")]
+    doomed, well = [pair.submit(prompt_of(10), 5, method=each) for each in ("ngram", "plain")]
     assert pair.engine.step()
     assert isinstance(doomed.events[-1].error, PacelineError)
     assert well.events, "in the same step"
@@ -229,10 +195,10 @@ def test_one_that_cannot_begin_leaves_its_place_to_the_next(
 
 
 def test_who_waits_for_its_turn_drafts_nothing_and_takes_nothing_of_drafters(
-    roomy: Runner, twin: Runner
+    target: Runner, twin: Runner
 ) -> None:
-    pair = Pair.make(roomy, twin, EngineConfig(max_running=2))
-    heard = [pair.submit(_prompt(10, seed), 20, draft_tokens=4) for seed in range(6)]
+    pair = Pair.make(target, twin, EngineConfig(max_running=2))
+    heard = [pair.submit(prompt_of(10, seed), 20, draft_tokens=4) for seed in range(6)]
     for _ in range(3):
         pair.engine.step()
     engine, link = pair.engine, pair.link
@@ -246,10 +212,10 @@ def test_who_waits_for_its_turn_drafts_nothing_and_takes_nothing_of_drafters(
     assert all(_counts(one).accepted_tokens for one in heard[:5])
 
 
-def test_drafters_hear_of_a_text_before_its_first_pass(roomy: Runner, twin: Runner) -> None:
+def test_drafters_hear_of_a_text_before_its_first_pass(target: Runner, twin: Runner) -> None:
     """So that both prompts are computed at the same time."""
-    pair = Pair.make(roomy, twin)
-    forward, told = roomy.forward, []
+    pair = Pair.make(target, twin)
+    forward, told = target.forward, []
 
     def telling(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
         assert pair.link is not None
@@ -257,16 +223,16 @@ def test_drafters_hear_of_a_text_before_its_first_pass(roomy: Runner, twin: Runn
         return forward(segments, drawings)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(roomy, "forward", telling)
-        pair.submit(_prompt(10), 1)
+        patch.setattr(target, "forward", telling)
+        pair.submit(prompt_of(10), 1)
         pair.engine.step()
     assert told == [1]
 
 
-def test_a_hybrid_is_one_method_whichever_way_it_is_asked_for(roomy: Runner, twin: Runner) -> None:
-    pair = Pair.make(roomy, twin)
+def test_a_hybrid_is_one_method_whichever_way_it_is_asked_for(target: Runner, twin: Runner) -> None:
+    pair = Pair.make(target, twin)
     asked = ("ngram+draft", "draft+ngram")
-    heard = [pair.submit(_prompt(5) * 4, 30, method=method) for method in asked]
+    heard = [pair.submit(prompt_of(5) * 4, 30, method=method) for method in asked]
     pair.run()
     assert heard[0].ids == heard[1].ids
     assert [_counts(one).method for one in heard] == list(asked)
@@ -276,13 +242,13 @@ def test_a_hybrid_is_one_method_whichever_way_it_is_asked_for(roomy: Runner, twi
 
 
 def test_one_cancelled_while_others_are_tried_alone_is_not_computed(
-    roomy: Runner, caplog: pytest.LogCaptureFixture
+    target: Runner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pair = Pair.make(roomy)
-    first, second = [pair.submit(_prompt(20, seed), 12) for seed in range(2)]
+    pair = Pair.make(target)
+    first, second = [pair.submit(prompt_of(20, seed), 12) for seed in range(2)]
     while not second.events:
         pair.engine.step()
-    forward, events = roomy.forward, len(second.events)
+    forward, events = target.forward, len(second.events)
 
     def failing_together(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
         if len(segments) > 1:
@@ -291,7 +257,7 @@ def test_one_cancelled_while_others_are_tried_alone_is_not_computed(
         return forward(segments, drawings)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(roomy, "forward", failing_together)
+        patch.setattr(target, "forward", failing_together)
         pair.engine.step()
     pair.run()
     assert len(first.ids) == 12
@@ -301,18 +267,18 @@ def test_one_cancelled_while_others_are_tried_alone_is_not_computed(
 
 
 def test_a_hybrid_of_which_one_fails_to_begin_leaves_nothing(
-    roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
+    target: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = Pair.make(roomy, twin)
+    pair = Pair.make(target, twin)
     with monkeypatch.context() as patch:
         patch.setattr(NgramProposer, "open", _broken)
-        doomed = pair.submit(_prompt(10), 5, method="draft+ngram")
+        doomed = pair.submit(prompt_of(10), 5, method="draft+ngram")
         pair.run()
     assert isinstance(doomed.events[-1].error, PacelineError)
     assert pair.link is not None
     assert pair.link.meter.sessions == 0
     assert pair.link.drafter.live == 0
-    assert len(pair.generate(_prompt(10), 5, method="draft+ngram")) == 5
+    assert len(pair.generate(prompt_of(10), 5, method="draft+ngram")) == 5
 
 
 @pytest.mark.parametrize(
@@ -327,7 +293,7 @@ def test_a_hybrid_of_which_one_fails_to_begin_leaves_nothing(
 def test_a_method_that_fails_costs_no_text(
     owner: type,
     what: str,
-    roomy: Runner,
+    target: Runner,
     twin: Runner,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -339,13 +305,13 @@ def test_a_method_that_fails_costs_no_text(
         asked.append(what)
         raise RuntimeError("boom")
 
-    plain = Pair.make(roomy)
-    expected = [plain.generate(_prompt(10, seed=seed), 20) for seed in range(3)]
-    pair = Pair.make(roomy, twin, interval_s=10.0)
+    plain = Pair.make(target)
+    expected = [plain.generate(prompt_of(10, seed=seed), 20) for seed in range(3)]
+    pair = Pair.make(target, twin, interval_s=10.0)
     monkeypatch.setattr(owner, what, fail)
     methods = ("draft+ngram", "ngram", "plain")
     heard = [
-        pair.submit(_prompt(10, seed=seed), 20, method=method)
+        pair.submit(prompt_of(10, seed=seed), 20, method=method)
         for seed, method in enumerate(methods)
     ]
     pair.run()
@@ -358,12 +324,12 @@ def test_a_method_that_fails_costs_no_text(
 
 
 def test_a_text_that_gave_its_cache_back_keeps_nobody_awake(
-    roomy: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
+    target: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for room, however long ago its draft was due."""
-    pair = Pair.make(roomy, twin, fault=lambda reply: [reply] if reply.round is None else [])
+    pair = Pair.make(target, twin, fault=lambda reply: [reply] if reply.round is None else [])
     engine, methods = pair.engine, pair.engine.methods
-    pair.submit(_prompt(10), 50, draft_tokens=4)
+    pair.submit(prompt_of(10), 50, draft_tokens=4)
     mirrors: list[RemoteMirror] = []
     while not (waiting := [mirror for mirror in mirrors if mirror.waits]):
         engine.step()
@@ -394,10 +360,10 @@ def _failing(method: Callable[..., Any], victims: list[Any]) -> Callable[..., An
     return wrapped
 
 
-def test_a_failing_note_is_logged_and_forgotten(roomy: Runner) -> None:
-    pair = Pair.make(roomy)
+def test_a_failing_note_is_logged_and_forgotten(target: Runner) -> None:
+    pair = Pair.make(target)
     pair.engine.post(lambda: _broken(None))
-    assert len(pair.generate(_prompt(10), 5)) == 5
+    assert len(pair.generate(prompt_of(10), 5)) == 5
 
 
 def test_admission_takes_what_it_promises(tight: Runner) -> None:
@@ -413,20 +379,20 @@ def test_admission_takes_what_it_promises(tight: Runner) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tight, "forward", counting)
-        heard = [pair.submit(_prompt(130, 500 + seed), 10) for seed in range(6)]
+        heard = [pair.submit(prompt_of(130, 500 + seed), 10) for seed in range(6)]
         pair.run()
     assert all(len(one.ids) == 10 for one in heard)
     assert rows == 6 * (130 + 9)
 
 
-def test_drafts_leave_room_for_prefill(roomy: Runner, twin: Runner) -> None:
+def test_drafts_leave_room_for_prefill(target: Runner, twin: Runner) -> None:
     """Long drafts of many sequences under a small budget: a newcomer's prompt still gets on."""
-    pair = Pair.make(roomy, twin, EngineConfig(max_batch_tokens=24, max_running=16))
+    pair = Pair.make(target, twin, EngineConfig(max_batch_tokens=24, max_running=16))
     for seed in range(12):
-        pair.submit(_prompt(4, seed), 200, draft_tokens=16)
+        pair.submit(prompt_of(4, seed), 200, draft_tokens=16)
     for _ in range(40):
         pair.engine.step()
-    newcomer = pair.submit(_prompt(60, 99), 1)
+    newcomer = pair.submit(prompt_of(60, 99), 1)
     for _ in range(30):
         pair.engine.step()
     assert newcomer.done
@@ -435,17 +401,17 @@ def test_drafts_leave_room_for_prefill(roomy: Runner, twin: Runner) -> None:
 
 @pytest.mark.parametrize(("processors", "fanout"), [(1, 0), (3, 0), (4, 3)])
 def test_nothing_is_drafted_ahead_where_passes_take_most_processors(
-    processors: int, fanout: int, roomy: Runner, monkeypatch: pytest.MonkeyPatch
+    processors: int, fanout: int, target: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.priority.processors", lambda: processors)
     monkeypatch.setattr(Runner, "threads", 2)
-    draft = Engine(roomy, EngineConfig()).methods.draft
+    draft = Engine(target, EngineConfig()).methods.draft
     assert (draft.near_fanout, draft.fanout) == (fanout, 3)
 
 
-def test_cancelled_requests_say_nothing_more(roomy: Runner) -> None:
-    pair = Pair.make(roomy)
-    heard = pair.submit(_prompt(10), 20)
+def test_cancelled_requests_say_nothing_more(target: Runner) -> None:
+    pair = Pair.make(target)
+    heard = pair.submit(prompt_of(10), 20)
     for _ in range(3):
         pair.engine.step()
     events = len(heard.events)
@@ -454,25 +420,25 @@ def test_cancelled_requests_say_nothing_more(roomy: Runner) -> None:
     pair.run()
     pair.engine.step()
     assert len(heard.events) == events
-    assert roomy.pool.blocks.held == 0
+    assert target.pool.blocks.held == 0
 
 
-def test_overload_is_refused_at_once(roomy: Runner) -> None:
-    pair = Pair.make(roomy, None, SMALL)
-    heard = [pair.submit(_prompt(5), 4) for _ in range(8)]
+def test_overload_is_refused_at_once(target: Runner) -> None:
+    pair = Pair.make(target, None, SMALL)
+    heard = [pair.submit(prompt_of(5), 4) for _ in range(8)]
     with pytest.raises(ResourceExhausted, match="retry later"):
-        pair.submit(_prompt(5), 4)
+        pair.submit(prompt_of(5), 4)
     pair.run()
     assert all(len(one.ids) == 4 for one in heard)
-    pair.generate(_prompt(5), 4)
+    pair.generate(prompt_of(5), 4)
 
 
-def test_draining_finishes_what_is_inside(roomy: Runner) -> None:
-    pair = Pair.make(roomy)
-    heard = pair.submit(_prompt(5), 8)
+def test_draining_finishes_what_is_inside(target: Runner) -> None:
+    pair = Pair.make(target)
+    heard = pair.submit(prompt_of(5), 8)
     pair.engine.stop_accepting()
     with pytest.raises(Unavailable, match="draining"):
-        pair.submit(_prompt(5), 8)
+        pair.submit(prompt_of(5), 8)
     pair.run()
     assert len(heard.ids) == 8
 
@@ -481,18 +447,18 @@ def test_the_cache_never_exceeds_its_size(tight: Runner) -> None:
     pool = tight.pool
     assert sum(t.nbytes for t in pool.layers) <= TIGHT_BYTES
     pair = Pair.make(tight)
-    heard = [pair.submit(_prompt(100, seed), 60) for seed in range(6)]
+    heard = [pair.submit(prompt_of(100, seed), 60) for seed in range(6)]
     pair.run()
     assert all(len(one.ids) == 60 for one in heard)
 
 
 @pytest.mark.parametrize(("length", "tokens", "cached"), [(100, 5, 96), (12, 4, 0)])
 def test_a_prefix_is_reused_as_far_as_it_was_computed(
-    length: int, tokens: int, cached: int, roomy: Runner, twin: Runner
+    length: int, tokens: int, cached: int, target: Runner, twin: Runner
 ) -> None:
     """The last token of a text has no keys and values: a block that it fills is not offered."""
-    pair = Pair.make(roomy)
-    prompt = _prompt(length, seed=77)
+    pair = Pair.make(target)
+    prompt = prompt_of(length, seed=77)
     first, second = pair.submit(prompt, tokens), None
     pair.run()
     longer = [*prompt, *first.ids, 9]
@@ -507,19 +473,19 @@ def test_what_a_text_computed_itself_is_not_found_in_the_cache(tight: Runner) ->
     """It gave its cache back before its first token, and took it again."""
     config = EngineConfig(max_batch_tokens=4, max_running=2)
     pair = Pair.make(tight, None, config)
-    first = pair.submit(_prompt(150, seed=81), 100)
+    first = pair.submit(prompt_of(150, seed=81), 100)
     while not first.events:
         pair.engine.step()
-    second = pair.submit(_prompt(140, seed=82), 4)
+    second = pair.submit(prompt_of(140, seed=82), 4)
     pair.run()
     assert pair.engine.preemptions == 1
     assert len(second.ids) == 4
     assert _counts(second).cached_tokens == pair.engine.totals.cached_tokens == 0
 
 
-def test_a_whole_prompt_in_the_cache_still_yields_logits(roomy: Runner) -> None:
-    pair = Pair.make(roomy)
-    prompt = _prompt(64, seed=78)
+def test_a_whole_prompt_in_the_cache_still_yields_logits(target: Runner) -> None:
+    pair = Pair.make(target)
+    prompt = prompt_of(64, seed=78)
     expected = pair.generate(prompt, 5)
     again = pair.submit(prompt, 5)
     pair.run()
@@ -533,12 +499,12 @@ def _counts(heard: Collected) -> object:
     return counts
 
 
-def test_stop_tokens_end_the_text_inside_a_draft(roomy: Runner, twin: Runner) -> None:
+def test_stop_tokens_end_the_text_inside_a_draft(target: Runner, twin: Runner) -> None:
     """The twin drafts perfectly; whatever the place of the stop token, nothing follows it."""
-    prompt = _prompt(12, seed=5)
-    text = Pair.make(roomy).generate(prompt, 24)
+    prompt = prompt_of(12, seed=5)
+    text = Pair.make(target).generate(prompt, 24)
     for stop in set(text):
-        heard = Pair.make(roomy, twin)
+        heard = Pair.make(target, twin)
         one = heard.submit(prompt, 24, stop_ids=frozenset({stop}), draft_tokens=7)
         heard.run()
         assert one.ids == text[: text.index(stop) + 1]
@@ -546,9 +512,9 @@ def test_stop_tokens_end_the_text_inside_a_draft(roomy: Runner, twin: Runner) ->
 
 
 @pytest.mark.parametrize("limit", range(1, 12))
-def test_max_tokens_is_never_overshot(limit: int, roomy: Runner, twin: Runner) -> None:
-    pair = Pair.make(roomy, twin)
-    heard = pair.submit(_prompt(12, seed=5), limit, draft_tokens=8)
+def test_max_tokens_is_never_overshot(limit: int, target: Runner, twin: Runner) -> None:
+    pair = Pair.make(target, twin)
+    heard = pair.submit(prompt_of(12, seed=5), limit, draft_tokens=8)
     pair.run()
     assert len(heard.ids) == limit
     assert heard.events[-1].finish is FinishReason.LENGTH
@@ -559,10 +525,10 @@ def test_max_tokens_is_never_overshot(limit: int, roomy: Runner, twin: Runner) -
     )
 
 
-def test_a_perfect_drafter_is_accepted_whole(roomy: Runner, twin: Runner) -> None:
-    pair = Pair.make(roomy, twin, EngineConfig(draft_fanout=0))
+def test_a_perfect_drafter_is_accepted_whole(target: Runner, twin: Runner) -> None:
+    pair = Pair.make(target, twin, EngineConfig(draft_fanout=0))
     sampling = SamplingParams(temperature=0.8, seed=3)
-    heard = pair.submit(_prompt(12), 41, draft_tokens=4, sampling=sampling)
+    heard = pair.submit(prompt_of(12), 41, draft_tokens=4, sampling=sampling)
     pair.run()
     counts = heard.events[-1].counts
     assert counts is not None
@@ -590,9 +556,9 @@ def test_a_perfect_drafter_is_accepted_whole(roomy: Runner, twin: Runner) -> Non
     ],
 )
 def test_bad_requests_are_refused(
-    options: dict[str, object], error: type[PacelineError], words: str, roomy: Runner
+    options: dict[str, object], error: type[PacelineError], words: str, target: Runner
 ) -> None:
-    pair = Pair.make(roomy)
+    pair = Pair.make(target)
     arguments: dict[str, object] = {"prompt": [5, 6], "max_tokens": 4, **options}
     with pytest.raises(error, match=words):
         pair.submit(**arguments)  # type: ignore[arg-type]

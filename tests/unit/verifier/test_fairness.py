@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +11,12 @@ from hypothesis import strategies as st
 
 from common.errors import ResourceExhausted
 from common.model.runner import Runner
-from tests import tiny_models
-from tests.inprocess import Pair, runner
-from tests.tiny_models import VOCAB
+from tests.inprocess import Pair
+from tests.unit.verifier.texts import prompt_of
 from verifier.config import EngineConfig
 from verifier.sequence import Sequence
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 LENGTHS = (3, 18, 40, 70)
 """Of prompts, by their seed."""
@@ -25,52 +24,18 @@ TOKENS = 40
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.save("llama", tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
-def target(directory: Path) -> Runner:
-    return runner(directory, "bfloat16")
-
-
-@pytest.fixture(scope="module")
-def tight(directory: Path) -> Runner:
-    """A cache of 20 blocks, 320 positions."""
-    return runner(directory, "bfloat16", kv_bytes=21 * 16 * 2 * 2 * 2 * 12 * 2)
-
-
-@pytest.fixture(scope="module")
-def twin(directory: Path) -> Runner:
-    return runner(directory, "bfloat16")
-
-
-@pytest.fixture(scope="module")
 def texts(target: Runner) -> list[list[int]]:
     """What each prompt's text is, alone."""
     alone = Pair.make(target)
-    return [alone.generate(_prompt(LENGTHS[seed], seed), TOKENS) for seed in range(len(LENGTHS))]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(target: Runner, tight: Runner) -> Iterator[None]:
-    yield
-    for one in (target, tight):
-        one.pool.blocks.check()
-        assert one.pool.blocks.held == 0
-
-
-def _prompt(length: int, seed: int) -> list[int]:
-    draw = random.Random(seed)
-    return [draw.randrange(3, VOCAB) for _ in range(length)]
+    return [alone.generate(prompt_of(LENGTHS[seed], seed), TOKENS) for seed in range(len(LENGTHS))]
 
 
 def test_another_tenants_request_overtakes_a_flood(target: Runner) -> None:
     pair = Pair.make(target, None, EngineConfig(max_running=2))
-    flood = [pair.submit(_prompt(8, seed), 10, cache_salt=b"flood") for seed in range(20)]
+    flood = [pair.submit(prompt_of(8, seed), 10, cache_salt=b"flood") for seed in range(20)]
     for _ in range(5):
         pair.engine.step()
-    late = pair.submit(_prompt(8, 99), 10, cache_salt=b"late")
+    late = pair.submit(prompt_of(8, 99), 10, cache_salt=b"late")
     while not late.done:
         pair.engine.step()
     assert sum(one.done for one in flood) <= 4, "those that ran, and one that was first"
@@ -81,9 +46,9 @@ def test_another_tenants_request_overtakes_a_flood(target: Runner) -> None:
 def test_prompts_of_a_flood_do_not_hold_up_anothers(target: Runner) -> None:
     """All are let in at once; the one long prompt after another of the flood is not read first."""
     pair = Pair.make(target, None, EngineConfig(max_batch_tokens=32))
-    flood = [pair.submit(_prompt(160, seed), 2, cache_salt=b"flood") for seed in range(6)]
+    flood = [pair.submit(prompt_of(160, seed), 2, cache_salt=b"flood") for seed in range(6)]
     pair.engine.step()
-    late = pair.submit(_prompt(40, 99), 1, cache_salt=b"late")
+    late = pair.submit(prompt_of(40, 99), 1, cache_salt=b"late")
     while not late.done:
         pair.engine.step()
     assert sum(one.done for one in flood) == 0
@@ -92,19 +57,19 @@ def test_prompts_of_a_flood_do_not_hold_up_anothers(target: Runner) -> None:
 
 def test_a_flood_cannot_take_all_places(target: Runner) -> None:
     pair = Pair.make(target, None, EngineConfig(max_running=4, max_waiting=12))
-    heard = [pair.submit(_prompt(5, seed), 4, cache_salt=b"flood") for seed in range(14)]
+    heard = [pair.submit(prompt_of(5, seed), 4, cache_salt=b"flood") for seed in range(14)]
     with pytest.raises(ResourceExhausted, match="this tenant are running or waiting"):
-        pair.submit(_prompt(5, 98), 4, cache_salt=b"flood")
-    heard.append(pair.submit(_prompt(5, 99), 4, cache_salt=b"late"))
+        pair.submit(prompt_of(5, 98), 4, cache_salt=b"flood")
+    heard.append(pair.submit(prompt_of(5, 99), 4, cache_salt=b"late"))
     pair.run()
     assert all(len(one.ids) == 4 for one in heard)
 
 
 def test_where_nobody_is_told_apart_all_places_are_everybodys(target: Runner) -> None:
     pair = Pair.make(target, None, EngineConfig(max_running=4, max_waiting=12))
-    heard = [pair.submit(_prompt(5, seed), 4) for seed in range(16)]
+    heard = [pair.submit(prompt_of(5, seed), 4) for seed in range(16)]
     with pytest.raises(ResourceExhausted, match="all this verifier takes"):
-        pair.submit(_prompt(5, 99), 4)
+        pair.submit(prompt_of(5, 99), 4)
     pair.run()
     assert all(len(one.ids) == 4 for one in heard)
 
@@ -114,16 +79,16 @@ def test_a_tenant_of_which_nothing_runs_takes_the_place_of_anothers_youngest(
 ) -> None:
     """However long those of the other would run on; who has something running waits."""
     pair = Pair.make(target, None, EngineConfig(max_running=3))
-    flood = [pair.submit(_prompt(20, seed), 200, cache_salt=b"flood") for seed in range(3)]
+    flood = [pair.submit(prompt_of(20, seed), 200, cache_salt=b"flood") for seed in range(3)]
     pair.engine.step()
     running = pair.engine._scheduler.running
     oldest, *_, youngest = running
-    late = [pair.submit(_prompt(8, 50 + seed), 30, cache_salt=b"late") for seed in range(2)]
+    late = [pair.submit(prompt_of(8, 50 + seed), 30, cache_salt=b"late") for seed in range(2)]
     pair.engine.step()
     assert [each.tenant for each in running] == [b"flood", b"flood", b"late"]
     assert youngest not in running
     for salt in (b"", b"third"):
-        pair.submit(_prompt(8, 60), 5, cache_salt=salt)
+        pair.submit(prompt_of(8, 60), 5, cache_salt=salt)
         pair.engine.step()
     assert [each.tenant for each in running] == [b"flood", b"late", b""]
     assert running[0] is oldest
@@ -136,25 +101,25 @@ def test_a_tenant_of_which_nothing_runs_takes_the_place_of_anothers_youngest(
 def test_a_tenant_of_which_nothing_runs_takes_cache_of_another(tight: Runner) -> None:
     """Three texts fill it, so that places are free and room is not."""
     pair = Pair.make(tight)
-    flood = [pair.submit(_prompt(90, seed), 60, cache_salt=b"flood") for seed in range(3)]
+    flood = [pair.submit(prompt_of(90, seed), 60, cache_salt=b"flood") for seed in range(3)]
     for _ in range(20):
         pair.engine.step()
     before = pair.engine.preemptions
-    late = pair.submit(_prompt(40, 99), 20, cache_salt=b"late")
+    late = pair.submit(prompt_of(40, 99), 20, cache_salt=b"late")
     while not late.done:
         pair.engine.step()
     assert not any(one.done for one in flood)
     assert pair.engine.preemptions - before <= 2, "it is in nobody's way, nor given way to"
     pair.run()
     alone = Pair.make(target=tight)
-    assert [one.ids for one in flood] == [alone.generate(_prompt(90, s), 60) for s in range(3)]
+    assert [one.ids for one in flood] == [alone.generate(prompt_of(90, s), 60) for s in range(3)]
 
 
 def test_a_prompt_for_which_one_place_is_too_little_displaces_nobody(tight: Runner) -> None:
     pair = Pair.make(tight)
-    flood = [pair.submit(_prompt(60, seed), 10, cache_salt=b"flood") for seed in range(4)]
+    flood = [pair.submit(prompt_of(60, seed), 10, cache_salt=b"flood") for seed in range(4)]
     pair.engine.step()
-    late = pair.submit(_prompt(200, 99), 5, cache_salt=b"late")
+    late = pair.submit(prompt_of(200, 99), 5, cache_salt=b"late")
     pair.engine.step()
     assert pair.engine.preemptions == 0
     pair.run()
@@ -164,13 +129,13 @@ def test_a_prompt_for_which_one_place_is_too_little_displaces_nobody(tight: Runn
 
 def test_what_texts_have_in_common_makes_no_room(tight: Runner) -> None:
     """Four hold eleven blocks together and one each, so that one more place gives one block."""
-    pair, common = Pair.make(tight), _prompt(176, 0)
-    flood = [pair.submit([*common, *_prompt(8, 1)], 7, cache_salt=b"flood")]
+    pair, common = Pair.make(tight), prompt_of(176, 0)
+    flood = [pair.submit([*common, *prompt_of(8, 1)], 7, cache_salt=b"flood")]
     pair.engine.step()
-    flood += [pair.submit([*common, *_prompt(8, s)], 7, cache_salt=b"flood") for s in (2, 3, 4)]
+    flood += [pair.submit([*common, *prompt_of(8, s)], 7, cache_salt=b"flood") for s in (2, 3, 4)]
     pair.engine.step()
     assert tight.pool.blocks.held == 15
-    late = pair.submit(_prompt(100, 99), 5, cache_salt=b"late")
+    late = pair.submit(prompt_of(100, 99), 5, cache_salt=b"late")
     pair.engine.step()
     assert pair.engine.preemptions == 0
     pair.run()
@@ -209,7 +174,7 @@ def test_whoever_gives_way_to_whom_texts_stay_what_they_are(
             case "come":
                 prompt, count = draw.randrange(len(texts)), draw.randint(1, TOKENS)
                 tenant = draw.choice(tenants[: draw.randint(1, 4)])
-                one = pair.submit(_prompt(LENGTHS[prompt], prompt), count, cache_salt=tenant)
+                one = pair.submit(prompt_of(LENGTHS[prompt], prompt), count, cache_salt=tenant)
                 heard.append((one, texts[prompt][:count]))
             case "cancel" if heard and draw.random() < 0.3:
                 pair.engine.cancel(draw.choice(heard)[0].ticket)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +14,21 @@ from hypothesis import strategies as st
 from common import accelerator
 from common.model.roll import Rolled
 from common.model.runner import Runner
-from tests import tiny_models
 from tests.inprocess import Pair, heads, runner
-from tests.unit.verifier.rolled_texts import (
-    SELDOM_S,
-    WAYS,
-    check_nothing_left,
-    rolling_runner,
-    texts,
-    tight_runner,
-)
+from tests.unit.verifier.rolled_texts import SELDOM_S, WAYS, rolling_runner, texts
 from verifier.config import EngineConfig
 from verifier.gates.gate import Gate
 from verifier.rolling import Rolling
 from verifier.sequence import Source
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 Calls = Counter[str]
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.save("llama", tmp_path_factory.mktemp("llama"))
 
 
 @pytest.fixture(scope="module")
 def target(directory: Path) -> Runner:
     return rolling_runner(directory)
-
-
-@pytest.fixture(scope="module")
-def tight(directory: Path) -> Runner:
-    return tight_runner(directory)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(target: Runner, tight: Runner) -> Iterator[None]:
-    yield
-    check_nothing_left(target, tight)
 
 
 @pytest.fixture

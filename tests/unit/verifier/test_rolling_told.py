@@ -20,18 +20,13 @@ from common.model.roll import RollOptions
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
 from common.sampling_params import SamplingParams
-from tests import tiny_models
 from tests.inprocess import Collected, Pair
-from tests.unit.verifier.rolled_texts import (
-    begin,
-    check_nothing_left,
-    rolling_runner,
-    texts,
-    tight_runner,
-)
+from tests.unit.verifier.rolled_texts import begin, rolling_runner, texts
 from verifier import rolling
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def _levels(
@@ -67,24 +62,8 @@ def _told() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.save("llama", tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
 def target(directory: Path) -> Runner:
     return rolling_runner(directory)
-
-
-@pytest.fixture(scope="module")
-def tight(directory: Path) -> Runner:
-    return tight_runner(directory)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(target: Runner, tight: Runner) -> Iterator[None]:
-    yield
-    check_nothing_left(target, tight)
 
 
 def _one_by_one(target: Runner, seed: int) -> list[list[int]]:

@@ -108,6 +108,18 @@ def test_released_blocks_are_free_and_earlier_turns_refused(turns: Turns) -> Non
     turns.sessions.release("unknown", 1)
 
 
+def test_sessions_count_while_their_cache_is_kept(turns: Turns) -> None:
+    for key in ("there", "here"):
+        turns.enter(key, 1, key=key)
+        turns.leave(key, key=key)
+    turns.enter("now", 1, key="now")
+    assert turns.sessions.kept == 3
+    turns.sessions.release("there", 2)
+    assert turns.sessions.kept == 2
+    turns.now += 61
+    assert turns.sessions.kept == 1, "without another turn"
+
+
 def test_blocks_that_others_hold_stay(turns: Turns) -> None:
     turns.enter("a", 1)
     turns.fill()

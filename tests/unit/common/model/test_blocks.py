@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.model.blocks import BlockManager, chain_hash
+from common.model.blocks import BlockManager, chain, chain_hash
 from common.model.kv_cache import KvLease
 
 SIZE = 4
@@ -61,6 +61,14 @@ def test_salt_separates_tenants() -> None:
     assert KvLease(manager, b"b").reuse_prefix(text) == 0
     again = KvLease(manager, b"a")
     assert again.reuse_prefix(text) == 8
+
+
+def test_a_chain_goes_on_where_it_was_left() -> None:
+    text = list(range(3 * SIZE + 1))
+    whole = list(chain(b"salt", text, SIZE))
+    assert whole[0] == chain_hash(b"salt", text[:SIZE])
+    assert [whole[0], *chain(whole[0], text[SIZE:], SIZE)] == whole
+    assert len(set(whole)) == 3
 
 
 def test_the_oldest_cached_block_goes_first() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from common.model.output import Computed
 from common.model.tree import TokenTree
+from tests.clock import Clock
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
 from verifier.methods.hybrid import HybridProposer
@@ -16,16 +17,6 @@ from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 COST = StepCost(((1, 0.003), (8, 0.005), (64, 0.021)))
-
-
-class Clock:
-    """Time that passes only when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass

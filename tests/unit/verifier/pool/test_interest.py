@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.clock import Clock
 from verifier.cost import StepCost
 from verifier.pool.forecast import Forecast
 from verifier.pool.interest import Interest, Interests
 
 LOOK_S = 50e-6
 STEP_S = 1e-3
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def _looks(expected: list[float], sequences: int = 1) -> list[bool]:
