@@ -21,7 +21,10 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Renders a record as {"ts", "level", "service", "event", extras…, "trace_id", "span_id"}."""
+    """Renders a record as {"ts", "level", "service", "event", extras…, "trace_id", "span_id"}.
+
+    An extra of one of the first four names gets an underscore after it.
+    """
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -36,7 +39,7 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
         }
         extras = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-        line |= {name: _plain(value) for name, value in extras.items()}
+        line |= {f"{n}_" if n in line else n: _plain(value) for n, value in extras.items()}
         if (ids := span.current()) is not None:
             line |= {"trace_id": ids.trace_id, "span_id": ids.span_id}
         if record.exc_info:

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LIST_TIMEOUT_S = 30.0
 
 # Beyond the end that the server was asked to set: then the connection is dead, not quiet.
-_WATCH_MARGIN_S = 30.0
+_WATCH_MARGIN_S = 10.0
 
 _REASON_CHARS = 300
 
@@ -40,8 +41,12 @@ class KubeError(Exception):
     """The API server did not do what it was asked; the message says why."""
 
 
+class CredentialsError(KubeError):
+    """It does not know us: what we show ran out, or was never its."""
+
+
 class ForbiddenError(KubeError):
-    """It knows us and refuses, or does not know us: a matter of RBAC or credentials."""
+    """It knows us and refuses: a matter of RBAC."""
 
 
 class GoneError(KubeError):
@@ -121,7 +126,8 @@ class EndpointSliceApi:
 async def load_configuration(kubeconfig: Path | None) -> client.Configuration:
     """Finds the API server: that of the pod's cluster, or of a kubeconfig file.
 
-    The token of a pod is read again when it is renewed.
+    The token of a pod is read again when it is renewed; a plugin of a kubeconfig is asked for
+    another one when its own runs out.
 
     Raises:
         StartupError: The `kubernetes` package is missing, or there is no usable configuration.
@@ -137,11 +143,21 @@ async def load_configuration(kubeconfig: Path | None) -> client.Configuration:
         if kubeconfig is None:
             config.load_incluster_config(configuration)
         else:
-            await config.load_kube_config(str(kubeconfig), client_configuration=configuration)
+            loader = await config.load_kube_config(
+                str(kubeconfig), client_configuration=configuration
+            )
+            if hasattr(loader, "exec_plugin_expiry"):
+                configuration.refresh_api_key_hook = partial(_renew, loader)
     except Exception as error:  # the loader trips over a broken file in many ways
         what = f"{kubeconfig} cannot be used" if kubeconfig else "needed outside a pod"
         raise StartupError(f"kubeconfig: {what}: {first_line(error)}") from error
     return configuration
+
+
+async def _renew(loader: Any, configuration: client.Configuration) -> None:
+    """Has the plugin of a kubeconfig make another token, where the last one ran out."""
+    await loader.load_from_exec_plugin()
+    configuration.api_key["BearerToken"] = loader.token
 
 
 def own_namespace() -> str:
@@ -170,7 +186,7 @@ def _check(status: int, body: bytes) -> None:
 
 
 def _error(code: int, message: str) -> KubeError:
-    kinds = {401: ForbiddenError, 403: ForbiddenError, 410: GoneError}
+    kinds = {401: CredentialsError, 403: ForbiddenError, 410: GoneError}
     return kinds.get(code, KubeError)(f"{code} {message}"[:_REASON_CHARS])
 
 

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from gateway.backoff import Backoff
 from gateway.discovery.endpoint_slices import SliceTable
 from gateway.discovery.kube_api import (
+    CredentialsError,
     EndpointSliceApi,
     ForbiddenError,
     GoneError,
@@ -24,8 +25,9 @@ from gateway.discovery.resolver import Report
 
 log = logging.getLogger(__name__)
 
-# Seconds of one watch; random, so that the gateways of a fleet do not begin anew together.
-_WATCH_S = (240, 360)
+# Seconds of one watch: a connection that dies without a word is noticed when it should have ended.
+# Random, so that the gateways of a fleet do not begin anew together.
+_WATCH_S = (60, 90)
 
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 30.0
 
@@ -62,7 +64,7 @@ class KubernetesResolver:
                 if await self._watch(report):
                     continue
             except GoneError:
-                log.info("watch is too old, listing again", extra={"service": self._what})
+                log.info("watch is too old, listing again", extra={"target": self._what})
                 self._version = ""
             except KubeError as error:
                 self._failed(error)
@@ -99,19 +101,25 @@ class KubernetesResolver:
 
     def _answered(self) -> None:
         if self._failing:
-            log.info("API server is back", extra={"service": self._what})
+            log.info("API server is back", extra={"target": self._what})
         self._failing = False
 
     def _failed(self, error: KubeError) -> None:
         if self._failing:
             return
         self._failing = True
-        extra = {"service": self._what, "reason": str(error)}
+        extra = {"target": self._what, "reason": str(error)}
         if isinstance(error, ForbiddenError):
             log.error(
                 "not allowed to list and watch endpointslices: the gateway's service account "
                 "needs a Role with the verbs list and watch on endpointslices of "
                 "discovery.k8s.io in that namespace",
+                extra=extra,
+            )
+        elif isinstance(error, CredentialsError):
+            log.error(
+                "the API server does not know the gateway's credentials: the token of its service "
+                "account, or of the kubeconfig's user, has run out or is another cluster's",
                 extra=extra,
             )
         else:

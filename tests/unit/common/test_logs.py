@@ -24,6 +24,12 @@ def test_a_line_has_the_event_and_its_extras() -> None:
     }
 
 
+def test_an_extra_takes_no_name_that_is_taken() -> None:
+    record = logging.makeLogRecord({"msg": "listing again", "service": "default/verifier"})
+    line = json.loads(JsonFormatter("gateway").format(record))
+    assert (line["service"], line["service_"]) == ("gateway", "default/verifier")
+
+
 def test_what_json_has_no_number_for_is_a_word() -> None:
     record = logging.makeLogRecord({"msg": "draining", "grace_s": float("inf"), "left": 0.5})
     text = JsonFormatter("gateway").format(record)

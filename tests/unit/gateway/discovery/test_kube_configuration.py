@@ -2,6 +2,7 @@
 
 import builtins
 import datetime
+import json
 import ssl
 import subprocess
 import sys
@@ -55,11 +56,39 @@ async def test_a_pods_token_is_read_again_when_it_was_renewed(tmp_path: Path, mo
         cluster.token = "first"
         assert len((await api.list())[0]) == 1
         cluster.token = "second"
-        with pytest.raises(kube_api.ForbiddenError, match="401 Unauthorized"):
+        with pytest.raises(kube_api.CredentialsError, match="401 Unauthorized"):
             await api.list()
         token.write_text("second")
         clock.forward_s = 120
         assert len((await api.list())[0]) == 1
+        await api.close()
+
+
+async def test_a_plugins_token_is_made_anew_when_it_ran_out(tmp_path: Path) -> None:
+    status = {"token": "first", "expirationTimestamp": "2020-01-01T00:00:00Z"}
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": status,
+    }
+    said, file = tmp_path / "said", tmp_path / "kubeconfig"
+    said.write_text(json.dumps(credential))
+    async with kubeapi.serving() as cluster:
+        text = json.loads(kubeapi.kubeconfig(cluster.url))
+        plugin = {
+            "apiVersion": credential["apiVersion"],
+            "command": "cat",
+            "args": [str(said)],
+            "interactiveMode": "Never",
+        }
+        text["users"][0]["user"] = {"exec": plugin}
+        file.write_text(json.dumps(text))
+        cluster.token = "first"
+        api = kube_api.EndpointSliceApi("default", "", await kube_api.load_configuration(file))
+        await api.list()
+        cluster.token = status["token"] = "second"
+        said.write_text(json.dumps(credential))
+        await api.list()
         await api.close()
 
 

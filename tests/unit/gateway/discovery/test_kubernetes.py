@@ -21,6 +21,10 @@ REFUSED = (
     "not allowed to list and watch endpointslices: the gateway's service account needs a Role with "
     "the verbs list and watch on endpointslices of discovery.k8s.io in that namespace"
 )
+UNKNOWN = (
+    "the API server does not know the gateway's credentials: the token of its service account, or "
+    "of the kubeconfig's user, has run out or is another cluster's"
+)
 A, B, C = "10.0.0.1:7071", "10.0.0.2:7071", "10.0.0.3:7071"
 
 
@@ -203,6 +207,20 @@ async def test_a_server_that_is_not_there_is_tried_until_it_is(tmp_path, caplog)
     assert reports.seen[-1] == {A}
 
 
+async def test_a_connection_that_died_without_a_word_is_given_up(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(kube_api, "_WATCH_MARGIN_S", 0.05)
+    file = tmp_path / "kubeconfig"
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        file.write_text(kubeapi.kubeconfig(f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        configuration = await kube_api.load_configuration(file)
+        api = kube_api.EndpointSliceApi("default", "", configuration)
+        with pytest.raises(kube_api.KubeError):
+            await anext(api.watch("1", watch_s=0))
+        await api.close()
+
+
 async def logged(caplog: pytest.LogCaptureFixture, message: str) -> None:
     async with asyncio.timeout(20):
         while message not in caplog.messages:  # noqa: ASYNC110 - the log is another task's
@@ -229,7 +247,7 @@ async def test_an_unknown_token_is_refused_clearly(cluster, tmp_path, caplog) ->
     cluster.token = "another"
     with caplog.at_level(logging.INFO, "gateway.discovery"):
         async with following(cluster, tmp_path) as reports:
-            await logged(caplog, REFUSED)
+            await logged(caplog, UNKNOWN)
             cluster.token = "secret"
             await reports.until(A)
     assert "401 Unauthorized" in caplog.records[0].reason
