@@ -76,9 +76,11 @@ class PinnedFleet(WatchedFleet):
         super().__init__(*args, **options)
         self.wanted: Counter[tuple[str, str]] = Counter()
 
-    def place(self, model: Model, method: str, owner: str | None) -> Placement:
+    def place(
+        self, model: Model, method: str, owner: str | None = None, *, tokens: int = 0
+    ) -> Placement:
         """Chooses the pair that lacks most sessions."""
-        found = super().place(model, method, owner)
+        found = super().place(model, method, owner, tokens=tokens)
         if not self.wanted:
             return found
         lacking = self.wanted - self.active

@@ -21,6 +21,7 @@ from statistics import fmean
 
 from gateway.candidate import Candidate
 from gateway.gain import Gains, fitting
+from gateway.remembered import Remembered
 
 Key = tuple[str, str]
 """Tier and pool."""
@@ -37,7 +38,6 @@ QUEUE_WAIT_MS = 250.0
 _MOST_GROWTH = 2.0
 _UP_S, _DOWN_S = 10.0, 60.0
 _TOLERANCE = 0.1
-_REMEMBERED_S = 3600.0  # above what a pool takes to come back whose workers were all unlisted
 _LEAST_BATCHING = 0.02
 
 
@@ -85,7 +85,7 @@ class Autoscaler:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._at: float | None = None
-        self._seen: dict[Key, float] = {}
+        self._remembered: Remembered[Key] = Remembered(clock)
         self._smooth: dict[Key, float] = {}
         self._desired: dict[Key, int] = {}
 
@@ -99,9 +99,8 @@ class Autoscaler:
         elapsed_s = 0.0 if self._at is None else now - self._at
         self._at = now
         listed = needs(verifiers, drafters)
-        self._seen |= dict.fromkeys(listed, now)
-        self._seen = {key: at for key, at in self._seen.items() if now - at <= _REMEMBERED_S}
-        found = dict.fromkeys(self._seen) | listed
+        self._remembered.add(listed)
+        found = dict.fromkeys(self._remembered.names) | listed
         self._smooth = {key: self._smoothed(key, need, elapsed_s) for key, need in found.items()}
         ready = dict.fromkeys(found, 0)
         ready |= _ready("verifier", verifiers) | _ready("drafter", drafters)

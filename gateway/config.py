@@ -25,8 +25,8 @@ class FailoverConfig:
     """Verifiers that may fail one generation in a row before any gives a token; 1 never retries."""
 
     wait_s: float = 10.0
-    """Seconds a generation waits for a fitting verifier where none is there; then it ends with
-    UNAVAILABLE."""
+    """Seconds a generation waits for a fitting verifier where none is there or, once it was begun,
+    where all are full; then it ends with UNAVAILABLE."""
 
     retries_burst: int = 512
     """Retries of all generations together at once."""

@@ -32,6 +32,7 @@ from gateway.candidate import Candidate
 from gateway.complaints import Complaints
 from gateway.model import Model
 from gateway.placement import Placement, alike, offered_methods, place
+from gateway.remembered import Remembered
 from gateway.snapshot import Snapshot, WorkerView, pairs, standing, view
 from gateway.validation import MAX_NAME_CHARS
 from gateway.workers import WorkerHandle
@@ -65,6 +66,10 @@ class Fleet:
         self._tls = tls
         self._verifiers = {each: self._handle("verifier", each) for each in verifiers}
         self._drafters = {each: self._handle("drafter", each) for each in drafters}
+        self._tiers = {"verifier": self._verifiers, "drafter": self._drafters}
+        # No longer listed, but still there: they finish what they have, or come back.
+        self._leaving: dict[str, dict[str, WorkerHandle]] = {tier: {} for tier in self._tiers}
+        self._remembered: Remembered[str] = Remembered()  # models
         self._tokenizers = tokenizers
         self._on_change = on_change
         self._complaints = Complaints(tokenizers)
@@ -85,7 +90,8 @@ class Fleet:
     def update(self, tier: str, addresses: Collection[str]) -> None:
         """Takes workers in and lets others go, while the fleet is open.
 
-        A worker that is no longer listed gets nothing new; what runs on it goes on.
+        A worker that is no longer listed gets nothing new; what runs on it goes on, and it is
+        followed to its end, or until it is listed again.
 
         Args:
             tier: "verifier" or "drafter".
@@ -94,18 +100,21 @@ class Fleet:
         Raises:
             StartupError: A certificate cannot be read; then nothing has changed.
         """
-        handles = {"verifier": self._verifiers, "drafter": self._drafters}[tier]
+        handles, leaving = self._tiers[tier], self._leaving[tier]
         gone, new = handles.keys() - set(addresses), set(addresses) - handles.keys()
-        made = {address: self._handle(tier, address) for address in sorted(new)}
+        made = {each: self._handle(tier, each) for each in sorted(new - leaving.keys())}
+        back = {each: leaving.pop(each) for each in sorted(new & leaving.keys())}
         for address in sorted(gone):
             log.info(f"{tier} no longer listed", extra={"address": address})
-            handles.pop(address).leave()
-        for address, handle in made.items():
+            leaving[address] = handles.pop(address)
+        for address, handle in (made | back).items():
             log.info(f"{tier} listed", extra={"address": address})
             handles[address] = handle
+        for handle in made.values():
             self._spawn(handle.live())
         self._complaints.forget(gone)
-        if gone:
+        self._let_go()
+        if gone or back:
             self._spawn(self._changed())
 
     def models(self, scope: Collection[str] | None = None) -> list[Model]:
@@ -133,24 +142,36 @@ class Fleet:
             PermissionDenied: It is not one of those, whether it is served or not.
             NotFound: No verifier serves it.
             InvalidArgument: The name is empty, but there are several models.
-            Unavailable: No verifier has been reached yet.
+            Unavailable: No verifier has been reached yet, or none of it is listed now: one was of
+                late, or it began what is to go on.
         """
         if name and scope is not None and name not in scope:
             raise PermissionDenied("model: these credentials do not cover it")
         served = self._names(scope)
-        listed = ", ".join(served)
         if name in served:
             return self._model(name, numerics)
+        known = sorted({*served, *self._away(scope)})
+        if name in known or (name and numerics is not None):
+            raise Unavailable(f"no verifier of {name[:MAX_NAME_CHARS]!r} is reachable")
+        listed = ", ".join(known)
         if name:
             raise NotFound(f"model: no {name[:MAX_NAME_CHARS]!r} here; served: {listed}")
-        if len(served) > 1:
+        if len(known) > 1:
             raise InvalidArgument("model", f"must name one of {listed}")
         return self._model(served[0], numerics)
 
-    def place(self, model: Model, method: str, owner: str | None) -> Placement:
+    def place(
+        self, model: Model, method: str, owner: str | None = None, *, tokens: int = 0
+    ) -> Placement:
         """Chooses verifier and drafters for a request to `model`; see `placement.place`."""
-        turn = self._turn(model.name)
-        return place(method, self._of(model), _candidates(self._drafters), owner, turn=turn)
+        return place(
+            method,
+            self._of(model),
+            _candidates(self._drafters),
+            owner,
+            turn=self._turn(model.name),
+            tokens=tokens,
+        )
 
     def go_on(
         self,
@@ -216,10 +237,14 @@ class Fleet:
         return self._autoscaler.pools(*self.candidates())
 
     def workers(self) -> list[WorkerView]:
-        """Returns all workers listed, by tier (verifiers first), then pool, then address."""
-        tiers = {"verifier": self._verifiers, "drafter": self._drafters}
+        """Returns all workers, those that left and have not ended too, by tier, pool, address."""
         return sorted(
-            (view(tier, handle) for tier, handles in tiers.items() for handle in handles.values()),
+            (
+                view(tier, handle, leaving=leaving)
+                for leaving, tiers in ((False, self._tiers), (True, self._leaving))
+                for tier, handles in tiers.items()
+                for handle in handles.values()
+            ),
             key=standing,
         )
 
@@ -235,17 +260,17 @@ class Fleet:
         """Retires a worker; returns the sequences still in it.
 
         Args:
-            address: As it is listed.
+            address: As it is listed, or was.
             grace_s: Seconds that running requests get; 0 is the worker's own default.
 
         Raises:
             NotFound: No worker is listed there.
             PacelineError: It did not answer.
         """
-        handle = self._verifiers.get(address) or self._drafters.get(address)
-        if handle is None:
-            raise NotFound(f"address: no worker is listed at {address!r}")
-        return await handle.drain(grace_s)
+        for handles in (*self._tiers.values(), *self._leaving.values()):
+            if address in handles:
+                return await handles[address].drain(grace_s)
+        raise NotFound(f"address: no worker is listed at {address!r}")
 
     def handle(self, address: str) -> str:
         """Names the process at a verifier's address; another one, another name. "" for none."""
@@ -275,6 +300,12 @@ class Fleet:
             listed = ", ".join(self._verifiers) or "none found yet"
             raise Unavailable(f"no verifier is reachable: {listed}")
         return names
+
+    def _away(self, scope: Collection[str] | None) -> set[str]:
+        """Models of verifiers that are listed no longer, but were of late."""
+        leaving = {each.description.model for each in _candidates(self._leaving["verifier"])}
+        names = leaving | set(self._remembered.names)
+        return names if scope is None else names.intersection(scope)
 
     def _named(self, name: str, numerics: str | None = None) -> list[Candidate]:
         return [
@@ -325,8 +356,18 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
 
     async def _changed(self) -> None:
+        self._let_go()
         self._complaints.check(*self.candidates())
         await self._on_change(any(handle.present for handle in self._verifiers.values()))
+
+    def _let_go(self) -> None:
+        """Forgets those that left and have ended; their calls have yet to find out."""
+        verifiers = _candidates(self._leaving["verifier"])
+        self._remembered.add(each.description.model for each in verifiers)
+        for handles in self._leaving.values():
+            for handle in [each for each in handles.values() if not each.present]:
+                del handles[handle.address]
+                handle.leave()
 
 
 def _candidates(handles: Mapping[str, WorkerHandle]) -> list[Candidate]:

@@ -18,7 +18,16 @@ from gateway.fleet import Fleet
 from gateway.model import Model
 from gateway.placement import Placement
 from gateway.pursuit import Pursuit
-from gateway.request import Ask, Chunk, Complete, Event, FinishReason, Order, Started
+from gateway.request import (
+    Ask,
+    Chunk,
+    Complete,
+    Event,
+    FinishReason,
+    Order,
+    Speculation,
+    Started,
+)
 from gateway.sessions import Sessions, Turn
 from gateway.tally import Tally
 from gateway.tokenizing import Tokenizing
@@ -38,7 +47,8 @@ class Generations:
 
     Attributes:
         tokenizing: What turns prompts into ids.
-        moves: Times that another verifier went on with a generation that is over.
+        moves: Times that another verifier, or the same one again, went on with a generation that is
+            over.
         turns: Turns of sessions, by whether their cache was kept, moved or new.
     """
 
@@ -106,7 +116,7 @@ class Generations:
 
     def _place(self, ask: Ask, model: Model, turn: Turn, tokens: int) -> Placement:
         if ask.resume is None:
-            return self._fleet.place(model, ask.method, turn.owner)
+            return self._fleet.place(model, ask.method, turn.owner, tokens=tokens)
         numerics = ask.resume.numerics
         return self._fleet.go_on(model, ask.method, numerics, tokens=tokens, owner=turn.owner)
 
@@ -127,18 +137,19 @@ class Generations:
         async with aclosing(pursuit.run(deadline)) as messages:
             while end is None:
                 message = await anext(messages)
-                chunk = _totalled(transcript.feed(message.ids, message.sources), pursuit.tally)
+                chunk = transcript.feed(message.ids, message.sources)
                 end = ended(message.end)
                 if end is None:
-                    yield (chunk,)
+                    yield (_totalled(chunk, pursuit.tally),)
         if rest := transcript.finish():
             if chunk.ids:
-                yield (chunk,)
-            chunk = _totalled(Chunk(rest), pursuit.tally)
+                yield (_totalled(chunk, end.speculation),)
+            chunk = Chunk(rest)
         if transcript.stop is not None and not end.stop:  # completed by text held to the end
             end = replace(end, finish_reason=FinishReason.STOP, stop=transcript.stop)
         self._sessions.end(turn, pursuit.placement, pursuit.ids)
         log.info("complete", extra=_results(ask, end))
+        chunk = _totalled(chunk, end.speculation)
         yield (chunk, end) if chunk.ids or chunk.text else (end,)
 
 
@@ -174,8 +185,8 @@ def _order(
     )
 
 
-def _totalled(chunk: Chunk, tally: Tally) -> Chunk:
-    return replace(chunk, rounds=tally.rounds, drafted_tokens=tally.drafted_tokens)
+def _totalled(chunk: Chunk, so_far: Tally | Speculation) -> Chunk:
+    return replace(chunk, rounds=so_far.rounds, drafted_tokens=so_far.drafted_tokens)
 
 
 def _cache(turn: Turn, placement: Placement) -> str:

@@ -45,7 +45,7 @@ DURATION = Metric(
 MOVES = Metric(
     name="paceline_generation_moves_total",
     kind="counter",
-    help="Times that another verifier went on with a generation.",
+    help="Times that another verifier, or the same one again, went on with a generation.",
 )
 RETRIES = Metric(
     name="paceline_generation_retries_total",
@@ -68,8 +68,8 @@ REFUSALS = Metric(
 WORKERS = Metric(
     name="paceline_workers",
     kind="gauge",
-    help="Workers listed, by what they can be given: ready, draining, broken (failed too many "
-    "requests of late), lost.",
+    help="Workers listed, by what they can be given: ready, draining (those that left and have not "
+    "ended, too), broken (failed too many requests of late), lost.",
     labels=("tier", "pool", "state"),
 )
 BREAKER = Metric(

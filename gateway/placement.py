@@ -93,16 +93,16 @@ def place(
         tokens: Of prompt and output, at most; who takes fewer is left out.
 
     Raises:
-        Unavailable: No verifier of the model is reachable, or none that takes so many tokens.
+        Unavailable: No verifier of the model is available, or none that takes so many tokens.
         FailedPrecondition: The verifiers cannot run the method.
     """
     available = [verifier for verifier in verifiers if verifier.available]
     if not available:
         addresses = ", ".join(verifier.address for verifier in verifiers)
-        raise Unavailable(f"no verifier is reachable: {addresses or 'none of these numerics'}")
+        raise Unavailable(f"no verifier is available: {addresses or 'none of these numerics'}")
     available = [v for v in available if v.description.max_model_len >= tokens]
     if not available:
-        raise Unavailable(f"no verifier is reachable that takes {tokens} tokens")
+        raise Unavailable(f"no verifier is available that takes {tokens} tokens")
     able = [v for v in available if _runs(method, v, drafters)]
     if not able:
         raise FailedPrecondition(_lacking(method, available, drafters))

@@ -191,6 +191,9 @@ class Pursuit:
         self.placement = await self._next(error)
         if still_full and self.placement.verifier == lost:
             return
+        if not (still_full or self._budget.take()):  # others were faster
+            self._verdict.convict()
+            raise error
         self.moves += 1
         extra = {
             "request": self._order.request_id,
@@ -208,7 +211,7 @@ class Pursuit:
         """
         self._shunned.add(self.placement.verifier)
         self._failures = max(self._failures, 1) if waits else self._failures + 1
-        if self._failures >= self._config.attempts or not self._budget.take():
+        if self._failures >= self._config.attempts or self._budget.level < 1:
             self._verdict.convict()
             raise error
         now = asyncio.get_running_loop().time()

@@ -21,8 +21,8 @@ from gateway.request import Committed, Complete, Order, Speculation, Usage
 from gateway.workers import WorkerHandle
 
 # The verifier's deadline comes this much before the client's, so that the client gets our
-# status instead of its own timer's.
-_MARGIN_S = 0.05
+# status instead of its own timer's; no more than a share of what is left, where that is little.
+_MARGIN_S, _MARGIN_SHARE = 0.05, 0.25
 
 
 async def relay(
@@ -44,7 +44,7 @@ async def relay(
             breaker has heard of the latter; whether an internal error speaks against it is for
             the caller to find out.
     """
-    timeout_s -= _MARGIN_S
+    timeout_s -= min(_MARGIN_S, timeout_s * _MARGIN_SHARE)
     if timeout_s <= 0:
         raise DeadlineExceeded("the deadline passed before the verifier was called")
     peer = f"verifier {verifier.address}"

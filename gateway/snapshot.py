@@ -21,7 +21,7 @@ class State(StrEnum):
     READY = "ready"
     """Requests."""
     DRAINING = "draining"
-    """Nothing new: it finishes what it has."""
+    """Nothing new: it finishes what it has, and may be listed no longer."""
     BROKEN = "broken"
     """Nothing for now: it failed too many requests of late."""
     LOST = "lost"
@@ -34,7 +34,7 @@ class WorkerView:
 
     Attributes:
         address: Its gRPC target.
-        tier: "verifier" or "drafter": where it is listed.
+        tier: "verifier" or "drafter": where it is listed, or was.
         state: What it can be given.
         description: What it is, or was when last seen; None where it was never reached.
         status: Its last report; None while it is lost.
@@ -73,7 +73,8 @@ class Snapshot:
     """All of it.
 
     Attributes:
-        workers: All workers listed, by tier (verifiers first), then pool, then address.
+        workers: All workers listed, and those that left and have not ended, by tier (verifiers
+            first), then pool, then address.
         pairs: All pairs of workers that were ever reached, by verifier, then drafter.
         pools: All pools with a worker that was ever reached; see `Autoscaler.pools`.
     """
@@ -83,17 +84,18 @@ class Snapshot:
     pools: tuple[Pool, ...]
 
 
-def view(tier: str, handle: WorkerHandle) -> WorkerView:
+def view(tier: str, handle: WorkerHandle, *, leaving: bool = False) -> WorkerView:
     """Returns one worker.
 
     Args:
-        tier: Where it is listed.
+        tier: Where it is listed, or was.
         handle: What follows it.
+        leaving: Whether it is listed no longer.
     """
     return WorkerView(
         address=handle.address,
         tier=tier,
-        state=_state(handle.candidate),
+        state=State.DRAINING if leaving else _state(handle.candidate),
         description=handle.described,
         status=handle.status,
         in_flight=handle.in_flight_count,

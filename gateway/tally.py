@@ -33,7 +33,7 @@ class Tally:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that the first verifier had cached already."""
+        """Prompt tokens that the first verifier had cached already; 0 where it is not known."""
         return self._cached_tokens or 0
 
     def add(self, message: Committed) -> None:
@@ -51,6 +51,7 @@ class Tally:
 
     def resume(self, before: Resume) -> None:
         """Takes over what a client tells of the part that another gateway streamed."""
+        self._cached_tokens = 0  # what is cached now, that part may have left
         self._take(before.sources, before.rounds, before.drafted_tokens)
         self.move()
 

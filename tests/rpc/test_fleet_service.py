@@ -242,7 +242,7 @@ async def test_without_tokens_only_this_machine_is_the_operators(
     ("peer", "local"),
     [
         ("ipv4:127.0.0.1:5000", True),
-        ("ipv4:127.8.9.1:5000", True),
+        ("ipv4:127.0.0.6:5000", False),
         ("ipv6:[::1]:5000", True),
         ("ipv6:%5B::1%5D:5000", True),
         ("unix:/run/gateway", True),

@@ -107,6 +107,20 @@ async def test_a_stop_string_cuts_text_and_ids_and_cancels_the_verifier(
     assert list(stats.accepted_per_position) == [1] * accepted
 
 
+async def test_the_last_chunk_counts_no_more_than_the_end(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("first line\nSTOP here and never here")
+    verifier = verifier_for(tokenizer)
+    verifier.messages = [(ids[:1], [R]), (ids[1:], [R] * (len(ids) - 1))]
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        answer = await target.generate(text="one two three four", stop=["STOP"])
+    assert len(answer.ids) < len(ids)
+    first, last = answer.chunks
+    assert (first.rounds, first.drafted_tokens) == (1, DRAFTED)
+    stats = answer.complete.speculation
+    assert (last.rounds, last.drafted_tokens) == (stats.rounds, stats.drafted_tokens)
+    assert last.rounds == len(answer.ids)
+
+
 async def test_chat_uses_the_template_and_names_what_it_refuses(tokenizer: Tokenizer) -> None:
     turns = [inference_pb2.ChatMessage(role="user", content="hi")]
     verifier = verifier_for(tokenizer)

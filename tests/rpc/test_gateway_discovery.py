@@ -2,21 +2,26 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from paceline.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from paceline.v1 import inference_pb2, inference_pb2_grpc, types_pb2, worker_pb2
 
-from common.errors import Unavailable
+from common.errors import InvalidArgument, NotFound, Unavailable
 from common.rpc.channel import open_channel
 from gateway.fleet import Fleet
+from gateway.snapshot import State
 from tests.fakes import kubeapi
+from tests.rpc.test_fleet_service import Retiring
 from tests.rpc.test_gateway_process import running
 from tests.scripted_workers import ScriptedWorker, serving
 from tests.unit.gateway.discovery.reports import endpoint_slice
+from tests.waiting import until as happened
 
 REQUEST = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=[1]))
 
@@ -106,3 +111,88 @@ async def test_an_address_that_flaps_is_followed_in_the_end() -> None:
         async with asyncio.timeout(20):
             while seen[-1]:  # noqa: ASYNC110 - told by a task of the fleet
                 await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def fleet_of(*workers: ScriptedWorker) -> AsyncIterator[Fleet]:
+    """A fleet that has reached all of some verifiers."""
+
+    async def ignore(present: bool) -> None:
+        pass
+
+    addresses = [worker.address for worker in workers]
+    async with Fleet(addresses, (), {}, interval_ms=50, on_change=ignore) as fleet:
+        await happened(lambda: all(fleet.verifier(each).present for each in addresses))
+        yield fleet
+
+
+async def test_a_model_that_is_being_replaced_is_still_there() -> None:
+    big, small = ScriptedWorker(model="big"), ScriptedWorker(model="small")
+    async with serving(big, small), fleet_of(big, small) as fleet:
+        fleet.update("verifier", {small.address})
+        for _ in range(2):  # while it drains, and when it has ended
+            for scope in (None, {"big", "small"}):
+                with pytest.raises(Unavailable, match="no verifier of 'big' is reachable"):
+                    fleet.resolve("big", scope)
+                with pytest.raises(InvalidArgument, match="must name one of big, small"):
+                    fleet.resolve("", scope)
+            with pytest.raises(NotFound, match="no 'huge' here; served: big, small"):
+                fleet.resolve("huge")
+            assert fleet.resolve("", {"small"}).name == "small"
+            assert [model.name for model in fleet.models()] == ["small"]
+            await big.stop()
+            await happened(lambda: big.address not in {each.address for each in fleet.workers()})
+        await big.start(int(big.address.rpartition(":")[2]))
+        fleet.update("verifier", {big.address, small.address})
+        await happened(lambda: fleet.verifier(big.address).present)
+        assert fleet.resolve("big").name == "big"
+
+
+async def test_what_was_begun_waits_for_a_model_that_a_gateway_has_never_seen() -> None:
+    small = ScriptedWorker(model="small")
+    async with serving(small), fleet_of(small) as fleet:
+        with pytest.raises(Unavailable, match="no verifier of 'big' is reachable"):
+            fleet.resolve("big", numerics="n")
+        with pytest.raises(NotFound):
+            fleet.resolve("big")
+
+
+async def test_who_is_listed_no_longer_is_followed_to_its_end() -> None:
+    staying, leaving = ScriptedWorker(), Retiring()
+    leaving.status.running = 2  # of another gateway
+    async with serving(staying, leaving), fleet_of(staying, leaving) as fleet:
+        states = {view.address: view.state for view in fleet.workers()}
+        assert set(states.values()) == {State.READY}
+        fleet.update("verifier", {staying.address})
+        for _ in range(2):  # it may be drained twice
+            assert await fleet.drain(leaving.address, 7) == 2
+            states = {view.address: view.state for view in fleet.workers()}
+            assert states == {staying.address: "ready", leaving.address: "draining"}
+        assert fleet.place(fleet.resolve(""), "plain", leaving.address).verifier == staying.address
+        assert [(pool.ready, pool.desired) for pool in fleet.pools()] == [(1, 1)]
+        leaving.status = worker_pb2.WatchStatusResponse(accepting=False)
+        await happened(lambda: [view.address for view in fleet.workers()] == [staying.address])
+        with pytest.raises(NotFound):
+            await fleet.drain(leaving.address, 7)
+
+
+async def test_who_is_listed_again_is_taken_back_at_once() -> None:
+    worker = ScriptedWorker()
+    async with serving(worker), fleet_of(worker) as fleet:
+        handle = fleet.verifier(worker.address)
+        fleet.update("verifier", ())
+        with pytest.raises(Unavailable, match="has left the fleet"):
+            fleet.verifier(worker.address)
+        fleet.update("verifier", {worker.address})
+        assert fleet.verifier(worker.address) is handle
+        assert [view.state for view in fleet.workers()] == ["ready"]
+
+
+async def test_a_request_is_placed_where_there_is_room_for_all_of_it() -> None:
+    short, long = ScriptedWorker(max_model_len=20), ScriptedWorker()
+    long.status.running = 5  # the other one looks idle, and is preferred
+    async with serving(short, long), fleet_of(short, long) as fleet:
+        model = fleet.resolve("demo")
+        await happened(lambda: fleet.verifier(long.address).candidate.sequences == 5)
+        assert fleet.place(model, "plain", tokens=20).verifier == short.address
+        assert fleet.place(model, "plain", tokens=21).verifier == long.address

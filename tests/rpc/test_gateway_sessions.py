@@ -266,6 +266,7 @@ async def test_a_verifier_that_leaves_during_the_claim_is_replaced() -> None:
             (left,) = store.owners
             channel = target.fleet.verifier(left)._channel
             target.fleet.update("verifier", set(addresses) - {left})
+            await workers[addresses.index(left)].stop()
             await until(lambda: channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN)
             store.go_on.set()
             await call

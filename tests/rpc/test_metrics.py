@@ -19,6 +19,7 @@ from common.telemetry.metrics import Metric, exposed
 from drafter import metrics as drafter_metrics
 from gateway import metrics as gateway_metrics
 from gateway.auth.caller import Caller
+from gateway.config import FailoverConfig
 from tests.rpc.gateways import Answer, Gateway, gateway, ids_of
 from tests.rpc.services import drafting, verifying
 from tests.scrapes import Scrape, scrape, scrape_port
@@ -149,6 +150,21 @@ async def test_a_generation_that_moves_is_counted() -> None:
         page = await scrape(front.metrics)
     assert page.value("paceline_generation_moves_total") == 1
     assert page.value("paceline_generation_retries_total") == 1
+
+
+async def test_a_generation_that_nobody_can_go_on_with_is_not_tried_again() -> None:
+    """And leaves the retries that there are to others."""
+    only = ScriptedWorker()
+    only.error = ResourceExhausted("no blocks are free")
+    few = FailoverConfig(retries_burst=1, retries_per_s=0.001)
+    async with serving(only), gateway(only.address, failover=few) as front:
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await front.generate(token_ids=ids_of(5), max_tokens=1)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        page = await scrape(front.metrics)
+    assert page.value("paceline_generation_moves_total") == 0
+    assert page.value("paceline_generation_retries_total") == 0
 
 
 async def test_refusals_are_counted_by_tenant_up_to_a_number() -> None:

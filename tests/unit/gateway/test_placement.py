@@ -66,7 +66,7 @@ def test_who_takes_too_few_tokens_is_left_out() -> None:
     short, long = worker("a"), worker("b", max_model_len=65, running=9)
     assert place("plain", [short, long], [], owner="a", tokens=64).verifier == "a"
     assert place("plain", [short, long], [], owner="a", tokens=65).verifier == "b"
-    with pytest.raises(Unavailable, match="no verifier is reachable that takes 66 tokens"):
+    with pytest.raises(Unavailable, match="no verifier is available that takes 66 tokens"):
         place("plain", [short, long], [], tokens=66)
 
 
@@ -76,7 +76,7 @@ def test_a_placement_tells_the_numerics() -> None:
 
 @pytest.mark.parametrize("gone", [{"lost": True}, {"accepting": False}, {"broken": True}])
 def test_no_verifier_is_unavailable_and_named(gone) -> None:
-    with pytest.raises(Unavailable, match="no verifier is reachable: h:1"):
+    with pytest.raises(Unavailable, match="no verifier is available: h:1"):
         place("auto", [worker("h:1", **gone)], [])
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.sampling_params import SamplingParams
-from gateway.request import Committed, Order, TokenSource
+from gateway.request import Committed, Order, Resume, TokenSource
 from gateway.tally import Tally
 
 A, R, B = TokenSource.ACCEPTED, TokenSource.RECOVERED, TokenSource.BONUS
@@ -80,6 +80,13 @@ def test_the_method_is_the_one_that_ran_last_and_each_gets_what_it_drafted() -> 
     assert stats.method == "draft+ngram"
     assert stats.accepted_by_method == {"medusa": 2, "draft": 4}
     assert stats.accepted_tokens == 10
+
+
+def test_what_another_gateway_began_may_have_filled_the_cache_itself() -> None:
+    tally = Tally()
+    tally.resume(Resume(ids=[5], sources=[R], rounds=1, drafted_tokens=0, numerics="n"))
+    tally.add(Committed([6], [R], 1, 0, 7))
+    assert (tally.cached_tokens, tally.rounds) == (0, 2)
 
 
 def test_a_method_that_drafted_nothing_right_is_left_out() -> None:
