@@ -39,13 +39,12 @@ _PROBE_ROWS, _PROBE_OUTPUTS = 8, 1024
 """Of the layers by which kernels are judged."""
 
 
-def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int) -> Tensor:
-    """`F.linear` in products of exactly `tile` rows.
+def in_tiles(product: Callable[[Tensor], Tensor], x: Tensor, tile: int) -> Tensor:
+    """A product of rows and a matrix in products of exactly `tile` rows.
 
     Args:
+        product: Maps `[tile, in]` to `[tile, out]`.
         x: Inputs, `[N, in]`.
-        weight: `[out, in]`.
-        bias: `[out]` or None.
         tile: Rows of one product.
 
     Returns:
@@ -54,8 +53,13 @@ def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int) -> T
     rows = x.shape[0]
     if missing := -rows % tile:
         x = F.pad(x, (0, 0, 0, missing))
-    out = [F.linear(part, weight, bias) for part in torch.split(x, tile)]
+    out = [product(part) for part in torch.split(x, tile)]
     return (out[0] if len(out) == 1 else torch.cat(out))[:rows]
+
+
+def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int) -> Tensor:
+    """`F.linear` of `[N, in]` in products of exactly `tile` rows; see `in_tiles`."""
+    return in_tiles(lambda part: F.linear(part, weight, bias), x, tile)
 
 
 class TiledLinear(nn.Module):

@@ -131,6 +131,8 @@ def load(
             left_out(where, f"{whole.facts.kind} is not of Llama's shape")
         found = _Found(whole.facts, run or whole.modules(context, quantize))
     facts, (forward, name) = found
+    by_torch = where.type == "cpu" and not isinstance(forward, WholePass)
+    threads = torch.get_num_threads() if by_torch else 0  # no bit of another pass hangs on them
     return LoadedModel(
         **vars(facts),
         forward=forward,
@@ -139,7 +141,7 @@ def load(
         name=Path(path).name,
         device=where,
         kernels=name,
-        fingerprint=_fingerprint(directory, config, facts.dtype, where, name),
+        fingerprint=_fingerprint(directory, config, facts.dtype, where, name, threads),
     )
 
 
@@ -235,7 +237,12 @@ def _check_depth(directory: Path, config: Config) -> None:
 
 
 def _fingerprint(
-    path: Path, config: Config, dtype: torch.dtype, device: torch.device, kernels: str
+    path: Path,
+    config: Config,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: str,
+    threads: int,
 ) -> str:
     """Hash of what decides the bits of the logits.
 
@@ -247,7 +254,7 @@ def _fingerprint(
         "config": config,
         "dtype": str(dtype),
         "device": torch.cuda.get_device_name(device) if cuda else _processor(),
-        "threads": torch.get_num_threads(),
+        "threads": threads,
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "kernels": kernels,

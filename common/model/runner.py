@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 _CHECK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 33)
 """Pieces the probe text is cut into; decoding and drafts of usual length meet warm kernels."""
 
-_MANY_ROWS = 70
-"""And on a device of its own: more than one product has."""
+_MANY_ROWS = (130, 256)
+"""And on a device of its own: more than one product has, and as many as a full pass usually has."""
 
 _ROW_STEPS = ((8, 1), (32, 4), (128, 16), (1 << 30, 64))
 """Up to so many rows, round up to a multiple of this."""
@@ -230,8 +230,8 @@ class Runner:
     def _settle(self) -> None:
         """Finds the least padding that keeps rows independent, by trying.
 
-        Layers that are not ours to replace (routers of experts, say) may use kernels that
-        change with the row count; padded to a multiple of 16 rows none known does.
+        What of a model is neither replaced nor steadied may use kernels that change with the row
+        count, and do so less where that is a multiple of 16.
         """
         context = self.loaded.context
         for multiple, tile_rows in (
@@ -257,7 +257,7 @@ class Runner:
         """Whether logits and cache bits of a probe text come out alike however it is split."""
         generator = np.random.default_rng(0)
         own = self.loaded.device.type != "cpu"
-        sizes = (*_CHECK_ROWS, _MANY_ROWS) if own else _CHECK_ROWS
+        sizes = (*_CHECK_ROWS, *_MANY_ROWS) if own else _CHECK_ROWS
         limit = min(self.max_len - 1, sum(sizes))
         ids = generator.integers(0, self.loaded.vocab_size, limit).tolist()
         single = self._probe(ids, itertools.repeat(1))
@@ -272,7 +272,7 @@ class Runner:
         while start < len(ids):
             rows = ids[start : start + next(sizes)]
             segment = Segment(rows, start, lease.slots, wanted=range(len(rows)))
-            logits.append(self.forward([segment]).logits)
+            logits.append(self.forward([segment]).logits.cpu())  # a device may have no room for all
             start += len(rows)
         slots = torch.from_numpy(lease.slots[: len(ids)]).to(self.loaded.device)
         cache = [layer[slots] for layer in self.pool.layers]

@@ -125,11 +125,12 @@ def test_kernels_draw_what_the_cpu_does() -> None:
 
 def _logits(target: Runner, texts: Sequence[Sequence[int]], chunk: int) -> list[Tensor]:
     """Logits of every row of some texts, run side by side in chunks of so many tokens."""
+    length = len(texts[0])
     leases = [KvLease(target.pool.blocks) for _ in texts]
     for lease in leases:
-        assert lease.reserve(LENGTH)
+        assert lease.reserve(length)
     passes = []
-    for start in range(0, LENGTH, chunk):
+    for start in range(0, length, chunk):
         segments = []
         for ids, lease in zip(texts, leases, strict=True):
             rows = ids[start : start + chunk]
@@ -146,12 +147,26 @@ def _logits(target: Runner, texts: Sequence[Sequence[int]], chunk: int) -> list[
 def test_logits_have_the_same_bits_alone_and_in_a_batch(
     kind: str, dtype: Dtype, tmp_path: Path
 ) -> None:
-    target = runner(tiny_models.save(kind, tmp_path), dtype, device="cuda")
-    texts = [_ids(LENGTH, seed) for seed in range(4)]
+    """In passes of as many rows as full ones have, and far behind what the runner tries."""
+    directory = tiny_models.save(kind, tmp_path, max_position_embeddings=1024)
+    target = runner(directory, dtype, device="cuda")
+    texts = [_ids(600, seed) for seed in range(4)]
     alone = [_logits(target, [ids], chunk=1)[0] for ids in texts]
-    for chunk in (1, 5, 33):
+    for chunk in (1, 5, 33, 64):
         for row, expected in zip(_logits(target, texts, chunk), alone, strict=True):
             assert torch.equal(row, expected)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+def test_threads_of_the_host_make_no_other_model(kind: str, tmp_path: Path) -> None:
+    directory = tiny_models.save(kind, tmp_path)
+    before = torch.get_num_threads()
+    prints = set()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        prints.add(runner(directory, device="cuda").fingerprint)
+    torch.set_num_threads(before)
+    assert len(prints) == 1
 
 
 def test_noise_has_the_words_of_the_cpu() -> None:

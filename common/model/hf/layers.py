@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import isfunction
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from common.model.linear import PARALLEL_ELEMENTS, MakeLinear, tile_rows, tiled_linear
+from common.model.linear import PARALLEL_ELEMENTS, MakeLinear, in_tiles, tile_rows, tiled_linear
+
+_PRODUCTS = {F.linear, torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm}
+"""What multiplies rows by a matrix."""
+
+_CURVES = {torch.sigmoid, Tensor.sigmoid, F.softplus, F.silu, F.gelu, torch.tanh, Tensor.tanh}
+"""What takes every element by itself, but on CPU not alike in a vector and in the rest of one."""
+
+_CURVE_NAMES = {curve.__name__ for curve in _CURVES}
+
+
+def steadily(curve: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """An elementwise function on CPU, kept clear of scalar tails and uneven thread splits.
+
+    Args:
+        curve: Maps any shape to the same shape.
+        x: Of any shape.
+    """
+    count = x.numel()
+    if count % 64 == 0 and count < PARALLEL_ELEMENTS and x.is_contiguous():
+        return curve(x)
+    flat = F.pad(x.reshape(-1), (0, -count % 64))
+    parts = [curve(part) for part in torch.split(flat, PARALLEL_ELEMENTS // 2)]
+    return torch.cat(parts)[:count].view(x.shape)
 
 
 class SteadyActivation(nn.Module):
-    """An elementwise activation on CPU, kept clear of scalar tails and uneven thread splits.
+    """An elementwise activation on CPU; see `steadily`.
 
     Args:
         inner: The activation; maps any shape to the same shape.
@@ -24,28 +51,59 @@ class SteadyActivation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Applies the activation to every element of `x`."""
-        count = x.numel()
-        if count % 64 == 0 and count < PARALLEL_ELEMENTS and x.is_contiguous():
-            out: Tensor = self.inner(x)
-            return out
-        flat = F.pad(x.reshape(-1), (0, -count % 64))
-        parts = [self.inner(part) for part in torch.split(flat, PARALLEL_ELEMENTS // 2)]
-        return torch.cat(parts)[:count].view(x.shape)
+        return steadily(self.inner, x)
+
+
+class SteadyTorch(TorchFunctionMode):
+    """Has torch multiply rows in products of a fixed count, and take every element alike.
+
+    Args:
+        tile: Rows of one product.
+    """
+
+    def __init__(self, tile: int) -> None:
+        super().__init__()
+        self._tile = tile
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Runs one function of torch."""
+        named = kwargs or {}
+        if func in _CURVES and args and args[0].device.type == "cpu":
+            x, *others = args
+            return steadily(lambda part: func(part, *others, **named), x)
+        if func in _PRODUCTS and len(args) > 1 and args[1].dim() == 2:
+            x, *others = args
+            flat = x.reshape(-1, x.shape[-1])
+            out = in_tiles(lambda part: func(part, *others, **named), flat, self._tile)
+            return out.view(*x.shape[:-1], out.shape[-1])
+        return func(*args, **named)
 
 
 def replace_linears(
     model: nn.Module, device: torch.device, make: MakeLinear, head: MakeLinear
-) -> None:
+) -> bool:
     """Swaps every linear layer and, on CPU, every activation of `model` for a steady one.
 
-    Layers that a tensor-parallel plan has split (their weights are DTensors) are left alone.
+    Others that compute (routers, gates, experts that no interface reaches) do so under
+    `SteadyTorch`. Layers that a tensor-parallel plan has split (their weights are DTensors) are
+    left alone.
 
     Args:
         model: A loaded `transformers` model.
         device: Where it runs.
         make: Makes the layers.
         head: Makes the output layer.
+
+    Returns:
+        Whether there are such others.
     """
+    others = False
     output_layer = model.get_output_embeddings()  # type: ignore[operator]
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -54,6 +112,38 @@ def replace_linears(
                 setattr(parent, name, (head if child is output_layer else make)(*weights))
             elif device.type == "cpu" and _is_activation(child):
                 setattr(parent, name, SteadyActivation(child))
+            elif _multiplies(child) or (device.type == "cpu" and _bends(child)):
+                child.forward = _steady(child.forward, tile_rows(device))
+                others = True
+    return others
+
+
+def _multiplies(module: nn.Module) -> bool:
+    """Whether a module may multiply by a matrix of its own; experts of an interface do in tiles."""
+    if isinstance(module, nn.Embedding) or is_experts(module):
+        return False
+    own = module.parameters(recurse=False)
+    return any(weight.dim() > 1 and type(weight.data) is Tensor for weight in own)
+
+
+def _bends(module: nn.Module) -> bool:
+    """Whether a module's code names an elementwise function."""
+    code = (each.__code__ for each in vars(type(module)).values() if isfunction(each))
+    return any(not _CURVE_NAMES.isdisjoint(each.co_names) for each in code)
+
+
+def _steady(forward: Callable[..., Any], tile: int) -> Callable[..., Any]:
+    @wraps(forward)
+    def run(*args: Any, **named: Any) -> Any:
+        with SteadyTorch(tile):
+            return forward(*args, **named)
+
+    return run
+
+
+def is_experts(module: nn.Module) -> bool:
+    """Whether a module's forward pass is looked up in `ExpertsInterface`."""
+    return hasattr(module, "is_transposed") and hasattr(module, "config")
 
 
 def _linear_weights(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:

@@ -19,7 +19,7 @@ from common.errors import ModelError, first_line
 from common.model.attention import AttentionContext
 from common.model.facts import Facts, ends
 from common.model.hf import attention
-from common.model.hf.layers import replace_linears, tiled_experts
+from common.model.hf.layers import is_experts, replace_linears, tiled_experts
 from common.model.hf.rotary import replace_rotary
 from common.model.int4 import Int4Linear
 from common.model.linear import MakeLinear, linear_maker, tile_rows
@@ -135,7 +135,8 @@ class HfModel:
             name, make = _int8(self._device)
             head = make
         replace_rotary(self._model, self.facts.max_len)
-        replace_linears(self._model, self._device, make, head)
+        if replace_linears(self._model, self._device, make, head):
+            name += f"-others{tile_rows(self._device)}"
         return _Modules(self._model), name
 
 
@@ -205,7 +206,7 @@ def _weights(
     if scales:
         raise ModelError(f"{directory}: scales of quantised weights, not used: {min(scales)}")
     for module in model.modules():
-        if hasattr(module, "is_transposed") and hasattr(module, "config"):  # experts
+        if is_experts(module):
             module.config._experts_implementation = attention.NAME
     loaded: nn.Module = model if parallel else model.to(device)
     return loaded
@@ -287,7 +288,7 @@ def _check_quantizable(model: nn.Module) -> None:
     """Refuses models whose weights would stay what they are."""
     kind = type(model).__name__
     for module in model.modules():
-        if hasattr(module, "is_transposed") and hasattr(module, "config"):
+        if is_experts(module):
             raise ModelError(
                 f"{kind} cannot be quantised: the weights of its experts are no linear layers; "
                 "quantize: must be none"

@@ -132,6 +132,21 @@ def test_other_weights_in_a_folder_below_are_another_model(tmp_path: Path) -> No
     assert first.fingerprint != second.fingerprint
 
 
+@pytest.mark.parametrize(("kind", "matter"), [("llama", False), ("gpt2", True)])
+def test_threads_make_another_model_where_torch_computes(
+    kind: str, matter: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = str(tiny_models.save(kind, tmp_path))
+    prints = set()
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        loaded = load(directory, device="cpu")
+        prints.add(loaded.fingerprint)
+    if not matter and not loaded.kernels.startswith("native"):
+        pytest.skip("no compiler or no AVX2 here")
+    assert len(prints) == 1 + matter
+
+
 class TestBadDirectories:
     @pytest.mark.parametrize("groups", [0, 3, 8])
     def test_heads_that_share_nothing_equally(self, groups: int, tmp_path: Path) -> None:
