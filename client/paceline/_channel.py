@@ -103,8 +103,9 @@ def channel_options(address: str) -> list[tuple[str, int | str]]:
         ("grpc.http2.max_pings_without_data", 0),
         # A gateway that is back is found within seconds instead of two minutes.
         ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.min_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 2_000),
+        # Despite its name what one attempt may take: TCP, TLS and HTTP/2, also far from here.
+        ("grpc.min_reconnect_backoff_ms", 5_000),
     ]
     if is_loopback(address):
         # gRPC obeys http_proxy even for this machine, where a proxy never leads.

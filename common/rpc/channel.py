@@ -27,8 +27,9 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     # A worker that came back is found within about a second instead of two minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Despite its name what one attempt may take: TCP, TLS and HTTP/2, also far from here.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     # Workers are neighbours: an http_proxy in the environment is not meant for them.
     ("grpc.enable_http_proxy", 0),
 )

@@ -16,6 +16,7 @@ from paceline._conversion import CLASS_OF_CODE
 from paceline._resume import Resumption
 
 from tests.rpc.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.rpc.slow_link import slow_link
 
 WAIT_S = 10
 
@@ -47,6 +48,12 @@ async def test_it_answers_as_the_sync_client_does(
     generation = client.generate("go")
     chunks = [chunk async for chunk in generation]
     assert (chunks, await generation.result()) == await asyncio.to_thread(sync)
+
+
+async def test_a_gateway_far_away_is_reached_at_the_first_try(gateway: ScriptedGateway) -> None:
+    port = int(gateway.address.rpartition(":")[2])
+    async with slow_link(port, 0.4) as address, paceline.AsyncClient(address) as client:
+        assert (await client.generate("go").result()).text == "Once upon a time"
 
 
 async def test_a_timeout_without_end_is_none(client: paceline.AsyncClient) -> None:

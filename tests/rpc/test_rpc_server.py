@@ -19,6 +19,7 @@ from common.rpc import channel, server
 from common.rpc.errors import from_rpc_error
 from common.rpc.health import Health
 from tests.ipv6 import needs_ipv6
+from tests.rpc.slow_link import slow_link
 from tests.waiting import until
 
 SERVICE = "paceline.v1.Worker"
@@ -153,6 +154,16 @@ async def test_a_request_above_the_servers_size_is_refused() -> None:
         await check(health_pb2.HealthCheckRequest())
     await started.stop()
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_service_far_away_is_reached_at_the_first_try() -> None:
+    async with (
+        running(Scripted()) as target,
+        slow_link(target.server.port, 0.4) as address,
+        channel.open_channel(address) as opened,
+    ):
+        worker = worker_pb2_grpc.WorkerStub(opened)
+        assert (await worker.Describe(worker_pb2.DescribeRequest())).model == "m"
 
 
 async def test_health_can_begin_not_serving() -> None:
