@@ -1,10 +1,13 @@
 """The sync client."""
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 from paceline._accumulator import models
 from paceline._base_client import (
+    UNARY_TIMEOUT_S,
     BaseClient,
     detokenize_request,
     tokenize_request,
@@ -68,7 +71,7 @@ class Client(BaseClient[Generation]):
             RpcError: The subclass says what failed.
         """
         self._require_open()
-        with converted(self._address):
+        with converted(self._address), self._interruptible():
             answer = self._stub.ListModels(pb.ListModelsRequest(), **self._unary())
         return models(answer)
 
@@ -92,7 +95,7 @@ class Client(BaseClient[Generation]):
         """
         request = tokenize_request(text, messages, model)
         self._require_open()
-        with converted(self._address):
+        with converted(self._address), self._interruptible():
             return list(self._stub.Tokenize(request, **self._unary()).token_ids)
 
     def detokenize(self, token_ids: Sequence[int], *, model: str | None = None) -> str:
@@ -107,12 +110,14 @@ class Client(BaseClient[Generation]):
         """
         request = detokenize_request(token_ids, model)
         self._require_open()
-        with converted(self._address):
+        with converted(self._address), self._interruptible():
             return str(self._stub.Detokenize(request, **self._unary()).text)
 
     def _start(self, request: pb.GenerateRequest, timeout_s: float, resume: bool) -> Generation:
         resumption = Resumption(request, timeout_s, lambda: resume and not self._closed)
-        generation = Generation(self._open, self._address, resumption, interrupted=self._connect)
+        generation = Generation(
+            self._open, self._address, resumption, interruptible=self._interruptible
+        )
         return self._tracked(generation)
 
     def _connect(self) -> None:
@@ -120,10 +125,30 @@ class Client(BaseClient[Generation]):
         self._channel = connect(self._address, self._security)
         self._stub = InferenceStub(self._channel)
 
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Has the calls after a KeyboardInterrupt go by another channel.
+
+        Raised where gRPC takes a lock back, it leaves that locked, its thread waits for ever, and
+        nothing more comes by the channel that it has.
+        """
+        try:
+            yield
+        except KeyboardInterrupt:
+            former = self._channel
+            self._connect()
+            # Whoever lets go of it last closes it, and that may take for ever, too. By the time
+            # other threads' calls by it are over, or go on by another one.
+            closing = threading.Timer(UNARY_TIMEOUT_S, former.close)
+            closing.daemon = True
+            closing.start()
+            raise
+
     def _open(self, request: pb.GenerateRequest, timeout_s: float) -> Any:
         metadata = self._security.metadata()
         try:
-            return self._stub.Generate(request, timeout=timeout_s, metadata=metadata)
+            with self._interruptible():
+                return self._stub.Generate(request, timeout=timeout_s, metadata=metadata)
         except ValueError:  # so does gRPC say that the channel was closed meanwhile
             self._require_open()
             raise

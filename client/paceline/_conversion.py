@@ -27,7 +27,7 @@ _HANDSHAKE = re.compile(r"OPENSSL_internal:(?P<reason>.*)")
 _LOOKUP = re.compile(r"lookup error:(?:address lookup failed for \S*: )?(?P<reason>.*)\]$")
 # Words of gRPC on our side, and of the gateway's, whose limit may be another.
 _TOO_LARGE = re.compile(
-    r"(?:CLIENT: Sent|SERVER: Received) message larger than max "
+    r"(?P<side>CLIENT: Sent|SERVER: Received) message larger than max "
     r"\((?P<size>\d+) vs\. (?P<most>\d+)\)"
 )
 
@@ -67,8 +67,9 @@ def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.Rpc
     """
     if sizes := _TOO_LARGE.fullmatch(details):
         # RESOURCE_EXHAUSTED, says gRPC; but who tries again later fails again.
+        fewer = " (for most gateways far fewer)" if sizes["side"].startswith("CLIENT") else ""
         return errors.InvalidArgumentError(
-            f"the request is too large: it must have at most {sizes['most']} bytes, "
+            f"the request is too large: it must have at most {sizes['most']} bytes{fewer}, "
             f"got {sizes['size']}"
         )
     cls = CLASS_OF_CODE.get(code, errors.UnknownError)

@@ -6,7 +6,7 @@ One that is dropped, or whose iterator is abandoned, is cancelled on the server 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Self
 
 import grpc
@@ -98,7 +98,7 @@ class Generation(BaseGeneration):
         open_: See `BaseGeneration`.
         address: See there.
         resumption: See there.
-        interrupted: Told of a KeyboardInterrupt while it waited.
+        interruptible: Entered around each wait, which a KeyboardInterrupt may end.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Generation(BaseGeneration):
         address: str,
         resumption: Resumption,
         *,
-        interrupted: Callable[[], None],
+        interruptible: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._interrupted = interrupted
+        self._interruptible = interruptible
         super().__init__(open_, address, resumption)
 
     def __enter__(self) -> Self:
@@ -140,16 +140,11 @@ class Generation(BaseGeneration):
         """Returns the next response, None after the last."""
         while True:
             try:
-                with converted(self._address):
+                with converted(self._address), self._interruptible():
                     return next(self._call, None)
             except RpcError as error:
                 self._ended.wait(self._pause_s(error))
                 self._reopen()
-            except KeyboardInterrupt:
-                # Raised where gRPC takes a lock back, it leaves that locked, its thread waits for
-                # ever, and nothing more comes by this channel.
-                self._interrupted()
-                raise
 
 
 class AsyncGeneration(BaseGeneration):

@@ -84,9 +84,9 @@ class Resumption:
         """Returns the request for what is still to come.
 
         Raises:
-            DeadlineExceededError: The generation's time is up.
+            DeadlineExceededError: It failed, and its time is up.
         """
-        if self.left_s <= 0:
+        if self._tries > 0 and self.left_s <= 0:
             raise DeadlineExceededError("the gateway was lost and the timeout passed meanwhile")
         if not received.begun:
             return self._request

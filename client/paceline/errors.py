@@ -25,7 +25,7 @@ A value of the wrong Python type is a plain `TypeError`, an asyncio client outsi
 plain `RuntimeError`.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from grpc import StatusCode
 
@@ -45,6 +45,10 @@ class ArgumentError(PacelineError, ValueError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
+        self._problem = problem
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:  # from one process to another
+        return type(self), (self.field, self._problem)
 
 
 class ClientClosedError(PacelineError, RuntimeError):

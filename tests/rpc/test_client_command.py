@@ -53,7 +53,7 @@ class Terminal:
         self._descriptor = descriptor
 
     def say(self, line: str) -> None:
-        os.write(self._descriptor, f"{line}\n".encode())
+        os.write(self._descriptor, f"{line}\n".encode(errors="surrogateescape"))
 
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
@@ -151,6 +151,8 @@ def test_a_turn_that_fails_at_a_terminal_is_taken_back(gateway: ScriptedGateway)
         terminal.until("> ")
         terminal.say("fail:NOT_FOUND")
         assert "error: told to fail with NOT_FOUND\n> " in terminal.until("> ")
+        terminal.say("\udcff")
+        assert "error: line: is not valid Unicode at character 0\n> " in terminal.until("> ")
         terminal.say("cut")
         assert "a time\nerror: 127.0.0.1" in terminal.until("> ")
         terminal.say("more")

@@ -12,10 +12,11 @@ import typer
 
 from paceline._client import Client
 from paceline._generation import Generation
+from paceline._requests import text
 from paceline.cli import _options
 from paceline.cli._group import report
 from paceline.cli._streaming import show
-from paceline.errors import CancelledError, PacelineError
+from paceline.errors import ArgumentError, CancelledError, PacelineError
 
 EXIT_COMMAND = "/exit"
 
@@ -94,5 +95,15 @@ def _turns(on_terminal: bool) -> Iterator[str]:
             return
         if line == EXIT_COMMAND:
             return
-        if line:
+        if line and not (on_terminal and _refused(line)):
             yield line
+
+
+def _refused(line: str) -> bool:
+    """Whether a line cannot be sent, which is told; of what has no terminal requests tell it."""
+    try:
+        text("line", line)
+    except ArgumentError as exc:
+        report(str(exc))
+        return True
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,19 @@ def test_the_tree_drawn_is_the_tree() -> None:
     }
     drawn = {word for word in (errors.__doc__ or "").split() if word.endswith("Error")}
     assert drawn == tree
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ArgumentError("seed", "must be from 0"),
+        errors.ClientClosedError("closed"),
+        errors.NotFoundError("no such model"),
+    ],
+)
+def test_an_error_goes_from_one_process_to_another(error: errors.PacelineError) -> None:
+    arrived = pickle.loads(pickle.dumps(error))
+    assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))
 
 
 def test_the_distribution_brings_the_licence() -> None:

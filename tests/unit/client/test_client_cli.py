@@ -12,7 +12,7 @@ from typing import Any
 import paceline
 import pytest
 import typer
-from paceline.cli import _options, _server_commands
+from paceline.cli import _options, _server_commands, main
 from paceline.cli._app import app
 from typer.testing import CliRunner
 
@@ -185,6 +185,19 @@ def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(paceline.Client, "models", models)
     assert run("models").exit_code == 130
+
+
+def test_so_it_does_before_the_command_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "paceline.cli._app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "paceline.cli._app")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 130
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,12 @@ def test_never_beyond_the_timeout(clock: list[float]) -> None:
         asked.request(received())
 
 
+def test_a_timeout_that_passes_before_the_first_call_is_told_by_that(clock: list[float]) -> None:
+    asked = resumption(timeout_s=0.001)
+    clock[0] += 1
+    assert asked.request(Accumulator()) is REQUEST
+
+
 def test_taking_the_request_on_again_is_no_progress(clock: list[float]) -> None:
     """Gateways that answer `started` and are lost before any text do not go on for ever."""
     folded, again = received(), resumption()
