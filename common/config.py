@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -53,8 +54,7 @@ def load(
     """
     known = list(fields(cls))
     if "--help" in argv or "-h" in argv:
-        print(help_text(known, prog=prog, description=description))
-        raise SystemExit(0)
+        raise SystemExit(_shown(help_text(known, prog=prog, description=description)))
     flags, file = _from_flags(known, argv)
     file = file or environ.get(f"PACELINE_{prog}_CONFIG".upper())
     values: Values = {}
@@ -82,14 +82,24 @@ def help_text(known: Sequence[Field], *, prog: str, description: str) -> str:
     return "\n".join([*lines, "", f"example: python -m {prog} {example}"])
 
 
+def _shown(text: str) -> int:
+    """Prints a text; returns an exit code: of one that nobody reads to its end that of an error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is unwritten
+        return 1
+    return 0
+
+
 def _show(default: Any) -> str:
     if isinstance(default, tuple):
-        return ",".join(map(str, default)) or "empty"
-    return "none" if default is None else str(default)
+        default = ",".join(map(str, default))
+    return "none" if default is None else str(default) or "empty"
 
 
 def _example(field: Field) -> str:
-    if field.default is not dataclasses.MISSING and field.default not in (None, ()):
+    if field.default is not dataclasses.MISSING and field.default not in (None, (), ""):
         return _show(field.default)
     return {"integer": "7070", "path": "./model"}.get(describe(field.kind), "NAME")
 

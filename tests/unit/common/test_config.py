@@ -1,5 +1,6 @@
 """The configuration loader: precedence, types, and errors that name the nearest known name."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -202,3 +203,26 @@ def test_help_prints_every_field(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in text
     assert "PACELINE_THING_KV__BLOCK_TOKENS" in text
     assert "example: python -m thing --model NAME" in text
+
+
+def test_a_default_that_is_empty_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Named:
+        name: str = ""
+        """A name."""
+
+    with pytest.raises(SystemExit):
+        load(Named, ["--help"], prog="thing", description="", environ={})
+    text = capsys.readouterr().out
+    assert "--name  (text; default empty)" in text
+    assert text.endswith("example: python -m thing --name NAME\n")
+
+
+def test_help_that_nobody_reads_to_its_end_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as out:
+        monkeypatch.setattr("sys.stdout", out)
+        with pytest.raises(SystemExit) as caught:
+            settings("--help")
+    assert caught.value.code == 1
