@@ -6,7 +6,7 @@ Arguments and what is printed; the work is in the modules that each command impo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from paceline import Model
-from paceline.cli._group import report
 from paceline.cli._options import Address, Json
 from paceline.errors import UnavailableError
 
-from common.errors import InvalidArgument, PacelineError
+from common.commands import ending_well
+from common.errors import ConfigError, InvalidArgument
 
 if TYPE_CHECKING:
     from fleet.gateway_client import FleetClient
@@ -33,6 +33,8 @@ fleet = typer.Typer(
 
 EXIT_FOUND = 1
 """The doctor found something wrong."""
+
+_SHAPE = ("layers", "kv_heads", "head_size")
 
 _Interval = Annotated[float, typer.Option(min=0.05, help="Seconds between two looks")]
 
@@ -214,8 +216,9 @@ def plan(
             "gpu": gpu,
             "most": most,
         }
-        loaded = load_plan(config, given)
-        options = search(loaded)
+        with _named_as_given(given):
+            loaded = load_plan(config, given)
+            options = search(loaded)
         played = check(options[0].layout, options[0].estimate, loaded, seed) if simulate else None
     if as_json:
         _line(plan_tables.data(loaded, options, played))
@@ -246,19 +249,6 @@ def doctor(interval: _Interval = 1.0, address: Address = None, as_json: Json = F
         raise typer.Exit(EXIT_FOUND)
 
 
-@contextmanager
-def ending_well() -> Iterator[None]:
-    """Turns an error of ours into one line and an exit code; the SDK's own pass through."""
-    try:
-        yield
-    except InvalidArgument as error:
-        report(str(error))
-        raise typer.Exit(2) from None
-    except PacelineError as error:
-        report(str(error))
-        raise typer.Exit(1) from None
-
-
 def _models(client: FleetClient) -> list[Model]:
     try:
         return client.models()
@@ -266,16 +256,36 @@ def _models(client: FleetClient) -> list[Model]:
         return []
 
 
+@contextmanager
+def _named_as_given(given: Mapping[str, Any]) -> Iterator[None]:
+    """Words what is wrong with a setting as wrong usage of the option that gave it, if one did."""
+    try:
+        yield
+    except ConfigError as error:
+        name, _, problem = str(error).partition(": ")
+        key = name.removeprefix("--").replace("-", "_")
+        if given.get(key) is None:
+            raise
+        raise InvalidArgument(_option(key), problem) from None
+
+
+def _option(key: str) -> str:
+    """Names the option that gives a setting of a plan."""
+    group, _, name = key.rpartition(".")
+    model = f"{group}-" if group in ("target", "draft") else ""
+    name = "shape" if name in _SHAPE else name.removesuffix("_billion").replace("_", "-")
+    return model + name
+
+
 def _shape(model: str, text: str | None) -> dict[str, int]:
     if text is None:
         return {}
-    names = ("layers", "kv_heads", "head_size")
     parts = text.split(",")
-    if len(parts) != len(names) or not all(part.strip().isdecimal() for part in parts):
+    if len(parts) != len(_SHAPE) or not all(part.strip().isdecimal() for part in parts):
         raise InvalidArgument(
             f"{model}-shape", f"must be LAYERS,KV_HEADS,HEAD_SIZE as in 32,8,128, got {text!r}"
         )
-    return {f"{model}.{name}": int(part) for name, part in zip(names, parts, strict=True)}
+    return {f"{model}.{name}": int(part) for name, part in zip(_SHAPE, parts, strict=True)}
 
 
 def _words(text: str | None) -> list[str] | None:

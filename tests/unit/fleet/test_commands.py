@@ -89,7 +89,13 @@ def test_a_plan_without_drafters(tmp_path: Path) -> None:
         (("--target-shape", "1,2,²"), 2, "target-shape: must be LAYERS,KV_HEADS,HEAD_SIZE"),
         (("--verifiers", "V100"), 2, "verifiers: must be of T4"),
         (("--gpu", "T4"), 2, "gpu: must be NAME=PRICE"),
-        (("--acceptance", "2"), 1, "acceptance: must be in [0, 1]"),
+        (("--acceptance", "2"), 2, "acceptance: must be in [0, 1]"),
+        (("--requests-per-s", "inf"), 2, "requests-per-s: must be number, got 'inf'"),
+        (("--output-tokens", "1"), 2, "output-tokens: must be in [2, 1e+06], got 1"),
+        (("--draft-params", "0"), 2, "draft-params: must be above 0, got 0.0"),
+        (("--target-shape", "0,8,128"), 2, "target-shape: must be above 0, got 0"),
+        (("--verifiers", ""), 2, "verifiers: must name at least one GPU type"),
+        (("--most", "T4"), 2, "most: must be NAME=COUNT as in T4=8, got 'T4'"),
         (("--token-ms", "0.01"), 1, "no fleet of these GPU types reaches"),
         (("--config", "/nowhere.yaml"), 1, "/nowhere.yaml: cannot be read"),
     ],
@@ -98,6 +104,14 @@ def test_what_is_wrong_with_a_plan(argv: tuple[str, ...], code: int, message: st
     result = run("plan", *argv)
     assert result.exit_code == code
     assert f"error: {message}" in result.output
+
+
+def test_what_is_wrong_with_a_file_is_told_as_it_stands_there(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("traffic: {output_tokens: 1}\n")
+    result = run("plan", "--config", str(file), "--acceptance", "0.5")
+    assert result.exit_code == 1
+    assert "error: traffic.output_tokens: must be in [2, 1e+06], got 1" in result.output
 
 
 def test_nothing_heavy_is_imported() -> None:

@@ -71,11 +71,32 @@ def test_a_worker_that_was_never_reached() -> None:
     assert row(text, "v1") == ["v1", "lost", *["-"] * 8]
 
 
-@pytest.mark.parametrize("width", [20, 80, 140])
-def test_figures_are_whole_on_any_screen_wide_enough(width: int) -> None:
-    text = drawn(tables.status(snapshot(), {}), width)
-    assert width < 80 or "3+0" in text
-    assert width < 80 or "ready" in text
+@pytest.mark.parametrize("width", [20, 80, 100, 140])
+def test_a_row_is_one_line_on_any_screen_wide_enough(width: int) -> None:
+    address, known = "v10.244.13.17:7072", identity(model="llama", accelerator="NVIDIA T4")
+    draining = worker(address, state=State.DRAINING, identity=known)
+    text = drawn(tables.status(Snapshot(workers=(draining,)), {address: 1234.0}), width)
+    figures = ["30.0", "1234", "-"] if width < 120 else ["50%", "30.0", "1234", "-"]
+    gpu = [] if width < 120 else ["T4"]
+    if width >= 80:
+        assert row(text, address)[1:] == ["draining", *gpu, "llama", "3+0", "40%", *figures]
+
+
+def test_pairs_on_a_narrow_screen() -> None:
+    addresses = ("10.244.13.17:7072", "10.244.13.18:7072")
+    both = (pair(*addresses), pair("v2", addresses[1], misfit="its tokenizer differs"))
+    text = drawn(tables.pairs(Snapshot(pairs=both)), 80)
+    assert row(text, addresses[0])[1:] == [addresses[1], "yes", "up", "75%", "1.80x"]
+    assert row(text, "v2")[1:3] == [addresses[1], "misfit"]
+    assert "acceptance" in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_an_address_that_is_long_leaves_room_for_figures(width: int) -> None:
+    address = "v[fd00:10:244:1:2:3:4:5]:7072"
+    text = drawn(tables.status(Snapshot(workers=(worker(address),)), {}), width)
+    assert "run+wait" in text
+    assert {"3+0", "40%", "30.0"} <= set(row(text, address[:21]))
 
 
 def test_pairs() -> None:
