@@ -41,7 +41,7 @@ class JsonFormatter(logging.Formatter):
         extras = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         line |= {f"{n}_" if n in line else n: _plain(value) for n, value in extras.items()}
         if (ids := span.current()) is not None:
-            line |= {"trace_id": ids.trace_id, "span_id": ids.span_id}
+            line |= ids.names
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)

@@ -36,7 +36,9 @@ def no_verifiers(evidence: Evidence) -> Iterator[Finding]:
         yield error(
             f"no verifier of {model} is ready",
             "requests for it wait a while and then end with UNAVAILABLE",
-            "start a verifier of it, or see below why those that are listed cannot be used",
+            "start a verifier of it, or see below why those that are listed cannot be used; one "
+            "that drains was told to, or is no longer in the gateway's list, name or Kubernetes "
+            "Service",
         )
 
 

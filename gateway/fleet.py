@@ -274,19 +274,26 @@ class Fleet:
 
     def handle(self, address: str) -> str:
         """Names the process at a verifier's address; another one, another name. "" for none."""
-        known = self._verifiers.get(address)
+        known = self._verifiers.get(address) or self._leaving["verifier"].get(address)
         candidate = known.candidate if known is not None else None
         return "" if candidate is None else f"{candidate.description.incarnation:016x}"
 
-    def verifier(self, address: str) -> WorkerHandle:
+    def verifier(self, address: str, *, leaving: bool = False) -> WorkerHandle:
         """Returns the handle of a verifier.
 
+        Args:
+            address: Its own.
+            leaving: Whether one will do that is listed no longer, but still there.
+
         Raises:
-            Unavailable: It is no longer listed.
+            Unavailable: It is not there.
         """
-        if address not in self._verifiers:
+        known = self._verifiers.get(address)
+        if known is None and leaving:
+            known = self._leaving["verifier"].get(address)
+        if known is None:
             raise Unavailable(f"verifier {address} has left the fleet")
-        return self._verifiers[address]
+        return known
 
     def _names(self, scope: Collection[str] | None) -> list[str]:
         names = sorted({each.description.model for each in _candidates(self._verifiers)})

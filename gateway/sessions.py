@@ -154,7 +154,7 @@ class Sessions:
         """
         request = verifier_pb2.ReleaseSessionRequest(session=turn.key, epoch=turn.epoch)
         try:
-            stub = self._fleet.verifier(owner).verifier
+            stub = self._fleet.verifier(owner, leaving=True).verifier
             await stub.ReleaseSession(request, timeout=_RELEASE_TIMEOUT_S)
         except (grpc.aio.AioRpcError, Unavailable) as error:
             log.info("session not released", extra={"owner": owner, "reason": str(error)})

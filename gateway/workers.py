@@ -1,8 +1,8 @@
 """One worker: what it is, how busy it is, whether it is there.
 
-A handle follows its worker for as long as the fleet lists its address, and then until the last
-call on it is over. A broken status stream is how the loss of a worker shows; requests in flight
-find out by themselves, on their own calls.
+A handle follows its worker for as long as its address is listed or, after that, the worker is
+there, and then until the last call on it is over. A broken status stream is how the loss of a
+worker shows; requests in flight find out by themselves, on their own calls.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Owns credentials, timeouts and the framing of the watch stream; what the objects
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
@@ -156,7 +157,8 @@ async def load_configuration(kubeconfig: Path | None) -> client.Configuration:
 
 async def _renew(loader: Any, configuration: client.Configuration) -> None:
     """Has the plugin of a kubeconfig make another token, where the last one ran out."""
-    await loader.load_from_exec_plugin()
+    async with asyncio.timeout(_LIST_TIMEOUT_S):  # no request's own time covers this
+        await loader.load_from_exec_plugin()
     configuration.api_key["BearerToken"] = loader.token
 
 

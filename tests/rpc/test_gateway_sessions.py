@@ -273,6 +273,27 @@ async def test_a_verifier_that_leaves_during_the_claim_is_replaced() -> None:
     assert [len(each.requests) for each in workers] == [int(at != left) for at in addresses]
 
 
+async def test_a_verifier_that_was_not_listed_for_a_moment_keeps_its_sessions() -> None:
+    workers, store = [KeyedVerifier(incarnation=each) for each in (1, 2)], MemorySessions(60)
+    for each in workers:
+        each.fails_after, each.failure = 5, None
+    fields = {"token_ids": ids_of(1), "max_tokens": 20, "session_id": "s"}
+    async with serving(*workers):
+        addresses = [each.address for each in workers]
+        async with gateway(*addresses, store=store) as target:
+            turn = asyncio.create_task(target.generate(**fields))
+            await until(lambda: any(each.failing.is_set() for each in workers))
+            owner, other = workers if workers[0].failing.is_set() else workers[::-1]
+            target.fleet.update("verifier", {other.address})
+            owner.resumed.set()
+            await turn
+            target.fleet.update("verifier", addresses)
+            owner.status.running = 1  # the other looks idle, and would be preferred
+            await until(lambda: target.fleet.verifier(owner.address).candidate.load.running == 1)
+            await target.generate(**fields)
+    assert [len(each.requests) for each in (owner, other)] == [2, 0]
+
+
 class Crowded(MemorySessions):
     """A store that takes no claim before so many have come."""
 
@@ -322,7 +343,10 @@ async def test_any_gateway_sends_the_next_turn_to_the_owner(patient: None, store
             assert len(spare.requests) == 1
 
 
-async def test_a_session_that_moved_is_released_where_it_was(patient: None, store: str) -> None:
+@pytest.mark.parametrize("listed", [True, False])
+async def test_a_session_that_moved_is_released_where_it_was(
+    patient: None, store: str, listed: bool
+) -> None:
     class Releasing(ScriptedWorker):
         released: list[verifier_pb2.ReleaseSessionRequest]
 
@@ -339,6 +363,8 @@ async def test_a_session_that_moved_is_released_where_it_was(patient: None, stor
         owner.status.accepting, owner.status.running = False, 1
         handle = target.fleet.verifier(owner.address)
         await until(lambda: not handle.candidate.available)
+        if not listed:
+            target.fleet.update("verifier", {spare.address})
         await target.generate(token_ids=ids_of(1), session_id="s")
         await until(lambda: len(owner.released) == 1)
     (request,) = spare.requests

@@ -20,6 +20,9 @@ _PRODUCTS = {F.linear, torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__,
 _CURVES = {torch.sigmoid, Tensor.sigmoid, F.softplus, F.silu, F.gelu, torch.tanh, Tensor.tanh}
 """What takes every element by itself, but on CPU not alike in a vector and in the rest of one."""
 
+_TENSORS = ("input", "weight", "other", "mat2")
+"""What these functions take first, by name; in this order."""
+
 _CURVE_NAMES = {curve.__name__ for curve in _CURVES}
 
 
@@ -73,12 +76,16 @@ class SteadyTorch(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Runs one function of torch."""
-        named = kwargs or {}
-        if func in _CURVES and args and args[0].device.type == "cpu":
+        named = dict(kwargs or {})
+        if func in _PRODUCTS or func in _CURVES:
+            args = (*args, *(named.pop(name) for name in _TENSORS if name in named))
+        if func in _CURVES and args[0].device.type == "cpu":
             x, *others = args
             return steadily(lambda part: func(part, *others, **named), x)
-        if func in _PRODUCTS and len(args) > 1 and args[1].dim() == 2:
+        if func in _PRODUCTS and args[1].dim() == 2:
             x, *others = args
+            if x.dim() == 2 and len(x) == self._tile:  # of a layer that makes tiles itself
+                return func(*args, **named)
             flat = x.reshape(-1, x.shape[-1])
             out = in_tiles(lambda part: func(part, *others, **named), flat, self._tile)
             return out.view(*x.shape[:-1], out.shape[-1])
@@ -91,8 +98,9 @@ def replace_linears(
     """Swaps every linear layer and, on CPU, every activation of `model` for a steady one.
 
     Others that compute (routers, gates, experts that no interface reaches) do so under
-    `SteadyTorch`. Layers that a tensor-parallel plan has split (their weights are DTensors) are
-    left alone.
+    `SteadyTorch`, which leaves products of several matrices to the runner's padding. Layers that a
+    tensor-parallel plan has split (their weights are DTensors) are left alone. What comes of it is
+    not to be copied: a copy would compute with this one's weights.
 
     Args:
         model: A loaded `transformers` model.

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from common.model.hf import layers
 from common.model.hf.layers import SteadyTorch, replace_linears, steadily
 from common.model.kv_cache import KvLease
-from common.model.linear import TILE_ROWS, linear_maker
+from common.model.linear import TILE_ROWS, in_tiles, linear_maker
 from common.model.loader import Dtype
 from common.model.segment import Segment
 from tests.inprocess import runner
@@ -129,6 +130,33 @@ def test_products_in_tiles_are_the_products(
     expected = product(x, weight)
     assert found.shape == expected.shape
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x, weight: torch.nn.functional.linear(x, weight=weight.T, bias=torch.ones(9)),
+        lambda x, weight: torch.nn.functional.linear(weight=weight.T, input=x),
+        lambda x, weight: torch.matmul(x, other=weight),
+        lambda x, weight: torch.mm(input=x, mat2=weight),
+    ],
+)
+def test_products_by_name_are_in_tiles_too(
+    product: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = []
+
+    def counted(one: Callable[[Tensor], Tensor], x: Tensor, tile: int) -> Tensor:
+        rows.append(len(x))
+        return in_tiles(one, x, tile)
+
+    monkeypatch.setattr(layers, "in_tiles", counted)
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(40, 24, generator=generator), torch.randn(24, 9, generator=generator)
+    with SteadyTorch(TILE_ROWS):
+        found = product(x, weight)
+    assert rows == [len(x)]
+    assert torch.allclose(found, product(x, weight), atol=1e-5)
 
 
 @pytest.mark.parametrize("curve", [torch.sigmoid, torch.nn.functional.softplus])
