@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _DEFINITION = "tokenizer.json"
 _OLDER = ("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "vocab.txt")
 
-# From so many characters or ids on they go as a batch: of what tokenizers has, only what takes
-# batches lets other threads run meanwhile. To wait for these would take longer than short ones do.
-_LONG = 4_000
+LONG = 4_000
+"""Characters or ids from which on encoding and decoding take longer than a change of threads. They
+go as a batch: of what tokenizers has, only what takes batches lets other threads run meanwhile."""
 
 
 def fingerprint(directory: Path) -> str:
@@ -127,7 +127,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Turns ids into text, special tokens left out; incomplete characters become U+FFFD."""
         text: str
-        if len(ids) < _LONG:
+        if len(ids) < LONG:
             text = self._backend.decode(ids, skip_special_tokens=True)
         else:
             (text,) = self._backend.decode_batch([ids], skip_special_tokens=True)
@@ -149,7 +149,7 @@ class Tokenizer:
         return self._encode(self._template.render(messages), special=False)
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
-        if len(text) < _LONG:
+        if len(text) < LONG:
             found = self._backend.encode(text, add_special_tokens=special)
         else:
             (found,) = self._backend.encode_batch_fast([text], add_special_tokens=special)

@@ -15,7 +15,7 @@ class Backoff:
         jitter: Share of a pause that is left to chance.
     """
 
-    def __init__(self, first_s: float, most_s: float, jitter: float = 0.5) -> None:
+    def __init__(self, first_s: float = 0.5, most_s: float = 30.0, jitter: float = 0.5) -> None:
         self._first_s, self._most_s, self._jitter = first_s, most_s, jitter
         self._next_s = first_s
 

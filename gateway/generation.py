@@ -86,7 +86,7 @@ class Generations:
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         numerics = ask.resume.numerics if ask.resume is not None else None
-        model = self._fleet.resolve(ask.model, caller.models, numerics)
+        model = self._fleet.catalogue.resolve(ask.model, caller.models, numerics)
         check(ask, model)
         ids = await self.tokenizing.prompt_ids(ask.prompt, model.tokenizer, caller.tenant)
         max_tokens = room(ask, len(ids), model)

@@ -100,7 +100,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         """Names the models."""
         with self._watch.call("ListModels"):
             caller = await self._caller(context)
-            return models_to_proto(self._fleet.models(caller.models))
+            return models_to_proto(self._fleet.catalogue.models(caller.models))
 
     async def Tokenize(
         self, request: inference_pb2.TokenizeRequest, context: Context
@@ -109,7 +109,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         with self._watch.call("Tokenize"):
             caller = await self._caller(context)
             with self._admission.slot(caller):
-                model = self._fleet.resolve(request.model, caller.models)
+                model = self._fleet.catalogue.resolve(request.model, caller.models)
                 prompt = prompt_from_proto(request)
                 check_prompt(prompt, model)
                 tokenizing = self._generations.tokenizing
@@ -123,7 +123,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         with self._watch.call("Detokenize"):
             caller = await self._caller(context)
             with self._admission.slot(caller):
-                model = self._fleet.resolve(request.model, caller.models)
+                model = self._fleet.catalogue.resolve(request.model, caller.models)
                 require_tokenizer(model, "token_ids")
                 check_count("token_ids", request.token_ids, model.max_model_len)
                 check_ids("token_ids", request.token_ids, model.vocab_size)

@@ -9,13 +9,11 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from common.tokenizer import Tokenizer
+from common.tokenizer import LONG, Tokenizer
 from gateway.request import Prompt
 
 T = TypeVar("T")
 
-# A thread switch costs about what encoding this much text does.
-_INLINE_CHARS = 4_000
 # What a template adds to a turn, and takes for it besides: an empty turn costs as much.
 _TURN_CHARS = 32
 
@@ -53,7 +51,7 @@ class Tokenizing:
         return await self._done(partial(tokenizer.decode, ids), len(ids), tenant)
 
     async def _done(self, work: Callable[[], T], size: int, tenant: str) -> T:
-        if size <= _INLINE_CHARS:
+        if size < LONG:
             return work()
         lock = self._locks.setdefault(tenant, asyncio.Lock())
         async with lock:

@@ -123,7 +123,7 @@ def _call(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Aw
             _require_readable(request)
             return await inner(request, context)
         except Exception as error:
-            await _abort(error, context, _names(method, request, error))
+            await _abort(error, context, method, request)
 
     return handle
 
@@ -140,30 +140,28 @@ def _generator(
                 async for message in messages:
                     yield message
         except Exception as error:
-            await _abort(error, context, _names(method, request, error))
+            await _abort(error, context, method, request)
 
     return handle
 
 
-def _names(method: str, request: Any, error: Exception) -> dict[str, str]:
-    """What a call goes by in logs."""
-    request_id, span = getattr(request, "request_id", ""), raised_in(error)
-    return {
-        "method": method,
-        **({"request": request_id} if request_id else {}),
-        **(span.names if span else {}),
-    }
-
-
 async def _abort(
-    error: Exception, context: grpc.aio.ServicerContext[Any, Any], names: dict[str, str]
+    error: Exception, context: grpc.aio.ServicerContext[Any, Any], method: str, request: Any
 ) -> NoReturn:
     if isinstance(error, grpc.aio.BaseError):  # gRPC's own: aborted already, or the server stopped
         raise error
     if isinstance(error, errors.PacelineError):
         await context.abort(grpc.StatusCode[error.code], _bounded(str(error)))
-    log.error("handler failed", extra=names, exc_info=error)
+    log.error("handler failed", extra=_names(method, request, error), exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, "internal error")
+
+
+def _names(method: str, request: Any, error: Exception) -> dict[str, str]:
+    """What a call goes by in logs."""
+    names, span = {"method": method}, raised_in(error)
+    if request_id := getattr(request, "request_id", ""):
+        names["request"] = request_id
+    return names | span.names if span else names
 
 
 def _bounded(message: str) -> str:

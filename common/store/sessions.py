@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from common.store.session_scripts import MOST_AHEAD_US, OPEN, SAVE
+
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
@@ -48,36 +50,6 @@ Call = Callable[[], Awaitable[Any]]
 
 # Of the in-process store; far above what one gateway serves within an hour.
 _MAX_SESSIONS = 100_000
-
-_MOST_AHEAD_US = 24 * 3600 * 1_000_000
-"""An epoch further ahead of the clock is none: every later one, of any session, would follow it."""
-
-# Microseconds, so that an epoch is higher than all before it even where the store has lost them;
-# the store's clock, so that gateways need not agree on one. Redis 7.0 level.
-_CLOCK = f"""
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local function sound(epoch)
-  local number = tonumber(epoch or '0')
-  return number and number < now + {_MOST_AHEAD_US} and number or 0
-end
-"""
-_OPEN = f"""{_CLOCK}
-local old = redis.call('HMGET', KEYS[1], 'epoch', 'owner', 'handle', 'length', 'hash', 'model')
-local epoch = math.max(sound(old[1]) + 1, tonumber(ARGV[2]) + 1, now)
-local text = string.format('%.0f', epoch)
-redis.call('HSET', KEYS[1], 'epoch', text)
-redis.call('PEXPIRE', KEYS[1], ARGV[1])
-return {{text, old[2], old[3], old[4], old[5], old[6]}}
-"""
-# A lower epoch, or none, is that of a store that was away, or has lost its records, meanwhile.
-_SAVE = f"""{_CLOCK}
-if sound(redis.call('HGET', KEYS[1], 'epoch')) > tonumber(ARGV[1]) then return 0 end
-redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'owner', ARGV[3], 'handle', ARGV[4],
-           'length', ARGV[5], 'hash', ARGV[6], 'model', ARGV[7])
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return 1
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +190,8 @@ class RedisSessions(SessionStore):
     def __init__(self, url: str, ttl_s: float) -> None:
         self._ttl_ms = int(ttl_s * 1000)
         self._redis = _connect(url)
-        self._open_script = self._redis.register_script(_OPEN)
-        self._save_script = self._redis.register_script(_SAVE)
+        self._open_script = self._redis.register_script(OPEN)
+        self._save_script = self._redis.register_script(SAVE)
         self._epochs = Epochs()
         self._away = False
         self._calls: set[asyncio.Task[Any]] = set()
@@ -319,7 +291,7 @@ def _name(key: str) -> str:
 
 def _epoch(text: str) -> int | None:
     with suppress(ValueError):
-        if 0 < (epoch := int(text)) < time.time_ns() // 1000 + _MOST_AHEAD_US:
+        if 0 < (epoch := int(text)) < time.time_ns() // 1000 + MOST_AHEAD_US:
             return epoch
     log.warning("session store's epoch is far from this clock", extra={"epoch": text[:32]})
     return None

@@ -21,9 +21,6 @@ log = logging.getLogger(__name__)
 
 Update = Callable[[frozenset[str]], None]
 
-# Between two attempts of a resolver that failed in a way of its own.
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 30.0
-
 
 class Discovery:
     """Follows the targets of one tier while it is open.
@@ -80,7 +77,7 @@ class Discovery:
         return KubernetesResolver(api, target.port, f"{namespace}/{target.service}")
 
     async def _follow(self, target: Target, resolver: Resolver) -> None:
-        backoff = Backoff(_FIRST_PAUSE_S, _MOST_PAUSE_S)
+        backoff = Backoff()
 
         def report(addresses: frozenset[str]) -> None:
             if addresses != self._found.get(target):

@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 # Random, so that the gateways of a fleet do not begin anew together.
 _WATCH_S = (60, 90)
 
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 30.0
-
 
 class KubernetesResolver:
     """Follows the EndpointSlices of one Service.
@@ -48,7 +46,7 @@ class KubernetesResolver:
         self._api = api
         self._what = what
         self._table = SliceTable(port)
-        self._backoff = backoff or Backoff(_FIRST_PAUSE_S, _MOST_PAUSE_S)
+        self._backoff = backoff or Backoff()
         self._version = ""
         self._found: frozenset[str] | None = None
         self._told: frozenset[str] | None = None

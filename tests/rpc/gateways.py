@@ -132,7 +132,7 @@ async def gateway(
             metrics=metrics.source(watch, admission, generations, fleet, kept),
         )
         if ready:
-            handles = [*fleet._verifiers.values(), *fleet._drafters.values()]
+            handles = [*fleet._verifiers.listed.values(), *fleet._drafters.listed.values()]
             await until(lambda: all(handle.present for handle in handles))
         yield running
 

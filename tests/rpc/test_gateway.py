@@ -196,7 +196,7 @@ async def test_drafters_are_offered_only_where_they_fit(caplog: pytest.LogCaptur
         plain = types_pb2.SpeculationOptions(method="plain")
         await target.generate(token_ids=ids_of(1), speculation=plain)
         await good.stop()
-        handle = target.fleet._drafters[good.address]
+        handle = target.fleet._drafters.listed[good.address]
         await until(lambda: not handle.present)
         await target.generate(token_ids=ids_of(1))
     drafting, without, after = verifier.requests

@@ -103,11 +103,13 @@ async def test_an_address_that_flaps_is_followed_in_the_end() -> None:
         async with asyncio.timeout(20):
             while not handle.present:  # noqa: ASYNC110 - the handle's own state
                 await asyncio.sleep(0.01)
-        assert [model.name for model in fleet.models()] == ["demo"]
-        assert fleet.place(fleet.resolve("demo"), "plain", None).verifier == worker.address
+        assert [model.name for model in fleet.catalogue.models()] == ["demo"]
+        assert (
+            fleet.place(fleet.catalogue.resolve("demo"), "plain", None).verifier == worker.address
+        )
         fleet.update("verifier", ())
         with pytest.raises(Unavailable, match="none found yet"):
-            fleet.models()
+            fleet.catalogue.models()
         async with asyncio.timeout(20):
             while seen[-1]:  # noqa: ASYNC110 - told by a task of the fleet
                 await asyncio.sleep(0.001)
@@ -133,28 +135,28 @@ async def test_a_model_that_is_being_replaced_is_still_there() -> None:
         for _ in range(2):  # while it drains, and when it has ended
             for scope in (None, {"big", "small"}):
                 with pytest.raises(Unavailable, match="no verifier of 'big' is reachable"):
-                    fleet.resolve("big", scope)
+                    fleet.catalogue.resolve("big", scope)
                 with pytest.raises(InvalidArgument, match="must name one of big, small"):
-                    fleet.resolve("", scope)
+                    fleet.catalogue.resolve("", scope)
             with pytest.raises(NotFound, match="no 'huge' here; served: big, small"):
-                fleet.resolve("huge")
-            assert fleet.resolve("", {"small"}).name == "small"
-            assert [model.name for model in fleet.models()] == ["small"]
+                fleet.catalogue.resolve("huge")
+            assert fleet.catalogue.resolve("", {"small"}).name == "small"
+            assert [model.name for model in fleet.catalogue.models()] == ["small"]
             await big.stop()
             await happened(lambda: big.address not in {each.address for each in fleet.workers()})
         await big.start(int(big.address.rpartition(":")[2]))
         fleet.update("verifier", {big.address, small.address})
         await happened(lambda: fleet.verifier(big.address).present)
-        assert fleet.resolve("big").name == "big"
+        assert fleet.catalogue.resolve("big").name == "big"
 
 
 async def test_what_was_begun_waits_for_a_model_that_a_gateway_has_never_seen() -> None:
     small = ScriptedWorker(model="small")
     async with serving(small), fleet_of(small) as fleet:
         with pytest.raises(Unavailable, match="no verifier of 'big' is reachable"):
-            fleet.resolve("big", numerics="n")
+            fleet.catalogue.resolve("big", numerics="n")
         with pytest.raises(NotFound):
-            fleet.resolve("big")
+            fleet.catalogue.resolve("big")
 
 
 async def test_who_is_listed_no_longer_is_followed_to_its_end() -> None:
@@ -168,7 +170,10 @@ async def test_who_is_listed_no_longer_is_followed_to_its_end() -> None:
             assert await fleet.drain(leaving.address, 7) == 2
             states = {view.address: view.state for view in fleet.workers()}
             assert states == {staying.address: "ready", leaving.address: "draining"}
-        assert fleet.place(fleet.resolve(""), "plain", leaving.address).verifier == staying.address
+        assert (
+            fleet.place(fleet.catalogue.resolve(""), "plain", leaving.address).verifier
+            == staying.address
+        )
         assert [(pool.ready, pool.desired) for pool in fleet.pools()] == [(1, 1)]
         leaving.status = worker_pb2.WatchStatusResponse(accepting=False)
         await happened(lambda: [view.address for view in fleet.workers()] == [staying.address])
@@ -192,7 +197,7 @@ async def test_a_request_is_placed_where_there_is_room_for_all_of_it() -> None:
     short, long = ScriptedWorker(max_model_len=20), ScriptedWorker()
     long.status.running = 5  # the other one looks idle, and is preferred
     async with serving(short, long), fleet_of(short, long) as fleet:
-        model = fleet.resolve("demo")
+        model = fleet.catalogue.resolve("demo")
         await happened(lambda: fleet.verifier(long.address).candidate.sequences == 5)
         assert fleet.place(model, "plain", tokens=20).verifier == short.address
         assert fleet.place(model, "plain", tokens=21).verifier == long.address

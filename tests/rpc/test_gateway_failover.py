@@ -480,7 +480,7 @@ async def test_lost_drafters_do_not_hold_up_the_move() -> None:
         await until(lambda: first.failing.is_set() or second.failing.is_set())
         lost, heir = (first, second) if first.failing.is_set() else (second, first)
         await drafter.stop()
-        await until(lambda: not target.fleet._drafters[drafter.address].present)
+        await until(lambda: not target.fleet._drafters.listed[drafter.address].present)
         heir.fails_after = None
         await lost.stop()
         found = await call

@@ -174,7 +174,7 @@ async def test_a_clock_of_the_store_that_cannot_be_is_not_followed(
     patient: None, server: ValkeyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path) as store:
-        monkeypatch.setattr(sessions, "_MOST_AHEAD_US", -(10**9))
+        monkeypatch.setattr(sessions, "MOST_AHEAD_US", -(10**9))
         turn = await store.open("s")
         assert not turn.fenced
         assert turn.epoch < time.time_ns() // 1000 + 3600 * 10**6

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+from functools import partial
 
 import pytest
 
 from common.errors import StartupError
+from gateway.backoff import Backoff
 from gateway.discovery import discovery
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.target import parse_targets
@@ -53,7 +55,7 @@ async def test_what_was_not_taken_is_reported_again(monkeypatch) -> None:
         reports(addresses)
 
     monkeypatch.setattr(discovery.DnsResolver, "follow", follow)
-    monkeypatch.setattr(discovery, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(discovery, "Backoff", partial(Backoff, 0.01))
     reports, refused, entries = Reports(), [], ["a:1", "dns:h:1"]
     async with Discovery(parse_targets("verifiers", entries), refuse_once):
         await reports.until("a:1", "b:1")
