@@ -18,6 +18,10 @@ from drafter.reply import Key
 _MOST_DRAWN = 64
 """Tokens of a distribution that is sent; verifiers ask for fewer, but ties may add some."""
 
+_LEAST_CHANCE = np.finfo(np.float32).tiny
+"""Of a token that is sent. Messages have float32, which would make a distribution of what is less
+one that verifiers refuse; noise draws no token that is 2^-40 as likely as another."""
+
 
 class Item(NamedTuple):
     """One mirror's part of a step: committed ids to catch up with, or drafted nodes."""
@@ -64,7 +68,7 @@ def sent(distribution: Distribution) -> Drawn | None:
     more strictly.
     """
     ids, chances = distribution
-    real = chances > 0
+    real = chances >= _LEAST_CHANCE
     if np.count_nonzero(real) > _MOST_DRAWN:
         return None
     return Drawn(tuple(ids[real].tolist()), tuple(chances[real].tolist()))

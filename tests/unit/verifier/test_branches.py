@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from paceline.v1 import drafter_pb2
 
+from common.model.distribution import Distribution
 from common.model.tree import Drawn
+from drafter.branch import Round
+from drafter.convert import response
+from drafter.item import sent
+from drafter.reply import Reply
 from verifier.branches import Received
 from verifier.drafting.link import Branch
 
@@ -44,6 +50,19 @@ def test_what_ids_were_drawn_from_comes_with_them() -> None:
     assert _received(ids=[8], drawn=[drawn]).find(1, 5) == Branch(
         (8,), (Drawn((8, 2), (0.75, 0.25)),)
     )
+
+
+def test_what_a_drafter_sends_is_a_distribution_whatever_floats_of_a_message_hold() -> None:
+    chances = [0.25, 1e-320, 1e-60, 1e-42, 0.75, 2e-38]
+    drawn = sent(Distribution(np.arange(6), np.array(chances)))
+    assert drawn == Drawn((0, 4, 5), (0.25, 0.75, 2e-38))
+    outcome = Round(base=7, path_hash=11, accepted=1, ids=(8, 5), draft_tokens=1)
+    reply = Reply(session=3, incarnation=2, round=outcome, ids=(4,), drawn=(drawn,))
+    message = drafter_pb2.DraftResponse.FromString(response([reply]).SerializeToString())
+    branch = Received(message.branches[0], VOCAB, 1.5).find(1, 5)
+    assert branch is not None
+    assert branch.drawn[0].ids == drawn.ids
+    assert branch.drawn[0].probabilities == pytest.approx(drawn.probabilities, rel=1e-7)
 
 
 @pytest.mark.parametrize(
