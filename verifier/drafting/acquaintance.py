@@ -52,15 +52,15 @@ class Acquaintance:
         known."""
         return self._odds.rate if self._rounds >= _LEAST_DRAFTS else None
 
-    def checked(self, drafted: int, accepted: int) -> None:
+    def checked(self, tested: int, accepted: int) -> None:
         """Takes a round that checked a draft.
 
         Args:
-            drafted: Its tokens.
+            tested: Its tokens, up to the text's end.
             accepted: How many were committed.
         """
         self._rounds += 1
-        self._odds.observe(drafted, accepted)
+        self._odds.observe(tested, accepted)
 
 
 class Acquaintances:

@@ -40,7 +40,7 @@ class PairMeter:
         """Draft tokens checked."""
         self.accepted_tokens = 0
         """Draft tokens committed."""
-        self._drafted = self._accepted = 0.0  # lately
+        self._tested = self._accepted = 0.0  # lately
         self._committed = self._plain = 0.0  # tokens lately: what was, and plainly would have been
         self._timed_rounds = self._timed_drafts = 0
         self._timed_at = 0.0
@@ -49,8 +49,9 @@ class PairMeter:
 
     @property
     def acceptance(self) -> float:
-        """Share of recent draft tokens that were committed; 0 while there are none."""
-        return self._accepted / self._drafted if self._drafted else 0.0
+        """Share of recent draft tokens that were committed, but for those behind a text's end; 0
+        while there are none."""
+        return self._accepted / self._tested if self._tested else 0.0
 
     @property
     def gain(self) -> float:
@@ -94,17 +95,18 @@ class PairMeter:
         self._tokens = _FORGET_ANSWERS * self._tokens + tokens
         self._seconds = _FORGET_ANSWERS * self._seconds + seconds
 
-    def checked(self, drafted: int, accepted: int) -> None:
+    def checked(self, drafted: int, tested: int, accepted: int) -> None:
         """Takes a round that checked a draft.
 
         Args:
             drafted: Its tokens.
+            tested: Those up to the text's end; all where that is not among them.
             accepted: How many were committed.
         """
         self.rounds += 1
         self.drafted_tokens += drafted
         self.accepted_tokens += accepted
-        self._drafted = _FORGET * self._drafted + drafted
+        self._tested = _FORGET * self._tested + tested
         self._accepted = _FORGET * self._accepted + accepted
 
     def timed(

@@ -129,13 +129,17 @@ class DraftProposer:
         checked = session.proposed if outcome.tree is session.tree else []
         session.proposed, session.tree = [], None
         right = _common(checked, outcome.accepted)
-        self._pairing.acceptance.observe(len(checked), right)
+        tested = right if right == len(outcome.ids) else len(checked)  # nothing behind a text's end
+        self._pairing.acceptance.observe(tested, right)
         mirror = session.mirror
         if mirror is None:
             if drafting and not sequence.finished:
                 self._pairing.pair(session, now, wanted=outcome.wanted)
             return
-        self._measure(sequence, mirror, len(checked), right, len(outcome.ids), now)
+        if checked:
+            mirror.link.meter.checked(len(checked), tested, right)
+            mirror.known.checked(tested, right)
+        self._measure(sequence, mirror, len(checked), len(outcome.ids), now)
         key = mirror.end_round(len(sequence.ids), outcome, checked, right)
         if sequence.finished:
             return
@@ -224,19 +228,10 @@ class DraftProposer:
         mirror.deadline = now + max(mirror.known.clock.patience_s, self.cost.round_s(0))
 
     def _measure(
-        self,
-        sequence: Sequence,
-        mirror: RemoteMirror,
-        checked: int,
-        right: int,
-        committed: int,
-        now: float,
+        self, sequence: Sequence, mirror: RemoteMirror, checked: int, committed: int, now: float
     ) -> None:
-        """Counts a round for its drafter; times it where the draft's length was for us to say."""
-        meter, began = mirror.link.meter, mirror.ended_at
-        if checked:
-            meter.checked(checked, right)
-            mirror.known.checked(checked, right)
+        """Times a round for its drafter where the draft's length was for us to say."""
+        began = mirror.ended_at
         free = sequence.method == "draft" and not sequence.request.draft_tokens
         mirror.ended_at = now if mirror.warm and free else None
         if began is None or mirror.ended_at is None:
@@ -245,7 +240,7 @@ class DraftProposer:
         if checked and expected_s and self.crowd.sequences <= 1:  # beside others the gate decides
             mirror.known.clock.took(now - began, expected_s)
         plain = min(self.cost.plain_s / self.cost.round_s(checked), 1.0)
-        meter.timed(
+        mirror.link.meter.timed(
             drafted=checked,
             tokens=committed,
             seconds=now - began,

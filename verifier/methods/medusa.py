@@ -199,12 +199,17 @@ class MedusaProposer:
         return _add(guesses, paths[:best], tree)
 
     def _learn(self, session: _Session, outcome: Outcome) -> None:
-        """Compares what the heads said below every accepted node with what was right."""
+        """Compares what the heads said below every accepted node with what was right.
+
+        Where the text ended with one of them, nothing is known of those below it.
+        """
         tree, right = outcome.tree, {0, *outcome.accepted}
+        ended = len(outcome.accepted) == len(outcome.ids)
+        followed = right.difference(outcome.accepted[-1:]) if ended else right
         said: dict[int, float] = {}
         hits: dict[int, int] = {}
         for node, chance in session.nodes.items():
-            if tree.parents[node] in right:
+            if tree.parents[node] in followed:
                 depth = tree.depths[node] - 1
                 said[depth] = said.get(depth, 0.0) + chance
                 hits[depth] = hits.get(depth, 0) + (node in right)

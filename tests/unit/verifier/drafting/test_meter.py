@@ -20,11 +20,11 @@ def test_counts_and_acceptance() -> None:
     meter = PairMeter()
     assert (meter.acceptance, meter.gain) == (0.0, 0.0)
     for _ in range(100):
-        meter.checked(4, 3)
-    assert (meter.rounds, meter.drafted_tokens, meter.accepted_tokens) == (100, 400, 300)
+        meter.checked(5, 4, 3)
+    assert (meter.rounds, meter.drafted_tokens, meter.accepted_tokens) == (100, 500, 300)
     assert meter.acceptance == pytest.approx(0.75)
     for _ in range(200):
-        meter.checked(4, 1)
+        meter.checked(4, 4, 1)
     assert meter.acceptance == pytest.approx(0.25, abs=0.01), "the recent ones count"
 
 

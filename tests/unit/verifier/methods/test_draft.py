@@ -26,7 +26,7 @@ from verifier.gates.gate import Gate
 from verifier.methods import draft
 from verifier.methods.draft import DraftProposer
 from verifier.proposer import Outcome
-from verifier.sequence import Request, Sequence
+from verifier.sequence import FinishReason, Request, Sequence
 from verifier.totals import Totals
 
 GREEDY = SamplingParams()
@@ -66,7 +66,7 @@ class Link:
     def checked(self, rounds: int, drafted: int, accepted: int, kind: TextKind = SHORT) -> None:
         """Others have had drafts of it."""
         for _ in range(rounds):
-            self.meter.checked(drafted, accepted)
+            self.meter.checked(drafted, drafted, accepted)
             self.known.of(kind).checked(drafted, accepted)
 
     def open(self, session: int, incarnation: int, opening: Opening) -> None:
@@ -958,6 +958,25 @@ def test_rounds_are_counted_and_timed_for_their_drafter(clock: Clock) -> None:
         assert seconds == pytest.approx(0.003), "by when it came, not when it was seen"
     table.proposer.close(table.sequence)
     assert link.meter.sessions == 0
+
+
+@pytest.mark.parametrize(("taken", "right"), [([1, 2], True), ([1, 9], False)])
+def test_of_a_draft_nothing_is_judged_that_stands_behind_the_text_s_end(
+    taken: list[int], right: bool, clock: Clock
+) -> None:
+    link = Link()
+    table = Table(link)
+    table.warm()
+    table.round(8)
+    table.answer(link)
+    tree = table.propose(10)
+    assumed = table.proposer._pairing.acceptance.rate
+    table.sequence.commit(taken)
+    table.sequence.finished = FinishReason.STOP
+    table.observe(tree, [1, 2] if right else [1], taken)
+    assert (link.meter.drafted_tokens, link.meter.accepted_tokens) == (3, 1 + right)
+    assert link.meter.acceptance == (1.0 if right else pytest.approx(1 / 3))
+    assert (table.proposer._pairing.acceptance.rate > assumed) == right
 
 
 def test_a_lost_drafter_has_no_sessions(clock: Clock) -> None:

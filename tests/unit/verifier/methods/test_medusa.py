@@ -60,11 +60,12 @@ def _observe(
     one: Sequence,
     tree: TokenTree,
     accepted: Ids[int] = (),
-    bonus: int = 7,
+    bonus: int | None = 7,
     *,
     wanted: bool = True,
 ) -> None:
-    ids = [*(tree.ids[node] for node in accepted), bonus]
+    ids = [tree.ids[node] for node in accepted]
+    ids += [] if bonus is None else [bonus]
     one.commit(ids)
     output = Computed(logits=torch.zeros(1, 0), states=torch.zeros(1, 4))
     outcome = Outcome(
@@ -181,6 +182,17 @@ def test_a_round_that_checked_another_tree_teaches_nothing() -> None:
     before = proposer._trust[0].said
     _observe(proposer, one, TokenTree(one.ids[-1]))
     assert proposer._trust[0].said == before
+
+
+def test_what_stands_behind_a_text_s_end_teaches_nothing() -> None:
+    proposer, one = _proposer(Heads([[0.9], [0.9], [0.9]]), FREE), sequence([5], 50)
+    proposer.open(one)
+    _observe(proposer, one, TokenTree(5))
+    tree = _tree(proposer, one)
+    before = [trust.said for trust in proposer._trust]
+    _observe(proposer, one, tree, tree.path(len(tree) - 1)[:2], bonus=None)
+    said = [trust.said - old for trust, old in zip(proposer._trust, before, strict=True)]
+    assert [more > 0 for more in said] == [True, True, False]
 
 
 @dataclass
