@@ -206,12 +206,17 @@ def _part(adjusted: Tensor, group: list[int]) -> Tensor:
 
 def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
     if adjusted.device.type != "cpu":
-        return adjusted.argmax(-1)
+        return _numbers(adjusted).argmax(-1)
     scores = adjusted.numpy()
     best = scores.argmax(-1)  # several times as fast as torch's
-    if np.isnan(scores[np.arange(len(best)), best]).any():  # the least, as for compiled code
-        best = np.where(np.isnan(scores), -np.inf, scores).argmax(-1)
+    if np.isnan(scores[np.arange(len(best)), best]).any():
+        best = _numbers(adjusted).numpy().argmax(-1)
     return torch.from_numpy(best)
+
+
+def _numbers(adjusted: Tensor) -> Tensor:
+    """What is no number is the least, as for compiled code and kernels."""
+    return adjusted.where(~adjusted.isnan(), -math.inf)
 
 
 def _among_all(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -233,6 +238,10 @@ def _rank(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
         for i, one in zip(group, found, strict=True):
             ranked[i] = one
     return ranked
+
+
+def _rank_likeliest(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
+    return _rank_scores(_numbers(adjusted), rows, count)
 
 
 def _rank_scores(scores: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
@@ -261,7 +270,7 @@ def _rank_survivors(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[R
 
 
 _CHOOSE = {"greedy": _greedy, "whole": _among_all, "cut": _among_survivors}
-_RANK = {"greedy": _rank_scores, "whole": _rank_all, "cut": _rank_survivors}
+_RANK = {"greedy": _rank_likeliest, "whole": _rank_all, "cut": _rank_survivors}
 
 
 def _noisy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:

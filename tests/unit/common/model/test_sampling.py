@@ -318,9 +318,16 @@ def test_a_broken_row_harms_no_other(broken, fields):
     assert 0 <= got[1] < 40
 
 
-def test_the_likeliest_of_a_row_is_none_that_is_no_number():
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_likeliest_of_a_row_is_none_that_is_no_number(compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(sampling, "instructions", str)
     logits = torch.tensor([[1.0, math.nan, 3.0, math.nan], [math.nan, 2.0, 1.0, 0.0], [0, 1, 0, 0]])
-    assert sample(logits, [Row(params=SamplingParams(), position=3)] * 3).tolist() == [2, 1, 1]
+    rows = [Row(params=SamplingParams(), position=3)] * 3
+    assert sample(logits, rows).tolist() == [2, 1, 1]
+    ranked = rank(logits, rows, 3)
+    assert [list(one.ids) for one in ranked] == [[2, 0], [1, 2, 3], [1, 0, 2]]
+    assert [list(one.behind) for one in ranked] == [[0, 2], [0, 1, 2], [0, 1, 1]]
 
 
 def test_no_rows():
