@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import json
 import logging
 import signal
@@ -34,21 +35,28 @@ Register = Callable[[grpc.aio.Server], Sequence[str]]
 
 
 class Retirement:
-    """Lets a service begin its own drain; the first word counts.
+    """Lets a service begin its own drain; the first word counts, and one that leaves no time.
 
     Attributes:
         grace_s: Seconds that running calls get; None for the service's default.
+        at_once: Set where a drain that is under way is to end now.
     """
 
     def __init__(self) -> None:
         self.grace_s: float | None = None
+        self.at_once = asyncio.Event()
         self._begun = asyncio.Event()
 
     def begin(self, grace_s: float | None = None) -> None:
-        """Begins the drain, with `grace_s` for running calls or the service's default."""
+        """Begins the drain, with `grace_s` for running calls or the service's default.
+
+        Ends one that has begun where `grace_s` is 0.
+        """
         if not self._begun.is_set():
             self.grace_s = grace_s
             self._begun.set()
+        elif grace_s == 0:
+            self.at_once.set()
 
     async def begun(self) -> None:
         """Returns when the drain begins."""
@@ -154,7 +162,8 @@ async def serve(
         max_receive_bytes: Largest request that is taken.
         on_ready: Called with the bound port once calls are accepted.
         on_drain: Awaited between NOT_SERVING and the refusal of new calls.
-        retirement: Begins the drain without a signal, and may say another grace period.
+        retirement: Begins the drain without a signal, may say another grace period, and may end
+            it.
         health_port: Port of a plaintext server for health checks alone; None starts none.
         tls: Certificates; without any the server speaks plaintext.
 
@@ -164,7 +173,7 @@ async def serve(
     retirement = retirement or Retirement()
     if health_port is not None:
         check_port(host, health_port, "--health-port")
-    with _signals(retirement) as second:
+    with _signals(retirement):
         server = await start(
             register=register,
             host=host,
@@ -186,11 +195,11 @@ async def serve(
             grace_s = retirement.grace_s
         log.info("draining", extra={"grace_s": grace_s})
         draining = asyncio.ensure_future(_drain(server, grace_s, on_drain))
-        hurry = asyncio.ensure_future(second.wait())
+        hurry = asyncio.ensure_future(retirement.at_once.wait())
         await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         if not draining.done():
-            log.warning("second signal: stopping at once")
+            log.warning("stopping at once")
             draining.cancel()
             await server.stop()
     with contextlib.suppress(asyncio.CancelledError):
@@ -217,19 +226,18 @@ async def _drain(
 
 
 @contextlib.contextmanager
-def _signals(retirement: Retirement) -> Iterator[asyncio.Event]:
-    """The first signal begins the drain, or joins one; the second sets the event."""
-    first, second = asyncio.Event(), asyncio.Event()
+def _signals(retirement: Retirement) -> Iterator[None]:
+    """The first signal begins the drain, or joins one; the second ends it."""
+    arrivals = itertools.count()
 
     def arrived() -> None:
-        (second if first.is_set() else first).set()
-        retirement.begin()
+        retirement.begin(0.0 if next(arrivals) else None)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, arrived)
     try:
-        yield second
+        yield
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -327,6 +327,23 @@ async def test_a_service_may_retire_with_a_grace_of_its_own() -> None:
         await asyncio.wait_for(task, 5)
 
 
+async def test_a_service_may_end_its_drain() -> None:
+    retirement, draining = server.Retirement(), asyncio.Event()
+
+    async def on_drain() -> None:
+        draining.set()
+        await asyncio.Event().wait()
+
+    task, port = await begin(Scripted(), 60, retirement=retirement, on_drain=on_drain)
+    async with channel.open_channel(f"127.0.0.1:{port}") as opened:
+        call = worker_pb2_grpc.WorkerStub(opened).WatchStatus(worker_pb2.WatchStatusRequest())
+        await call.read()
+        retirement.begin()
+        await draining.wait()
+        retirement.begin(0.0)
+        await asyncio.wait_for(task, 5)
+
+
 def test_keepalive_options_match() -> None:
     client, host = dict(channel.CLIENT_OPTIONS), dict(channel.server_options())
     allowed = host["grpc.http2.min_ping_interval_without_data_ms"]

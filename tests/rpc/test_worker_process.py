@@ -229,7 +229,7 @@ async def test_grace_ends_and_a_second_signal_ends_it_sooner(tiny_directory: Pat
         hurried.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.1)
         hurried.send_signal(signal.SIGTERM)
-        assert "second signal: stopping at once" in await ended(hurried, 10)
+        assert "stopping at once" in await ended(hurried, 10)
         ended_by_grace = await _busy(second_channel)
         await worker_pb2_grpc.WorkerStub(second_channel).Drain(worker_pb2.DrainRequest(grace_s=1))
         assert "draining" in await ended(drained, 10)
