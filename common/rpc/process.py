@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import signal
 import sys
@@ -11,7 +12,13 @@ from contextlib import contextmanager
 from typing import NoReturn, Protocol, TypeVar
 
 from common import config, logs
-from common.errors import StartupError
+from common.errors import PacelineError, StartupError
+
+log = logging.getLogger(__name__)
+
+
+class Stuck(PacelineError):
+    """A thread does not come back from what it computes."""
 
 
 class Settings(Protocol):
@@ -43,7 +50,8 @@ def run(
         description: One paragraph for `--help`.
 
     Returns:
-        The exit status: 2 where the service could not start, and one line on stderr says why.
+        The exit status: 2 where the service could not start, and one line on stderr says why; 1
+        where it could not go on, and the log says why.
     """
     try:
         settings = config.load(
@@ -55,6 +63,11 @@ def run(
     except StartupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except PacelineError as error:
+        log.error("cannot go on", extra={"reason": str(error)})
+        if isinstance(error, Stuck):  # the thread would crash in an interpreter that is taken down
+            os._exit(1)
+        return 1
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if not package or importlib.util.find_spec(package):

@@ -19,6 +19,7 @@ from common.model.cuda.memory import cache_bytes
 from common.model.loader import LoadedModel
 from common.model.runner import Runner
 from common.rpc import server, worker
+from common.rpc.process import Stuck
 from common.telemetry.metrics import Source, exposed
 from common.worker_config import WorkerConfig
 
@@ -115,7 +116,8 @@ async def serve(
 
     Raises:
         StartupError: The address cannot be bound.
-        PacelineError: The engine died, or did not come back from a pass.
+        Stuck: The engine did not come back from a pass.
+        PacelineError: It died.
     """
     retirement, loop = server.Retirement(), asyncio.get_running_loop()
 
@@ -169,6 +171,6 @@ async def serve(
             lost = not thread.stop(config.stall_s or None)
     if lost:
         waited = f"{config.stall_s:g} s (stall_s)"
-        raise PacelineError(f"a pass of the {service} did not come back in {waited}")
+        raise Stuck(f"a pass of the {service} did not come back in {waited}")
     if thread.failed:
         raise PacelineError(f"the {service}'s engine died")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from common import logs
+from common.errors import PacelineError
 from common.rpc import process
 from drafter.config import DrafterConfig
 
@@ -48,19 +49,42 @@ def test_a_process_that_still_loads_ends_when_told_even_as_a_containers_first(
         assert loading.wait(30) == 128 + number
 
 
-def _run(missing: str) -> int:
+def _run(error: Exception) -> int:
     def body(settings: DrafterConfig) -> None:
-        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+        raise error
 
     return process.run(DrafterConfig, body, ["--model", "m"], prog="drafter", description="")
+
+
+def _missing(name: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def test_what_is_not_installed_is_named_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logs, "configure", lambda service, level: None)
-    assert _run("no_such_package.part") == 2
+    assert _run(_missing("no_such_package.part")) == 2
     expected = "error: no_such_package is not installed; pip install 'paceline-server[all]' brings"
     assert capsys.readouterr().err.startswith(expected)
     with pytest.raises(ModuleNotFoundError):
-        _run("drafter.no_such_module")
+        _run(_missing("drafter.no_such_module"))
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"), [(PacelineError("it died"), []), (process.Stuck("it hangs"), [1])]
+)
+def test_what_cannot_go_on_says_why_in_the_log(
+    error: PacelineError,
+    ends: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(logs, "configure", lambda service, level: None)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    assert _run(error) == 1
+    assert ended == ends, "with a thread inside the interpreter is not taken down"
+    (record,) = caplog.records
+    assert (record.levelname, record.message) == ("ERROR", "cannot go on")
+    assert vars(record)["reason"] == str(error)
