@@ -19,6 +19,9 @@ from common.telemetry import span
 # What every LogRecord carries; anything beyond it came in through `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
+_STRANGERS = frozenset({"UnicodeDecodeError", "ExecuteBatchError"})
+"""What gRPC raises, and logs, of which a caller is the cause."""
+
 
 class JsonFormatter(logging.Formatter):
     """Renders a record as {"ts", "level", "service", "event", extras…, "trace_id", "span_id"}.
@@ -48,17 +51,30 @@ class JsonFormatter(logging.Formatter):
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it, which knows no infinity."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    """A value as JSON has it, which knows no infinity and has text for names."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _not_a_strangers(record: logging.LogRecord) -> bool:
-    """Whether a line is not gRPC's about metadata that are no UTF-8, which it reads all the same.
+    """Whether a line is not gRPC's about what a caller did.
 
-    It has a traceback and all they say: strangers could fill the log, and a token would be in it.
+    Its metadata are no UTF-8, which is read all the same, or it left while it was written to. Such
+    a line has a traceback, and all the metadata say: strangers could fill the log, and a token
+    would be in it.
     """
-    unreadable = record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError)
-    return not (unreadable and record.name.startswith("grpc."))
+    raised = record.exc_info[0] if record.exc_info else None
+    return not (raised and raised.__name__ in _STRANGERS and record.name.startswith("grpc."))
+
+
+def _without_headers(record: logging.LogRecord) -> bool:
+    """Takes out what OpenTelemetry quotes of headers that it cannot read: one may be a token."""
+    if record.name == "opentelemetry.util.re":
+        record.args = ("…",)
+    return True
 
 
 def configure(service: str, level: str) -> None:
@@ -71,4 +87,5 @@ def configure(service: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(service))
     handler.addFilter(_not_a_strangers)
+    handler.addFilter(_without_headers)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -4,6 +4,8 @@ import json
 import logging
 
 import pytest
+from grpc._cython.cygrpc import ExecuteBatchError
+from opentelemetry.util.re import parse_env_headers
 
 from common.logs import JsonFormatter, configure
 from common.telemetry.span import SpanIds, entered
@@ -37,6 +39,14 @@ def test_what_json_has_no_number_for_is_a_word() -> None:
     assert (line["grace_s"], line["left"]) == ("inf", 0.5)
 
 
+def test_values_inside_others_are_made_plain_too() -> None:
+    record = logging.makeLogRecord(
+        {"msg": "measured", "a": {"b": float("nan"), (1, 2): [0.5, (float("-inf"),)]}}
+    )
+    line = json.loads(JsonFormatter("gateway").format(record), parse_constant=pytest.fail)
+    assert line["a"] == {"b": "nan", "(1, 2)": [0.5, ["-inf"]]}
+
+
 def test_a_traceback_stays_on_the_line() -> None:
     try:
         raise KeyError("x")
@@ -62,15 +72,30 @@ def test_what_strangers_could_fill_the_log_with_stays_out(
     monkeypatch.setattr(logging.root, "handlers", [])
     monkeypatch.setattr(logging.root, "level", logging.root.level)
     configure("gateway", "info")
-    for raised in (lambda: b"Bearer \xff".decode(), lambda: {}["x"]):
+    strangers = UnicodeDecodeError("utf-8", b"Bearer \xff", 7, 8, ""), ExecuteBatchError("gone")
+    for error in (*strangers, KeyError("x")):
         for name in ("grpc._cython.cygrpc", "gateway.service"):
-            try:
-                raised()
-            except (UnicodeDecodeError, KeyError) as error:
-                logging.getLogger(name).exception("%s: %s", name, type(error).__name__)
+            told = f"{name}: {type(error).__name__}"
+            logging.getLogger(name).error(told, exc_info=error)
     events = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
     assert events == [
         "gateway.service: UnicodeDecodeError",
+        "gateway.service: ExecuteBatchError",
         "grpc._cython.cygrpc: KeyError",
         "gateway.service: KeyError",
     ]
+
+
+def test_headers_that_opentelemetry_cannot_read_are_not_quoted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.root.level)
+    configure("gateway", "info")
+    for liberal in (False, True):
+        assert parse_env_headers("authorization: Bearer s3cret", liberal=liberal) == {}
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert "Header format invalid!" in json.loads(line)["event"]
+        assert "s3cret" not in line
