@@ -14,8 +14,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    ProcessCollector,
+    make_wsgi_app,
+    start_http_server,
+)
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -100,6 +106,10 @@ class Page:
         family.add_metric((*self._common, *labels), buckets=buckets, sum_value=distribution.sum)
 
 
+class _NoAnswer(Exception):
+    """The event loop did not fill a page."""
+
+
 class _Reader(Collector):
     """Has the event loop fill a page, which is where everything may be looked at."""
 
@@ -116,7 +126,7 @@ class _Reader(Collector):
             return answer.result(_ANSWER_S).families
         except (TimeoutError, RuntimeError) as error:  # too busy, or closed already
             log.warning("no metrics", extra={"reason": type(error).__name__})
-            return ()
+            raise _NoAnswer from None
 
     def _fill(self, answer: Future[Page]) -> None:
         page = Page(self._source)
@@ -152,6 +162,7 @@ async def exposed(host: str, port: int | None, source: Source) -> AsyncIterator[
         # Not on the event loop: the library looks the address's name up.
         bare = host.strip("[]")
         server, thread = await asyncio.to_thread(start_http_server, port, bare, registry)
+        server.set_app(_or_an_error(make_wsgi_app(registry)))
     except OSError as error:
         raise StartupError(
             f"metrics_port: cannot listen on port {port} of {host}: {error.strerror}"
@@ -167,6 +178,20 @@ async def exposed(host: str, port: int | None, source: Source) -> AsyncIterator[
         yield server.server_port
     finally:
         await asyncio.to_thread(stop)  # a page may be waiting for the event loop
+
+
+def _or_an_error(app: WSGIApplication) -> WSGIApplication:
+    """An app whose page is an error where the event loop did not fill it, for all to see that the
+    numbers stand still; the server would make it one, too, but with a traceback on stderr."""
+
+    def served(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        try:
+            return app(environ, start_response)
+        except _NoAnswer:
+            start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
+            return [b"the process is too busy to tell of itself\n"]
+
+    return served
 
 
 def _family(metric: Metric, labels: tuple[str, ...]) -> Family:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import urllib.error
 
 import pytest
 
@@ -79,6 +80,19 @@ def test_a_loop_that_does_not_answer_costs_the_page(
     if closed:
         loop.close()
     reader = metrics._Reader(source(lambda page: None), loop)
-    assert list(reader.collect()) == []
+    with pytest.raises(metrics._NoAnswer):
+        reader.collect()
     assert caplog.messages == ["no metrics"]
     loop.close()
+
+
+async def test_a_page_that_nobody_filled_is_an_error_to_who_reads_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metrics, "_ANSWER_S", 0.01)
+    monkeypatch.setattr(metrics._Reader, "_fill", lambda self, answer: None)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        await scrape(source(lambda page: None))
+    assert caught.value.code == 500
+    caught.value.close()
+    assert "Traceback" not in capsys.readouterr().err
