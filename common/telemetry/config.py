@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -29,13 +30,19 @@ class TracingConfig:
         if self.endpoint is not None and not _usable(self.endpoint):
             raise ConfigError(
                 f"tracing.endpoint: must be http://host:port or https://host:port, got "
-                f"{self.endpoint!r}"
+                f"{_without_user(self.endpoint)!r}"
             )
 
 
 def _usable(endpoint: str) -> bool:
     try:
         parts = urlsplit(endpoint)
-        return parts.scheme in ("http", "https") and bool(parts.hostname and parts.port)
+        there = bool(parts.hostname and parts.port)
+        return there and parts.scheme in ("http", "https") and "@" not in parts.netloc
     except ValueError:
         return False
+
+
+def _without_user(endpoint: str) -> str:
+    """What may be shown of it: before the host there may be a password."""
+    return re.sub(r"^([a-z]+://)?.*@", r"\1…@", endpoint, flags=re.DOTALL)

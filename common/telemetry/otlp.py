@@ -11,7 +11,7 @@ from importlib.metadata import version
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -50,7 +50,7 @@ class OtlpTraces(Traces):
         }
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(config.sample_ratio)),
-            resource=Resource.create(about),
+            resource=Resource.create(about).merge(OTELResourceDetector().detect()),
             shutdown_on_exit=False,
         )
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
@@ -103,8 +103,9 @@ class _OtlpSpan(Span):
         return _OtlpSpan(self._tracer, child, self._epoch_ns)
 
     def end(self, code: str) -> None:
-        # No message: it may quote the request.
-        if code != "OK":
+        # No message: it may quote the request. Nothing of who left: a stop sequence has the gateway
+        # leave a verifier, too.
+        if code not in ("OK", "CANCELLED"):
             self._span.set_attribute("error.type", code)
         if code in _OURS:
             self._span.set_status(StatusCode.ERROR)

@@ -85,10 +85,27 @@ def test_an_error_is_a_code_and_no_words(error: BaseException, code: str, fault:
         sent(traces)
         (made,) = sink.spans
         assert "words" not in sink.text
-    assert [(each.key, each.value.string_value) for each in made.attributes] == [
-        ("error.type", code)
-    ]
+    said = {each.key: each.value.string_value for each in made.attributes}
+    assert said == ({} if code == "CANCELLED" else {"error.type": code})
     assert (made.status.code == made.status.STATUS_CODE_ERROR) is fault
+
+
+def test_the_environment_has_the_last_word_on_what_the_process_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def about() -> dict[str, object]:
+        traces = traces_to("http://127.0.0.1:1")
+        traces.close()
+        return dict(traces._provider.resource.attributes)
+
+    assert about()["service.name"] == "paceline-verifier"
+    said = "service.name=ours,deployment.environment.name=test"
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", said)
+    assert about()["service.name"] == "ours"
+    assert about()["deployment.environment.name"] == "test"
+    assert about()["service.version"]
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
+    assert about()["service.name"] == "mine"
 
 
 def test_a_receiver_that_is_away_costs_spans_only(monkeypatch: pytest.MonkeyPatch) -> None:

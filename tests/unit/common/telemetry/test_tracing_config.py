@@ -22,6 +22,7 @@ from verifier.config import VerifierConfig
         ({"endpoint": "http://collector"}, "tracing.endpoint: must be http://host:port or"),
         ({"endpoint": "http://c:port"}, "tracing.endpoint: must be http://host:port or"),
         ({"endpoint": "grpc://c:1"}, "tracing.endpoint: must be http://host:port or"),
+        ({"endpoint": "http://user@c:1"}, "tracing.endpoint: must be http://host:port or"),
         ({"sample_ratio": 1.5}, "tracing.sample_ratio: must be in [0, 1], got 1.5"),
         ({"round_ratio": float("nan")}, "tracing.round_ratio: must be in [0, 1], got nan"),
     ],
@@ -30,6 +31,21 @@ def test_what_makes_no_sense_is_refused(given: dict, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         TracingConfig(**given)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "shown"),
+    [
+        ("https://user:s3cret@h", "'https://…@h'"),
+        ("https://user:s3cret@h:4317", "'https://…@h:4317'"),
+        ("user:s3cret@h:4317", "'…@h:4317'"),
+        ("https://user:s3/@cret@[h", "'https://…@[h'"),
+    ],
+)
+def test_a_password_is_not_shown(endpoint: str, shown: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TracingConfig(endpoint=endpoint)
+    assert str(caught.value).endswith(f" got {shown}")
 
 
 def test_settings_come_by_flag_and_environment() -> None:
