@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from common.telemetry.span import Span, Value
 from verifier.round_times import RoundTimes
-from verifier.sequence import Counts, Event, FinishReason, Request
+from verifier.sequence import Event, Request
 
 _PARTS = ("draft", "wire", "queue", "verify", "commit")
 
@@ -56,15 +56,17 @@ class RoundSpans:
                 round_.child(name, began_s, ended_s, {})
 
 
-def results(
-    request: Request, finish: FinishReason, counts: Counts, output_tokens: int
-) -> dict[str, Value]:
-    """Attributes of a request that is complete."""
-    return {
+def results(request: Request, last: Event, output_tokens: int) -> dict[str, Value]:
+    """Attributes of a request that has ended, by the last that was heard of it."""
+    if (counts := last.counts) is None:
+        return {}
+    finish: dict[str, Value] = {}
+    if last.finish is not None:
+        finish["gen_ai.response.finish_reasons"] = [last.finish.value]
+    return finish | {
         "gen_ai.usage.input_tokens": len(request.prompt_ids),
         "gen_ai.usage.output_tokens": output_tokens,
         "gen_ai.usage.cache_read.input_tokens": counts.cached_tokens,
-        "gen_ai.response.finish_reasons": [finish.value],
         "paceline.method": counts.method,
         "paceline.acceptance": request.acceptance,
         "paceline.rounds": counts.rounds,

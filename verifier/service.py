@@ -84,17 +84,19 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
             asked = request_from_proto(request, self._eos)
             asked = replace(asked, timed=rounds.wanted, span=current())
             span.set({"paceline.request_id": asked.request_id})
-            output_tokens = 0
-            async with aclosing(self._news(request, asked)) as news:
-                async for events in news:
-                    rounds.add(events)
-                    output_tokens += sum(len(event.ids) for event in events)
-                    tokens, last = tokens_to_proto(events), events[-1]
-                    if last.finish is None:
-                        yield verifier_pb2.VerifierGenerateResponse(tokens=tokens)
+            output_tokens, last = 0, Event()
+            try:
+                async with aclosing(self._news(request, asked)) as news:
+                    async for events in news:
+                        rounds.add(events)
+                        output_tokens += sum(len(event.ids) for event in events)
+                        tokens, last = tokens_to_proto(events), events[-1]
+                        if last.finish is None:
+                            yield verifier_pb2.VerifierGenerateResponse(tokens=tokens)
+            finally:  # a gateway that found a stop string hangs up
+                span.set(results(asked, last, output_tokens))
             assert last.finish is not None
             assert last.counts is not None
-            span.set(results(asked, last.finish, last.counts, output_tokens))
         # After the span: a caller that has it may hang up before it hears that this was all.
         complete = complete_to_proto(asked, last.finish, last.counts, output_tokens)
         yield verifier_pb2.VerifierGenerateResponse(tokens=tokens, complete=complete)
@@ -113,12 +115,12 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         def end(error: Aborted) -> None:
             mailbox.put(Event(error=error))
 
-        if message.session:
-            self._sessions.enter(message.session, message.epoch, message.request_id, end)
         output: list[int] = []
         ticket, due, last = 0, loop.time(), Event()
         try:
             ticket = self._engine.submit(asked, mailbox.put)
+            if message.session:  # only now: what is refused ends no turn that runs
+                self._sessions.enter(message.session, message.epoch, message.request_id, end)
             self._give_way()
             while last.finish is None:
                 events = await mailbox.take(due)  # a slow reader gets fewer, larger messages

@@ -25,6 +25,7 @@ from tests.rpc.services import RunningVerifier, ask, braked, refusal, verifying
 from tests.rpc.texts import KeyedVerifier
 from tests.scripted_workers import ScriptedWorker, serving
 from tests.waiting import until
+from verifier.config import EngineConfig
 
 PROMPTS = random.Random(23)
 SAMPLING = types_pb2.SamplingParams(temperature=0.8, seed=7)
@@ -105,6 +106,30 @@ async def test_salts_keep_cached_prefixes_apart(target: Runner, prompt: list[int
         assert all(text.ids == texts[0].ids for text in texts)
         too_long = await refusal(verifier.stub.Generate(ask(prompt, 4, cache_salt=b"x" * 65)))
         assert too_long.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_turn_that_is_refused_ends_none_that_runs(
+    target: Runner, prompt: list[int]
+) -> None:
+    """It has no place, so the one before it keeps its own."""
+    config = EngineConfig(max_running=1, max_waiting=1)
+    async with verifying(target, config) as verifier:
+        with braked(target) as brake:
+            turn = ask(prompt, 8, session="s", epoch=1)
+            texts = [asyncio.create_task(verifier.generate(turn))]
+            await until(lambda: verifier.engine.live == 1)
+            texts.append(asyncio.create_task(verifier.generate(ask(prompt, 8))))
+            await until(lambda: verifier.engine.live == 2)
+            for epoch in (2, 0):
+                late = ask(prompt, 8, session="s", epoch=epoch)
+                refused = await refusal(verifier.stub.Generate(late))
+                assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            brake.open()
+            assert [len(text.ids) for text in await asyncio.gather(*texts)] == [8, 8]
+        again = await verifier.generate(ask(prompt, 8, session="s", epoch=2))
+        assert len(again.ids) == 8
+        assert await stale_epochs(verifier) == 0
+        await verifier.empty()
 
 
 async def test_the_verifier_fences_by_itself(target: Runner, prompt: list[int]) -> None:
@@ -395,7 +420,7 @@ async def test_tenants_share_neither_sessions_nor_prefixes(
             assert second > 0
         assert found["a"][0].token_ids == found["b"][0].token_ids
         redis = RedisSessions(store, 60)
-        keys = await redis._redis.keys("paceline:session:*")
+        keys = await redis._redis.keys("{paceline}:session:*")
         await redis.close()
         assert len(keys) == 2
 

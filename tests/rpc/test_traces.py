@@ -28,9 +28,10 @@ from common.telemetry.traces import open_traces
 from common.tokenizer import Tokenizer
 from gateway.auth.config import AuthConfig
 from tests.rpc.gateways import gateway, ids_of
-from tests.rpc.services import ask, drafting, verifying
+from tests.rpc.services import ask, braked, drafting, verifying
 from tests.scrapes import scrape
 from tests.scripted_workers import ScriptedWorker, serving
+from tests.waiting import until
 from verifier.drafting import clock
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -132,6 +133,30 @@ async def test_a_request_is_one_trace_down_to_the_parts_of_its_rounds(
         for before, after in pairwise(parts):
             assert before.end_time_unix_nano == after.start_time_unix_nano
         assert inner.start_time_unix_nano <= each.start_time_unix_nano
+
+
+async def test_who_has_enough_and_hangs_up_leaves_a_span_of_what_there_was(target: Runner) -> None:
+    """A gateway does, where it finds a stop string."""
+    with OtlpSink() as sink:
+        async with (
+            tracing(sink, "verifier", sample_ratio=1.0) as traces,
+            verifying(target, traces=traces) as verifier,
+        ):
+            with braked(target) as brake:
+                brake.let(3)
+                call = verifier.stub.Generate(ask([5, 6, 7], 60))
+                tokens = 0
+                while tokens < 3:
+                    tokens += len((await call.read()).tokens.ids)
+                call.cancel()
+                await until(lambda: not verifier.engine.live)
+            await verifier.empty()
+        said = attributes(one(named(sink, "paceline.v1.Verifier/Generate")))
+    assert said["paceline.method"] == "plain"
+    assert said["paceline.rounds"] == said["gen_ai.usage.output_tokens"] == 3
+    assert said["paceline.accepted_tokens"] == 0
+    assert said["gen_ai.usage.input_tokens"] == 3
+    assert "gen_ai.response.finish_reasons" not in said
 
 
 async def test_without_a_parent_the_ratio_decides_and_without_a_sample_there_is_nothing() -> None:
