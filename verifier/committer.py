@@ -5,7 +5,6 @@ Who else is told, and when, and what becomes of a text that is done, is the engi
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 
@@ -13,13 +12,12 @@ from common.model.runner import Runner
 from common.model.segment import tree_slots
 from common.model.tree import TokenTree
 from verifier.acceptance.base import Rule, Scores
+from verifier.failures import Failures
 from verifier.methods import Methods
 from verifier.proposer import Outcome
 from verifier.round_times import RoundTimes
 from verifier.sequence import Event, Sequence, Source
 from verifier.totals import Totals
-
-_log = logging.getLogger(__name__)
 
 
 class Committer:
@@ -30,13 +28,19 @@ class Committer:
         rules: By name.
         methods: What drafts.
         totals: Counts what was done.
+        failures: Told of drafts that fail.
     """
 
     def __init__(
-        self, runner: Runner, rules: Mapping[str, Rule], methods: Methods, totals: Totals
+        self,
+        runner: Runner,
+        rules: Mapping[str, Rule],
+        methods: Methods,
+        totals: Totals,
+        failures: Failures,
     ) -> None:
         self._runner, self._rules, self._methods = runner, rules, methods
-        self._totals = totals
+        self._totals, self._failures = totals, failures
 
     def commit(self, sequence: Sequence, rows: int, scores: Scores) -> Event:
         """Keeps what was right of a round's draft, and the token that follows.
@@ -103,8 +107,8 @@ class Committer:
         self._totals.tokens += len(outcome.ids)
         try:
             self._methods.of(sequence).observe(sequence, outcome)
-        except Exception:  # a draft is never worth the text
-            _log.exception("a proposer failed", extra=sequence.names)
+        except Exception as error:  # a draft is never worth the text
+            self._failures.add("draft", error, sequence.names)
         sequence.began_at = sequence.began_at or time.monotonic()
         counts = sequence.counts.snapshot()
         return Event(outcome.ids, sources, sequence.finished, counts, times=times)

@@ -7,7 +7,6 @@ work through `submit`, `cancel` and `post`, which only leave a note in the inbox
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,7 @@ from verifier.committer import Committer
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.drafting.link import LinkSource
+from verifier.failures import Failures
 from verifier.gates.crowd import Crowd
 from verifier.gauges import Gauges, Load
 from verifier.intake import Intake
@@ -38,8 +38,6 @@ from verifier.scheduler import Scheduler, Work
 from verifier.scoring import score
 from verifier.sequence import Event, Limits, Listener, Request, validate
 from verifier.totals import Totals
-
-_log = logging.getLogger(__name__)
 
 _Found = TypeVar("_Found")
 """What passes found for one text."""
@@ -79,6 +77,8 @@ class Engine(Reachable):
         processors = priority.processors() if runner.loaded.device.type == "cpu" else 0
         self.totals = Totals()
         """What was done so far."""
+        self.failures = Failures()
+        """What failed and was lived with."""
         parts = Parts(
             config=config,
             cost=self._cost,
@@ -94,8 +94,8 @@ class Engine(Reachable):
         self.methods = Methods(parts)
         """What drafts."""
         acceptances = rules(Typical(threshold=config.typical_threshold, alpha=config.typical_alpha))
-        self._committer = Committer(runner, acceptances, self.methods, self.totals)
-        self._scheduler = Scheduler(config, runner.pool.blocks, self.methods.of)
+        self._committer = Committer(runner, acceptances, self.methods, self.totals, self.failures)
+        self._scheduler = Scheduler(config, runner.pool.blocks, self.methods.of, self.failures)
         self.limits = Limits(
             vocab_size=runner.loaded.vocab_size,
             max_len=runner.max_len,
@@ -167,6 +167,7 @@ class Engine(Reachable):
         blocks = self._runner.pool.blocks
         running, now = len(self._scheduler.running), time.monotonic()
         waiting = max(self.live - running, 0)
+        queue_wait_s = self._gauges.queue_wait_s.at(now, held=waiting > 0)
         return Load(
             running,
             waiting,
@@ -175,7 +176,7 @@ class Engine(Reachable):
             self._meter.mean_ms,
             self._meter.steps,
             self.totals.tokens,
-            self._gauges.queue_wait_s.at(now, held=waiting > 0) * 1e3,
+            max(queue_wait_s, self._intake.longest_wait_s(now)) * 1e3,
             self._gauges.occupancy.at(now),
             self.methods.draft.wait.at(now) * 1e3,
             self._cost.plain_s * 1e3,
@@ -254,7 +255,7 @@ class Engine(Reachable):
                 self._commit(batch, found.ids, partial(self._keep_several, charged=charged))
         except Exception as error:
             accelerator.check(self._runner.loaded.device)
-            _log.warning("several passes failed", exc_info=error, extra=_names(batch))
+            self.failures.add("passes", error, _names(batch))
         return passes
 
     def _disturbed(self, batch: list[Work]) -> bool:
@@ -262,7 +263,7 @@ class Engine(Reachable):
         return self._heard or any(work.sequence.gone for work in batch)
 
     def _run_and_commit(self, batch: list[Work]) -> None:
-        started = time.monotonic()
+        started, scores = time.monotonic(), None
         try:
             scores = score(self._runner, batch)
         except Exception as error:
@@ -271,11 +272,8 @@ class Engine(Reachable):
                 self._lives.fail(batch[0].sequence, error)
                 self.methods.flush()
                 return
-            _log.warning(
-                "engine step failed; trying its sequences one by one",
-                exc_info=error,
-                extra=_names(batch),
-            )
+            self.failures.add("pass", error, _names(batch))
+        if scores is None:  # the error is gone by now, and what it held of the pass' memory
             for work in batch:  # nothing was committed, and writing the cache again is harmless
                 if not work.sequence.gone:  # one may be cancelled meanwhile
                     self._run_and_commit([work])

@@ -29,7 +29,8 @@ class Load:
     tokens: int
     """Tokens committed so far."""
     queue_wait_ms: float
-    """Moving average from a sequence's arrival to its first step, in milliseconds."""
+    """Moving average from a sequence's arrival to its first step, in milliseconds; or what the one
+    that waits longest has waited so far, where that is more."""
     occupancy: float
     """Moving average of the share of a step that is in use, from 0 to 1."""
     draft_wait_ms: float

@@ -46,6 +46,17 @@ class Intake:
         self._inside[sequence.ticket] = sequence
         return sequence
 
+    def longest_wait_s(self, now: float) -> float:
+        """How long whoever came first of those that were in no step yet has been here, in seconds;
+        0 where there is nobody.
+
+        Args:
+            now: Seconds, of the monotonic clock.
+        """
+        inside = self._inside.copy().values()  # in order of arrival; a copy, as below
+        arrivals = (each.arrived_at for each in inside if not each.stepped)
+        return max(now - next(arrivals, now), 0.0)
+
     def leave(self, ticket: int) -> Sequence | None:
         """Counts a sequence out; None where it has left before, or never was here."""
         return self._inside.pop(ticket, None)

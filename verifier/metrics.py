@@ -12,6 +12,7 @@ from common.telemetry.metrics import Metric, Page, Source
 from common.telemetry.store_metric import STORE
 from verifier.engine import Engine
 from verifier.sessions import Sessions
+from verifier.totals import Drafts
 
 RUNNING = Metric(name="paceline_num_requests_running", kind="gauge", help="Requests in the batch.")
 WAITING = Metric(
@@ -20,7 +21,8 @@ WAITING = Metric(
 QUEUE_WAIT = Metric(
     name="paceline_queue_wait_seconds",
     kind="gauge",
-    help="Moving average of the time a request waits for admission.",
+    help="Moving average of the time a request waits for admission, or how long one has waited so "
+    "far, where that is more.",
 )
 DRAFT_WAIT = Metric(
     name="paceline_draft_wait_seconds",
@@ -55,6 +57,13 @@ PREEMPTIONS = Metric(
     kind="counter",
     help="Times that a request gave its cache back and waited again.",
 )
+FAILURES = Metric(
+    name="paceline_engine_failures_total",
+    kind="counter",
+    help="Errors that cost no text, by what failed: pass (of several texts, which were then tried "
+    "one by one), passes (several in one call), draft (a method).",
+    labels=("where",),
+)
 STALE_EPOCHS = Metric(
     name="paceline_stale_epochs_total",
     kind="counter",
@@ -68,6 +77,23 @@ NGRAMS_DROPPED = Metric(
     kind="counter",
     help="N-grams not written to the store: it was away, or they came too fast; absent where none "
     "is configured.",
+)
+NGRAMS_WRITTEN = Metric(
+    name="paceline_ngrams_written_total",
+    kind="counter",
+    help="N-grams written to the store, repetitions included; absent where none is configured.",
+)
+NGRAM_SETS_READ = Metric(
+    name="paceline_ngram_sets_read_total",
+    kind="counter",
+    help="Sets of n-grams, those with one first token, read from the store; absent where none is "
+    "configured.",
+)
+NGRAM_SETS_EVICTED = Metric(
+    name="paceline_ngram_sets_evicted_total",
+    kind="counter",
+    help="Sets of n-grams that writes pushed out of `pools.max_bytes`; absent where no store is "
+    "configured.",
 )
 DRAFTS = Metric(
     name="paceline_spec_decode_num_drafts_total",
@@ -147,7 +173,8 @@ METRICS = (
     *worker_metrics.METRICS,
     *(RUNNING, WAITING, QUEUE_WAIT, DRAFT_WAIT, PLAIN_STEP),
     *(PROMPT_TOKENS, GENERATION_TOKENS, PREFIX_QUERIES, PREFIX_HITS, PREEMPTIONS),
-    *(STALE_EPOCHS, SESSIONS, STORE, NGRAMS_DROPPED),
+    *(FAILURES, STALE_EPOCHS, SESSIONS, STORE, NGRAMS_DROPPED),
+    *(NGRAMS_WRITTEN, NGRAM_SETS_READ, NGRAM_SETS_EVICTED),
     *(DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POSITION),
     *(PAIR_ALIVE, PAIR_SESSIONS, PAIR_ROUNDS, PAIR_DRAFTED, PAIR_ACCEPTED),
     *(PAIR_ROUND_TRIP, PAIR_DRAFT, PAIR_GAIN),
@@ -182,6 +209,9 @@ def source(
             counts = pools.counts
             page.put(STORE, not counts.away)
             page.put(NGRAMS_DROPPED, counts.dropped)
+            page.put(NGRAMS_WRITTEN, counts.written)
+            page.put(NGRAM_SETS_READ, counts.read)
+            page.put(NGRAM_SETS_EVICTED, counts.evicted)
 
     return Source(metrics=METRICS, fill=fill, labels=worker_metrics.labels(description))
 
@@ -202,7 +232,12 @@ def _engine(page: Page, engine: Engine) -> None:
     page.put(PREFIX_QUERIES, totals.prompt_tokens)
     page.put(PREFIX_HITS, totals.cached_tokens)
     page.put(PREEMPTIONS, engine.preemptions)
-    for method, drafts in list(totals.drafts.items()):
+    for where, count in engine.failures.counts.items():
+        page.put(FAILURES, count, where)
+    # What may draft is there from the start: of a counter that comes with its first event no rate
+    # has that event.
+    offered = {method: Drafts() for method in engine.limits.methods if method != "plain"}
+    for method, drafts in (offered | totals.drafts).items():
         page.put(DRAFTS, drafts.drafts, method)
         page.put(DRAFT_TOKENS, drafts.drafted_tokens, method)
         page.put(ACCEPTED_TOKENS, drafts.accepted_tokens, method)

@@ -12,7 +12,6 @@ what is still cached: bit for bit the same, so nobody notices but the clock.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -21,11 +20,10 @@ from common.model.blocks import BlockManager
 from common.model.segment import tree_positions
 from common.model.tree import TokenTree
 from verifier.config import EngineConfig
+from verifier.failures import Failures
 from verifier.proposer import Proposer
 from verifier.sequence import Sequence
 from verifier.waiting_line import WaitingLine
-
-_log = logging.getLogger(__name__)
 
 
 class Work(NamedTuple):
@@ -51,6 +49,7 @@ class Scheduler:
         config: Sizes.
         blocks: The cache that sequences lease from.
         proposer: Finds what drafts for a sequence.
+        failures: Told of drafts that fail.
     """
 
     def __init__(
@@ -58,8 +57,10 @@ class Scheduler:
         config: EngineConfig,
         blocks: BlockManager,
         proposer: Callable[[Sequence], Proposer],
+        failures: Failures,
     ) -> None:
         self._config, self._blocks, self._proposer = config, blocks, proposer
+        self._failures = failures
         self.waiting = WaitingLine()
         self.running: list[Sequence] = []
         self.preemptions = 0
@@ -145,8 +146,8 @@ class Scheduler:
     def _ready(self, sequence: Sequence, now: float) -> bool:
         try:
             return self._proposer(sequence).ready(sequence, now)
-        except Exception:  # a draft is never worth the thread that owns the model
-            _log.exception("a proposer failed", extra=sequence.names)
+        except Exception as error:  # a draft is never worth the thread that owns the model
+            self._failures.add("draft", error, sequence.names)
             return True
 
     def _propose(self, sequence: Sequence, budget: int) -> TokenTree:
@@ -154,8 +155,8 @@ class Scheduler:
         tree.owner = sequence.method
         try:
             self._proposer(sequence).propose(sequence, tree, max(budget, 0))
-        except Exception:  # as above
-            _log.exception("a proposer failed", extra=sequence.names)
+        except Exception as error:  # as above
+            self._failures.add("draft", error, sequence.names)
             return TokenTree(sequence.ids[-1])
         return tree
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -129,6 +130,30 @@ def test_a_sequence_that_breaks_a_pass_does_not_take_others_along(target: Runner
         pair.run()
     assert well.ids == expected
     assert isinstance(ill.events[-1].error, PacelineError)
+
+
+def test_what_failed_is_let_go_before_texts_are_tried_alone(
+    target: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its traceback holds the memory of a pass for which there was too little."""
+    pair = Pair.make(target)
+    forward, handled = target.forward, []
+
+    def failing_together(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
+        if len(segments) > 1:
+            raise torch.OutOfMemoryError("boom")
+        handled.append(sys.exception())
+        return forward(segments, drawings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, "forward", failing_together)
+        patch.setattr(pair.engine, "_roll", lambda batch: 0)
+        texts = [pair.submit(prompt_of(10, seed), 12) for seed in range(2)]
+        pair.run()
+    assert [len(text.ids) for text in texts] == [12, 12]
+    assert handled == [None] * 24
+    assert pair.engine.failures.counts["pass"] == 12
+    assert len(caplog.records) == 1, "and not one for each step"
 
 
 FAILURES = {
@@ -318,7 +343,7 @@ def test_a_method_that_fails_costs_no_text(
     assert [one.ids for one in heard] == expected
     assert all(one.events[-1].finish is FinishReason.LENGTH for one in heard)
     assert pair.engine.totals.sequences == 0
-    assert asked
+    assert sum(pair.engine.failures.counts.values()) == len(asked)
     failed = [each.__dict__ for each in caplog.records if each.msg == "a proposer failed"]
     assert all(each["request"] == "test" and each["method"] in methods for each in failed)
 
@@ -421,6 +446,22 @@ def test_cancelled_requests_say_nothing_more(target: Runner) -> None:
     pair.engine.step()
     assert len(heard.events) == events
     assert target.pool.blocks.held == 0
+
+
+def test_who_waits_still_counts_for_how_long_is_waited(target: Runner) -> None:
+    pair = Pair.make(target, None, EngineConfig(max_running=1))
+    first = pair.submit(prompt_of(5), 4)
+    pair.engine.step()
+    assert pair.engine.load().queue_wait_ms < 3000
+    waiting = [pair.submit(prompt_of(5), 4) for _ in range(2)]
+    inside = pair.engine._intake._inside
+    inside[first.ticket].arrived_at -= 60.0
+    inside[waiting[0].ticket].arrived_at -= 3.0
+    pair.engine.step()
+    assert 3000 <= pair.engine.load().queue_wait_ms < 60_000
+    pair.engine.cancel(waiting[0].ticket)
+    assert pair.engine.load().queue_wait_ms < 3000
+    pair.run()
 
 
 def test_overload_is_refused_at_once(target: Runner) -> None:
