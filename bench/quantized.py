@@ -22,7 +22,7 @@ import torch
 
 from bench import prompts
 from bench.tables import Cells
-from common.model.kv_cache import KvLease
+from common.errors import PacelineError
 from common.model.loader import load
 from common.model.quantized import Quantize
 from common.model.runner import Runner
@@ -49,8 +49,7 @@ def runners(directory: str) -> dict[str, Runner]:
 
 def logits_of(runner: Runner, ids: Sequence[int]) -> torch.Tensor:
     """Return the logits after each token of a text. # float32 [N, V]"""
-    lease = KvLease(runner.pool.blocks)
-    assert lease.reserve(len(ids))
+    lease = runner.pool.lease(len(ids))
     output = runner.forward([Segment(ids, 0, lease.slots, wanted=range(len(ids)))])
     lease.release()
     return output.logits.float()
@@ -73,8 +72,7 @@ def perplexity(runner: Runner, texts: Sequence[Sequence[int]]) -> float:
 def greedy(runner: Runner, prompt: Sequence[int]) -> list[int]:
     """Return a prompt and its likeliest continuation."""
     ids = [*prompt]
-    lease = KvLease(runner.pool.blocks)
-    assert lease.reserve(len(ids) + NEW_TOKENS)
+    lease = runner.pool.lease(len(ids) + NEW_TOKENS)
     rows, start = ids, 0
     for _ in range(NEW_TOKENS):
         segment = Segment(rows, start, lease.slots, wanted=[len(rows) - 1])
@@ -113,9 +111,9 @@ def quality(target: str, draft: str | None, files: Sequence[Path]) -> Cells:
 def times(model: str) -> Cells:
     """Time steps of a model in every kind, in turns."""
     loaded = runners(model)
-    leases = {kind: KvLease(runner.pool.blocks) for kind, runner in loaded.items()}
+    room = PREFIX_TOKENS + max(ROWS)
+    leases = {kind: runner.pool.lease(room) for kind, runner in loaded.items()}
     for kind, runner in loaded.items():
-        assert leases[kind].reserve(PREFIX_TOKENS + max(ROWS))
         runner.forward([Segment([5] * PREFIX_TOKENS, 0, leases[kind].slots, wanted=[])])
     rows = []
     for count in ROWS:
@@ -148,4 +146,7 @@ if __name__ == "__main__":
     parser.add_argument("target")
     parser.add_argument("draft", nargs="?")
     parser.add_argument("--text", type=Path, nargs="*", default=[])
-    main(parser.parse_args())
+    try:
+        main(parser.parse_args())
+    except (PacelineError, OSError) as problem:
+        parser.error(str(problem))

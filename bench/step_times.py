@@ -105,13 +105,11 @@ def _in_one_call(runner: Runner) -> float:
     """Seconds of each pass of one call."""
     import time
 
-    from common.model.kv_cache import KvLease
     from common.model.roll import RollOptions
     from common.model.segment import Segment
 
-    lease = KvLease(runner.pool.blocks)
     before = min(BEFORE, runner.max_len - PASSES)
-    assert lease.reserve(before + PASSES)
+    lease = runner.pool.lease(before + PASSES)
     segment = Segment([0], before, lease.slots, wanted=[0])
     slots = lease.slots[before + 1 : before + PASSES][:, None]
     started = time.perf_counter()

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.kv_cache import KvLease
 from common.model.loader import LoadedModel, load
 from common.model.quantized import Quantize
 from common.model.runner import Runner
@@ -93,9 +92,7 @@ class _Probe:
     def __init__(self, model: LoadedModel) -> None:
         self._runner = Runner(model, kv_bytes=_KV_BYTES)
         self._tokens = min(_TOKENS, self._runner.max_len)
-        lease = KvLease(self._runner.pool.blocks)
-        assert lease.reserve(self._tokens)
-        self._slots = lease.slots
+        self._slots = self._runner.pool.lease(self._tokens).slots
 
     def drawn(self) -> list[int]:
         """A text at temperature 1."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.errors import ModelError
 from common.model.blocks import BlockManager, chain
 from common.model.pages import LargePages
 
@@ -75,6 +76,17 @@ class KvPool:
         """Bytes one block takes over all layers."""
         elements = sum(s.kv_heads * (s.key_size + s.value_size) for s in layers)
         return elements * block_tokens * dtype.itemsize
+
+    def lease(self, tokens: int) -> KvLease:
+        """Takes so many positions where nobody else needs any, as for a probe or a timing.
+
+        Raises:
+            ModelError: There are fewer.
+        """
+        lease = KvLease(self.blocks)
+        if not lease.reserve(tokens):
+            raise ModelError(f"the cache has no room for {tokens} tokens at once")
+        return lease
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copies keys and values from slots `[n]` to slots `[n]`, in all layers."""

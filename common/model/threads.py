@@ -12,7 +12,6 @@ import logging
 import math
 import time
 
-from common.model.kv_cache import KvLease
 from common.model.runner import Runner
 from common.model.segment import Segment
 
@@ -35,8 +34,7 @@ def choose(runner: Runner) -> None:
     """
     if runner.most_threads == runner.threads:
         return
-    lease = KvLease(runner.pool.blocks)
-    assert lease.reserve(1)
+    lease = runner.pool.lease(1)
     row = Segment([0], 0, lease.slots, wanted=(0,))
     least, began = {False: math.inf, True: math.inf}, time.perf_counter()
     saves = False

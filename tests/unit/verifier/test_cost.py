@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,27 @@ def test_long_passes_are_timed_less_often(
     monkeypatch.setattr("time.perf_counter", lambda: now)
     assert measure(target, (2, 3)).table == [(2, pytest.approx(pass_s)), (3, pytest.approx(pass_s))]
     assert made.count(2) == made.count(3) == passes
+
+
+def test_a_pass_that_is_captured_is_in_none_of_the_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the first of a size compiles, the second becomes a graph, and all after are that."""
+    target = runner(tiny_models.save("llama", tmp_path))
+    now, made = 0.0, []
+
+    def forward(segments: list[Segment]) -> Computed:
+        nonlocal now
+        rows = len(segments[0].ids)
+        now += 3.0 if made.count(rows) < 2 else 2.0
+        made.append(rows)
+        return Computed(torch.zeros(1, 1), torch.zeros(1, 1))
+
+    monkeypatch.setattr(target, "forward", forward)
+    monkeypatch.setattr(target, "loaded", replace(target.loaded, device=torch.device("cuda")))
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    assert measure(target, (2, 3)).table == [(2, 2.0), (3, 2.0)]
+    assert made.count(2) == made.count(3) == 2 + 1
 
 
 def test_a_model_is_measured_at_every_size_that_fits(tmp_path: Path) -> None:

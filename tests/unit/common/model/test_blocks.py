@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.errors import ModelError
 from common.model.blocks import BlockManager, chain, chain_hash
-from common.model.kv_cache import KvLease
+from common.model.kv_cache import KvLease, KvPool, LayerShape
 
 SIZE = 4
 
@@ -113,6 +115,17 @@ def test_more_than_there_is_changes_nothing() -> None:
     assert lease.capacity == 0
     assert manager.allocate(3) is not None
     assert manager.available == 0
+
+
+def test_a_lease_of_an_idle_cache_has_room_or_is_none() -> None:
+    shapes, cpu = [LayerShape(1, 2, 2)], torch.device("cpu")
+    pool = KvPool(shapes, blocks=3, block_tokens=SIZE, dtype=torch.float32, device=cpu)
+    with pytest.raises(ModelError, match=f"no room for {3 * SIZE + 1} tokens"):
+        pool.lease(3 * SIZE + 1)
+    lease = pool.lease(2 * SIZE + 1)
+    assert len(lease.slots) == 3 * SIZE
+    lease.release()
+    assert pool.blocks.held == 0
 
 
 def test_releasing_twice_is_noticed() -> None:
