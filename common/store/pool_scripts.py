@@ -7,8 +7,8 @@ occurrence loses half its weight in a half-life. Written as if all weights grew 
 So scores with different half-lives cannot be compared, and lie apart.
 
 A hash of sizes and an index by last write hold all pools of a namespace under one budget of
-bytes: the longest unwritten sets go first. All keys share a hash tag, so that on a cluster they
-lie on one shard and a script may touch them together. Redis 7.0 and newer, Valkey.
+bytes: the longest unwritten sets go first. All keys share a hash tag, so that a proxy before a
+cluster puts them on one shard, where a script may touch them together. Redis 7.0 and newer, Valkey.
 """
 
 from __future__ import annotations

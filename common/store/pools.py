@@ -15,14 +15,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from common.ngrams import Contexts
+from common.store.client import NAMESPACE, thread_client
 from common.store.pool_cache import Cache, Table
 from common.store.pool_config import PoolConfig
 from common.store.pool_packing import count
 from common.store.pool_scripts import Layout
-from common.store.pool_worker import PoolCounts, Worker, connect
-
-_NAMESPACE = "paceline"
-"""Begins every key."""
+from common.store.pool_worker import TIMEOUT_S, PoolCounts, Worker
 
 _LEARNED_PER_S = 1000
 """N-grams that this process learns by itself in a second, 1 us each, or 3 where not compiled."""
@@ -125,8 +123,8 @@ class RedisPools(NgramPools):
     def __init__(self, url: str, model: str, config: PoolConfig) -> None:
         super().__init__(config)
         self.cache = Cache(config.cache_bytes)
-        layout = Layout(_NAMESPACE, model, config.ngram_tokens, config.half_life_s)
-        self.worker = Worker(connect(url), layout, config)
+        layout = Layout(NAMESPACE, model, config.ngram_tokens, config.half_life_s)
+        self.worker = Worker(thread_client(url, timeout_s=TIMEOUT_S), layout, config)
         self.now = time.monotonic()
         self._learnable = float(_LEARNED_AT_ONCE)
 

