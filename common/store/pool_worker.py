@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from common.store.client import reason
 from common.store.pool_cache import Ngram, Table
 from common.store.pool_config import PoolConfig
 from common.store.pool_packing import PackedSet, count, pack
@@ -58,7 +59,7 @@ class PoolCounts:
     evicted: int = 0
     """Sets that this process's writes pushed out of the store's budget."""
     away: bool = False
-    """Whether the last call failed."""
+    """Whether the last call failed, or the last that wrote."""
 
 
 @dataclass
@@ -99,6 +100,7 @@ class Worker:
         # Each number has one writer, so that none needs a lock.
         self._offered = self._refused = self._taken = 0
         self._counts = PoolCounts()
+        self._unwritten: _Call | None = None  # the last that was made, unless the store took it
         self._pause_s = _FIRST_PAUSE_S
         self._give_up_at = math.inf
         self._work, self._urgent = threading.Event(), threading.Event()
@@ -169,8 +171,7 @@ class Worker:
         """Does what waits; after a failure the store is left alone a while."""
         try:
             if looking:
-                self._client.ping()
-                self._answered()
+                self._look()
             if writing:
                 self._pack()
             while self._reads or self._ahead or (writing and self._calls):
@@ -190,6 +191,17 @@ class Worker:
             self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
             if self._calls:
                 self._work.set()
+
+    def _look(self) -> None:
+        """Sees whether the store answers; where it did not take the last write, whether it does.
+
+        What was counted as dropped stays so.
+        """
+        if self._unwritten is None:
+            self._client.ping()
+        else:
+            self._send(self._unwritten)
+        self._answered()
 
     def _pack(self) -> None:
         """Turns the text that has gathered into calls."""
@@ -214,6 +226,15 @@ class Worker:
             yield call
 
     def _write(self, call: _Call) -> None:
+        self._taken += call.ngrams
+        try:
+            self._send(call)
+        except Exception:
+            self._counts.dropped += call.ngrams
+            raise
+        self._counts.written += call.ngrams
+
+    def _send(self, call: _Call) -> None:
         layout, sizes = self._layout, self._sizes
         limits: list[Any] = [
             sizes.half_life_s,
@@ -222,16 +243,12 @@ class Worker:
             sizes.max_bytes,
             layout.member_bytes,
         ]
-        self._taken += call.ngrams
-        try:
-            evicted: Any = self._write_script(
-                keys=[layout.index, layout.sizes, *call.keys], args=[*limits, *call.records]
-            )
-        except Exception:
-            self._counts.dropped += call.ngrams
-            raise
+        self._unwritten = call
+        evicted: Any = self._write_script(
+            keys=[layout.index, layout.sizes, *call.keys], args=[*limits, *call.records]
+        )
+        self._unwritten = None
         self._counts.evicted += int(evicted)
-        self._counts.written += call.ngrams
 
     def _read_some(self) -> None:
         """Reads one call's worth: what was asked for, else what may be asked for next."""
@@ -262,6 +279,8 @@ class Worker:
             self._ahead.extend(fresh)
 
     def _answered(self) -> None:
+        if self._unwritten is not None:  # one that is full, or a replica, answers all the same
+            return
         if self._counts.away:
             log.info("n-gram store is back")
         self._counts.away = False
@@ -269,8 +288,7 @@ class Worker:
 
     def _failed(self, error: Exception) -> None:
         if not self._counts.away:
-            reason = str(error) or type(error).__name__
-            log.warning("n-gram store is away", extra={"reason": reason})
+            log.warning("n-gram store is away", extra={"reason": reason(error)})
         self._counts.away = True
 
 
@@ -280,26 +298,3 @@ def _table(ngrams: Iterable[tuple[Ngram, float]]) -> Table:
         if max(ngram) <= _MOST_TOKEN:
             table.add_ngram(ngram, weight)
     return table
-
-
-def connect(url: str) -> Redis:
-    """A client for a store; connects when it is first used.
-
-    Raises:
-        ConfigError: The URL is none that is understood.
-    """
-    from redis import Redis  # lazily: only deployments with a store need the package
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    from common.errors import ConfigError
-
-    try:
-        return Redis.from_url(
-            url,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-        )
-    except ValueError as error:
-        raise ConfigError(f"store_url: {error}") from error

@@ -279,6 +279,40 @@ def test_whether_the_store_is_there_is_known_without_ngrams(
     until(lambda: not pools.counts.away)
 
 
+def test_a_store_that_takes_no_writes_is_away_until_it_does(
+    server: Server,
+    opened: Callable[..., RedisPools],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(pool_worker, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(pool_worker, "_MOST_PAUSE_S", 0.01)
+    pools = opened(server.url)
+
+    def answered() -> bool:
+        pools.worker.read("a", 1)
+        return pools.counts.read > before
+
+    with server.client() as client:
+        pools.of("a").add((1, 2, 3, 4))
+        settle(pools, 1)
+        client.config_set("maxmemory", 1)
+        pools.of("a").add((1, 2, 3, 4))
+        until(lambda: pools.counts.away)
+        before = pools.counts.read + 4
+        until(answered)
+        assert pools.counts.away
+        monkeypatch.setattr(pool_worker, "_LOOK_S", 0.01)
+        pools.worker.read("a", 1)  # ends the wait for a look
+        client.config_set("maxmemory", 0)
+        until(lambda: not pools.counts.away)
+    told = [record.message for record in caplog.records if record.name == pool_worker.__name__]
+    assert told == ["n-gram store is away", "n-gram store is back"]
+    reader = opened(server.url)
+    assert read(reader.of("a"), reader, 1) == pytest.approx({2: 2.0}, rel=0.01), "written again"
+
+
 def test_a_silent_store_holds_nobody_up(tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
@@ -367,6 +401,10 @@ def test_sizes_that_make_no_sense(sizes: dict[str, float]) -> None:
         PoolConfig(**sizes)  # type: ignore[arg-type]
 
 
-def test_a_url_that_is_none() -> None:
-    with pytest.raises(ConfigError, match="store_url"):
-        open_pools("http://h", "m", PoolConfig())
+@pytest.mark.parametrize(
+    "url", ["http://h", "redis://:secret#more@h", "redis://h?db=none", "redis://h?colour=red"]
+)
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(ConfigError, match="store_url") as refused:
+        open_pools(url, "m", PoolConfig())
+    assert "secret" not in str(refused.value)
