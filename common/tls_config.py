@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from common.errors import ConfigError
+
+_STORES = ("redis", "rediss", "unix")
+"""Schemes of URLs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +87,25 @@ def check_store(url: str | None, *, insecure: bool) -> None:
     Raises:
         ConfigError: Says what to set, but not the URL, which may hold a password.
     """
-    try:
-        parts = urlsplit(url or "")
-    except ValueError as error:
-        raise ConfigError(f"store_url: {error}") from error
+    if url is None:
+        return
+    parts = _parsed(url)
     if parts.scheme == "redis" and not (insecure or loopback(parts.hostname or "localhost")):
         raise ConfigError(
             f"store_url: {parts.hostname} can be another machine; use rediss://, or say "
             "--store-insecure where everybody on the way may read along"
         )
+
+
+def _parsed(url: str) -> SplitResult:
+    """The parts of a store's URL; errors of `urlsplit` would quote it."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        # Where a password is not escaped, what follows its # or / is no host, and may be no error.
+        whole = not parts.fragment and (parts.scheme == "unix" or "@" not in parts.path)
+        if whole and parts.scheme in _STORES and parts.port != 0:
+            return parts
+    raise ConfigError(
+        "store_url: must be redis://host:port, rediss://host:port or unix:///path; escape #, /, ? "
+        "and @ in a password"
+    )

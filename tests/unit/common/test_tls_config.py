@@ -71,9 +71,26 @@ def test_a_store_elsewhere_in_plaintext_does(host: str) -> None:
     check_store(url, insecure=True)
 
 
-def test_an_address_that_is_none_is_refused_by_its_field() -> None:
-    with pytest.raises(ConfigError, match="store_url"):
-        check_store("redis://[store:6379", insecure=False)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "secret",
+        "http://:secret@store:6379",
+        "redis://[store:6379",
+        "redis://:secret℀@store:6379",
+        "redis://:secret#more@store:6379/0",
+        "rediss://:secret/more@store:6379/0",
+        "rediss://:1#secret@store:6379/0",
+        "rediss://:1/secret@store:6379/0",
+        "redis://:secret?more@store:6379/0",
+        "unix://:secret#more@/run/store.sock",
+    ],
+)
+def test_an_address_that_is_none_is_refused_by_its_field(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"store_url: .* escape") as refused:
+        check_store(url, insecure=False)
+    assert "secret" not in str(refused.value)
 
 
 def test_certificate_and_key_go_together(tmp_path) -> None:
