@@ -54,7 +54,7 @@ def load(
     """
     known = list(fields(cls))
     if "--help" in argv or "-h" in argv:
-        raise SystemExit(_shown(help_text(known, prog=prog, description=description)))
+        raise SystemExit(shown(help_text(known, prog=prog, description=description)))
     flags, file = _from_flags(known, argv)
     file = file or environ.get(f"PACELINE_{prog}_CONFIG".upper())
     values: Values = {}
@@ -82,10 +82,15 @@ def help_text(known: Sequence[Field], *, prog: str, description: str) -> str:
     return "\n".join([*lines, "", f"example: python -m {prog} {example}"])
 
 
-def _shown(text: str) -> int:
-    """Prints a text; returns an exit code: of one that nobody reads to its end that of an error."""
+def shown(text: str) -> int:
+    """Prints a text, with marks for what standard output cannot show.
+
+    Returns:
+        An exit code: of a text that nobody reads to its end that of an error.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
-        print(text, flush=True)
+        print(text.encode(encoding, "replace").decode(encoding), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is unwritten
         return 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import sys
 from collections.abc import Sequence
 
+from common.config import shown
 from gateway.auth import token_file
 
 _DESCRIPTION = """\
@@ -22,13 +24,24 @@ example:
 {token_file.__doc__ or ""}"""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+class _Parser(argparse.ArgumentParser):
+    """One whose help can be shown anywhere."""
+
+    def print_help(self, file: object = None) -> None:
+        """Prints it and exits."""
+        self.exit(shown(self.format_help().rstrip()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Prints a new token and what stands in the file for it; neither is kept.
 
     Args:
         argv: Arguments without the program's name: --help or none. None takes the process's.
+
+    Returns:
+        An exit code.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m gateway.auth",
         description=_DESCRIPTION,
         epilog=_EXAMPLE,
@@ -36,9 +49,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.parse_args(argv)
     token = f"pl-{secrets.token_urlsafe(32)}"
-    print(f"token:  {token}")
-    print(f"sha256: {token_file.token_hash(token)}")
+    return shown(f"token:  {token}\nsha256: {token_file.token_hash(token)}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

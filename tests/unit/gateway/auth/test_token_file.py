@@ -52,7 +52,7 @@ def test_a_token_is_its_tenants_with_no_more_models_than_that() -> None:
 
 
 def test_a_new_token_fits_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    main([])
+    assert main([]) == 0
     token, line = (part.split()[1] for part in capsys.readouterr().out.splitlines())
     assert line == token_hash(token)
     assert len(token) > 40
@@ -67,6 +67,19 @@ def test_help_makes_no_token(capsys: pytest.CaptureFixture[str]) -> None:
     assert "auth.tokens" in text
     settings = ["models", "max_concurrent", "tokens_per_s", "burst_tokens", "operator", "expires"]
     assert all(f"{setting}: " in text for setting in settings)
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"]])
+def test_what_nobody_reads_to_its_end_is_no_traceback(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as out:
+        monkeypatch.setattr("sys.stdout", out)
+        with pytest.raises(SystemExit) as ended:
+            raise SystemExit(main(argv))
+    assert ended.value.code == 1
 
 
 @pytest.mark.parametrize("argument", ["acme", "--tenant=acme"])
