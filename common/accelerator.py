@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from common.errors import first_line
+
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -21,6 +23,22 @@ def accelerator_name(device: torch.device) -> str:
     if device.type != "cpu":
         return device.type
     return _processor() or platform.processor() or platform.machine()
+
+
+def fault(name: str) -> str:
+    """Why a GPU computes nothing; nothing where it does.
+
+    It counts as one that is there also where its driver is too old for torch, or torch has no
+    kernels for it.
+
+    Args:
+        name: What torch calls it.
+    """
+    try:
+        torch.ones(1, device=name).item()
+    except Exception as error:  # its kind hangs on what is wrong
+        return first_line(error)
+    return ""
 
 
 def check(device: torch.device) -> None:

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from common.errors import ModelError, first_line
+from common.errors import ModelError
 from common.model import tensor_file
 from common.model.facts import Facts, ends
 from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.room import ran_out
 from common.model.rotary import Rotary
 
 Config = Mapping[str, Any]
@@ -106,13 +107,13 @@ def read(directory: Path, config: Config, dtype: torch.dtype | None, device: tor
 
     Raises:
         Unknown: `transformers` has to read it, or to say what is wrong with it.
-        ModelError: There is no room for it.
+        Exception: There is no room for it; see `room.ran_out`.
     """
     try:
         return _Reader(directory, config, dtype, device).model()
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise ModelError(f"{directory}: {first_line(error)}") from error
     except Exception as error:  # files may hold anything
+        if ran_out(error):
+            raise
         ours = type(error) is ValueError
         raise Unknown(str(error) if ours else f"{type(error).__name__}: {error}") from error
 

@@ -23,6 +23,9 @@ _GROUPS = (128, 64, 32)
 _OUTPUTS = 16
 """Outputs of a layer are a multiple of this."""
 
+_LEAST_CAPABILITY = (8, 0)
+"""Of a GPU that torch's kernels run on."""
+
 _CUDA_INPUTS = 16
 """Of a tile of the packed matrix on CUDA; up to eight stand together."""
 
@@ -59,13 +62,14 @@ class Int4Product:
         bias: `[out]` or None.
 
     Raises:
-        ModelError: Its type or shape cannot be rounded.
+        ModelError: Its type or shape cannot be rounded, or there are no kernels where it is.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         if weight.dtype != torch.bfloat16:
             kind = str(weight.dtype).removeprefix("torch.")
             raise ModelError(f"quantize: int4 takes dtype: bfloat16, not {kind}")
+        _check_device(weight.device)
         outputs, inputs = weight.shape
         group = group_inputs(outputs, inputs)
         if group is None:
@@ -93,6 +97,11 @@ class Int4Product:
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
         """`W x + b + other`."""
         return self(x) + other
+
+
+def _check_device(device: torch.device) -> None:
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
+        raise ModelError("quantize: int4 takes a GPU of compute capability 8.0 or more")
 
 
 class Int4Linear(ProductLinear):

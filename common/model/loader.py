@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 import torch
 import torch.distributed
 
+from common import accelerator
 from common.errors import ModelError, first_line
 from common.model import checkpoint
 from common.model.attention import AttentionContext
@@ -30,6 +31,7 @@ from common.model.facts import Facts
 from common.model.kernels import Forward, Kernels, Run, WholePass, left_out, prepare
 from common.model.llama import Llama
 from common.model.quantized import Quantize
+from common.model.room import room_for
 
 _log = logging.getLogger(__name__)
 
@@ -106,10 +108,10 @@ def load(
             where that can differ from torch's number; 0 for no more.
 
     Raises:
-        ModelError: Missing, corrupt or unsupported; says which file or what.
+        ModelError: Missing, corrupt, unsupported or too large; says which file or what.
     """
     directory = _resolve(path)
-    where = torch.device(device_name(device))
+    where = _device(device_name(device))
     config = _config(directory)
     checkpoint.check_access(directory)
     _check_depth(directory, config)
@@ -118,18 +120,19 @@ def load(
     ours: _Prepare = partial(
         prepare, context=context, quantize=quantize, kernels=kernels, most_threads=most_threads
     )
-    found = _plainly(directory, config, weights, where, kernels, ours)
-    if isinstance(found, _Declined):
-        from common.model.hf import HfModel  # takes seconds: only where it is needed
+    with room_for(f"{directory} on {where}", "a larger device, another dtype or quantize helps"):
+        found = _plainly(directory, config, weights, where, kernels, ours)
+        if isinstance(found, _Declined):
+            from common.model.hf import HfModel  # takes seconds: only where it is needed
 
-        said = {"path": str(directory), "reason": found.reason}
-        _log.info("a model is loaded by transformers, which takes longer", extra=said)
-        whole = HfModel(directory, weights, where, parallel=_in_parallel())
-        llama = whole.llama() if found.unread else None
-        run = None if llama is None else ours(llama)
-        if found.unread and llama is None and kernels == "auto":
-            left_out(where, f"{whole.facts.kind} is not of Llama's shape")
-        found = _Found(whole.facts, run or whole.modules(context, quantize))
+            said = {"path": str(directory), "reason": found.reason}
+            _log.info("a model is loaded by transformers, which takes longer", extra=said)
+            whole = HfModel(directory, weights, where, parallel=_in_parallel())
+            llama = whole.llama() if found.unread else None
+            run = None if llama is None else ours(llama)
+            if found.unread and llama is None and kernels == "auto":
+                left_out(where, f"{whole.facts.kind} is not of Llama's shape")
+            found = _Found(whole.facts, run or whole.modules(context, quantize))
     facts, (forward, name) = found
     by_torch = where.type == "cpu" and not isinstance(forward, WholePass)
     threads = torch.get_num_threads() if by_torch else 0  # no bit of another pass hangs on them
@@ -176,19 +179,33 @@ def _in_parallel() -> bool:
 
 
 def device_name(name: str) -> str:
-    """What a device is called by torch; "auto" is resolved.
+    """What a device is called by torch; "auto" is resolved, and logs why a GPU is left out.
 
     Raises:
-        ModelError: It is not there; says what is.
+        ModelError: It is not there, or does not compute; says what is, or why.
     """
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+        if name == "cpu" and torch.cuda.device_count():
+            said = {"reason": accelerator.fault("cuda")}
+            _log.warning("a GPU is left out: models run on the CPU", extra=said)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ModelError(f"device {name}: must be auto, cpu, cuda, or cuda:0, cuda:1, …")
     count = torch.cuda.device_count()
     if name != "cpu" and int(name.partition(":")[2] or 0) >= count:
         raise ModelError(f"device {name}: {count or 'no'} CUDA devices here; use cpu or auto")
+    problem = "" if name == "cpu" else accelerator.fault(name)
+    if problem:
+        raise ModelError(f"device {name}: {problem}")
     return name
+
+
+def _device(name: str) -> torch.device:
+    """A device as its tensors have it: "cuda" gets its number, unless another library gives it."""
+    device = torch.device(name)
+    if device.type == "cpu" or device.index is not None or _in_parallel():
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _resolve(path: str) -> Path:
@@ -249,11 +266,10 @@ def _fingerprint(
     Weight files are hashed by their headers and by samples spread over their whole length, so
     that a fine-tuned copy differs and a large model does not take minutes.
     """
-    cuda = device.type == "cuda"
     facts = {
         "config": config,
         "dtype": str(dtype),
-        "device": torch.cuda.get_device_name(device) if cuda else _processor(),
+        "device": _gpu(device) if device.type == "cuda" else _processor(),
         "threads": threads,
         "torch": torch.__version__,
         "transformers": version("transformers"),
@@ -282,6 +298,13 @@ def _weights(path: Path) -> list[Path]:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ModelError(f"{path}: {name!r}, which its index names, is outside of it")
     return sorted({*path.glob("*.safetensors"), *(path / name for name in names)})
+
+
+def _gpu(device: torch.device) -> list[object]:
+    """What torch's products hang on: GPUs of one name may differ in their units, or share them."""
+    properties = torch.cuda.get_device_properties(device)
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    return [properties.name, properties.multi_processor_count, tf32]
 
 
 def _processor() -> str:

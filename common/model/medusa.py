@@ -30,6 +30,7 @@ from common.model import medusa_checkpoint
 from common.model.linear import MakeProduct, packed_products
 from common.model.medusa_checkpoint import HeadWeights, Tree
 from common.model.native import Decoder, NativeHeads, top
+from common.model.room import room_for
 
 Product = Callable[[Tensor], Tensor]
 """Maps `[K, N, in]` to `[K, N, out]`, with a matrix for each of K."""
@@ -113,11 +114,12 @@ class MedusaHeads:
             threads: Of the processor, for compiled heads; torch's number where None.
 
         Raises:
-            ModelError: Missing, corrupt or made for another model; names file and key.
+            ModelError: Missing, corrupt, made for another model or too large; names file and key.
         """
         assert lm_head.shape == (vocab_size, hidden_size)
-        weights = medusa_checkpoint.load(path, lm_head=lm_head)
-        return cls(weights, lm_head=lm_head, dtype=dtype, device=device, threads=threads)
+        with room_for(f"the heads of {path}", "a smaller engine.kv_bytes leaves them some"):
+            weights = medusa_checkpoint.load(path, lm_head=lm_head)
+            return cls(weights, lm_head=lm_head, dtype=dtype, device=device, threads=threads)
 
     def logits(self, hidden: Tensor, chosen: Sequence[int]) -> Tensor:
         """All heads' logits.

@@ -12,6 +12,16 @@ def test_a_processor_always_computes() -> None:
     accelerator.check(torch.device("cpu"))
 
 
+def test_a_gpu_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert accelerator.fault("cpu") == ""
+
+    def ones(*_: object, device: str) -> None:
+        raise RuntimeError(f"\nThe driver of {device} is too old.\nPlease update it.")
+
+    monkeypatch.setattr(torch, "ones", ones)
+    assert accelerator.fault("cuda:1") == "The driver of cuda:1 is too old."
+
+
 def test_a_gpu_that_computes_nothing_any_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.device] = []
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.int4 import Int4Linear, Int4Product, group_inputs, round_groups
+from common.model.int4 import Int4Linear, Int4Product, _check_device, group_inputs, round_groups
 from common.model.kv_cache import KvLease
 from common.model.runner import Runner
 from common.model.segment import Segment
@@ -106,6 +106,15 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
     directory = tiny_models.save("llama", tmp_path, **WIDE)
     with pytest.raises(ModelError, match="int4 takes dtype: bfloat16, not float32"):
         runner(directory, quantize="int4")
+
+
+def test_gpus_without_its_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, capability = torch.device("cuda:0"), (7, 5)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    with pytest.raises(ModelError, match=r"int4 takes a GPU of compute capability 8\.0 or more"):
+        _check_device(gpu)
+    capability = (8, 0)
+    _check_device(gpu)
 
 
 def test_experts_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""Memory that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from common.errors import ModelError, first_line
+
+_TORCH_ON_CPU = "DefaultCPUAllocator: can't allocate memory"
+"""What torch says on a CPU, in an error of no type of its own."""
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or _TORCH_ON_CPU in str(error)
+
+
+@contextmanager
+def room_for(what: str, remedy: str) -> Iterator[None]:
+    """Refuses what memory does not hold.
+
+    Args:
+        what: What is made meanwhile.
+        remedy: What has it take less, or gives it more.
+
+    Raises:
+        ModelError: There is no room for it; says both, and what was asked for last.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        raise ModelError(f"no room for {what}: {first_line(error)} ({remedy})") from error

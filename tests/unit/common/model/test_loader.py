@@ -1,0 +1,105 @@
+"""Where models are loaded, what is said where they do not fit, and what makes another of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from common import accelerator
+from common.errors import ModelError
+from common.model import checkpoint, loader
+from common.model.loader import device_name, load
+from tests import tiny_models
+
+TOO_OLD = "The NVIDIA driver on your system is too old."
+FULL = "CUDA out of memory."
+
+
+@pytest.fixture
+def old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that is counted, and does not start."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(accelerator, "fault", lambda name: TOO_OLD)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_a_gpu_that_computes_nothing_is_refused(name: str, old_driver: None) -> None:
+    with pytest.raises(ModelError, match=f"^device {name}: {TOO_OLD}$"):
+        device_name(name)
+
+
+def test_where_a_gpu_is_left_out_the_log_says_why(
+    old_driver: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert device_name("cpu") == "cpu"
+    assert not caplog.records, "nobody asked for it"
+    assert device_name("auto") == "cpu"
+    (record,) = caplog.records
+    assert (record.levelname, record.__dict__["reason"]) == ("WARNING", TOO_OLD)
+
+
+def test_where_there_is_no_gpu_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_name("auto") == "cpu"
+    assert not caplog.records
+
+
+def test_a_gpu_has_the_number_that_its_tensors_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    numbered = {"cpu": "cpu", "cuda:0": "cuda:0", "cuda": "cuda:2"}
+    assert {name: str(loader._device(name)) for name in numbered} == numbered
+    monkeypatch.setattr(loader, "_in_parallel", lambda: True)
+    assert str(loader._device("cuda")) == "cuda", "each process is given its own later"
+
+
+@pytest.mark.parametrize("tensor", ["model.embed_tokens.weight", "model.layers.1.mlp.up_proj"])
+def test_a_model_too_large_to_read_is_refused(
+    tensor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its last layers are, which are read one by one."""
+    read = checkpoint._Reader._tensor
+
+    def full(reader: Any, name: str) -> Tensor:
+        if name.startswith(tensor):
+            raise torch.OutOfMemoryError(FULL)
+        return read(reader, name)
+
+    monkeypatch.setattr(checkpoint._Reader, "_tensor", full)
+    directory = tiny_models.save("llama", tmp_path)
+    with pytest.raises(ModelError, match=f"^no room for {directory} on cpu: {FULL} .*quantize"):
+        load(str(directory), device="cpu")
+
+
+def test_a_model_too_large_to_move_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(module: nn.Module, device: torch.device) -> None:
+        raise torch.OutOfMemoryError(FULL)
+
+    directory = tiny_models.save("gpt2", tmp_path)
+    monkeypatch.setattr(nn.Module, "to", full)
+    with pytest.raises(ModelError, match=f"^no room for {directory} on cpu: {FULL} .*quantize"):
+        load(str(directory), device="cpu")
+
+
+def test_gpus_of_one_name_may_make_different_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of one has fewer units, for which cuBLAS chooses other kernels."""
+    directory, prints = tiny_models.save("llama", tmp_path), set()
+    for units, tf32 in ((132, False), (66, False), (132, True)):
+        gpu = SimpleNamespace(name="NVIDIA H100", multi_processor_count=units)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, gpu=gpu: gpu)
+        monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=tf32))
+        where = torch.device("cuda:0")
+        prints.add(loader._fingerprint(directory, {}, torch.float32, where, "cuda1", 0))
+    assert len(prints) == 3
