@@ -16,16 +16,22 @@ from common.errors import ModelError, first_line
 from common.model.attention import without_plans
 from common.model.batch import FIXED_TILES, build_batch
 from common.model.cuda.device import drawn_by, pinned
+from common.model.cuda.pace import Pace
 from common.model.kernels import Forward, Levels, Rolls, WholePass
-from common.model.kv_cache import KvLease, KvPool
+from common.model.kv_cache import KvPool
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
 from common.model.native import NativeModel
 from common.model.output import Computed, Output
 from common.model.roll import Drawing, Rolled, RollOptions
+from common.model.room import ran_out, room_for
+from common.model.sampling import Row, rank
 from common.model.segment import Segment
+from common.sampling_params import SamplingParams
 
 _log = logging.getLogger(__name__)
+
+_SMALLER = "engine.kv_bytes, or on a GPU gpu_memory_share, must be smaller"
 
 _CHECK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 33)
 """Pieces the probe text is cut into; decoding and drafts of usual length meet warm kernels."""
@@ -47,7 +53,8 @@ class Runner:
         max_len: Positions a sequence may have; the model's own limit where None.
 
     Raises:
-        ModelError: The cache does not hold one block, a pass fails, or rows influence each other.
+        ModelError: The cache does not hold one block, there is no room for it, a pass fails, or
+            rows influence each other.
     """
 
     def __init__(
@@ -70,6 +77,7 @@ class Runner:
                 self._telling = self._whole if isinstance(self._whole, Levels) else None
         else:
             self._forward = loaded.forward
+        self._pace = Pace(loaded.device) if loaded.device.type == "cuda" else None
         self._row_multiple = 1 if loaded.device.type == "cpu" else CUDA_TILE_ROWS
         context = loaded.context
         self._learn_shapes()
@@ -80,13 +88,14 @@ class Runner:
             raise ModelError(
                 f"a cache of {kv_bytes} bytes holds no block; two take {2 * block} bytes"
             )
-        self.pool = KvPool(
-            shapes,
-            blocks=blocks,
-            block_tokens=block_tokens,
-            dtype=loaded.dtype,
-            device=loaded.device,
-        )
+        with room_for(f"a cache of {kv_bytes} bytes", _SMALLER):
+            self.pool = KvPool(
+                shapes,
+                blocks=blocks,
+                block_tokens=block_tokens,
+                dtype=loaded.dtype,
+                device=loaded.device,
+            )
         context.pool = self.pool
         self.max_len = min(max_len or loaded.max_len, loaded.max_len, blocks * block_tokens)
         if max_len is not None and max_len > loaded.max_len:
@@ -96,6 +105,9 @@ class Runner:
             facts = {"kv_bytes": kv_bytes, "tokens": blocks * block_tokens, "model": loaded.max_len}
             _log.warning("the cache holds less than the model's length", extra=facts)
         self._settle()
+        if loaded.device.type == "cuda":
+            with _refused(loaded):
+                self._compile()
 
     @property
     def fingerprint(self) -> str:
@@ -116,9 +128,15 @@ class Runner:
             Wanted rows in order, segment after segment. With none wanted, none or one row of
             no meaning.
         """
+        if self._pace is not None:
+            self._pace.wait()
         if self._whole is not None:
-            return self._whole(segments, drawings)
-        return self._through_torch(segments)
+            output = self._whole(segments, drawings)
+        else:
+            output = self._through_torch(segments)
+        if self._pace is not None:
+            self._pace.launched()
+        return output
 
     @torch.inference_mode()
     def _through_torch(self, segments: Sequence[Segment]) -> Output:
@@ -266,8 +284,7 @@ class Runner:
 
     def _probe(self, ids: list[int], sizes: Iterator[int]) -> list[Tensor]:
         """Logits of all rows, and the cache they leave, with the text cut into these sizes."""
-        lease = KvLease(self.pool.blocks)
-        assert lease.reserve(len(ids))
+        lease = self.pool.lease(len(ids))
         start, logits = 0, []
         while start < len(ids):
             rows = ids[start : start + next(sizes)]
@@ -279,16 +296,33 @@ class Runner:
         lease.release()
         return [torch.cat(logits), *cache]
 
+    def _compile(self) -> None:
+        """Has kernels compiled here that the first requests would otherwise wait for.
+
+        They hang on the type of logits, which is float32 where they are adjusted, and on the
+        vocabulary.
+        """
+        lease = self.pool.lease(2)
+        segment = Segment([0], 0, lease.slots, wanted=[0])
+        logits = self.forward([segment]).logits
+        for kind in (logits, logits.float()):
+            rank(kind, [Row(SamplingParams(), 1)], 1)
+        if self._telling is not None:
+            list(self.levels([segment], lease.slots[1:2, None], RollOptions(1), lambda: False))
+        lease.release()
+
 
 @contextmanager
 def _refused(loaded: LoadedModel) -> Iterator[None]:
     """Makes what a model's first passes raise, which may be anything, a `ModelError`."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(loaded.forward, WholePass):  # kernels of ours: where it fails matters
-            raise
-        raise ModelError(
-            f"{loaded.name} cannot be served through {loaded.kernels}: a first pass fails: "
-            f"{first_line(error)}"
-        ) from error
+    with room_for(f"a pass of {loaded.name}", _SMALLER):
+        try:
+            yield
+        except Exception as error:
+            ours = isinstance(loaded.forward, WholePass)  # then where it fails matters
+            if ours or ran_out(error):
+                raise
+            raise ModelError(
+                f"{loaded.name} cannot be served through {loaded.kernels}: a first pass fails: "
+                f"{first_line(error)}"
+            ) from error

@@ -113,6 +113,20 @@ def test_passes_follow_each_other_on_the_device(tmp_path: Path) -> None:
     assert rolls.passes_beside_news(target, rung=True) == 1
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_pass_is_launched_when_the_one_before_is_done(kind: str, tmp_path: Path) -> None:
+    target = runner(tiny_models.save(kind, tmp_path), device="cuda")
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(LENGTH)
+    before = None
+    for start in range(0, LENGTH, 10):
+        target.forward([Segment(_ids(10), start, lease.slots, wanted=[])])
+        assert before is None or before.query()
+        before = torch.cuda.Event()
+        before.record()
+    lease.release()
+
+
 def test_kernels_draw_what_the_cpu_does() -> None:
     """But for a draw in a thousand, which bits decide."""
     assert drawer(torch.device("cuda")) is not None, "the kernel was left out; the log says why"

@@ -13,8 +13,11 @@ from torch.nn import functional
 from common.errors import ModelError
 from common.model import runner as module
 from common.model.attention import without_plans
+from common.model.cuda.pace import Pace
+from common.model.kv_cache import KvLease
 from common.model.loader import load
 from common.model.runner import Runner
+from common.model.segment import Segment
 from tests import tiny_models
 
 _ENOUGH = 8 << 20
@@ -54,6 +57,57 @@ def test_a_cache_without_room_for_a_block_is_refused(tmp_path: Path) -> None:
     loaded = load(str(tiny_models.save("llama", tmp_path)), device="cpu")
     with pytest.raises(ModelError, match="a cache of 1000 bytes holds no block; two take"):
         Runner(loaded, kv_bytes=1000)
+
+
+def test_a_cache_that_memory_does_not_hold_is_refused(tmp_path: Path) -> None:
+    loaded = load(str(tiny_models.save("llama", tmp_path)), device="cpu")
+    for kv_bytes in (9 * 10**17, 10**30):
+        refusal = rf"no room for a cache of {kv_bytes} bytes: .* \(engine\.kv_bytes.* smaller\)"
+        with pytest.raises(ModelError, match=refusal):
+            Runner(loaded, kv_bytes=kv_bytes)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_first_pass_that_memory_does_not_hold_says_so(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    loaded = load(str(tiny_models.save(kind, tmp_path / kind)), device="cpu")
+    monkeypatch.setattr(Runner, "forward", forward)
+    with pytest.raises(ModelError, match=rf"^no room for a pass of {kind}: CUDA out of memory"):
+        Runner(loaded, kv_bytes=_ENOUGH)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_on_gpus_a_pass_is_launched_when_the_one_before_is_done(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing is read of it, as of the parts of a long prompt."""
+    runner = Runner(load(str(tiny_models.save(kind, tmp_path)), device="cpu"), kv_bytes=_ENOUGH)
+    assert runner._pace is None, "a processor is never behind"
+    done: list[str] = []
+
+    class Event:
+        def synchronize(self) -> None:
+            done.append("wait")
+
+        def record(self, stream: str) -> None:
+            done.append(f"mark {stream}")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"its stream of {device}")
+    runner._pace = Pace(torch.device("cuda:1"))
+    run = runner._whole or runner._forward
+    assert run is not None
+    launch = type(run).__call__
+    monkeypatch.setattr(type(run), "__call__", lambda *args: done.append("run") or launch(*args))
+    lease = KvLease(runner.pool.blocks)
+    assert lease.reserve(4)
+    for start in (0, 2):
+        runner.forward([Segment([5, 6], start, lease.slots, wanted=[])])
+    assert done == 2 * ["wait", "run", "mark its stream of cuda:1"]
 
 
 def test_a_model_whose_passes_fail_is_refused_by_name(tmp_path: Path) -> None:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from common.model.kv_cache import KvLease
+from common.model.output import Computed, Output
 from common.model.roll import Certainty, Limit, RollOptions
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
-from tests.tiny_models import MAX_LEN
+from tests.tiny_models import MAX_LEN, VOCAB
 from tests.unit.common.model import rolls
 
 pytest.importorskip("triton")
 
+from common.model.cuda import draw
 from common.model.cuda import model as model_module
 from common.model.cuda.keys import Size
 from common.model.cuda.model import CudaModel
-from common.model.cuda.rolling import Told
+from common.model.cuda.rolling import Drawn, Told
 from tests.unit.common.model.cuda.fake_graphs import FakeGraphs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -35,6 +39,35 @@ def target(tmp_path: Path, cuda: pytest.MonkeyPatch, draws: None) -> Runner:
     found = runner(tiny_models.save("llama", tmp_path, **sizes), device=DEVICE)
     assert found.rolls
     return found
+
+
+def test_kernels_are_compiled_for_a_model_before_it_serves(
+    target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that draw from its logits, as they are and adjusted, and that passes go on by."""
+    kinds: list[tuple[torch.dtype, int]] = []
+    advanced: list[Size] = []
+    forward, drawn, advance = target.forward, draw.draw, model_module.advance
+
+    def draws(logits: Tensor, *rest: Tensor) -> None:
+        kinds.append((logits.dtype, logits.shape[1]))
+        drawn(logits, *rest)
+
+    def advances(words: Tensor, size: Size, drawn: Drawn) -> None:
+        advanced.append(size)
+        advance(words, size, drawn)
+
+    def half(segments: Sequence[Segment]) -> Output:
+        output = forward(segments)
+        return Computed(output.logits.half(), output.states)
+
+    monkeypatch.setattr(draw, "draw", draws)
+    monkeypatch.setattr(model_module, "advance", advances)
+    monkeypatch.setattr(target, "forward", half)
+    target._compile()
+    assert kinds == [(torch.float16, VOCAB), (torch.float32, VOCAB)]
+    assert len(advanced) == 1
+    assert target.pool.blocks.held == 0
 
 
 def test_rolling_on_is_step_after_step(target: Runner) -> None:
