@@ -231,12 +231,13 @@ class Attention:
         Returns:
             `[N, H, D]`; rows that are padding are left as they come.
         """
-        at_once = max(1, _MOST_PARTS // (self._rows * self._heads * size.stretches))
+        most = _MOST_PARTS // (self._rows * self._heads * size.stretches)
+        at_once = min(max(1, most), size.tiles)
+        parts = (at_once * self._rows, self._heads, size.stretches)
+        sums = queries.new_empty(*parts, self._size, dtype=torch.float32)
+        tops = queries.new_empty(*parts, 2, dtype=torch.float32)
         for begin in range(0, size.tiles, at_once):
             tiles = min(at_once, size.tiles - begin)
-            parts = (tiles * self._rows, self._heads, size.stretches)
-            sums = queries.new_empty(*parts, self._size, dtype=torch.float32)
-            tops = queries.new_empty(*parts, 2, dtype=torch.float32)
             _attend[(tiles, self._kv_heads, size.stretches)](
                 queries,
                 cache,

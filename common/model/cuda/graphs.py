@@ -81,7 +81,9 @@ class Graphs:
             _log.warning("a pass could not be captured: its kind runs as it is", extra=facts)
             return False
         self._memory = graph.pool()
+        self._refused.clear()  # there may have been no memory for them, and now there is
         self._graphs[kind] = graph, computed
         if len(self._graphs) > _MOST_GRAPHS:
-            self._graphs.popitem(last=False)
+            oldest, _ = self._graphs.popitem(last=False)
+            self._met.discard(oldest)  # it is captured anew only if it comes back more than once
         return True

@@ -121,6 +121,9 @@ def test_what_cannot_be_captured_runs_as_it_is(
     for _ in range(2):
         graphs.run("other", compute)
     assert cuda.graphs[-1].replays == 1, "others are"
+    graphs.run("small", compute)
+    assert len(cuda.memory) == 3, "and where one was captured there is memory again"
+    assert cuda.graphs[-1].replays == 1
 
 
 def test_graphs_are_bounded(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,5 +136,7 @@ def test_graphs_are_bounded(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> 
     graphs.run("a", compute)
     graphs.run("c", compute)
     assert len(cuda.graphs) == captured
+    graphs.run("b", compute)
+    assert len(cuda.graphs) == captured, "what comes back once is not captured"
     graphs.run("b", compute)
     assert len(cuda.graphs) == captured + 1

@@ -6,7 +6,7 @@ how a compiler rounds. bfloat16 is not interpreted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from tests.unit.common.model.batches import PAGE, PAGES, segments
 
 pytest.importorskip("triton")
 
+from common.model.cuda import attention as module
 from common.model.cuda.attention import Attention
 from common.model.cuda.products import RoundedProduct, TiledProduct
 from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
@@ -53,6 +54,21 @@ def _laid_out(batch: Sequence[Segment], heads: int, kv_heads: int) -> tuple[Keys
     return keys, torch.from_numpy(keys.words).to(DEVICE)
 
 
+class _Launches:
+    """A kernel, and what it was launched with."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self.arguments: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: Any, **known: Any) -> None:
+            self.arguments.append(arguments)
+            self._kernel[grid](*arguments, **known)
+
+        return launch
+
+
 @settings(max_examples=6)
 @given(segments(), st.sampled_from(HEADS), st.sampled_from([None, 1, 40, 100]))
 def test_attention_is_that_of_torch(
@@ -77,8 +93,13 @@ def test_partial_sums_are_kept_of_some_tiles_at_a_time(monkeypatch: pytest.Monke
     cache, queries = _cache(kv_heads, size), _random(keys.size.rows, heads, size, seed=1)
     attention = Attention(heads, kv_heads, size, 0.3, None)
     whole = attention(queries.clone(), cache, words, keys.size, PAGE)
-    monkeypatch.setattr("common.model.cuda.attention._MOST_PARTS", 200)
+    launches = _Launches(module._attend)
+    monkeypatch.setattr(module, "_attend", launches)
+    monkeypatch.setattr(module, "_MOST_PARTS", 200)
     assert torch.equal(attention(queries.clone(), cache, words, keys.size, PAGE), whole)
+    places = [arguments[2].data_ptr() for arguments in launches.arguments]
+    assert len(places) > 1
+    assert len(set(places)) == 1, "there is room for those of one time only"
 
 
 @pytest.mark.parametrize("position", [255, 256, 8_191, 8_192, 10_300])
