@@ -42,8 +42,14 @@ RUN case "${TORCH_INDEX_URL}" in */cpu) ;; *) \
         && rm -rf /var/lib/apt/lists/* ;; \
     esac
 COPY --from=build /opt/venv /opt/venv
+# What torch is built for: where a container gets a GPU, NVIDIA's runtime refuses an older driver by
+# name. It is another with an index of builds for another CUDA.
+ARG REQUIRE_CUDA="cuda>=13.0"
+# Which GPUs a container sees is for the device plugin or `docker run --gpus` to say, not for the
+# image. GKE mounts the driver's libraries where the linker does not look.
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility TRITON_HOME=/tmp
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility NVIDIA_REQUIRE_CUDA="${REQUIRE_CUDA}" \
+    LD_LIBRARY_PATH=/usr/local/nvidia/lib64 TRITON_HOME=/tmp
 WORKDIR /tmp
 USER 10001:10001
 EXPOSE 7071 7072 7073 7079 9464

@@ -77,7 +77,7 @@ def test_everything_is_pinned(image: str) -> None:
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     pinned = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
     assert closure(image) <= pinned
-    arguments = dict(each.rest.split("=") for each in instructions(image) if each.word == "ARG")
+    arguments = dict(each.rest.split("=", 1) for each in instructions(image) if each.word == "ARG")
     assert re.fullmatch(r"3\.11\.\d+", arguments["PYTHON_VERSION"])
     installs = [each.rest for each in instructions(image) if "pip install" in each.rest]
     assert installs
@@ -93,6 +93,16 @@ def test_the_last_stage_holds_the_environment_and_no_root(image: str) -> None:
     assert [e.rest for e in final if e.word == "COPY"] == ["--from=build /opt/venv /opt/venv"]
     assert [e.rest for e in final if e.word == "USER"] == ["10001:10001"]
     assert not any("pip" in e.rest for e in final if e.word == "RUN")
+
+
+def test_workers_find_the_driver_and_ask_for_no_gpu() -> None:
+    """Which ones a container sees is not for an image to say: that for processors is this one."""
+    steps = instructions("worker")
+    environment = " ".join(each.rest for each in steps if each.word == "ENV")
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment
+    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64 " in environment
+    assert 'NVIDIA_REQUIRE_CUDA="${REQUIRE_CUDA}"' in environment
+    assert 'REQUIRE_CUDA="cuda>=13.0"' in [each.rest for each in steps if each.word == "ARG"]
 
 
 @pytest.mark.parametrize("image", FILES)
