@@ -44,8 +44,8 @@ WIDE = 140
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Split at commas."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+    """Split at commas; what is named twice counts once."""
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def contenders(text: str) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def _check(names: Sequence[str], known: Collection[str], option: str) -> None:
 def counts(text: str) -> tuple[int, ...]:
     """Split numbers of prompts at commas."""
     try:
-        numbers = tuple(int(word) for word in words(text))
+        numbers = tuple(dict.fromkeys(int(word) for word in words(text)))
     except ValueError:
         raise typer.BadParameter(
             f"--concurrency: must be whole numbers with commas, got {text!r}"
@@ -86,7 +86,7 @@ def counts(text: str) -> tuple[int, ...]:
 def delays(text: str) -> tuple[float, ...]:
     """Split round trips in milliseconds at commas."""
     try:
-        numbers = tuple(float(word) for word in words(text))
+        numbers = tuple(dict.fromkeys(float(word) for word in words(text)))
     except ValueError:
         raise typer.BadParameter(
             f"--round-trips: must be milliseconds with commas, got {text!r}"
@@ -147,7 +147,14 @@ def bench(
             help="Round trips to add before the drafter, ms with commas (default: by profile)"
         ),
     ] = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Passes over the prompts")] = 3,
+    unseen_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--unseen-prompts",
+            help="Several at once get prompts that nobody has asked yet, so that prefill counts",
+        ),
+    ] = False,
+    repetitions: Annotated[int, typer.Option(min=1, help="Passes over the prompts")] = 5,
     max_tokens: Annotated[
         int, typer.Option(min=2, help="Tokens for each prompt; of few most come in one message")
     ] = 64,
@@ -189,6 +196,7 @@ def bench(
             vllm=vllm,
             concurrency=profile.concurrency if concurrency is None else counts(concurrency),
             concurrent_methods=profile.concurrent_methods if methods is None else (),
+            unseen_prompts=unseen_prompts,
             round_trips_ms=profile.round_trips_ms if round_trips is None else delays(round_trips),
             full=full,
         )

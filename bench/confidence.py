@@ -4,6 +4,8 @@ A variant is a table of tokens and one of seconds, repetitions by prompts; its r
 repetition is the sum of the one over the sum of the other. What is reported is the median of the
 repetitions' rates, or of their quotients with another variant's: what slows one moment slows both.
 The interval draws repetitions and prompts anew, the same ones for both variants of a quotient.
+One repetition has none: how far another one would be off is not known. Where each repetition is one
+figure, as of several prompts at once, that of fewer than `LEAST_REPETITIONS` is their range.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ from bench.measurement import Pass
 DRAWS = 2000
 TAILS = (2.5, 97.5)
 
+LEAST_REPETITIONS = 6
+"""Of fewer, more than a fortieth of the draws of repetitions have the least of all as their median,
+so that the interval ends there: it holds the true median with the chance `range_holds`."""
+
 Array = NDArray[np.float64]
 
 
@@ -27,10 +33,16 @@ class Estimate:
     """A figure and how sure it is."""
 
     value: float
-    low: float
-    """Lower end of the 95 % interval."""
-    high: float
+    low: float | None
+    """Lower end of the 95 % interval; None where one repetition says nothing of it."""
+    high: float | None
     """Upper end."""
+
+    @property
+    def within(self) -> tuple[float, float]:
+        """The interval; where there is none the figure alone."""
+        low, high = self.low, self.high
+        return (self.value, self.value) if low is None or high is None else (low, high)
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,11 @@ def ratio(over: Grid, under: Grid) -> Estimate:
     return _estimate(quotients(*once), quotients(*drawn), _repetitions(over.shape[0]))
 
 
+def range_holds(repetitions: int) -> float:
+    """Return the chance that a median lies between the least and the most of some repetitions."""
+    return 1 - 2 * 0.5**repetitions
+
+
 def quotients(over: Array, under: Array) -> Array:
     """Divide; 0 where there is nothing to divide by."""
     return np.divide(over, under, out=np.zeros_like(over), where=under > 0)
@@ -107,9 +124,12 @@ def _estimate(once: Array, drawn: Array, repetitions: NDArray[np.int64]) -> Esti
         drawn: The same for each draw of prompts, `[draws, repetitions]`.
         repetitions: Which of them each draw takes, `[draws, repetitions]`.
     """
+    value = float(np.median(once))
+    if once.shape[1] == 1:
+        return Estimate(value=value, low=None, high=None)
     medians = np.median(np.take_along_axis(drawn, repetitions, axis=1), axis=1)
     low, high = np.percentile(medians, TAILS)
-    return Estimate(value=float(np.median(once)), low=float(low), high=float(high))
+    return Estimate(value=value, low=float(low), high=float(high))
 
 
 def _weights(prompts: int) -> Array:

@@ -3,7 +3,7 @@
     python -m bench.contender NAME '{"target": …, "draft": …, "dtype": …, …}'
 
 reads one request a line and answers each with one. `{"prompt_ids": [...], "max_tokens": N, "seed":
-S}` asks for one text, and gets `{"ids": [...], "tokens": N, "seconds": S}`, as
+S}` asks for one text, and gets `{"ids": [...], "tokens": N, "seconds": S, …}`, as
 `bench.measurement.Sample` has them. `{"prompts": [[...], ...], "max_tokens": N, "at_once": N,
 "least_s": S}` asks for several at a time, see `bench.crowd`, and gets a `Pass` in the same way. One
 that cannot start answers `{"error": "..."}`. Between requests it sleeps.
@@ -78,6 +78,9 @@ class Loading:
 
     at_once: int = 1
     """Texts that it is to take at a time, at most."""
+
+    marks: tuple[int, ...] = ()
+    """What makes prompts of several at once ones that nobody has asked yet, see `bench.unseen`."""
 
     llama_server: str = "llama-server"
     """llama.cpp's program, for those who use it."""
@@ -187,7 +190,13 @@ class Contender:
 
 
 def _sample(answer: Any) -> Sample:
-    return Sample(ids=tuple(answer["ids"]), tokens=answer["tokens"], seconds=answer["seconds"])
+    return Sample(
+        ids=tuple(answer["ids"]),
+        tokens=answer["tokens"],
+        seconds=answer["seconds"],
+        prompt_tokens=answer["prompt_tokens"],
+        cached_tokens=answer["cached_tokens"],
+    )
 
 
 def program(name: str, loading: Loading) -> list[str]:

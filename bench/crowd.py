@@ -23,8 +23,9 @@ def crowd(
     """Have every prompt written at least once.
 
     The prompts are repeated until the pass has lasted for a while. The clock runs from the first
-    token of all, so prefill counts, to where a worker finds nothing left to do: from then on fewer
-    would run than are to.
+    token of all, so that what comes before a text's first token counts from then on, which is
+    prefill as far as the prompt is in no cache. It ends where a worker finds nothing left to do:
+    from then on fewer would run than are to.
 
     Args:
         write: Has the prompt of an index written, and notes its tokens.

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from paceline import Client
 
 from bench.settings import DRAFT, Settings
+from common.errors import StartupError
+from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
+from launcher.process import message
 
 JOIN_S = 30.0
 """Time a drafter gets to be found by the gateway."""
 
 TICK_S = 0.2
 
+ROUNDING = "rounding measured"
+"""What a drafter calls it in its log that it chose by itself, with `int8` if that was it."""
+
 FORGETFUL = {"PACELINE_VERIFIER_SHARE_NGRAMS": "false"}
 """Environment of a deployment whose requests do not learn from each other: the same prompts are
 asked again and again, and what one pass wrote would answer the next."""
+
+TELLING = {"PACELINE_DRAFTER_LOG_LEVEL": "info"}
+"""Environment of a deployment whose drafter says what it chose, see `as_started`."""
 
 IN_LOCKSTEP = {"PACELINE_VERIFIER_ENGINE__DRAFT_FANOUT": "0"}
 """Environment of a deployment whose drafter never drafts ahead."""
@@ -37,6 +47,34 @@ def options(settings: Settings) -> WorkerOptions:
 def offered(client: Client) -> tuple[str, ...]:
     """Return the methods the deployment lists."""
     return client.models()[0].methods
+
+
+def as_started(workers: WorkerOptions, cluster: Cluster) -> WorkerOptions:
+    """Return what the processes of a deployment run by, with what its drafter chose for itself.
+
+    Whoever is to be like it gets these: a drafter that chooses anew may choose otherwise.
+
+    Args:
+        workers: What they were told.
+        cluster: The deployment, serving, with `TELLING` in its environment.
+    """
+    if workers.draft_quantize != "auto":
+        return workers
+    logs = [one.process.log for one in cluster.services if one.name == "drafter" and one.process]
+    lines = [line for log in logs for line in log.read_text("utf-8", "replace").splitlines()]
+    told = [message(line) or {} for line in lines]
+    rounded = any(one.get("event") == ROUNDING and one.get("int8") for one in told)
+    return replace(workers, draft_quantize="int8" if rounded else "none")
+
+
+def check_drafter(cluster: Cluster) -> None:
+    """Refuse what was measured where a deployment lost its drafter.
+
+    Raises:
+        StartupError: It did.
+    """
+    if any(service.name == "drafter" and service.ended for service in cluster.services):
+        raise StartupError("its drafter is gone")
 
 
 def await_draft(client: Client) -> bool:

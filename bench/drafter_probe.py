@@ -24,6 +24,7 @@ from common.inbox import Note
 from common.lanes import far
 from common.lanes.lane import Lane
 from common.rpc import convert
+from common.rpc.channel import CLIENT_OPTIONS
 from common.tls_config import TlsConfig
 
 SHORT, LONG = 1, 8
@@ -54,7 +55,7 @@ def probe(address: str, prompt: Sequence[int]) -> Answering:
     """
     try:
         with (
-            grpc.insecure_channel(address) as channel,
+            grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel,
             _Session(channel, address, prompt) as session,
         ):
             session.round(LONG)  # the first one pays for what is set up once

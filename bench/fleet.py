@@ -4,8 +4,8 @@
 
 Three verifiers and four drafters of different speeds and distances run as real processes that
 take the time they are told to take. The same sessions are placed by what the gateway measures, as
-a search that knows the true costs would have them, and each in turn on the next pair. All three
-take turns; for each the table has tokens a second as measured, and by the rate model.
+a search that knows the true costs would have them, and each in turn on the next pair. For each of
+the three the table has tokens a second as measured, and by the rate model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.arguments import some_seconds
 from bench.assignment import Drafter, Place, Verifier, Workers, search, tokens_per_s
 from bench.progress import Progress
 from bench.simulated.spec import WorkerSpec
@@ -117,7 +118,11 @@ def specs(drafters: Sequence[str] | None) -> list[WorkerSpec]:
 async def measure(
     verifiers: Sequence[str], drafters: Sequence[str], seconds: float, progress: Progress
 ) -> dict[str, list[tuple[float, float]]]:
-    """Measure all ways in turns; return measured and modelled rates by way."""
+    """Measure all ways, one after the other; return measured and modelled rates by way.
+
+    Measured gain comes first: it is to know of pairs what its own sessions measured, and nothing of
+    those that others chose.
+    """
 
     async def changed(serving: bool) -> None:
         pass
@@ -140,8 +145,8 @@ async def measure(
         ) as traffic:
             progress("warming up", 0, 1)
             await asyncio.sleep(WARM_UP_S)
-            for repetition in range(REPETITIONS):
-                for name, wanted in ways.items():
+            for name, wanted in ways.items():
+                for repetition in range(REPETITIONS):
                     progress(f"{repetition + 1}/{REPETITIONS}: {name}", 0, 1)
                     fleet.wanted = Counter({address(p): n for p, n in wanted.items()})
                     await asyncio.sleep(seconds / 2)  # until those placed before are done
@@ -199,7 +204,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m bench.fleet", description=(__doc__ or "").partition("\n\n")[0]
     )
     parser.add_argument(
-        "seconds", nargs="?", type=float, default=SECONDS, help="of a turn (default: %(default)g)"
+        "seconds",
+        nargs="?",
+        type=some_seconds,
+        default=SECONDS,
+        help="of a turn (default: %(default)g)",
     )
     seconds = parser.parse_args(argv).seconds
     console = Console()

@@ -18,6 +18,7 @@ from paceline import Client
 from rich.console import Console
 
 from bench import prompts
+from bench.arguments import at_least, known_method, several
 from bench.deployment import FORGETFUL
 from bench.progress import Progress, shown
 from bench.settings import PLAIN
@@ -49,20 +50,29 @@ class Line:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run it and print a line for each length and method."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--tokens", default="128,512,1024,1536", help="of each text before them")
-    parser.add_argument("--methods", default="draft,medusa,lookahead,ngram", help="beside plain")
-    parser.add_argument("--texts", type=int, default=6, help="of each length")
-    parser.add_argument("--max-tokens", type=int, default=128, help="tokens after each text")
-    parser.add_argument("--dtype", default="auto", help="auto, bfloat16 or float32")
+    parser.add_argument(
+        "--tokens",
+        type=several(at_least(1)),
+        default=(128, 512, 1024, 1536),
+        help="of each text before them (default: 128,512,1024,1536)",
+    )
+    parser.add_argument(
+        "--methods",
+        type=several(known_method),
+        default=("draft", "medusa", "lookahead", "ngram"),
+        help="beside plain (default: draft,medusa,lookahead,ngram)",
+    )
+    parser.add_argument("--texts", type=at_least(1), default=6, help="of each length")
+    parser.add_argument("--max-tokens", type=at_least(2), default=128, help="tokens after each")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"))
     parser.add_argument("--json", action="store_true", help="one line for machines")
     given = parser.parse_args(argv)
-    lengths = [int(word) for word in given.tokens.split(",")]
     options = WorkerOptions(dtype=given.dtype)
     cluster = Cluster(models=choose(None, None), options=options, environment=FORGETFUL)
     console = Console(stderr=True)
     with cluster, Client(cluster.address) as client, shown(console) as progress:
         lines = measure(
-            client, lengths, given.methods.split(","), given.texts, given.max_tokens, progress
+            client, given.tokens, given.methods, given.texts, given.max_tokens, progress
         )
     if given.json:
         print(json.dumps([asdict(line) for line in lines]))
@@ -94,7 +104,8 @@ def measure(
         progress: Told how far it is.
     """
     words = [id_ for ids in prompts.encode(prompts.load(), client) for id_ in ids]
-    every = [(length, method) for length in lengths for method in (PLAIN, *methods)]
+    ways = dict.fromkeys((PLAIN, *methods))
+    every = [(length, method) for length in lengths for method in ways]
     done: dict[tuple[int, str], list[Timed]] = {each: [] for each in every}
     for text in range(texts):  # each begins with another one: what one leaves behind meets all
         for at, (length, method) in enumerate([*every[text:], *every[:text]]):

@@ -23,6 +23,7 @@ from bench.contender import Loading
 from bench.crowd import Note, crowd
 from bench.measurement import Pass, Sample
 from bench.ports import free_ports
+from bench.unseen import Unseen
 from common.errors import StartupError
 from launcher.process import tethered
 
@@ -48,6 +49,7 @@ class LlamaServer:
 
     def __init__(self, loading: Loading) -> None:
         self._loading, self._port = loading, 0
+        self._unseen = Unseen(loading.marks)
         self._directory = tempfile.TemporaryDirectory(prefix="paceline-llama-")
         self._child: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
@@ -82,7 +84,7 @@ class LlamaServer:
         """
 
         def write(seed: int, note: Note) -> Sample:
-            sample, first_s = self._text(prompts[seed], max_tokens, seed)
+            sample, first_s = self._text(self._unseen(prompts[seed]), max_tokens, seed)
             note(first_s, 1)
             for number in range(1, sample.tokens + 1):
                 note(first_s + sample.seconds * number / sample.tokens, 1)
@@ -105,9 +107,16 @@ class LlamaServer:
             },
             TEXT_S,
         )
-        seconds = done["timings"]["predicted_ms"] / 1e3
-        tokens = done["timings"]["predicted_n"] - 1
-        sample = Sample(ids=tuple(done["tokens"]), tokens=tokens, seconds=seconds)
+        took = done["timings"]
+        seconds = took["predicted_ms"] / 1e3
+        cached = took.get("cache_n")  # older servers do not say
+        sample = Sample(
+            ids=tuple(done["tokens"]),
+            tokens=took["predicted_n"] - 1,
+            seconds=seconds,
+            prompt_tokens=len(prompt_ids) if cached is not None else 0,
+            cached_tokens=cached or 0,
+        )
         return sample, time.perf_counter() - seconds
 
     def _started(self, loading: Loading) -> subprocess.Popen[bytes]:

@@ -25,6 +25,12 @@ class Sample:
     speculation: Speculation | None = None
     """What speculation did, where the variant knows."""
 
+    prompt_tokens: int = 0
+    """Of the prompt as it was asked; 0 where nobody counted how many of them were cached."""
+
+    cached_tokens: int = 0
+    """Of those, the ones whose keys and values were there already."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:

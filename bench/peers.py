@@ -14,6 +14,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from bench.contender import Loading
 from bench.measurement import Pass, Sample, kept
+from bench.unseen import Unseen
 from common.errors import StartupError
 from common.model.loader import device_name
 
@@ -32,6 +33,7 @@ class Transformers:
         self._model = from_directory(loading.target, loading)
         ends = self._model.generation_config.eos_token_id
         self._ends = set(ends if isinstance(ends, list) else [ends])
+        self._unseen = Unseen(loading.marks)
         self._options: dict[str, Any] = {}
         sampling: dict[str, Any] = {"do_sample": loading.temperature > 0}
         if loading.temperature > 0:  # its own defaults cut
@@ -54,28 +56,30 @@ class Transformers:
     def crowd(
         self, prompts: list[list[int]], max_tokens: int, at_once: int, least_s: float
     ) -> Pass:
-        """Decode every prompt at least once, batch by batch: none begins before all have ended."""
+        """Decode every prompt at least once, batch by batch: none begins before all have ended.
+
+        Decoding alone counts, as of one text: each batch from its first tokens on.
+        """
         samples: dict[int, Sample] = {}
-        began_s, tokens, turn = 0.0, 0, 0
+        tokens, seconds, turn = 0, 0.0, 0
         until = time.perf_counter() + least_s
         while turn < len(prompts) or time.perf_counter() < until:
             torch.manual_seed(turn)
-            batch = [prompts[(turn + row) % len(prompts)] for row in range(at_once)]
+            batch = [self._unseen(prompts[(turn + row) % len(prompts)]) for row in range(at_once)]
             rows, clock = self._written(batch, max_tokens)
             for row in rows:
-                tokens += len(row)
+                tokens += len(row) - 1
                 samples[turn] = Sample(
                     ids=tuple(row),
                     tokens=len(row) - 1,
                     seconds=clock.at_s[len(row) - 1] - clock.at_s[0],
                 )
                 turn += 1
-            if not began_s:
-                began_s, tokens = clock.at_s[0], tokens - at_once
+            seconds += clock.at_s[-1] - clock.at_s[0]
         return Pass(
             samples=tuple(samples[turn] for turn in range(len(prompts))),
             tokens=tokens,
-            seconds=time.perf_counter() - began_s,
+            seconds=seconds,
         )
 
     def _written(self, prompts: list[list[int]], max_tokens: int) -> tuple[list[list[int]], Clock]:

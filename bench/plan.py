@@ -23,7 +23,9 @@ from bench.settings import (
     Settings,
     at_once,
 )
+from bench.unseen import Unseen
 from bench.variants import (
+    Check,
     ConcurrentVariant,
     ContendersCrowd,
     ContenderVariant,
@@ -53,6 +55,9 @@ def plan(
     offered: Sequence[str],
     client: Client,
     stack: ExitStack,
+    *,
+    marks: tuple[int, ...] = (),
+    check: Check = lambda: None,
 ) -> Plan:
     """Make the variants.
 
@@ -62,8 +67,10 @@ def plan(
         offered: Methods the deployment lists.
         client: Of its gateway.
         stack: Ends the contenders' processes.
+        marks: What makes prompts of several at once new, see `bench.unseen`; none leaves them.
+        check: Of the deployment's drafter.
     """
-    made = Plan()
+    made, unseen = Plan(), Unseen(marks)
     for name in settings.peers:
         if problem := lacks(name, settings):
             made.left_out.append(f"{PEERS[name]}: {problem}")
@@ -71,33 +78,43 @@ def plan(
         contender = stack.enter_context(Contender(name, loading(settings, workers)))
         made.single.append(ContenderVariant(PEERS[name], contender))
         if settings.concurrency and name in CROWD_PEERS:
-            made.concurrent += crowds(name, settings, workers, stack)
+            made.concurrent += crowds(name, settings, workers, stack, marks)
     methods, lacking = choose(settings.methods, offered)
     made.left_out += lacking
     heat = settings.temperature
-    made.single += [GatewayVariant(method, client, method, temperature=heat) for method in methods]
+    made.single += [
+        GatewayVariant(method, client, method, temperature=heat, check=check) for method in methods
+    ]
     if settings.concurrency:
         together, lacking = choose(settings.concurrent_methods or methods, offered)
         made.left_out += [line for line in lacking if line not in made.left_out]
-        made.concurrent += [
-            (
-                method,
-                count,
-                ConcurrentVariant(at_once(method, count), client, method, count, temperature=heat),
-            )
-            for method in together
-            for count in settings.concurrency
-        ]
+        for method in together:
+            for count in settings.concurrency:
+                variant = ConcurrentVariant(
+                    at_once(method, count),
+                    client,
+                    method,
+                    count,
+                    temperature=heat,
+                    unseen=unseen,
+                    check=check,
+                )
+                made.concurrent.append((method, count, variant))
     # Beside each other stand those that are compared: of one load, within seconds.
     made.concurrent.sort(key=lambda one: one[1])
     return made
 
 
 def crowds(
-    peer: str, settings: Settings, workers: WorkerOptions, stack: ExitStack
+    peer: str,
+    settings: Settings,
+    workers: WorkerOptions,
+    stack: ExitStack,
+    marks: tuple[int, ...],
 ) -> list[tuple[str, int, Variant]]:
     """Return a peer with several prompts at once."""
-    wanted = replace(loading(settings, workers), at_once=max(settings.concurrency))
+    most = max(settings.concurrency)
+    wanted = replace(loading(settings, workers), at_once=most, marks=marks)
     contender = stack.enter_context(Contender(peer, wanted))
     label = PEERS[peer]
     return [
@@ -107,12 +124,16 @@ def crowds(
 
 
 def lacks(peer: str, settings: Settings) -> str:
-    """Return why a peer cannot be run; nothing where it can."""
+    """Return why a peer cannot be run; nothing where it can.
+
+    What a drafter chose for itself (auto) is nothing that anybody asked of peers: those that do not
+    round have the draft model as it is stored.
+    """
     if peer in DRAFTING_PEERS and settings.models.draft is None:
         return "there is no draft model"
     rounded = {settings.quantize}
-    if peer in DRAFTING_PEERS:
-        rounded.add(drafts_rounded(settings))
+    if peer in DRAFTING_PEERS and settings.draft_quantize != "auto":
+        rounded.add(settings.draft_quantize)
     if peer not in ROUNDING_PEERS and rounded != {"none"}:
         return "its weights stay as they are stored: leave --quantize and --draft-quantize out"
     if peer in LLAMA_PEERS and "int4" in rounded:
@@ -127,11 +148,6 @@ def lacks(peer: str, settings: Settings) -> str:
             "of its own, or name its program's path"
         )
     return ""
-
-
-def drafts_rounded(settings: Settings) -> str:
-    """Return what peers' draft models are rounded to: as the target, where ours is to find out."""
-    return settings.quantize if settings.draft_quantize == "auto" else settings.draft_quantize
 
 
 def choose(asked: Sequence[str], offered: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
@@ -162,9 +178,12 @@ def choose(asked: Sequence[str], offered: Sequence[str]) -> tuple[tuple[str, ...
 def loading(settings: Settings, workers: WorkerOptions) -> Loading:
     """Return what contenders load: the same weights, type and threads as the services.
 
+    Those that cannot round have the weights as they are stored, also where the drafter chose by
+    itself to round its own.
+
     Args:
         settings: What is asked for.
-        workers: How the services run their models.
+        workers: How the services run their models, with what the drafter chose.
     """
     draft = settings.models.draft
     return Loading(
@@ -172,7 +191,7 @@ def loading(settings: Settings, workers: WorkerOptions) -> Loading:
         draft=str(draft) if draft else None,
         dtype=settings.dtype,
         quantize=settings.quantize,
-        draft_quantize=drafts_rounded(settings),
+        draft_quantize=workers.draft_quantize,
         device=settings.device,
         threads=workers.most_threads,
         own_threads=workers.own_threads,

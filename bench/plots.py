@@ -66,8 +66,8 @@ def _speedups(axes: Axes, rows: Sequence[Row]) -> None:
             [estimate.value for estimate in estimates],
             width,
             yerr=[
-                [max(estimate.value - estimate.low, 0.0) for estimate in estimates],
-                [max(estimate.high - estimate.value, 0.0) for estimate in estimates],
+                [max(estimate.value - estimate.within[0], 0.0) for estimate in estimates],
+                [max(estimate.within[1] - estimate.value, 0.0) for estimate in estimates],
             ],
             label=row.name,
             color=colours(index % colours.N),
@@ -88,7 +88,8 @@ def _loads(axes: Axes, loads: Sequence[Load]) -> None:
         counts = [load.concurrency for load in mine]
         rates = [load.tokens_per_s for load in mine]
         axes.plot(counts, [r.value for r in rates], marker="o", label=method)
-        axes.fill_between(counts, [r.low for r in rates], [r.high for r in rates], alpha=0.15)
+        low, high = ([rate.within[end] for rate in rates] for end in range(2))
+        axes.fill_between(counts, low, high, alpha=0.15)
     counts = sorted({load.concurrency for load in loads})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
@@ -103,8 +104,10 @@ def _round_trips(axes: Axes, delays: RoundTrips) -> None:
     at = [row.round_trip_ms for row in delays.rows]
     measured = [row.measured for row in delays.rows]
     axes.plot(at, [m.value for m in measured], marker="o", label="draft, measured")
-    axes.fill_between(at, [m.low for m in measured], [m.high for m in measured], alpha=0.15)
-    axes.plot(at, [row.predicted for row in delays.rows], linestyle="--", label="draft, predicted")
+    low, high = ([rate.within[end] for rate in measured] for end in range(2))
+    axes.fill_between(at, low, high, alpha=0.15)
+    foretold = [(r.round_trip_ms, r.predicted) for r in delays.rows if r.predicted is not None]
+    axes.plot(*zip(*foretold, strict=True), linestyle="--", label="draft, predicted")
     axes.axhline(delays.plain.value, color="black", linewidth=0.8, label="plain")
     axes.set_xlabel("round trip added between verifier and drafter, ms")
     axes.set_ylabel("tokens/s")

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from paceline import Client
 
 from bench import prompts
+from bench.arguments import at_least
 from bench.measurement import Pass
 from bench.round_trips import by_round
 from bench.summary import acceptance_rate, mean_accepted_length
@@ -39,15 +40,17 @@ DRAWN_TEMPERATURE = 0.8
 STOP_S = 5.0
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run it and print a line for each pool."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--max-tokens", type=int, default=96, help="tokens of each text")
+    parser.add_argument("--max-tokens", type=at_least(2), default=96, help="tokens of each text")
     parser.add_argument(
-        "--warming", type=int, default=4, help="texts of each prompt that warm the pool"
+        "--warming", type=at_least(1), default=4, help="texts of each prompt that warm the pool"
     )
-    parser.add_argument("--repetitions", type=int, default=3, help="fresh stores to do it with")
-    given = parser.parse_args()
+    parser.add_argument(
+        "--repetitions", type=at_least(1), default=3, help="fresh stores to do it with"
+    )
+    given = parser.parse_args(argv)
     models = Models(target=choose(None, None).target)
     runs = [once(models, given.max_tokens, given.warming) for _ in range(given.repetitions)]
     for name in ("empty", "warm"):

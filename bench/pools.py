@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 from redis import Redis
 
+from bench.arguments import at_least, some_seconds
 from common.model.blocks import BlockManager
 from common.model.kv_cache import KvLease
 from common.model.output import Computed
@@ -87,11 +88,11 @@ class Way:
 def main(argv: Ids[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m bench.pools", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
+    parser.add_argument("--seconds", type=some_seconds, default=20.0, help="of each measurement")
     parser.add_argument(
-        "--turn", type=float, default=1.0, help="seconds before the next one's turn"
+        "--turn", type=some_seconds, default=1.0, help="seconds before the next one's turn"
     )
-    parser.add_argument("--rate", type=int, default=10_000, help="n-grams shared a second")
+    parser.add_argument("--rate", type=at_least(1), default=10_000, help="n-grams shared a second")
     parser.add_argument("--sleep", action="store_true", help="sleep through the passes")
     given = parser.parse_args(argv)
     sizes = PoolConfig(max_bytes=512 << 10)

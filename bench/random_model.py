@@ -69,4 +69,7 @@ if __name__ == "__main__":
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("directory", type=Path)
     arguments = parser.parse_args()
-    write(arguments.shape, arguments.directory)
+    try:
+        write(arguments.shape, arguments.directory)
+    except OSError as problem:
+        parser.error(str(problem))

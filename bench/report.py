@@ -56,8 +56,13 @@ class Load:
     mean_accepted_length: float | None
     """Tokens committed per target pass."""
 
-    same_ids: int
-    """Prompts whose ids are those of plain decoding, one at a time."""
+    cached_share: float | None
+    """Share of the prompts' tokens whose keys and values were cached, which prefill skips; None
+    where nobody counted."""
+
+    same_ids: int | None
+    """Prompts whose ids are those of plain decoding, one at a time; None where the prompts were
+    others."""
 
 
 @dataclass(frozen=True, kw_only=True)

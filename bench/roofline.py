@@ -24,12 +24,17 @@ from safetensors import safe_open
 from bench import machine, step_times
 from bench.machine import Limits
 from bench.tables import Cells
-from common.errors import ModelError
+from common.errors import ModelError, PacelineError
 from launcher import models
 from launcher.commandline import default_threads
 
 MEMORY_BYTES = 512 << 20
 """More than any cache holds."""
+
+OUTPUTS = ("lm_head.weight", "embed_out.weight")
+"""How names of output layers end."""
+POSITIONS = ("wpe.weight", "embed_positions.weight")
+"""Those of embeddings of positions."""
 
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -165,7 +170,7 @@ def demand(model: Path, dtype: str) -> Demand:
     """Work out what a step needs from a model's files.
 
     Raises:
-        ModelError: They do not say.
+        ModelError: They do not say, or it is a model with experts.
     """
     sizes, stored = weights(model)
     config = json.loads((model / "config.json").read_text("utf-8"))
@@ -178,11 +183,13 @@ def demand(model: Path, dtype: str) -> Demand:
         kv_heads = config.get("num_key_value_heads") or heads
     except KeyError as error:
         raise ModelError(f"{model}: config.json has no {error}") from None
-    embeddings = [name for name in sizes if "embed" in name or name.endswith("wte.weight")]
     # An embedding is a look-up of a row, unless it is the output layer, too.
-    tied = not any(name.endswith("lm_head.weight") for name in sizes)
-    looked_up = set() if tied else {name for name in embeddings if name in sizes}
-    products = sum(size for name, size in sizes.items() if name not in looked_up)
+    outputs = {name for name in sizes if name.endswith(OUTPUTS)}
+    inputs = {name for name in sizes if "embed" in name or name.endswith("wte.weight")} - outputs
+    tied = not outputs or (config.get("tie_word_embeddings", False) and inputs)
+    aside = outputs if tied else inputs
+    aside |= {name for name in sizes if name.endswith(POSITIONS)}
+    products = sum(size for name, size in sizes.items() if name not in aside)
     return Demand(
         dtype=kind,
         weight_bytes=products * width,
@@ -192,7 +199,11 @@ def demand(model: Path, dtype: str) -> Demand:
 
 
 def weights(model: Path) -> tuple[dict[str, int], str]:
-    """Return the elements of each matrix in a model's files, and the type of most of them."""
+    """Return the elements of each matrix in a model's files, and the type of most of them.
+
+    Raises:
+        ModelError: There are none, or such as not every row is multiplied by.
+    """
     sizes: dict[str, int] = {}
     kinds: dict[str, int] = {}
     for path in sorted(model.glob("*.safetensors")):
@@ -200,8 +211,11 @@ def weights(model: Path) -> tuple[dict[str, int], str]:
             for name in file.keys():  # noqa: SIM118 (it is no dict)
                 part = file.get_slice(name)
                 shape = part.get_shape()
-                if len(shape) < 2:  # norms and biases: next to nothing
+                # Norms and biases are next to nothing, and masks that old files have no weights.
+                if len(shape) < 2 or name.endswith((".attn.bias", ".attention.bias")):
                     continue
+                if len(shape) > 2 or ".experts." in name:
+                    raise ModelError(f"{model}: {name}: the roofline is of dense models")
                 sizes[name] = elements = product(shape)
                 kinds[part.get_dtype()] = kinds.get(part.get_dtype(), 0) + elements
     most = max(kinds, key=kinds.__getitem__, default="")
@@ -248,4 +262,7 @@ if __name__ == "__main__":
     parser.add_argument("models", nargs="*", help="their directories (default: the bundled pair)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     arguments = parser.parse_args()
-    main(arguments.models, arguments.device)
+    try:
+        main(arguments.models, arguments.device)
+    except (PacelineError, OSError) as problem:
+        parser.error(str(problem))

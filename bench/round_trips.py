@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from paceline import Client
 
 from bench import drafter_probe, prompts, step_times
 from bench.confidence import Estimate, grid, rate, ratio
-from bench.deployment import await_draft, options
+from bench.deployment import await_draft, check_drafter
 from bench.link import SlowLink
 from bench.measurement import Pass
 from bench.ports import free_ports
 from bench.progress import Progress
 from bench.rate_model import Calibration, Rounds, predicted
 from bench.settings import DRAFT, PLAIN, Settings
-from bench.variants import GatewayVariant
+from bench.variants import Check, GatewayVariant
 from common.errors import StartupError
 from launcher.cluster import Cluster, Watcher
+from launcher.commandline import WorkerOptions
 
 LENGTHS = (2, 4, 8)
 """Draft lengths the model is calibrated with."""
@@ -41,8 +43,8 @@ class RoundTrip:
     measured: Estimate
     """Tokens a second."""
 
-    predicted: float
-    """The same, by `bench.rate_model`."""
+    predicted: float | None
+    """The same, by `bench.rate_model`; None without added delay, where it was calibrated."""
 
     kept: Estimate
     """Share of the rate with the least delay."""
@@ -74,13 +76,21 @@ class RoundTrips:
     """By delay, rising."""
 
 
-def run(settings: Settings, watch: Watcher, progress: Progress) -> RoundTrips:
+def run(
+    settings: Settings, workers: WorkerOptions, watch: Watcher, progress: Progress
+) -> RoundTrips:
     """Measure that part: a deployment of its own, with slow links before the drafter.
 
+    Args:
+        settings: What is asked for.
+        workers: How the services run their models.
+        watch: Told how they come up.
+        progress: Told what is next.
+
     Raises:
-        StartupError: The deployment does not draft.
+        StartupError: The deployment does not draft, or not any more.
+        OSError: A slow link has no address to listen on.
     """
-    workers = options(settings)
     progress("step times", 0, 1)
     steps = step_times.measure(
         str(settings.models.target),
@@ -113,7 +123,8 @@ def run(settings: Settings, watch: Watcher, progress: Progress) -> RoundTrips:
         if not await_draft(client):
             raise StartupError("this deployment does not draft")
         ids = prompts.encode(prompts.load(settings.per_domain), client)
-        return _measure(settings, client, links, ids, steps, progress)
+        check = partial(check_drafter, cluster)
+        return _measure(settings, client, links, ids, steps, progress, check)
 
 
 def _measure(
@@ -123,6 +134,7 @@ def _measure(
     ids: Sequence[Sequence[int]],
     steps: step_times.Table,
     progress: Progress,
+    check: Check,
 ) -> RoundTrips:
     progress("asking the drafter", 0, 1)
     answering = drafter_probe.probe(links[-1].address, ids[0])
@@ -131,9 +143,11 @@ def _measure(
     rough = max(plain.measure(ids, settings.max_tokens).tokens_per_s, 1.0)
     half_step_ms = round(500 / rough, 1)
     delays_ms = sorted({0.0, *settings.round_trips_ms, half_step_ms})
-    draft = GatewayVariant(DRAFT, client, DRAFT, temperature=heat)
+    draft = GatewayVariant(DRAFT, client, DRAFT, temperature=heat, check=check)
     fixed = {
-        length: GatewayVariant(f"{DRAFT}, {length} tokens", client, DRAFT, length, temperature=heat)
+        length: GatewayVariant(
+            f"{DRAFT}, {length} tokens", client, DRAFT, length, temperature=heat, check=check
+        )
         for length in LENGTHS
     }
     turns = [(0.0, plain), *((0.0, variant) for variant in fixed.values())]
@@ -166,7 +180,7 @@ def _measure(
             RoundTrip(
                 round_trip_ms=delay_ms,
                 measured=rate(grid(found[delay_ms, DRAFT])),
-                predicted=predicted(each, delay_ms / 1e3),
+                predicted=predicted(each, delay_ms / 1e3) if delay_ms else None,
                 kept=ratio(grid(found[delay_ms, DRAFT]), grid(found[0.0, DRAFT])),
             )
             for delay_ms in delays_ms

@@ -5,13 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 import psutil
 from paceline import Client
 from paceline import PacelineError as ClientError
 
 from bench import prompts, round_trips, summary
-from bench.deployment import FORGETFUL, IN_LOCKSTEP, await_draft, offered, options
+from bench.deployment import (
+    FORGETFUL,
+    IN_LOCKSTEP,
+    TELLING,
+    as_started,
+    await_draft,
+    check_drafter,
+    offered,
+    options,
+)
 from bench.measure import Passes, measure
 from bench.plan import Plan, plan
 from bench.progress import Progress
@@ -20,6 +30,7 @@ from bench.settings import DRAFT, LOCKSTEP, PLAIN, Settings
 from bench.variants import GatewayVariant
 from common.errors import PacelineError, StartupError
 from launcher.cluster import Cluster, Watcher
+from launcher.commandline import WorkerOptions
 
 Watchers = Callable[[], Watcher]
 """Makes one for each deployment, whose services have the same names."""
@@ -44,16 +55,26 @@ def run(settings: Settings, watchers: Watchers, progress: Progress) -> Report:
                 models=settings.models,
                 options=workers,
                 watch=watchers(),
-                environment=FORGETFUL,
+                environment=FORGETFUL | TELLING,
             )
         )
         client = stack.enter_context(Client(cluster.address))
         if settings.models.draft:
             await_draft(client)
-        planned = plan(settings, workers, offered(client), client, stack)
+        workers = as_started(workers, cluster)
+        marks = prompts.ordinary(client) if settings.unseen_prompts else ()
+        planned = plan(
+            settings,
+            workers,
+            offered(client),
+            client,
+            stack,
+            marks=marks,
+            check=partial(check_drafter, cluster),
+        )
         if settings.full and settings.models.draft:
             try:
-                planned.single.append(lockstep(settings, watchers(), stack))
+                planned.single.append(lockstep(settings, workers, watchers(), stack))
             except (PacelineError, ClientError) as error:
                 planned.left_out.append(f"{LOCKSTEP}: {error}")
         passes = measure(
@@ -67,39 +88,52 @@ def run(settings: Settings, watchers: Watchers, progress: Progress) -> Report:
     if PLAIN not in passes.by_variant:
         raise StartupError(f"nothing to compare with: {'; '.join(passes.left_out)}")
     left_out = [*planned.left_out, *passes.left_out]
-    delays = delayed(settings, watchers(), progress, left_out)
-    return report(settings, chosen, planned, passes, delays, left_out, memory_bytes)
+    delays = delayed(settings, workers, watchers(), progress, left_out)
+    return report(settings, workers, chosen, planned, passes, delays, left_out, memory_bytes)
 
 
-def lockstep(settings: Settings, watch: Watcher, stack: ExitStack) -> GatewayVariant:
-    """Start a second deployment, which sleeps between its turns and never drafts ahead."""
+def lockstep(
+    settings: Settings, workers: WorkerOptions, watch: Watcher, stack: ExitStack
+) -> GatewayVariant:
+    """Start a second deployment, which sleeps between its turns and never drafts ahead.
+
+    Raises:
+        StartupError: It does not draft.
+    """
     cluster = Cluster(
         models=settings.models,
-        options=options(settings),
+        options=workers,
         with_store=False,
         watch=watch,
         environment=IN_LOCKSTEP,
     )
     client = stack.enter_context(Client(stack.enter_context(cluster).address))
-    await_draft(client)
-    return GatewayVariant(LOCKSTEP, client, DRAFT, temperature=settings.temperature)
+    if not await_draft(client):
+        raise StartupError("this deployment does not draft")
+    check = partial(check_drafter, cluster)
+    return GatewayVariant(LOCKSTEP, client, DRAFT, temperature=settings.temperature, check=check)
 
 
 def delayed(
-    settings: Settings, watch: Watcher, progress: Progress, left_out: list[str]
+    settings: Settings,
+    workers: WorkerOptions,
+    watch: Watcher,
+    progress: Progress,
+    left_out: list[str],
 ) -> round_trips.RoundTrips | None:
     """Measure with round trips added, if that is asked for and can be done."""
     if not settings.round_trips_ms:
         return None
     try:
-        return round_trips.run(settings, watch, progress)
-    except (PacelineError, ClientError) as error:
+        return round_trips.run(settings, workers, watch, progress)
+    except (PacelineError, ClientError, OSError) as error:  # no such address, a port that is taken
         left_out.append(f"round trips: {error}")
         return None
 
 
 def report(
     settings: Settings,
+    workers: WorkerOptions,
     chosen: list[prompts.Prompt],
     planned: Plan,
     passes: Passes,
@@ -112,11 +146,17 @@ def report(
     measured = passes.by_variant
     single = [variant.name for variant in planned.single if variant.name in measured]
     return Report(
-        settings=described(settings),
+        settings=described(settings, workers),
         prompts=len(chosen),
         rows=[summary.row(name, measured[name], measured[PLAIN], domains) for name in single],
         loads=[
-            summary.load(method, count, measured[variant.name], measured[PLAIN])
+            summary.load(
+                method,
+                count,
+                measured[variant.name],
+                measured[PLAIN],
+                unseen=settings.unseen_prompts,
+            )
             for method, count, variant in planned.concurrent
             if variant.name in measured
         ],
@@ -137,7 +177,7 @@ def resident_bytes(cluster: Cluster) -> int:
     return int(psutil.Process(gateway.pid).memory_info().rss)
 
 
-def described(settings: Settings) -> dict[str, str | float]:
+def described(settings: Settings, workers: WorkerOptions) -> dict[str, str | float]:
     """Return what somebody needs to repeat the run."""
     models = settings.models
     return {
@@ -146,12 +186,13 @@ def described(settings: Settings) -> dict[str, str | float]:
         "medusa": models.medusa.name if models.medusa else "none",
         "dtype": settings.dtype,
         "quantize": settings.quantize,
-        "draft_quantize": settings.draft_quantize,
+        "draft_quantize": workers.draft_quantize,
         "device": settings.device,
-        "threads": options(settings).own_threads,
-        "most_threads": options(settings).most_threads,
+        "threads": workers.own_threads,
+        "most_threads": workers.most_threads,
         "cores": os.cpu_count() or 0,
         "repetitions": settings.repetitions,
         "max_tokens": settings.max_tokens,
         "temperature": settings.temperature,
+        "unseen_prompts": settings.unseen_prompts,
     }

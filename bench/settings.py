@@ -91,6 +91,10 @@ class Settings:
     concurrent_methods: tuple[str, ...]
     """With these methods; empty takes all of `methods`."""
 
+    unseen_prompts: bool = False
+    """Whether several at once get prompts that nobody has asked yet, so that prefill counts;
+    otherwise they get those of one at a time, most of whose tokens are cached."""
+
     round_trips_ms: tuple[float, ...]
     """Round trips added between verifier and drafter, in milliseconds; empty leaves that part
     out."""

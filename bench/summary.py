@@ -48,15 +48,31 @@ def row(name: str, passes: Sequence[Pass], plain: Sequence[Pass], domains: Domai
     )
 
 
-def load(method: str, concurrency: int, passes: Sequence[Pass], plain: Sequence[Pass]) -> Load:
-    """Sum up a variant that decodes several prompts at once; see `row`."""
+def load(
+    method: str,
+    concurrency: int,
+    passes: Sequence[Pass],
+    plain: Sequence[Pass],
+    *,
+    unseen: bool = False,
+) -> Load:
+    """Sum up a variant that decodes several prompts at once; see `row`.
+
+    Args:
+        method: Its method, or what a peer is called.
+        concurrency: Prompts at once.
+        passes: Its repetitions.
+        plain: Those of plain decoding, one prompt at a time.
+        unseen: Whether its prompts were others than those.
+    """
     return Load(
         method=method,
         concurrency=concurrency,
         tokens_per_s=rate(whole(passes)),
         repetitions=[one.tokens_per_s for one in passes],
         mean_accepted_length=mean_accepted_length(passes),
-        same_ids=same_ids(passes, plain[0]),
+        cached_share=cached_share(passes),
+        same_ids=None if unseen else same_ids(passes, plain[0]),
     )
 
 
@@ -116,6 +132,13 @@ def acceptance_rate(passes: Sequence[Pass]) -> float | None:
     stats = [s.speculation for one in passes for s in one.samples if s.speculation]
     drafted = sum(s.drafted_tokens for s in stats)
     return sum(s.accepted_tokens for s in stats) / drafted if drafted else None
+
+
+def cached_share(passes: Sequence[Pass]) -> float | None:
+    """Return the share of prompt tokens that were cached; None where nobody counted."""
+    samples = [sample for one in passes for sample in one.samples]
+    asked = sum(sample.prompt_tokens for sample in samples)
+    return sum(sample.cached_tokens for sample in samples) / asked if asked else None
 
 
 def same_ids(passes: Sequence[Pass], baseline: Pass) -> int:

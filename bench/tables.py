@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from bench.confidence import Estimate
+from bench.confidence import LEAST_REPETITIONS, Estimate, range_holds
 from bench.report import Load, Report
-from bench.round_trips import RoundTrips
+from bench.round_trips import RoundTrip, RoundTrips
+from bench.settings import DRAFTING_PEERS, PEERS, ROUNDING_PEERS
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,17 @@ def markdown(report: Report) -> str:
 
 def notes(report: Report) -> list[str]:
     """Return what is to be said besides, a paragraph each."""
-    lines = ["In brackets: 95 % confidence, a bootstrap over repetitions and prompts."]
+    lines = [_brackets(report)]
+    if report.loads:
+        lines.append(_at_once(report))
     if report.round_trips:
         lines.append(_about(report.round_trips))
+    lines += _peers(report)
     if report.settings.get("temperature"):
-        lines.append("Same ids: transformers draws with noise of its own, and other texts with it.")
+        lines.append(
+            "Same ids: transformers, llama.cpp and vLLM draw with noise of their own, and other "
+            "texts with it."
+        )
     if report.settings.get("quantize", "none") != "none":
         lines.append(
             "Same ids: llama.cpp rounds weights in its own way, and may write other texts."
@@ -113,10 +120,7 @@ def _round_trips(delays: RoundTrips) -> Cells:
         [
             f"{row.round_trip_ms:g}",
             spread(row.measured, 0),
-            f"{row.predicted:.0f}",
-            f"{100 * (row.predicted / row.measured.value - 1):+.0f} %"
-            if row.measured.value
-            else "–",
+            *_predicted(row),
             spread(row.kept),
         ]
         for row in delays.rows
@@ -128,6 +132,73 @@ def _round_trips(delays: RoundTrips) -> Cells:
     )
 
 
+def _predicted(row: RoundTrip) -> tuple[str, str]:
+    """What the model says, and how far off that is."""
+    if row.predicted is None:
+        return "–", "–"
+    measured = row.measured.value
+    off = f"{100 * (row.predicted / measured - 1):+.0f} %" if measured else "–"
+    return f"{row.predicted:.0f}", off
+
+
+def _brackets(report: Report) -> str:
+    """What brackets are."""
+    repetitions = len(report.rows[0].repetitions)
+    if repetitions == 1:
+        return "No brackets: they need more than one repetition."
+    line = "In brackets: 95 % confidence, a bootstrap over repetitions and prompts."
+    if report.loads and repetitions < LEAST_REPETITIONS:
+        line += (
+            f" Of several prompts at once they are the range of the {repetitions} repetitions, "
+            f"which is {100 * range_holds(repetitions):.0f} % confidence."
+        )
+    return line
+
+
+def _at_once(report: Report) -> str:
+    """What the figures of several prompts at once have in them."""
+    if report.settings.get("unseen_prompts"):
+        line = "Several prompts at once: nobody had asked them before, so prefill counts."
+    else:
+        line = (
+            "Several prompts at once: they had been asked before, so that decoding counts, and "
+            "little prefill."
+        )
+    shares: dict[str, list[float]] = {}
+    for load in report.loads:
+        if load.cached_share is not None:
+            shares.setdefault(load.method, []).append(load.cached_share)
+    if shares:
+        told = (f"{name} {_range(found)}" for name, found in shares.items())
+        line += f" Share of their tokens that was cached: {', '.join(told)}."
+    if any(load.method == PEERS["transformers"] for load in report.loads):
+        line += " Of transformers, which caches no prompts, decoding alone counts, batch by batch."
+    return line
+
+
+def _range(values: Sequence[float]) -> str:
+    least, most = (f"{value:.2f}" for value in (min(values), max(values)))
+    return least if least == most else f"{least} to {most}"
+
+
+def _peers(report: Report) -> list[str]:
+    """What peers draft with, where the drafter's weights are rounded."""
+    rounded = report.settings.get("draft_quantize", "none")
+    if rounded == "none":
+        return []
+    names = [row.name for row in report.rows]
+    whole = [PEERS[key] for key in DRAFTING_PEERS if key not in ROUNDING_PEERS]
+    lines = []
+    if kept := [name for name in whole if name in names]:
+        lines.append(
+            f"The drafter's weights are rounded to {rounded}; {' and '.join(kept)} cannot, and "
+            "have the draft model as it is stored."
+        )
+    if PEERS["llama-draft"] in names:
+        lines.append(f"{PEERS['llama-draft']}: its draft model is rounded, too, in its own way.")
+    return lines
+
+
 def _about(delays: RoundTrips) -> str:
     hits = ", ".join(f"{share:.2f} for {length}" for length, share in delays.hits.items())
     besides = ", ".join(f"{ms:.2f}" for ms in delays.besides_ms.values())
@@ -136,7 +207,8 @@ def _about(delays: RoundTrips) -> str:
         f"{delays.half_step_ms:g} ms; the drafter takes {delays.drafter_token_ms:.2f} ms a token "
         f"and {delays.drafter_way_ms:.2f} ms besides; share of rounds drafted for ahead, by draft "
         f"length: {hits}; what such rounds take besides: {besides} ms. All of this was measured "
-        "without added delay, and the prediction (bench/rate_model.py) follows from it."
+        "without added delay, and the prediction of the other rows (bench/rate_model.py) follows "
+        "from it."
     )
 
 
@@ -149,9 +221,9 @@ def _ratios(report: Report) -> Cells:
 
 
 def spread(estimate: Estimate, digits: int = 2) -> str:
-    """Return a figure and its interval."""
-    value, low, high = (f"{x:.{digits}f}" for x in (estimate.value, estimate.low, estimate.high))
-    return f"{value} [{low}–{high}]"
+    """Return a figure and its interval, if it has one."""
+    value, low, high = (f"{x:.{digits}f}" for x in (estimate.value, *estimate.within))
+    return value if estimate.low is None else f"{value} [{low}–{high}]"
 
 
 def shown(value: float | None) -> str:

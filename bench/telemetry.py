@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from paceline import Client
 
 from bench import prompts
+from bench.arguments import at_least, fraction
 from bench.confidence import Estimate, grid, rate, ratio, whole
-from bench.deployment import FORGETFUL, await_draft
+from bench.deployment import FORGETFUL, TELLING, as_started, await_draft
 from bench.measure import measure
 from bench.measurement import Pass
 from bench.otlp_sink import OtlpSink
@@ -50,10 +51,11 @@ class Cost:
 
     def line(self) -> str:
         """For people."""
-        low, high = (1 - self.quotient.high) * 100, (1 - self.quotient.low) * 100
+        high, low = ((1 - end) * 100 for end in self.quotient.within)
+        sure = "" if self.quotient.low is None else f" [{low:+.2f}, {high:+.2f}]"
         return (
             f"{self.name:<20} {self.off.value:8.1f} {self.on.value:8.1f} tokens/s   costs "
-            f"{(1 - self.quotient.value) * 100:+.2f} % [{low:+.2f}, {high:+.2f}]"
+            f"{(1 - self.quotient.value) * 100:+.2f} %{sure}"
         )
 
 
@@ -124,13 +126,18 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     default = TracingConfig()
-    parser.add_argument("--repetitions", type=int, default=9, help="passes over the prompts")
-    parser.add_argument("--max-tokens", type=int, default=64, help="most tokens of each text")
-    parser.add_argument("--per-domain", type=int, default=0, help="prompts of each; 0 takes all")
-    parser.add_argument("--concurrency", type=int, default=8, help="prompts at once; 0 for none")
+    parser.add_argument(
+        "--repetitions", type=at_least(1), default=9, help="passes over the prompts"
+    )
+    parser.add_argument(
+        "--max-tokens", type=at_least(2), default=64, help="most tokens of each text"
+    )
+    number = at_least(0)
+    parser.add_argument("--per-domain", type=number, default=0, help="prompts of each; 0 takes all")
+    parser.add_argument("--concurrency", type=number, default=8, help="prompts at once; 0 for none")
     parser.add_argument("--parts", action="store_true", help="only time its parts by themselves")
-    parser.add_argument("--sample-ratio", type=float, default=default.sample_ratio)
-    parser.add_argument("--round-ratio", type=float, default=default.round_ratio)
+    parser.add_argument("--sample-ratio", type=fraction, default=default.sample_ratio)
+    parser.add_argument("--round-ratio", type=fraction, default=default.round_ratio)
     return parser.parse_args(argv)
 
 
@@ -151,16 +158,17 @@ def deployments(
     for tier in ("GATEWAY", "VERIFIER"):
         telling |= {f"PACELINE_{tier}_TRACING__{key}": value for key, value in tracing.items()}
     with ExitStack() as stack:
-        clients = []
+        clients, options = [], WorkerOptions()
         for environment in (telling, {}):
             cluster = Cluster(
                 models=choose(None, None),
-                options=WorkerOptions(),
+                options=options,
                 with_store=False,
-                environment=FORGETFUL | environment,
+                environment=FORGETFUL | TELLING | environment,
             )
             client = stack.enter_context(Client(stack.enter_context(cluster).address))
             await_draft(client)
+            options = as_started(options, cluster)
             clients.append(client)
         yield clients[0], clients[1], ports
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from paceline import Client
 
 from bench import prompts
+from bench.arguments import at_least
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
 from launcher.models import Models, choose
@@ -54,10 +55,10 @@ class _First:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run it and print a line for each turn."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--turns", type=int, default=12, help="of each conversation")
-    parser.add_argument("--conversations", type=int, default=5, help="one after the other")
-    parser.add_argument("--added", type=int, default=64, help="tokens a turn adds to the prompt")
-    parser.add_argument("--max-tokens", type=int, default=32, help="tokens of each answer")
+    parser.add_argument("--turns", type=at_least(1), default=12, help="of each conversation")
+    parser.add_argument("--conversations", type=at_least(1), default=5, help="one after the other")
+    parser.add_argument("--added", type=at_least(1), default=64, help="tokens a turn adds")
+    parser.add_argument("--max-tokens", type=at_least(1), default=32, help="tokens of each answer")
     parser.add_argument("--json", action="store_true", help="one line for machines")
     given = parser.parse_args(argv)
     models = Models(target=choose(None, None).target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from paceline import Chunk, Client
@@ -11,7 +11,14 @@ from paceline import Chunk, Client
 from bench.contender import Contender
 from bench.crowd import LEAST_S, Note, crowd
 from bench.measurement import Pass, Sample
+from bench.settings import DRAFT
+from bench.unseen import Unseen
 from launcher.timing import Timed, timed
+
+Check = Callable[[], None]
+"""Called after a pass that was to be drafted for; raises where it was not, since the drafter is
+gone. Requests go on without one, at plain decoding's rate; that nothing was drafted would not tell,
+since drafts that do not pay are left off."""
 
 
 class Variant(Protocol):
@@ -47,6 +54,7 @@ class GatewayVariant:
         method: The speculation method.
         draft_tokens: Length of every draft; 0 leaves it to the verifier.
         temperature: 0 decodes greedily.
+        check: Of the deployment's drafter.
     """
 
     def __init__(
@@ -57,17 +65,25 @@ class GatewayVariant:
         draft_tokens: int = 0,
         *,
         temperature: float = 0.0,
+        check: Check = lambda: None,
     ) -> None:
         self.name = name
         self._client = client
         self._method = method
         self._draft_tokens = draft_tokens
         self._temperature = temperature
+        self._check = check if DRAFT in method.split("+") else lambda: None
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
-        """Decode every prompt, the first with a seed of 0, the next with 1."""
+        """Decode every prompt, the first with a seed of 0, the next with 1.
+
+        Raises:
+            StartupError: Its drafter is gone.
+        """
         runs = (self._run(prompt, max_tokens, seed) for seed, prompt in enumerate(prompts))
-        return Pass.of([sample(run) for run in runs])
+        done = Pass.of([sample(run) for run in runs])
+        self._check()
+        return done
 
     def _run(self, prompt: Sequence[int], max_tokens: int, seed: int) -> Timed:
         generation = self._client.generate(
@@ -113,6 +129,8 @@ class ConcurrentVariant:
         method: The speculation method.
         concurrency: Prompts at a time.
         temperature: 0 decodes greedily.
+        unseen: Makes prompts that nobody has asked yet; those of one deployment share it.
+        check: Of the deployment's drafter.
         least_s: See `bench.crowd`.
     """
 
@@ -124,6 +142,8 @@ class ConcurrentVariant:
         concurrency: int,
         *,
         temperature: float = 0.0,
+        unseen: Unseen | None = None,
+        check: Check = lambda: None,
         least_s: float = LEAST_S,
     ) -> None:
         self.name = name
@@ -131,10 +151,16 @@ class ConcurrentVariant:
         self._method = method
         self._concurrency = concurrency
         self._temperature = temperature
+        self._unseen = unseen or Unseen(())
+        self._check = check if DRAFT in method.split("+") else lambda: None
         self._least_s = least_s
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
-        """Decode every prompt at least once, the first with a seed of 0, the next with 1."""
+        """Decode every prompt at least once, the first with a seed of 0, the next with 1.
+
+        Raises:
+            StartupError: Its drafter is gone.
+        """
 
         def write(seed: int, note: Note) -> Sample:
             def told(chunk: Chunk) -> None:
@@ -142,7 +168,7 @@ class ConcurrentVariant:
                     note(time.perf_counter(), len(chunk.token_ids))
 
             generation = self._client.generate(
-                token_ids=prompts[seed],
+                token_ids=self._unseen(prompts[seed]),
                 method=self._method,
                 max_tokens=max_tokens,
                 temperature=self._temperature,
@@ -150,14 +176,19 @@ class ConcurrentVariant:
             )
             return sample(timed(generation, told))
 
-        return crowd(write, len(prompts), self._concurrency, self._least_s)
+        done = crowd(write, len(prompts), self._concurrency, self._least_s)
+        self._check()
+        return done
 
 
 def sample(run: Timed) -> Sample:
     """Return what the bench keeps of a generation."""
+    usage = run.result.usage
     return Sample(
         ids=run.result.token_ids,
         tokens=run.decoded_tokens,
         seconds=run.seconds,
         speculation=run.result.speculation,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
     )

@@ -75,6 +75,7 @@ class Engine:
         self._prompt, self._sampling, self._kind = TokensPrompt, SamplingParams, RequestOutputKind
         self._temperature = loading["temperature"]
         self._names = itertools.count()
+        self._marks, self._turns = loading["marks"], itertools.count()
 
     def generate(self, prompt_ids: list[int], max_tokens: int, seed: int) -> dict[str, Any]:
         """Decode greedily, or draw with this seed."""
@@ -99,7 +100,7 @@ class Engine:
                     ended = time.perf_counter()  # from now on fewer run than are to
                     break
                 seed = len(texts) % len(prompts)
-                text = Text(self._add(prompts[seed], max_tokens, seed))
+                text = Text(self._add(self._unseen(prompts[seed]), max_tokens, seed))
                 texts.append(text)
                 running[text.name] = text
             for output in self._engine.step():
@@ -111,6 +112,14 @@ class Engine:
             began = began or min((text.at_s[0] for text in texts if text.at_s), default=0.0)
         samples = [text.sample() for text in texts[: len(prompts)]]
         return {"samples": samples, "tokens": tokens, "seconds": ended - began}
+
+    def _unseen(self, prompt_ids: list[int]) -> list[int]:
+        """A prompt that nobody has asked yet, as by `bench.unseen`, if there are to be such."""
+        if not self._marks:
+            return prompt_ids
+        many, last = divmod(next(self._turns), len(self._marks))
+        first = many % len(self._marks)
+        return [*prompt_ids[:1], self._marks[first], self._marks[last], *prompt_ids[1:]]
 
     def _add(self, prompt_ids: list[int], max_tokens: int, seed: int) -> str:
         name = str(next(self._names))
@@ -135,6 +144,7 @@ class Text:
         """When tokens came, step by step."""
         self.ended = False
         self._first_tokens = 0
+        self._prompt_tokens = self._cached_tokens = 0
 
     def take(self, output: Any) -> None:
         """Take in what a step brought."""
@@ -144,6 +154,10 @@ class Text:
             self._first_tokens = self._first_tokens or len(new)
             self.ids += new
         self.ended = output.finished
+        cached = getattr(output, "num_cached_tokens", None)
+        if cached is not None:
+            self._prompt_tokens = len(output.prompt_token_ids)
+            self._cached_tokens = cached
 
     def sample(self) -> dict[str, Any]:
         """Return it as `bench.measurement.Sample` has it."""
@@ -151,6 +165,8 @@ class Text:
             "ids": self.ids,
             "tokens": len(self.ids) - self._first_tokens,
             "seconds": self.at_s[-1] - self.at_s[0],
+            "prompt_tokens": self._prompt_tokens,
+            "cached_tokens": self._cached_tokens,
         }
 
 

@@ -20,7 +20,9 @@ from pathlib import Path
 import torch
 
 from bench import prompts
+from bench.arguments import at_least
 from bench.tables import Cells
+from common.errors import PacelineError
 from common.lookahead_sizes import LookaheadSizes
 from common.model.loader import load
 from common.model.output import Output
@@ -189,13 +191,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("model", nargs="?", type=Path, help="the bundled target by default")
     parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"))
-    parser.add_argument("--max-tokens", type=int, default=64, help="most tokens of each text")
-    parser.add_argument("--per-domain", type=int, default=0, help="prompts of each; 0 takes all")
+    parser.add_argument(
+        "--max-tokens", type=at_least(2), default=64, help="most tokens of each text"
+    )
+    number = at_least(0)
+    parser.add_argument("--per-domain", type=number, default=0, help="prompts of each; 0 takes all")
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
-    directory = models.choose(given.model, None).target
-    tokenizer = prompts.tokenizer_of(directory)
-    target = Target(directory, given.dtype)
+    try:
+        directory = models.choose(given.model, None).target
+        tokenizer = prompts.tokenizer_of(directory)
+        target = Target(directory, given.dtype)
+    except PacelineError as problem:
+        parser.error(str(problem))
     plain = Way(target, None)
     wanted = dict.fromkeys((target.chosen(), target.published()))  # once where they are the same
     ways = [plain, *(Way(target, each) for each in wanted)]

@@ -24,7 +24,7 @@ def report() -> Report:
         RoundTrip(
             round_trip_ms=delay_ms,
             measured=estimate(rate),
-            predicted=1.1 * rate,
+            predicted=1.1 * rate if delay_ms else None,
             kept=estimate(rate / 200),
         )
         for delay_ms, rate in ((0.0, 200.0), (5.0, 150.0))

@@ -33,6 +33,13 @@ def test_lists_are_split_at_commas() -> None:
     assert delays("0, 2.5") == (0.0, 2.5)
 
 
+def test_what_is_named_twice_counts_once() -> None:
+    assert contenders("engine,lookup,engine") == ("engine", "lookup")
+    assert several_methods("draft,draft") == ("draft",)
+    assert counts("8,1,08") == (8, 1)
+    assert delays("1,1.0") == (1.0,)
+
+
 def test_help_names_every_peer() -> None:
     command = typer.Typer(add_completion=False)
     command.command()(bench)

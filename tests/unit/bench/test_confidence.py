@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.confidence import grid, rate, ratio, whole
+from bench.confidence import LEAST_REPETITIONS, grid, range_holds, rate, ratio, whole
 from bench.measurement import Pass
 from tests.unit.bench.samples import one_pass, sample
 
@@ -58,6 +58,28 @@ def test_concurrent_passes_count_as_a_whole() -> None:
     alone = one_pass(sample(100, 1.0), sample(100, 1.0))
     assert rate(whole([together])).value == pytest.approx(500.0)
     assert ratio(whole([together]), grid([alone])).value == pytest.approx(5.0)
+
+
+def test_one_repetition_has_no_interval() -> None:
+    passes = [one_pass(sample(100, 1.0), sample(100, 2.0))]
+    for estimate in (rate(grid(passes)), rate(whole(passes)), ratio(grid(passes), grid(passes))):
+        assert (estimate.low, estimate.high) == (None, None)
+        assert estimate.within == (estimate.value, estimate.value)
+
+
+@pytest.mark.parametrize("repetitions", [3, 5, 6])
+def test_the_interval_of_few_figures_is_their_range(repetitions: int) -> None:
+    passes = [Pass(samples=(), tokens=100 + number, seconds=1.0) for number in range(repetitions)]
+    estimate = rate(whole(passes))
+    few = repetitions < LEAST_REPETITIONS
+    assert (estimate.within == (100, 99 + repetitions)) is few
+
+
+def test_a_range_holds_the_median_more_often_the_longer_it_is() -> None:
+    """Unless all repetitions come out on one side of it."""
+    assert range_holds(2) == pytest.approx(0.5)
+    assert range_holds(3) == pytest.approx(0.75)
+    assert range_holds(5) == pytest.approx(0.9375)
 
 
 def test_nothing_decoded_is_no_error() -> None:

@@ -15,6 +15,7 @@ from paceline import Chunk
 from bench import crowd as module
 from bench.crowd import Note, crowd
 from bench.measurement import Sample
+from bench.unseen import Unseen
 from bench.variants import ConcurrentVariant
 from tests.unit.bench.samples import sample
 
@@ -90,14 +91,21 @@ class Echo:
             yield Chunk(token_ids=(token,), text="", sources=())
 
     def result(self) -> SimpleNamespace:
-        return SimpleNamespace(token_ids=tuple(self.prompt), speculation=None)
+        usage = SimpleNamespace(prompt_tokens=len(self.prompt), cached_tokens=1)
+        return SimpleNamespace(token_ids=tuple(self.prompt), speculation=None, usage=usage)
 
 
 class Echoing:
     """A client whose generations are echoes."""
 
+    def __init__(self, new: int = 0) -> None:
+        self.asked: list[tuple[int, ...]] = []
+        self._new = new
+
     def generate(self, *, token_ids: Sequence[int], seed: int, **_: object) -> Echo:
-        assert PROMPTS[seed] == token_ids, "the same seed for a prompt each time"
+        old = [*token_ids[:1], *token_ids[1 + self._new :]]
+        assert PROMPTS[seed] == old, "the same seed for a prompt each time"
+        self.asked.append(tuple(token_ids))
         return Echo(token_ids)
 
 
@@ -106,5 +114,17 @@ def test_texts_through_the_gateway_are_noted_as_they_come() -> None:
     done = one.measure(PROMPTS, 8)
     assert [list(each.ids) for each in done.samples] == [list(ids) for ids in PROMPTS]
     assert [each.tokens for each in done.samples] == [len(ids) - 1 for ids in PROMPTS]
+    assert [each.prompt_tokens for each in done.samples] == list(map(len, PROMPTS))
+    assert [each.cached_tokens for each in done.samples] == [1] * len(PROMPTS)
     assert done.tokens > sum(map(len, PROMPTS))
     assert done.seconds > 0.1
+
+
+def test_unseen_prompts_are_asked_once_by_all_methods_of_a_deployment() -> None:
+    client, unseen = Echoing(new=2), Unseen(range(100, 200))
+    for method in ("plain", "ngram"):
+        one = ConcurrentVariant("", client, method, 3, unseen=unseen, least_s=0.05)  # type: ignore[arg-type]
+        done = one.measure(PROMPTS, 8)
+        assert [each.prompt_tokens for each in done.samples] == [len(ids) + 2 for ids in PROMPTS]
+    assert len(client.asked) >= 2 * len(PROMPTS)
+    assert len({ids[:3] for ids in client.asked}) == len(client.asked)

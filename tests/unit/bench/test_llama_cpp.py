@@ -33,7 +33,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert said["return_tokens"]
         ids = said["prompt"][::-1][: said["n_predict"]]
-        took = {{"predicted_n": len(ids), "predicted_ms": 500.0}}
+        took = {{"predicted_n": len(ids), "predicted_ms": 500.0, "cache_n": 2}}
         self.answer(200, {{"tokens": ids, "timings": took}})
 
     def answer(self, code, body):
@@ -90,6 +90,20 @@ def test_several_texts_share_a_server_and_its_clock(model: str, tmp_path: Path) 
     assert [sample.tokens for sample in done.samples] == [4, 3, 4]
     assert 0 < done.tokens < sum(len(sample.ids) for sample in done.samples)
     assert 0.5 <= done.seconds < 5, "of the server's half a second a text"
+    assert [sample.prompt_tokens for sample in done.samples] == [7, 4, 6]
+    assert [sample.cached_tokens for sample in done.samples] == [2, 2, 2]
+
+
+def test_several_texts_may_be_of_prompts_nobody_asked(model: str, tmp_path: Path) -> None:
+    program = _scripted(tmp_path / "server")
+    marks = (20, 30)
+    loading = Loading(target=model, llama_server=program, device="cpu", marks=marks)
+    with Contender("llama", loading) as contender:
+        done = contender.crowd([PROMPT, PROMPT[:4]], 9, at_once=1, least_s=0)
+    assert [sample.ids[::-1] for sample in done.samples] == [
+        (5, 20, 20, *PROMPT[1:]),
+        (5, 20, 30, *PROMPT[1:4]),
+    ]
 
 
 @pytest.mark.parametrize(("target", "draft"), [("int8", "none"), ("none", "int8")])

@@ -9,6 +9,7 @@ import torch
 from bench.contender import Loading
 from bench.measurement import kept
 from bench.peers import Assisted, Clock, PromptLookup, Transformers
+from bench.unseen import Unseen
 from common.errors import StartupError
 from tests import tiny_models
 
@@ -36,9 +37,22 @@ def test_a_batch_of_transformers_has_the_texts_that_each_prompt_has_alone(
     done = engine.crowd(prompts, 12, at_once=2, least_s=0)
     assert [sample.ids for sample in done.samples] == [sample.ids for sample in alone]
     assert [sample.tokens for sample in done.samples] == [sample.tokens for sample in alone]
-    # The fourth place repeats the first prompt; of the first step's two tokens the clock has none.
-    assert done.tokens == sum(len(sample.ids) for sample in (*alone, alone[0])) - 2
-    assert done.seconds > max(sample.seconds for sample in done.samples)
+    # The fourth place repeats the first prompt; each batch's clock starts with its first tokens.
+    assert done.tokens == sum(sample.tokens for sample in (*alone, alone[0]))
+    first, _, second = (sample.seconds for sample in done.samples)
+    assert done.seconds == pytest.approx(first + second)
+
+
+def test_a_batch_of_transformers_may_be_of_prompts_nobody_asked(tmp_path: Path) -> None:
+    model = str(tiny_models.save("llama", tmp_path))
+    prompts, unseen = [[1, 5, 9], [1, 7]], Unseen((20, 30))
+    expected = [
+        Transformers(Loading(target=model)).generate(unseen(prompt), 6, seed=0)
+        for prompt in prompts
+    ]
+    engine = Transformers(Loading(target=model, marks=(20, 30)))
+    done = engine.crowd(prompts, 6, at_once=2, least_s=0)
+    assert [sample.ids for sample in done.samples] == [sample.ids for sample in expected]
 
 
 def test_only_ends_are_taken_from_the_models_settings_for_generation(tmp_path: Path) -> None:

@@ -91,15 +91,20 @@ def test_rounded_weights_are_compared_with_those_of_peers_that_round() -> None:
     assert not any(lacks(peer, draft_alone) for peer in ("transformers", *ROUNDING_PEERS))
 
 
-@pytest.mark.parametrize(
-    ("draft_quantize", "of_peers"), [("auto", "int8"), ("none", "none"), ("int4", "int4")]
-)
-def test_services_and_peers_round_what_is_asked_for(draft_quantize: str, of_peers: str) -> None:
+@pytest.mark.parametrize("draft_quantize", ["auto", "none", "int4"])
+def test_services_round_what_is_asked_for(draft_quantize: str) -> None:
     asked = replace(settings(full=True), quantize="int8", draft_quantize=draft_quantize)
     workers = options(asked)
     assert (workers.quantize, workers.draft_quantize) == ("int8", draft_quantize)
-    loaded = loading(asked, workers)
-    assert (loaded.quantize, loaded.draft_quantize) == ("int8", of_peers)
+
+
+def test_peers_round_what_the_services_do_if_they_can() -> None:
+    asked = replace(settings(full=True), llama_server=sys.executable)
+    asked = replace(asked, models=replace(asked.models, draft=Path("draft")))
+    loaded = loading(asked, replace(options(asked), draft_quantize="int8"))
+    assert (loaded.quantize, loaded.draft_quantize) == ("none", "int8")
+    # The drafter's own choice was nobody's wish: those that cannot are compared all the same.
+    assert lacks("assisted", asked) == lacks("llama-draft", asked) == ""
 
 
 def test_a_peer_whose_files_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

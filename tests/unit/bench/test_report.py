@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from bench import plots
+from bench.confidence import Estimate
 from bench.report import Report
-from bench.tables import markdown, tables
+from bench.tables import markdown, notes, spread, tables
 
 
 def test_markdown_has_every_table(report: Report) -> None:
@@ -16,10 +18,54 @@ def test_markdown_has_every_table(report: Report) -> None:
     assert "| draft | 200 [200–200] | 200 | 200 | – | – | 1/2 |" in text
     assert "| draft | 2.00 [2.00–2.00] | 2.00 [2.00–2.00] | 2.00 [2.00–2.00] |" in text
     assert "| method | 1 | 8 |" in text
+    assert "| 0 | 200 [180–220] | – | – | 1.00 [0.90–1.10] |" in text
     assert "| 5 | 150 [135–165] | 165 | +10 % | 0.75 [0.68–0.83] |" in text
     assert "| draft / plain | 2.00 [1.80–2.20] | ≥ 2.50 | no |" in text
     assert "Left out: medusa" in text
     assert "100 MiB" in text
+
+
+def test_figures_of_one_repetition_have_no_brackets(report: Report) -> None:
+    sure = Estimate(value=2.0, low=None, high=None)
+    assert spread(sure) == "2.00"
+    assert "range of the 2 repetitions, which is 50 % confidence" in notes(report)[0]
+    rows = [replace(row, speedup=sure, repetitions=row.repetitions[:1]) for row in report.rows]
+    assert notes(replace(report, rows=rows))[0].startswith("No brackets: ")
+    enough = [replace(row, repetitions=[1.0] * 6) for row in report.rows]
+    assert "range" not in notes(replace(report, rows=enough))[0]
+
+
+def test_what_several_at_once_had_cached_is_said(report: Report) -> None:
+    shares = (("plain", 0.9), ("plain", 0.92), ("transformers", None))
+    loads = [
+        replace(report.loads[0], method=method, cached_share=share) for method, share in shares
+    ]
+    seen = notes(replace(report, loads=loads))[1]
+    assert "had been asked before" in seen
+    assert "cached: plain 0.90 to 0.92." in seen
+    assert "Of transformers" in seen
+    report.settings["unseen_prompts"] = True
+    unseen = notes(report)[1]
+    assert "prefill counts" in unseen
+    assert "cached" not in unseen, "nobody counted"
+
+
+def test_a_draft_model_that_others_round_otherwise_or_not_is_said(report: Report) -> None:
+    report.settings["draft_quantize"] = "int8"
+    names = ("transformers, assisted", "vLLM, draft model", "llama.cpp, draft model")
+    rows = [*report.rows, *(replace(report.rows[0], name=name) for name in names)]
+    text = markdown(replace(report, rows=rows))
+    assert "transformers, assisted and vLLM, draft model cannot" in text
+    assert "llama.cpp, draft model: its draft model is rounded" in text
+    assert "cannot" not in markdown(report)
+    report.settings["draft_quantize"] = "none"
+    assert "its draft model is rounded" not in markdown(replace(report, rows=rows))
+
+
+def test_drawn_texts_are_said_to_be_others(report: Report) -> None:
+    assert "noise" not in markdown(report)
+    report.settings["temperature"] = 0.8
+    assert "transformers, llama.cpp and vLLM draw with noise of their own" in markdown(report)
 
 
 def test_other_roundings_are_said_to_write_other_texts(report: Report) -> None:
@@ -34,6 +80,8 @@ def test_json_has_every_figure(report: Report) -> None:
     found = json.loads(line)
     assert found["rows"][1]["speedup_by_domain"]["story"]["value"] == pytest.approx(2.0)
     assert found["loads"][1]["concurrency"] == 8
+    assert found["loads"][1]["cached_share"] is None
+    assert found["round_trips"]["rows"][0]["predicted"] is None
     assert found["round_trips"]["rows"][1]["predicted"] == pytest.approx(165.0)
     assert found["ratios"][0]["wanted"] == 2.5
 
@@ -55,3 +103,12 @@ def test_plots_are_drawn_of_what_there_is(report: Report, tmp_path: Path) -> Non
         "bench-round-trip.png",
     ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+def test_plots_are_drawn_of_one_repetition(report: Report, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert report.round_trips
+    for one in (*report.loads, *report.rows):
+        object.__setattr__(one, "tokens_per_s", Estimate(value=1.0, low=None, high=None))
+    trips = replace(report.round_trips, rows=report.round_trips.rows[:1])
+    assert len(plots.draw(replace(report, round_trips=trips), tmp_path / "bench")) == 3

@@ -41,6 +41,39 @@ def test_an_embedding_that_is_looked_up_is_not_read(tmp_path: Path) -> None:
     assert found.kv_bytes_per_position == 2 * 1 * 2 * 2 * 4
 
 
+@pytest.mark.parametrize(
+    ("names", "says", "counted"),
+    [
+        (("gpt_neox.embed_in", "embed_out"), {}, 1),
+        (("model.embed_tokens", "lm_head"), {"tie_word_embeddings": True}, 1),
+        (("model.embed_tokens",), {"tie_word_embeddings": False}, 1),  # for want of another
+        (("lm_head",), {"tie_word_embeddings": True}, 1),
+        (("transformer.wte", "transformer.wpe", "transformer.h.0.attn.c_attn"), {}, 2),
+        (("model.embed_tokens", "model.layers.0.mlp.up_proj", "lm_head"), {}, 2),
+    ],
+)
+def test_what_a_row_is_multiplied_by_counts(
+    names: tuple[str, ...], says: dict[str, bool], counted: int, tmp_path: Path
+) -> None:
+    matrix = np.zeros((10, 4), dtype=np.float32)
+    mask = {"transformer.h.0.attn.bias": np.zeros((1, 1, 64, 64), dtype=np.float32)}
+    weights = {f"{name}.weight": matrix for name in names} | mask
+    save_file(weights, tmp_path / "model.safetensors")
+    config = {"n_layer": 1, "n_head": 2, "n_embd": 4} | says
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert demand(tmp_path, "auto").operations_per_row == 2 * counted * 40
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("layers.0.mlp.experts.3.up_proj.weight", (4, 4)), ("layers.0.experts_up", (2, 4, 4))],
+)
+def test_a_model_with_experts_is_refused(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    save_file({name: np.zeros(shape, dtype=np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="of dense models"):
+        demand(tmp_path, "auto")
+
+
 def test_a_directory_without_weights_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="no safetensors weights"):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bench import prompts, summary
-from bench.measurement import Pass
+from bench.measurement import Pass, Sample
 from bench.prompts import Prompt
 from tests.unit.bench.samples import one_pass, sample, speculation
 
@@ -43,6 +43,17 @@ def test_a_load_counts_the_wall_clock() -> None:
     load = summary.load("plain", 8, [together], [one_pass(sample(10, 1.0, (1,)))])
     assert load.tokens_per_s.value == pytest.approx(500.0)
     assert load.same_ids == 1
+    assert load.cached_share is None
+
+
+def test_a_load_says_what_was_cached_and_nothing_of_other_prompts_texts() -> None:
+    asked = [
+        Sample(ids=(1,), tokens=1, seconds=1.0, prompt_tokens=size, cached_tokens=cached)
+        for size, cached in ((30, 27), (10, 0))
+    ]
+    load = summary.load("plain", 8, [one_pass(*asked)], [one_pass(*asked)], unseen=True)
+    assert load.cached_share == pytest.approx(27 / 40)
+    assert load.same_ids is None
 
 
 def test_domains_are_found_by_prompt() -> None:
@@ -61,6 +72,20 @@ def test_prompts_cover_four_domains_evenly() -> None:
     assert len({(prompt.text, str(prompt.messages)) for prompt in loaded}) == 24
     assert all(bool(prompt.messages) != bool(prompt.text) for prompt in loaded)
     assert all(prompt.source for prompt in loaded)
+
+
+def test_ordinary_ids_are_those_of_all_words() -> None:
+    class Lengths:
+        """A tokenizer whose ids are the words' lengths, behind a first one of its own."""
+
+        def tokenize(self, text: str) -> list[int]:
+            return [0, *map(len, text.split())]
+
+    found = prompts.ordinary(Lengths())  # type: ignore[arg-type]
+    words = [word for prompt in prompts.load() for word in prompt.text.split()]
+    assert {len(word) for word in words} <= set(found)
+    assert 0 not in found
+    assert list(found) == sorted(set(found))
 
 
 def test_conversations_end_with_the_user() -> None:

@@ -6,11 +6,13 @@ It wants an environment of its own, so that what is tried everywhere is our half
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.contender import Contender, Loading, beside
+from bench.unseen import Unseen
 from common.errors import StartupError
 from tests import tiny_models
 
@@ -37,12 +39,13 @@ class LLM:
         method = (speculative_config or {}).get("method")
         assert (method == "draft_model") == ("model" in (speculative_config or {}))
         self.llm_engine = self
-        self.most, self.running = max_num_seqs, {}
+        self.most, self.running, self.prompts = max_num_seqs, {}, {}
 
     def add_request(self, name, prompt, sampling):
         assert not sampling.detokenize and sampling.output_kind == "delta"
         assert len(self.running) < self.most
         self.running[name] = prompt.prompt_token_ids[::-1][: sampling.max_tokens], 0
+        self.prompts[name] = prompt.prompt_token_ids
 
     def step(self):
         brought = []
@@ -50,7 +53,9 @@ class LLM:
             until = min(done + (1 if done else 2), len(ids))
             ended = until == len(ids)
             text = SimpleNamespace(token_ids=ids[done:until])
-            brought.append(SimpleNamespace(request_id=name, outputs=[text], finished=ended))
+            asked = {"prompt_token_ids": self.prompts[name], "num_cached_tokens": 2}
+            asked |= {"request_id": name, "outputs": [text], "finished": ended}
+            brought.append(SimpleNamespace(**asked))
             self.running[name] = ids, until
             if ended:
                 del self.running[name]
@@ -104,11 +109,21 @@ def test_it_takes_as_many_texts_as_it_is_to(model: str, vllm: str) -> None:
     # Of the first two, whose first step brings four; the third's last come when only it is left.
     assert done.tokens == 3 + 2 + 2
     assert done.samples == tuple(
-        type(sample)(ids=sample.ids, tokens=sample.tokens, seconds=one.seconds)
+        replace(sample, seconds=one.seconds)
         for sample, one in zip(longer.samples, done.samples, strict=True)
     )
+    assert [sample.prompt_tokens for sample in done.samples] == [7, 4, 6]
+    assert [sample.cached_tokens for sample in done.samples] == [2, 2, 2]
     assert longer.tokens > 15
     assert 0.05 < longer.seconds < 5
+
+
+def test_it_may_be_asked_what_nobody_asked(model: str, vllm: str) -> None:
+    marks, prompts = (20, 30), [PROMPT, PROMPT[:4], PROMPT]
+    with Contender("vllm", Loading(target=model, vllm=vllm, marks=marks)) as contender:
+        done = contender.crowd(prompts, 9, at_once=1, least_s=0)
+    unseen = Unseen(marks)
+    assert [list(sample.ids[::-1]) for sample in done.samples] == [unseen(ids) for ids in prompts]
 
 
 def test_one_that_does_not_start_says_why(tmp_path: Path, vllm: str) -> None:
