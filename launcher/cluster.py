@@ -127,7 +127,7 @@ class Cluster:
             self._watch(self.services)
             if service.needed:
                 assert service.process
-                raise Unavailable(service.process.obituary())
+                raise Unavailable(_end_of(service.process))
         self._watch(self.services)
 
     def stop(self) -> None:
@@ -231,6 +231,13 @@ class Cluster:
             service.took_s = time.monotonic() - service.started_s
         elif time.monotonic() > deadline_s:
             raise StartupError(f"{service.name} was not ready within {START_S:.0f} s")
+
+
+def _end_of(process: Process) -> str:
+    """Say how one ended that had served: as an operator told it to, or by a fault."""
+    if process.exit_code() == 0:
+        return f"{process.name} has ended as it was told to: it was drained, or stopped"
+    return process.obituary()
 
 
 def reachable(host: str) -> str:

@@ -18,8 +18,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+from common.errors import StartupError
+
 TETHER = Path(__file__).with_name("tether.py")
 JOIN_S = 1.0  # a pipe closes with its process, unless a grandchild holds it
+
+_MOST_LOG_BYTES = 32 << 20
+"""A log of that size is put aside, and another begins; the one put aside before goes."""
+_END_BYTES = 64 << 10
+"""Of a log; all that is read of it again."""
 
 _MOST_WARNINGS = 100
 _WARNINGS = ("warning", "error")
@@ -36,9 +43,12 @@ class Process:
     Args:
         name: What to call it in messages.
         command: Program and arguments.
-        log: File that gets everything the child writes.
+        log: File that gets everything the child writes; bounded, with a former one beside it.
         env: Environment of the child; ours if not given.
         echo: Where to copy the child's lines to, each after its name.
+
+    Raises:
+        StartupError: Its log cannot be written.
     """
 
     def __init__(
@@ -52,10 +62,14 @@ class Process:
     ) -> None:
         self.name = name
         self.log = log
+        self._former_log = log.with_name(f"{log.name}.1")
         self.announced_port: int | None = None
         self._warnings: deque[str] = deque(maxlen=_MOST_WARNINGS)
         self._echo = echo
-        self._log_file = log.open("w", encoding="utf-8")
+        try:
+            self._log_file = log.open("w", encoding="utf-8")
+        except OSError as error:
+            raise StartupError(f"no log of the {name}: {error}; set TMPDIR") from error
         self._log_whole = True
         self._lock = threading.Lock()
         self._child = subprocess.Popen(
@@ -121,7 +135,7 @@ class Process:
         """Say how the child ended, in its own words if it left an `error: ...` line."""
         for pump in self._pumps:
             pump.join(JOIN_S)
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = self._last_lines()
         errors = [line for line in lines if line.startswith("error: ")]
         if errors:
             return f"{self.name}: {errors[-1].removeprefix('error: ')}"
@@ -152,12 +166,25 @@ class Process:
             if self._log_file.closed:
                 return
             try:
+                if os.fstat(self._log_file.fileno()).st_size >= _MOST_LOG_BYTES:
+                    self._begin_anew()
                 self._log_file.write(line)
                 self._log_file.flush()
             except OSError as error:
                 if self._log_whole:
                     self._warnings.append(f"its log cannot be written ({error.strerror})")
                 self._log_whole = False
+
+    def _begin_anew(self) -> None:
+        with contextlib.suppress(FileNotFoundError):  # somebody has tidied up
+            self.log.replace(self._former_log)
+        former, self._log_file = self._log_file, self.log.open("w", encoding="utf-8")
+        former.close()
+
+    def _last_lines(self) -> list[str]:
+        """Read the end of its log, and of the former one: it may have begun anew just now."""
+        logs = (log for log in (self._former_log, self.log) if log.exists())
+        return b"".join(map(_end, logs)).decode("utf-8", "replace").splitlines()
 
 
 def tethered(command: Sequence[str]) -> list[str]:
@@ -189,3 +216,9 @@ def described(told: Mapping[str, Any]) -> str:
     """Return what happened and its facts in one line: `drafter does not fit (drafter …)`."""
     facts = ", ".join(f"{name} {value}" for name, value in told.items() if name not in _NO_FACTS)
     return f"{told.get('event', '')}{facts and f' ({facts})'}"
+
+
+def _end(log: Path) -> bytes:
+    with log.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _END_BYTES, 0))
+        return file.read()

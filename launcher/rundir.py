@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from common.errors import StartupError
 from launcher import store
 
 NAME = re.compile(r"paceline-(\d+)-")
@@ -22,11 +23,17 @@ def create() -> Path:
     """Make a folder that only this user can read, and remove those of runs that were killed.
 
     It lies in /tmp where the temporary folder's path is too long for the store's socket.
+
+    Raises:
+        StartupError: There is no place for it.
     """
-    directory = _create_in(Path(tempfile.gettempdir()))
-    if len(os.fsencode(store.socket_path(directory))) > _SOCKET_PATH_BYTES:
-        remove(directory)
-        return _create_in(Path("/tmp"))
+    try:
+        directory = _create_in(Path(tempfile.gettempdir()))
+        if len(os.fsencode(store.socket_path(directory))) > _SOCKET_PATH_BYTES:
+            remove(directory)
+            directory = _create_in(Path("/tmp"))
+    except OSError as error:
+        raise StartupError(f"no folder for logs and socket: {error}; set TMPDIR") from error
     return directory
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from common.rpc.channel import CLIENT_OPTIONS
 from launcher import store
 from launcher.commandline import LOOPBACK
 from launcher.process import Process
@@ -89,7 +90,7 @@ class StoreService(Service):
 def is_serving(address: str) -> bool:
     """Ask a server's health service, once."""
     request = health_pb2.HealthCheckRequest()
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=HEALTH_S)
         except grpc.RpcError:

