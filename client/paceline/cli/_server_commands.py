@@ -23,6 +23,13 @@ _SUMMARIES = {
     "fleet": "See, plan and change a fleet of workers.",
 }
 
+# Of those that are plain functions; an application has its own.
+_EXAMPLES = {
+    "up": "paceline up --port 7070",
+    "demo": "paceline demo --json",
+    "bench": "paceline bench --methods draft,medusa --per-domain 2",
+}
+
 
 class MissingCommandError(PacelineError):
     """A command needs what is not installed."""
@@ -56,7 +63,8 @@ def load(name: str) -> Any:
         function = next(iter(points)).load()
     except ImportError as exc:
         raise MissingCommandError(f"{needs} ({exc})") from exc
-    return _command(name, function)
+    example = _EXAMPLES.get(name)
+    return _command(name, function, epilog=example and f"Example: {example}")
 
 
 def _command(name: str, function: Any, **settings: Any) -> Any:

@@ -165,7 +165,9 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: 
     assert message in result.stderr
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "models", "tokenize", "detokenize"])
+@pytest.mark.parametrize(
+    "command", ["generate", "chat", "models", "tokenize", "detokenize", "up", "demo", "bench"]
+)
 def test_every_help_has_an_example(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0
