@@ -52,9 +52,8 @@ def measure(
     runner = Runner(loaded, kv_bytes=_KV_BYTES)
     dtype = head_dtype(loaded.dtype, loaded.device)
     heads = MedusaHeads(weights, lm_head=loaded.output_weight, dtype=dtype, device=loaded.device)
-    lease = KvLease(runner.pool.blocks)
     before = min(_CONTEXT_TOKENS, runner.max_len // 2)
-    lease.reserve(before + 2 * max(rows))
+    lease = runner.pool.lease(before + 2 * max(rows))
     context = [_TOKEN] * before
     runner.forward([Segment(context, 0, lease.slots, wanted=[])])
     times: dict[int, list[float]] = {count: [] for count in rows}
