@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# A worker that has not run a step yet reports 0 ms; requests sent to it still have to count.
+# Of a worker that knows no step at all; requests sent to it still have to count.
 _LEAST_STEP_MS = 0.1
 
 
@@ -115,9 +115,13 @@ class Candidate:
 
     @property
     def expected_wait_ms(self) -> float:
-        """Sequences ahead of a new one times the duration of a step."""
+        """Sequences ahead of a new one times the duration of a step.
+
+        Who has just joined has run none yet, but knows what a plain one would take.
+        """
         assert self.load is not None
-        return self.sequences * max(self.load.step_ms, _LEAST_STEP_MS)
+        step_ms = self.load.step_ms or self.load.plain_step_ms
+        return self.sequences * max(step_ms, _LEAST_STEP_MS)
 
 
 def misfit(verifier: Description, drafter: Description) -> str | None:

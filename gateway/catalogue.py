@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from common.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
 from common.tokenizer import Tokenizer
 from gateway.candidate import Candidate
-from gateway.listing import Listing, candidates
+from gateway.listing import Listing
 from gateway.model import Model
 from gateway.placement import alike, offered_methods
-from gateway.remembered import Remembered
 from gateway.validation import MAX_NAME_CHARS
+from gateway.workers import candidates
 
 
 class Catalogue:
@@ -28,7 +28,6 @@ class Catalogue:
     ) -> None:
         self._verifiers, self._drafters = verifiers, drafters
         self._tokenizers = tokenizers
-        self._remembered: Remembered[str] = Remembered()
 
     def models(self, scope: Collection[str] | None = None) -> list[Model]:
         """Returns the models of all verifiers ever reached, by name.
@@ -63,7 +62,7 @@ class Catalogue:
         served = self._names(scope)
         if name in served:
             return self._model(name, numerics)
-        known = sorted({*served, *self._away(scope)})
+        known = sorted({*served, *self._names_away(scope)})
         if name in known or (name and numerics is not None):
             raise Unavailable(f"no verifier of {name[:MAX_NAME_CHARS]!r} is reachable")
         listed = ", ".join(known)
@@ -83,9 +82,9 @@ class Catalogue:
         named = self._named(model.name, numerics)
         return [each for each in named if each.description.vocabulary == model.vocabulary]
 
-    def remember(self) -> None:
-        """Takes note of what those serve that leave, before they are forgotten."""
-        self._remembered.add(self._leaving())
+    def away(self, model: Model) -> list[Candidate]:
+        """Returns the verifiers of that kind that are listed no longer, but were of late."""
+        return self._away(model.name, model.vocabulary)
 
     def _names(self, scope: Collection[str] | None) -> list[str]:
         names = sorted({each.description.model for each in candidates(self._verifiers.listed)})
@@ -100,13 +99,17 @@ class Catalogue:
             raise Unavailable(f"no verifier is reachable: {listed}")
         return names
 
-    def _away(self, scope: Collection[str] | None) -> set[str]:
+    def _names_away(self, scope: Collection[str] | None) -> set[str]:
         """Models of verifiers that are listed no longer, but were of late."""
-        names = self._leaving().union(self._remembered.names)
+        names = {each.description.model for each in self._verifiers.away}
         return names if scope is None else names.intersection(scope)
 
-    def _leaving(self) -> set[str]:
-        return {each.description.model for each in candidates(self._verifiers.leaving)}
+    def _away(self, name: str, vocabulary: tuple[str, int]) -> list[Candidate]:
+        return [
+            each
+            for each in self._verifiers.away
+            if each.description.model == name and each.description.vocabulary == vocabulary
+        ]
 
     def _named(self, name: str, numerics: str | None = None) -> list[Candidate]:
         return [
@@ -119,15 +122,15 @@ class Catalogue:
     def _model(self, name: str, numerics: str | None = None) -> Model:
         named = self._named(name, numerics) or self._named(name)
         verifiers = alike(named, self._tokenizers)
-        available = [each for each in verifiers if each.available]
         first = verifiers[0].description
+        known = [*verifiers, *self._away(name, first.vocabulary)]
         return Model(
             name=name,
             tokenizer_fingerprint=first.tokenizer_fingerprint,
             vocab_size=first.vocab_size,
             # Any of them may get the request.
             max_model_len=min(each.description.max_model_len for each in verifiers),
-            methods=offered_methods(available, candidates(self._drafters.listed)),
+            methods=offered_methods(known, self._drafters.recent),
             eos_token_ids=first.eos_token_ids,
             tokenizer=self._tokenizers.get(first.tokenizer_fingerprint),
         )

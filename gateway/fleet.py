@@ -24,11 +24,11 @@ from gateway.autoscale import Autoscaler, Pool
 from gateway.candidate import Candidate
 from gateway.catalogue import Catalogue
 from gateway.complaints import Complaints
-from gateway.listing import Listing, candidates
+from gateway.listing import Listing
 from gateway.model import Model
 from gateway.placement import Placement, place
 from gateway.snapshot import Snapshot, WorkerView, pairs, standing
-from gateway.workers import WorkerHandle
+from gateway.workers import WorkerHandle, candidates
 
 
 class Fleet:
@@ -65,7 +65,7 @@ class Fleet:
         self._complaints = Complaints(tokenizers)
         self._tasks: set[asyncio.Task[None]] = set()
         self._autoscaler = Autoscaler()
-        self._turns: Counter[str] = Counter()  # requests placed, by model
+        self._turns: Counter[str] = Counter()  # requests placed that may draft, by verifier
 
     async def __aenter__(self) -> Fleet:
         for listing in (self._verifiers, self._drafters):
@@ -96,6 +96,8 @@ class Fleet:
         for handle in made:
             self._spawn(handle.live())
         self._complaints.forget(gone)
+        for address in gone:
+            del self._turns[address]
         self._let_go()
         if gone or back:
             self._spawn(self._changed())
@@ -107,9 +109,10 @@ class Fleet:
         return place(
             method,
             self.catalogue.serving(model),
-            candidates(self._drafters.listed),
+            self._drafters.recent,
             owner,
-            turn=self._turn(model.name),
+            away=self.catalogue.away(model),
+            turn=self._turn,
             tokens=tokens,
         )
 
@@ -127,7 +130,7 @@ class Fleet:
 
         Args:
             model: The model whose ids it has.
-            method: The method it began with; the text needs none, where its drafters are gone.
+            method: The method it began with; the text needs none, where nobody is left to run it.
             numerics: Fingerprint of who began: only the same numerics write the same text.
             tokens: Of prompt and output, at most.
             owner: The verifier that holds the session.
@@ -136,18 +139,17 @@ class Fleet:
         Raises:
             Unavailable: No verifier is left that could.
         """
-        drafters = candidates(self._drafters.listed)
         choose = partial(
             place,
             verifiers=self.catalogue.serving(model, numerics),
-            drafters=drafters,
+            drafters=self._drafters.recent,
             tokens=tokens,
             owner=owner,
             shunned=shunned,
         )
         try:
-            return choose(method, turn=self._turn(model.name))
-        except FailedPrecondition:
+            return choose(method, turn=self._turn)
+        except (FailedPrecondition, Unavailable):
             return choose("plain")
 
     @contextmanager
@@ -225,10 +227,13 @@ class Fleet:
             raise Unavailable(f"verifier {address} has left the fleet")
         return known
 
-    def _turn(self, model: str) -> int:
-        """Number of a request to a model."""
-        self._turns[model] += 1
-        return self._turns[model]
+    def _turn(self, verifier: str) -> int:
+        """Number of a request that may draft, among its verifier's.
+
+        Not among its model's: where verifiers take turns, all trials could fall on one of them.
+        """
+        self._turns[verifier] += 1
+        return self._turns[verifier]
 
     def _handle(self, tier: str, address: str) -> WorkerHandle:
         return WorkerHandle(
@@ -250,7 +255,6 @@ class Fleet:
         await self._on_change(any(each.present for each in self._verifiers.listed.values()))
 
     def _let_go(self) -> None:
-        """Forgets those that left and have ended, but for the names of their models."""
-        self.catalogue.remember()
+        """Lets those go that left and have ended."""
         for listing in (self._verifiers, self._drafters):
             listing.let_go()

@@ -112,6 +112,7 @@ class Gains:
                 for address, measured in verifier.load.pairs.items():
                     self._of[address].append((verifier, measured))
         self._known: dict[str, _Known] = {}
+        self._fallen: dict[str, float | None] = {}
 
     def worths(self, verifier: Candidate, drafters: Sequence[Candidate]) -> list[Worth]:
         """Judges drafters that fit an available verifier.
@@ -163,10 +164,20 @@ class Gains:
         return self._predict(verifier, drafter).share
 
     def _crowding(self, drafter: Candidate, prior: float) -> float:
-        """How far a drafter's gains have fallen below what one session alone would have."""
+        """How much a drafter's sessions take from each other, as far as that is measured."""
+        if drafter.address not in self._fallen:
+            self._fallen[drafter.address] = self._fall(drafter)
+        fallen = self._fallen[drafter.address]
+        return prior if fallen is None else fallen
+
+    def _fall(self, drafter: Candidate) -> float | None:
+        """How far a drafter's gains have fallen below what one session alone would have.
+
+        None where it has too few sessions to tell.
+        """
         sessions = _reported(drafter)
         if sessions < _CROWD:
-            return prior
+            return None
         total, behind = 0.0, 0
         for verifier, found in self._of[drafter.address]:
             if found.gain and found.sessions:
@@ -175,7 +186,7 @@ class Gains:
                 slope = min(max(lost / math.log(sessions), 0.0), 1.0)
                 total += slope * found.sessions
                 behind += found.sessions
-        return total / behind if behind else prior
+        return total / behind if behind else None
 
     def _of_all(self, drafter: Candidate) -> _Known:
         """What all verifiers together say of a drafter."""
@@ -315,11 +326,12 @@ def _calibration(found: Sequence[Measured], forecasts: Sequence[_Forecast]) -> f
 def _share(drafter: Candidate, modelled: float) -> float:
     """Share of a drafter's time that one session takes.
 
-    Sessions share its passes, so what is measured may be less than what the model says.
+    Sessions share its passes, so what is measured may be less than what the model says. Where
+    neither is known it is taken for all of it: a burst is not to go to who has just joined.
     """
     assert drafter.load is not None
     if drafter.load.busy is None or not drafter.load.running:
-        return modelled
+        return modelled or 1.0
     measured = drafter.load.busy / drafter.load.running
     return min(modelled, measured) if modelled else measured
 

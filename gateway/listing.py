@@ -1,14 +1,18 @@
-"""The workers of one tier: those that are listed, and those that left and have not ended."""
+"""The workers of one tier: those that are listed, those that left and have not ended, and what
+was there of late.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from gateway.candidate import Candidate
+from gateway.remembered import Remembered
 from gateway.snapshot import WorkerView, view
-from gateway.workers import WorkerHandle
+from gateway.workers import WorkerHandle, candidates
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +48,18 @@ class Listing:
         self._tier, self._make = tier, make
         self.listed = {each: make(tier, each) for each in addresses}
         self.leaving: dict[str, WorkerHandle] = {}
+        self._remembered: Remembered[Candidate] = Remembered()
+
+    @property
+    def away(self) -> list[Candidate]:
+        """Those listed no longer that were there within the hour, as if they were lost."""
+        return [*self._remembered.names, *map(_lost, candidates(self.leaving))]
+
+    @property
+    def recent(self) -> list[Candidate]:
+        """Those listed that were ever reached, and those away; one at each address."""
+        known = [*self.away, *candidates(self.listed)]
+        return list({each.address: each for each in known}.values())
 
     def update(self, addresses: Collection[str]) -> Change:
         """Takes workers in and lets others go.
@@ -66,8 +82,10 @@ class Listing:
         return Change(made, gone, back)
 
     def let_go(self) -> None:
-        """Forgets those that left and have ended; their calls have yet to find out."""
-        for handle in [each for each in self.leaving.values() if not each.present]:
+        """Lets those go that left and have ended; their calls have yet to find out."""
+        ended = {at: each for at, each in self.leaving.items() if not each.present}
+        self._remembered.add(map(_lost, candidates(ended)))
+        for handle in ended.values():
             del self.leaving[handle.address]
             handle.leave()
 
@@ -83,7 +101,6 @@ class Listing:
             yield view(self._tier, handle, leaving=True)
 
 
-def candidates(handles: Mapping[str, WorkerHandle]) -> list[Candidate]:
-    """Those of some workers that were ever reached."""
-    found = (handle.candidate for handle in handles.values())
-    return [candidate for candidate in found if candidate is not None]
+def _lost(worker: Candidate) -> Candidate:
+    """What is known of a worker that may come back, or another one in its place."""
+    return replace(worker, load=None, in_flight=0, broken=False)

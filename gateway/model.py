@@ -16,7 +16,7 @@ class Model:
         tokenizer_fingerprint: Of the tokenizer that its ids are of.
         vocab_size: Ids run from 0 to vocab_size - 1.
         max_model_len: Most tokens of prompt and output together.
-        methods: Speculation methods available now.
+        methods: Speculation methods that some of its verifiers run, or ran of late.
         eos_token_ids: Ids that end a generation.
         tokenizer: Its tokenizer, or None where it takes token ids only.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from common.errors import FailedPrecondition, Unavailable
@@ -14,7 +14,8 @@ MOST_DRAFTERS = 8
 """Drafters offered to a verifier for one request; it takes no more."""
 
 EXPLORE_EVERY = 8
-"""Of so many requests that may draft, one tries a drafter that has not been measured."""
+"""Of so many requests of a verifier that may draft, one tries a drafter that has not been
+measured."""
 
 RETRY_EVERY = 4
 """Of so many such requests, one may try a drafter again that was left out: what is slow at that
@@ -62,7 +63,8 @@ def offered_methods(
 ) -> tuple[str, ...]:
     """Returns the methods that one model's verifiers can run, in the verifiers' order.
 
-    That drafters are lost takes no method away: what they would draft for goes on without.
+    Who is not there for a moment takes no method away: what lost drafters would draft for goes on
+    without, and what lost verifiers alone run is worth another try.
     """
     methods: dict[str, None] = {}
     for verifier in verifiers:
@@ -77,35 +79,42 @@ def place(
     drafters: Sequence[Candidate],
     owner: str | None = None,
     shunned: Collection[str] = (),
-    turn: int = 0,
+    turn: Callable[[str], int] = lambda verifier: 0,
     tokens: int = 0,
+    away: Sequence[Candidate] = (),
 ) -> Placement:
     """Chooses the verifier with the least expected wait, and its drafters by what they gain.
 
     Args:
         method: The method asked for; a known one.
         verifiers: All verifiers of the model to which the request's ids mean the same.
-        drafters: All drafters.
+        drafters: All drafters, those of late too: which methods there are does not change while
+            some are being replaced.
         owner: Address of the verifier that holds the session's cache; preferred where it can
             serve the request.
         shunned: Addresses of verifiers that have just failed the request; the last resort.
-        turn: Number of the request; decides whether it tries an unmeasured drafter.
+        turn: Asked, where the request may draft, for its number among those of the verifier
+            chosen; decides whether it tries an unmeasured drafter.
         tokens: Of prompt and output, at most; who takes fewer is left out.
+        away: Such verifiers as were there of late, as if they were lost.
 
     Raises:
-        Unavailable: No verifier of the model is available, or none that takes so many tokens.
-        FailedPrecondition: The verifiers cannot run the method.
+        Unavailable: No verifier of the model is available, or none that takes so many tokens or
+            runs the method.
+        FailedPrecondition: The verifiers cannot run the method, nor could those of late.
     """
-    available = [verifier for verifier in verifiers if verifier.available]
-    if not available:
+    if not any(verifier.available for verifier in verifiers):
         addresses = ", ".join(verifier.address for verifier in verifiers)
         raise Unavailable(f"no verifier is available: {addresses or 'none of these numerics'}")
-    available = [v for v in available if v.description.max_model_len >= tokens]
-    if not available:
+    known = [v for v in (*verifiers, *away) if v.description.max_model_len >= tokens]
+    if not any(verifier.available for verifier in known):
         raise Unavailable(f"no verifier is available that takes {tokens} tokens")
-    able = [v for v in available if _runs(method, v, drafters)]
+    runners = [v for v in known if _runs(method, v, drafters)]
+    if not runners:
+        raise FailedPrecondition(_lacking(method, known, drafters))
+    able = [v for v in runners if v.available]
     if not able:
-        raise FailedPrecondition(_lacking(method, available, drafters))
+        raise Unavailable(f"no verifier that runs {method} is available")
 
     def preference(each: Candidate) -> tuple[bool, bool, float, int]:
         shun, own = each.address in shunned, each.address == owner
@@ -113,7 +122,13 @@ def place(
 
     chosen = min(able, key=preference)
     offered = (
-        offer(chosen, drafters, Gains(verifiers, drafters), turn, named=method != "auto")
+        offer(
+            chosen,
+            drafters,
+            Gains(verifiers, drafters),
+            turn(chosen.address),
+            named=method != "auto",
+        )
         if _may_draft(method, chosen)
         else []
     )
@@ -139,7 +154,7 @@ def offer(
         verifier: An available one.
         drafters: All drafters.
         gains: Of the verifiers of its model.
-        turn: Number of the request. Every so often a drafter comes first that has not been
+        turn: Number of the session. Every so often a drafter comes first that has not been
             measured with this verifier, or not since it was left out.
         named: Whether drafting was asked for by name: then the best drafter is offered though
             none helps.

@@ -99,6 +99,7 @@ class Pursuit:
                     await self._claim(self.placement)
                 # Only after that wait: who has left meanwhile cannot be called.
                 verifier = self._fleet.verifier(self.placement.verifier)
+                breaker = verifier.breaker
                 messages = relay(verifier, self._rest(), deadline - loop.time())
                 with self._fleet.paired(self.placement):
                     async with aclosing(messages):
@@ -109,7 +110,7 @@ class Pursuit:
                                 return
                             yield message
             except PacelineError as error:
-                if _internal(error) and not self._verdict.accuse(verifier.breaker):
+                if _internal(error) and not self._verdict.accuse(breaker):
                     raise
                 await self._move(error, deadline)
         yield Committed(end=end)

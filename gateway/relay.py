@@ -47,14 +47,14 @@ async def relay(
     timeout_s -= min(_MARGIN_S, timeout_s * _MARGIN_SHARE)
     if timeout_s <= 0:
         raise DeadlineExceeded("the deadline passed before the verifier was called")
-    peer = f"verifier {verifier.address}"
+    peer, breaker = f"verifier {verifier.address}", verifier.breaker
     call = verifier.verifier.Generate(_request(order), timeout=timeout_s, metadata=span.metadata())
     answered = False
     with verifier.in_flight(call):
         try:
             async for message in call:
                 if not answered:  # what goes on says nothing of how new requests fare
-                    verifier.breaker.succeeded()
+                    breaker.succeeded()
                     answered = True
                 yield _committed(message)
                 if message.HasField("complete"):
@@ -64,13 +64,13 @@ async def relay(
             if isinstance(mapped, Cancelled):  # not by us: we would have left this loop
                 mapped = Unavailable(f"{peer}: the connection was lost")
             if isinstance(mapped, Unavailable):
-                verifier.breaker.failed()
+                breaker.failed()
             raise mapped from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling() or not call.cancelled():
                 raise
-            verifier.breaker.failed()
+            breaker.failed()
             raise Unavailable(f"{peer}: it fell silent") from error
     raise Unavailable(f"{peer}: the stream ended before the generation did")
 

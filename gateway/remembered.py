@@ -1,7 +1,7 @@
-"""Names of what was here of late: what is being replaced is not listed, but asked for all the same.
+"""What was here of late: what is being replaced is not listed, but asked for all the same.
 
-Discovery lists only pods that are ready, so a pool of one replica, and a model with it, is away for
-as long as that one takes to come back.
+Discovery lists only pods that are ready, so a pool of one replica, and a model or a method with it,
+is away for as long as that one takes to come back.
 """
 
 from __future__ import annotations

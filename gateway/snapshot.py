@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +13,7 @@ from gateway.autoscale import Pool
 from gateway.candidate import Candidate, misfit
 from gateway.gain import Gains
 from gateway.placement import offer
-from gateway.workers import WorkerHandle
+from gateway.workers import WorkerHandle, candidates
 
 
 class State(StrEnum):
@@ -112,12 +113,18 @@ def pairs(
     verifiers: Mapping[str, WorkerHandle], drafters: Mapping[str, WorkerHandle]
 ) -> Iterator[PairView]:
     """Returns all pairs of workers that were ever reached, by verifier, then drafter."""
-    targets, known = _reached(verifiers), _reached(drafters)
+    targets, known = (
+        sorted(candidates(tier), key=lambda each: each.address) for tier in (verifiers, drafters)
+    )
+    kin: defaultdict[str, list[Candidate]] = defaultdict(list)
+    for verifier in targets:
+        kin[verifier.description.model].append(verifier)
+    gains = {model: Gains(members, known) for model, members in kin.items()}
     for verifier in targets:
         status = verifiers[verifier.address].status
         measured = {pair.drafter: pair for pair in status.pairs} if status is not None else {}
-        kin = [v for v in targets if v.description.model == verifier.description.model]
-        offered = offer(verifier, known, Gains(kin, known)) if verifier.available else []
+        of_model = gains[verifier.description.model]
+        offered = offer(verifier, known, of_model) if verifier.available else []
         for drafter in known:
             yield PairView(
                 verifier=verifier.address,
@@ -126,11 +133,6 @@ def pairs(
                 measured=measured.get(drafter.address),
                 offered=any(each is drafter for each in offered),
             )
-
-
-def _reached(handles: Mapping[str, WorkerHandle]) -> list[Candidate]:
-    found = (handles[address].candidate for address in sorted(handles))
-    return [candidate for candidate in found if candidate is not None]
 
 
 def _state(worker: Candidate | None) -> State:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,7 +36,7 @@ _FIRST_RETRY_S = 0.1
 _LAST_RETRY_S = 0.5
 
 # A worker that says nothing for this long is lost, though its connection may still stand. Well
-# above a stalled event loop on a busy machine.
+# above a stalled event loop on a busy machine, and twice the longest time between two reports.
 _SILENCE_S = 10.0
 
 _TIERS = {"verifier": worker_pb2.TIER_VERIFIER, "drafter": worker_pb2.TIER_DRAFTER}
@@ -53,7 +54,8 @@ class WorkerHandle:
 
     Attributes:
         verifier: Stub for generation; of use where the worker is a verifier.
-        breaker: Told by callers how their calls went.
+        breaker: Told by callers how their calls went. Each process at the address has its own: who
+            calls keeps the one that was there when the call began.
         described: What the worker says it is; None while it has never been reached.
         status: Its last report; None while it is lost.
     """
@@ -85,7 +87,7 @@ class WorkerHandle:
         self._idle = asyncio.Event()
         self._idle.set()
         self._left = asyncio.Event()
-        self._reported_lost = False
+        self._told: set[str] = set()  # why it is not there, since it last was
 
     @property
     def present(self) -> bool:
@@ -196,7 +198,7 @@ class WorkerHandle:
             except Exception as error:
                 # A defect of ours must not lose the worker for good.
                 reason = f"{type(error).__name__}: {error}"
-                if not self._reported_lost:
+                if _kind(reason) not in self._told:
                     log.exception("worker cannot be followed", extra={"address": self.address})
             if self.present:
                 backoff.reset()
@@ -210,6 +212,8 @@ class WorkerHandle:
         )
         if answer.tier != _TIERS[self._tier]:
             raise _UnusableError(f"it is no {self._tier}")
+        if self.described is not None and self.described.incarnation != answer.incarnation:
+            self.breaker = Breaker()
         self.described, self._description = answer, _description(answer)
         request = worker_pb2.WatchStatusRequest(interval_ms=self._interval_ms)
         call = self._worker.WatchStatus(request)
@@ -233,21 +237,35 @@ class WorkerHandle:
             assert self._description is not None
             extra = {"address": self.address, "model": self._description.model}
             log.info(f"{self._tier} ready", extra=extra)
-            self._reported_lost = False
+            self._told.clear()
             await self._on_change()
 
     async def _lost(self, reason: str) -> None:
         self.status = self._load = None
-        if not self._reported_lost:
+        first, kind = not self._told, _kind(reason)
+        if kind not in self._told:
+            self._told.add(kind)
             extra = {"address": self.address, "reason": reason}
-            known = self._description is not None
-            log.warning(f"{self._tier} {'lost' if known else 'not reachable yet'}", extra=extra)
-            self._reported_lost = True
+            known = "lost" if first else "still lost"
+            what = "not reachable yet" if self._description is None else known
+            log.warning(f"{self._tier} {what}", extra=extra)
+        if first:
             await self._on_change()
+
+
+def candidates(handles: Mapping[str, WorkerHandle]) -> list[Candidate]:
+    """Those of some workers that were ever reached."""
+    found = (handle.candidate for handle in handles.values())
+    return [candidate for candidate in found if candidate is not None]
 
 
 class _UnusableError(Exception):
     """The worker answers, but cannot be used; the message says why."""
+
+
+def _kind(reason: str) -> str:
+    """A reason without what differs from one attempt to the next: addresses, ports, times."""
+    return re.sub(r"ipv[46]:\S+|\w*\d\w*", "", reason)
 
 
 def _description(answer: worker_pb2.DescribeResponse) -> Description:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline.v1 import inference_pb2, inference_pb2_grpc, types_pb2, worker_pb2
 
-from common.errors import InvalidArgument, NotFound, Unavailable
+from common.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from common.rpc.channel import open_channel
+from gateway import remembered
 from gateway.fleet import Fleet
 from gateway.snapshot import State
 from tests.fakes import kubeapi
@@ -116,16 +118,23 @@ async def test_an_address_that_flaps_is_followed_in_the_end() -> None:
 
 
 @asynccontextmanager
-async def fleet_of(*workers: ScriptedWorker) -> AsyncIterator[Fleet]:
-    """A fleet that has reached all of some verifiers."""
+async def fleet_of(
+    *workers: ScriptedWorker, drafters: tuple[ScriptedWorker, ...] = ()
+) -> AsyncIterator[Fleet]:
+    """A fleet that has reached all of some verifiers and drafters."""
 
     async def ignore(present: bool) -> None:
         pass
 
-    addresses = [worker.address for worker in workers]
-    async with Fleet(addresses, (), {}, interval_ms=50, on_change=ignore) as fleet:
-        await happened(lambda: all(fleet.verifier(each).present for each in addresses))
+    verifying, drafting = ([each.address for each in tier] for tier in (workers, drafters))
+    async with Fleet(verifying, drafting, {}, interval_ms=50, on_change=ignore) as fleet:
+        await happened(lambda: states(fleet) == dict.fromkeys([*verifying, *drafting], "ready"))
         yield fleet
+
+
+def states(fleet: Fleet) -> dict[str, str]:
+    """How each worker is, by address."""
+    return {worker.address: worker.state for worker in fleet.workers()}
 
 
 async def test_a_model_that_is_being_replaced_is_still_there() -> None:
@@ -150,6 +159,52 @@ async def test_a_model_that_is_being_replaced_is_still_there() -> None:
         assert fleet.catalogue.resolve("big").name == "big"
 
 
+async def test_drafts_are_on_offer_while_the_only_drafter_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, drafter = ScriptedWorker(), ScriptedWorker(tier="drafter")
+    async with serving(worker, drafter), fleet_of(worker, drafters=(drafter,)) as fleet:
+        model = fleet.catalogue.resolve("")
+        assert fleet.place(model, "draft").drafters == (drafter.address,)
+        fleet.update("drafter", ())
+        for there in (True, False):  # while it drains, and when it has ended
+            await happened(lambda there=there: (drafter.address in states(fleet)) is there)
+            assert fleet.catalogue.resolve("").methods == ("plain", "draft")
+            placement = fleet.place(model, "draft")
+            assert (placement.method, placement.drafters) == ("draft", ())
+            await drafter.stop()
+        await drafter.start(int(drafter.address.rpartition(":")[2]))
+        fleet.update("drafter", {drafter.address})
+        assert fleet.place(model, "draft").drafters == (), "it is not reached yet"
+        await happened(lambda: fleet.place(model, "draft").drafters == (drafter.address,))
+        monkeypatch.setattr(remembered, "_REMEMBERED_S", -1.0)  # an hour later
+        fleet.update("drafter", ())
+        await drafter.stop()
+        await happened(lambda: drafter.address not in states(fleet))
+        assert fleet.catalogue.resolve("").methods == ("plain",)
+        with pytest.raises(FailedPrecondition, match="no drafter is configured"):
+            fleet.place(model, "draft")
+
+
+@pytest.mark.parametrize("unlisted", [False, True])
+async def test_a_method_whose_only_verifier_is_replaced_is_worth_another_try(
+    unlisted: bool,
+) -> None:
+    plain, able = ScriptedWorker(), ScriptedWorker(methods=["plain", "medusa"])
+    async with serving(plain, able), fleet_of(plain, able) as fleet:
+        model = fleet.catalogue.resolve("")
+        numerics = fleet.place(model, "medusa").numerics
+        if unlisted:
+            fleet.update("verifier", {plain.address})
+        await able.stop()
+        await happened(lambda: states(fleet).get(able.address, "lost") == "lost")
+        assert "medusa" in fleet.catalogue.resolve("").methods
+        with pytest.raises(Unavailable, match="no verifier that runs medusa is available"):
+            fleet.place(model, "medusa")
+        begun = fleet.go_on(model, "medusa", numerics, tokens=20)
+        assert (begun.verifier, begun.method) == (plain.address, "plain"), "the text needs none"
+
+
 async def test_what_was_begun_waits_for_a_model_that_a_gateway_has_never_seen() -> None:
     small = ScriptedWorker(model="small")
     async with serving(small), fleet_of(small) as fleet:
@@ -163,13 +218,11 @@ async def test_who_is_listed_no_longer_is_followed_to_its_end() -> None:
     staying, leaving = ScriptedWorker(), Retiring()
     leaving.status.running = 2  # of another gateway
     async with serving(staying, leaving), fleet_of(staying, leaving) as fleet:
-        states = {view.address: view.state for view in fleet.workers()}
-        assert set(states.values()) == {State.READY}
+        assert set(states(fleet).values()) == {State.READY}
         fleet.update("verifier", {staying.address})
         for _ in range(2):  # it may be drained twice
             assert await fleet.drain(leaving.address, 7) == 2
-            states = {view.address: view.state for view in fleet.workers()}
-            assert states == {staying.address: "ready", leaving.address: "draining"}
+            assert states(fleet) == {staying.address: "ready", leaving.address: "draining"}
         assert (
             fleet.place(fleet.catalogue.resolve(""), "plain", leaving.address).verifier
             == staying.address
@@ -191,6 +244,23 @@ async def test_who_is_listed_again_is_taken_back_at_once() -> None:
         fleet.update("verifier", {worker.address})
         assert fleet.verifier(worker.address) is handle
         assert [view.state for view in fleet.workers()] == ["ready"]
+
+
+async def test_each_verifier_tries_drafters_however_requests_take_turns() -> None:
+    first, second = ScriptedWorker(), ScriptedWorker()
+    good, slow = ScriptedWorker(tier="drafter"), ScriptedWorker(tier="drafter")
+    slow.status.step_ms = 100
+    async with serving(good, slow):
+        known = worker_pb2.PairStatus(drafter=good.address, rounds=999, gain=3.0)
+        for each in (first, second):
+            each.status.plain_step_ms = 10
+            each.status.pairs.append(known)
+        async with serving(first, second), fleet_of(first, second, drafters=(good, slow)) as fleet:
+            model, tried = fleet.catalogue.resolve(""), Counter[str]()
+            for each in 16 * (first, second):
+                placement = fleet.place(model, "draft", each.address)
+                tried[placement.verifier] += placement.drafters[0] == slow.address
+            assert tried == {first.address: 2, second.address: 2}
 
 
 async def test_a_request_is_placed_where_there_is_room_for_all_of_it() -> None:

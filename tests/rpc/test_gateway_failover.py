@@ -354,6 +354,53 @@ async def test_a_text_that_goes_on_keeps_no_sick_verifier_in_service(unforgiving
     assert len(sick.requests) == 1 + 3
 
 
+async def test_a_process_that_takes_a_broken_ones_place_serves_at_once(unforgiving: None) -> None:
+    only = KeyedVerifier()
+    only.fails_after, only.failure = 0, SICK
+    async with serving(only), gateway(only.address) as target:
+        handle = target.fleet.verifier(only.address)
+        for _ in range(3):
+            assert (await failed(target)).code() is grpc.StatusCode.INTERNAL
+        only.fails_after = None
+        for incarnation in (1, 2):  # a connection that was lost makes no other process
+            await only.stop()
+            await until(lambda: not handle.present)
+            only.description.incarnation = incarnation
+            await only.start(int(only.address.rpartition(":")[2]))
+            await until(lambda: handle.present)
+            assert handle.breaker.allows is (incarnation == 2)
+        assert (await answer(target)).ids == text(SEED, PROMPT, 40)
+
+
+@pytest.mark.parametrize("failure", [SICK, Unavailable("gone")])
+async def test_what_a_former_process_fails_says_nothing_of_its_successor(
+    failure: PacelineError, unforgiving: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(breaker, "_FAILURES", 1)
+    only = KeyedVerifier()
+    only.fails_after = 5
+
+    async def fail_late() -> None:
+        only.failing.set()
+        await only.resumed.wait()
+        raise failure
+
+    only._fail = fail_late  # type: ignore[method-assign]
+    async with serving(only), gateway(only.address) as target:
+        handle = target.fleet.verifier(only.address)
+        former, call = handle.breaker, asyncio.create_task(answer(target))
+        await only.failing.wait()
+        only.description.incarnation, only.status.accepting = 2, False
+        await until(lambda: handle.breaker is not former)
+        only.status.accepting, only.fails_after = True, None
+        await until(lambda: handle.present)
+        only.resumed.set()
+        await asyncio.wait([call])
+        assert not former.allows
+        assert (await answer(target)).ids == text(SEED, PROMPT, 40)
+    assert (call.exception() is None) is (failure is not SICK)
+
+
 async def test_a_poisonous_request_is_moved_once_and_breaks_nobody() -> None:
     workers = [KeyedVerifier() for _ in range(3)]
     for each in workers:

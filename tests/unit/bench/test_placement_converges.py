@@ -50,6 +50,7 @@ class World:
     def __init__(self, workers: Workers, source: random.Random) -> None:
         self._workers, self._source = workers, source
         self._known: dict[Place, tuple[float, int, int]] = {}  # gain, length, rounds
+        self._turns = Counter[str]()
         self.running: list[Place] = []
 
     def measure(self) -> None:
@@ -59,10 +60,14 @@ class World:
             rounds = self._known.get(where, (0, 0, 0))[2] + 10 * self.running.count(where)
             self._known[where] = gain if rounds >= 16 else 0.0, course.length, rounds
 
-    def decide(self, turn: int) -> None:
+    def decide(self) -> None:
         """Places one more session."""
-        found = place("draft", self._verifiers(), self._drafters(), turn=turn)
+        found = place("draft", self._verifiers(), self._drafters(), turn=self._turn)
         self.running.append((int(found.verifier), int(found.drafters[0])))
+
+    def _turn(self, chosen: str) -> int:
+        self._turns[chosen] += 1
+        return self._turns[chosen]
 
     def _now(self) -> Outcome:
         return outcome(self._workers, Counter(self.running))
@@ -112,7 +117,7 @@ def converged(seed: int) -> float:
     for turn in range(STEPS):
         if len(world.running) == sessions:
             del world.running[source.randrange(sessions)]
-        world.decide(turn)
+        world.decide()
         world.measure()
         if turn >= SETTLED:
             rates.append(rate(workers, Counter(world.running)))

@@ -154,6 +154,14 @@ def test_sessions_are_taken_to_crowd_a_drafter_by_the_time_it_has() -> None:
     assert 0 < fast.crowding < slow.crowding <= 1
 
 
+def test_one_of_which_nothing_is_known_is_taken_to_have_time_for_one_session() -> None:
+    """Else a burst would go to who has just joined, all of it."""
+    (idle,) = worths(verifier(), drafter("new", step_ms=0.0))
+    (taken,) = worths(verifier(), drafter("new", step_ms=0.0, in_flight=1))
+    assert idle.capacity == taken.capacity == 1
+    assert taken.marginal < idle.marginal / 2
+
+
 GAINS = st.floats(0.5, 5.0)
 
 

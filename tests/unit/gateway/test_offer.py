@@ -15,7 +15,7 @@ from tests.unit.gateway.candidates import drafter, measured, verifier, worker
 
 
 def offered(one: Candidate, *drafters: Candidate, method: str = "auto", turn: int = 0):
-    return place(method, [one], drafters, turn=turn).drafters
+    return place(method, [one], drafters, turn=lambda _: turn).drafters
 
 
 def test_the_best_comes_first() -> None:
@@ -112,7 +112,7 @@ def test_whatever_is_reported(drafters, pairs, step_ms: float, turn: int, method
     usable = {each.address for each in known if each.available}
     if method == "draft" and not usable:
         return
-    found = place(method, [one], known, turn=turn).drafters
+    found = offered(one, *known, method=method, turn=turn)
     assert len(set(found)) == len(found) <= MOST_DRAFTERS
     assert set(found) <= usable
     assert found or method == "auto"

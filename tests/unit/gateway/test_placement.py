@@ -1,11 +1,19 @@
 """Who serves a request: least expected wait, fitting drafters only, methods resolved."""
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 
 from common.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from gateway.admission import Admission
 from gateway.candidate import Candidate, Description, Load, misfit
 from gateway.placement import alike, offered_methods, place
+from tests.unit.gateway.candidates import verifier
+
+JOINED = Load(accepting=True, running=0, waiting=0, step_ms=0.0, plain_step_ms=100.0)
+
+GONE = [{"lost": True}, {"accepting": False}, {"broken": True}]
 
 
 def worker(address: str, *, lost: bool = False, accepting: bool = True, **options) -> Candidate:
@@ -49,6 +57,16 @@ def test_own_requests_count_before_the_load_report_shows_them() -> None:
     )
 
 
+def test_one_that_has_just_joined_gets_its_part_of_a_burst() -> None:
+    """It has run no step, but knows what a plain one takes: it is not free of charge."""
+    sent = Counter({"old": 0, "new": 0})
+    for _ in range(40):
+        old = verifier("old", step_ms=100.0, in_flight=sent["old"])
+        new = replace(verifier("new", in_flight=sent["new"]), load=JOINED)
+        sent[place("plain", [old, new], []).verifier] += 1
+    assert sent == {"old": 20, "new": 20}
+
+
 def test_the_owner_of_the_session_is_preferred_while_it_can() -> None:
     busy, idle = worker("a", running=9), worker("b")
     assert place("plain", [busy, idle], [], owner="a").verifier == "a"
@@ -74,7 +92,7 @@ def test_a_placement_tells_the_numerics() -> None:
     assert place("plain", [worker("a", numerics_fingerprint="x")], []).numerics == "x"
 
 
-@pytest.mark.parametrize("gone", [{"lost": True}, {"accepting": False}, {"broken": True}])
+@pytest.mark.parametrize("gone", GONE)
 def test_no_verifier_is_unavailable_and_named(gone) -> None:
     with pytest.raises(Unavailable, match="no verifier is available: h:1"):
         place("auto", [worker("h:1", **gone)], [])
@@ -106,6 +124,22 @@ def test_auto_gets_drafters_where_they_fit() -> None:
     assert place("auto", [worker("v", methods=("plain",))], [fitting]).drafters == ()
 
 
+def test_requests_that_may_draft_are_numbered_by_their_verifier() -> None:
+    numbered: list[str] = []
+
+    def turn(chosen: str) -> int:
+        numbered.append(chosen)
+        return 0
+
+    able, unable, drafters = worker("v"), worker("w", methods=("plain",)), [worker("d")]
+    place("plain", [able, unable], drafters, turn=turn)
+    place("auto", [able, unable], drafters, owner="w", turn=turn)
+    assert numbered == [], "none of these is to use up a trial"
+    place("draft", [able, unable], drafters, owner="w", turn=turn)
+    place("auto", [able, unable], drafters, owner="v", turn=turn)
+    assert numbered == ["v", "v"]
+
+
 def test_plain_gets_no_drafters() -> None:
     assert place("plain", [worker("v")], [worker("d")]).drafters == ()
 
@@ -114,6 +148,20 @@ def test_a_method_goes_to_the_verifier_that_has_it() -> None:
     able = worker("b", methods=("plain", "medusa"), running=9)
     assert place("medusa", [worker("a"), able], []).verifier == "b"
     assert place("medusa+draft", [worker("c", methods=("draft", "medusa"))], [worker("d")])
+
+
+@pytest.mark.parametrize("gone", GONE)
+def test_a_method_whose_verifiers_are_not_there_for_a_moment_is_unavailable(gone) -> None:
+    other, able = worker("a"), worker("b", methods=("plain", "medusa"), **gone)
+    wanted = "no verifier that runs medusa is available"
+    for known in ({"verifiers": [other, able]}, {"verifiers": [other], "away": [able]}):
+        with pytest.raises(Unavailable, match=wanted):
+            place("medusa", drafters=[], **known)
+        assert place("auto", drafters=[], **known).verifier == "a"
+    with pytest.raises(FailedPrecondition, match="has auto, plain, medusa; it cannot run ngram"):
+        place("ngram", [other, able], [])
+    with pytest.raises(FailedPrecondition, match="it cannot run medusa"):
+        place("medusa", [worker("a", max_model_len=65), able], [], tokens=65)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from common.errors import DeadlineExceeded
+from gateway.breaker import Breaker
 from gateway.relay import relay
 from tests.unit.gateway.test_tally import ORDER
 
@@ -20,7 +21,8 @@ async def given(timeout_s: float) -> float:
     def generate(request: Any, *, timeout: float, metadata: Any) -> None:
         raise Asked(timeout)
 
-    worker: Any = SimpleNamespace(address="v:1", verifier=SimpleNamespace(Generate=generate))
+    stub = SimpleNamespace(Generate=generate)
+    worker: Any = SimpleNamespace(address="v:1", verifier=stub, breaker=Breaker())
     with pytest.raises(Asked) as caught:
         await anext(relay(worker, ORDER, timeout_s))
     return caught.value.args[0]
