@@ -16,6 +16,9 @@ from gateway.discovery.target import parse_targets, remote
 # Of what is given per second: a bucket that never fills would never say when to come back.
 _LEAST_RATE = 0.001
 
+# Half of what a worker may be silent for before it counts as lost.
+_MOST_STATUS_INTERVAL_MS = 5000
+
 
 @dataclass(frozen=True, kw_only=True)
 class FailoverConfig:
@@ -112,7 +115,8 @@ class GatewayConfig(ServiceConfig):
     """What happens where a verifier is lost half-way."""
 
     status_interval_ms: int = 250
-    """Milliseconds between two load reports of a worker; at least 50."""
+    """Milliseconds between two load reports of a worker, from 50 to 5000: one that says nothing
+    for 10 s is lost."""
 
     grace_s: float = 30.0
     """Seconds that running generations get after SIGTERM."""
@@ -132,6 +136,11 @@ class GatewayConfig(ServiceConfig):
             status_interval_ms=50,
             dns_interval_s=0.1,
         )
+        if self.status_interval_ms > _MOST_STATUS_INTERVAL_MS:
+            raise ConfigError(
+                f"status_interval_ms: must be at most {_MOST_STATUS_INTERVAL_MS}, "
+                f"got {self.status_interval_ms}"
+            )
         check_exposure(
             self.host,
             protected=self.tls.mutual or (self.tls.serves and self.auth.required),

@@ -36,6 +36,9 @@ from gateway.validation import check, room
 
 log = logging.getLogger(__name__)
 
+CACHES = ("kept", "moved", "new")
+"""What becomes of a session's cache; told before any comes: a rate would miss the first of each."""
+
 
 class Generations:
     """Runs generations on a fleet.
@@ -61,7 +64,7 @@ class Generations:
         self._budget = Bucket(self._failover.retries_per_s, self._failover.retries_burst)
         self.tokenizing = Tokenizing()
         self.moves = 0
-        self.turns: Counter[str] = Counter()
+        self.turns = Counter(dict.fromkeys(CACHES, 0))
 
     @property
     def retries(self) -> int:

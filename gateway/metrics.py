@@ -136,14 +136,16 @@ def _requests(page: Page, watch: Watch) -> None:
 
 
 def _fleet(page: Page, fleet: Fleet) -> None:
-    workers = fleet.workers()
-    states = Counter(
-        (view.tier, view.description.pool if view.description else "", view.state.value)
+    workers, pools = fleet.workers(), fleet.pools()
+    found = Counter(
+        (view.tier, view.description.pool if view.description else "", view.state)
         for view in workers
     )
-    for labels, count in states.items():
-        page.put(WORKERS, count, *labels)
+    # Those of which nobody is there any more, too: 0 is told, not left out.
+    for tier, pool in {(each.tier, each.pool) for each in pools} | {key[:2] for key in found}:
+        for state in State:
+            page.put(WORKERS, found[tier, pool, state], tier, pool, state)
     for view in workers:
         page.put(BREAKER, view.state is State.BROKEN, view.tier, view.address)
-    for pool in fleet.pools():
-        page.put(DESIRED, pool.desired, pool.tier, pool.pool)
+    for each in pools:
+        page.put(DESIRED, each.desired, each.tier, each.pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,18 +11,31 @@ from contextlib import contextmanager
 from common.telemetry.distribution import Distribution
 from common.telemetry.span import Metadata, Span, Traces, coded
 from gateway.request import Ask, Chunk, Complete, Event, FinishReason, Started
+from gateway.validation import MAX_NAME_CHARS
+
+log = logging.getLogger(__name__)
 
 # The buckets of OpenTelemetry's conventions for generative AI; for output tokens some below 10 ms
-# besides, since tokens of one draft come together.
+# besides, since tokens of one draft come together, and above for what waits or takes long.
 FIRST_TOKEN_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
-    *(1.0, 2.5, 5.0, 7.5, 10.0),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0),
 )
 OUTPUT_TOKEN_S = (
     *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075),
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
 )
-REQUEST_S = tuple(0.01 * 2**power for power in range(14))
+REQUEST_S = tuple(0.01 * 2**power for power in range(20))
+
+EXPECTED = ("OK", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
+"""Codes of `Generate` that are told before any comes: a rate would miss the first of each."""
+
+_FAILURES = {
+    "UNAVAILABLE": logging.WARNING,
+    "INTERNAL": logging.WARNING,
+    "UNKNOWN": logging.WARNING,
+    "DEADLINE_EXCEEDED": logging.INFO,  # most are the client's own
+}
 
 Kind = tuple[str, str]
 """Of a generation: model and operation."""
@@ -44,7 +58,7 @@ class Watch:
     def __init__(
         self, traces: Traces | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.codes: Counter[tuple[str, str]] = Counter()
+        self.codes = Counter({("Generate", code): 0 for code in EXPECTED})
         self.first_token: dict[Kind, Distribution] = {}
         self.output_token: dict[Kind, Distribution] = {}
         self.duration: dict[tuple[str, str, str], Distribution] = {}
@@ -82,15 +96,17 @@ class Generation:
 
     def __init__(self, watch: Watch, span: Span, began: float) -> None:
         self._watch, self._span, self._began = watch, span, began
-        self._operation = ""
+        self._request = self._operation = ""
         self._kind: Kind | None = None
         self._first = self._last = 0.0
-        self._tokens = 0
+        self._tokens = self._resumed = 0
+        self._completed = False
 
     def asked(self, ask: Ask) -> None:
         """Takes what the request says."""
         chat = ask.prompt.messages is not None
         self._operation = "chat" if chat else "text_completion"
+        self._request = ask.request_id[:MAX_NAME_CHARS]  # not checked yet
         if not self._span.recording:
             return
         sampling = ask.sampling
@@ -114,18 +130,30 @@ class Generation:
             if event.ids:
                 self._took(len(event.ids))
         elif isinstance(event, Started):
-            self._kind = (event.model, self._operation)
+            self._kind, self._resumed = (event.model, self._operation), event.resumed_tokens
             self._span.rename(f"{self._operation} {event.model}")
             self._span.set(
-                {"gen_ai.request.model": event.model, "gen_ai.response.model": event.model}
+                {
+                    "gen_ai.request.model": event.model,
+                    "gen_ai.response.model": event.model,
+                    "gen_ai.usage.input_tokens": event.prompt_tokens,
+                }
             )
-        elif self._span.recording:
-            self._span.set(_results(event))
+        else:
+            self._completed = True
+            if self._span.recording:
+                self._span.set(_results(event))
 
     def end(self, code: str) -> None:
         """Ends it."""
+        so_far = self._resumed + self._tokens
+        if code in _FAILURES:
+            extra = {"request": self._request, "code": code, "tokens": so_far}
+            log.log(_FAILURES[code], "failed", extra=extra)
         if self._kind is None:
             return
+        if not self._completed:
+            self._span.set({"gen_ai.usage.output_tokens": so_far})
         watch, model_code = self._watch, (*self._kind, code)
         seconds = watch.clock() - self._began
         watch.duration.setdefault(model_code, Distribution(REQUEST_S)).observe(seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from common.errors import Unauthenticated
@@ -9,6 +10,8 @@ from gateway.auth.caller import ANYONE, Caller
 from gateway.auth.config import AuthConfig
 from gateway.auth.jwt import JwtVerifier
 from gateway.auth.token_file import TokenFile
+
+log = logging.getLogger(__name__)
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -61,6 +64,7 @@ class Authenticator:
             return caller
         tenant = self._tokens.tenant(caller.tenant)
         if tenant is None:
+            log.info("JWT refused", extra={"reason": "unknown tenant"})
             return None
         models = tenant.models if caller.models is None else caller.models
         if tenant.models is not None and models is not None:

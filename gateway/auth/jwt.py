@@ -48,7 +48,7 @@ class JwtVerifier:
         try:
             key = await self._keys.key(self._jwt.get_unverified_header(token).get("kid"))
             if key is None:
-                return None
+                raise _RefusedError("unknown key")
             claims = self._jwt.decode(
                 token,
                 key,
@@ -58,18 +58,21 @@ class JwtVerifier:
                 leeway=_LEEWAY_S,
                 options={"require": ["exp", "iss", "aud", self._config.jwt_tenant_claim]},
             )
+            return self._named(claims)
         except self._jwt.PyJWTError as error:
-            log.info("JWT refused", extra={"reason": type(error).__name__})
-            return None
-        return self._named(claims)
+            reason = type(error).__name__
+        except _RefusedError as error:
+            reason = str(error)
+        log.info("JWT refused", extra={"reason": reason})
+        return None
 
-    def _named(self, claims: dict[str, Any]) -> Caller | None:
+    def _named(self, claims: dict[str, Any]) -> Caller:
         tenant = claims[self._config.jwt_tenant_claim]
         models = claims.get(self._config.jwt_models_claim)
         if not isinstance(tenant, str) or not tenant:
-            return None
+            raise _RefusedError("tenant claim")
         if models is not None and not isinstance(models, list):
-            return None
+            raise _RefusedError("models claim")
         return Caller(
             tenant=tenant,
             models=None if models is None else frozenset(map(str, models)),
@@ -88,6 +91,10 @@ class JwtVerifier:
             return {key.key_id: key for key in self._jwt.PyJWKSet(listed).keys}
         except (ValueError, KeyError, TypeError, RecursionError, self._jwt.PyJWTError) as error:
             raise ConfigError(f"auth.jwks: {self._config.jwks}: no key set: {error}") from error
+
+
+class _RefusedError(Exception):
+    """A JWT is not to be believed; the message says why, and nothing of what stands in it."""
 
 
 def _verifies(key: Any) -> bool:

@@ -8,10 +8,11 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from paceline.v1 import inference_pb2, types_pb2, verifier_pb2
+from paceline.v1 import inference_pb2, types_pb2, verifier_pb2, worker_pb2
 
 from common import errors
 from common.tokenizer import Tokenizer
+from gateway import workers
 from tests.rpc.gateways import gateway, ids_of
 from tests.scripted_workers import CACHED, DRAFTED, ScriptedWorker, serving
 from tests.waiting import until
@@ -514,10 +515,41 @@ async def test_a_drained_verifier_is_let_go() -> None:
         await until(lambda: not handle.present)
 
 
-async def test_a_drafter_in_the_list_of_verifiers_is_refused(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("known", [False, True])
+async def test_each_reason_why_a_worker_is_not_there_is_told_once(
+    known: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    drafter = ScriptedWorker(tier="drafter")
-    async with serving(drafter), gateway(drafter.address, ready=False):
-        await until(lambda: any("not reachable" in record.message for record in caplog.records))
-    assert any(getattr(record, "reason", "") == "it is no verifier" for record in caplog.records)
+    """First nobody listens at its address, then a drafter does."""
+    worker, asked = ScriptedWorker(), []
+
+    async def describe(request: object, context: object) -> worker_pb2.DescribeResponse:
+        asked.append(request)
+        return worker.description
+
+    def told() -> list[tuple[str, str]]:
+        lines = (each for each in caplog.records if each.levelname == "WARNING")
+        return [(each.message, each.reason) for each in lines if hasattr(each, "reason")]
+
+    monkeypatch.setattr(workers, "_LAST_RETRY_S", 0.1)
+    await worker.start()
+    if not known:
+        await worker.stop()
+    async with gateway(worker.address, ready=known):
+        await worker.stop()
+        await until(lambda: any("refused" in reason for _, reason in told()))
+        worker.description.tier = worker_pb2.TIER_DRAFTER
+        worker.Describe = describe  # type: ignore[method-assign]
+        await worker.start(int(worker.address.rpartition(":")[2]))
+        await until(lambda: len(asked) >= 3)
+    await worker.stop()
+    event = "verifier still lost" if known else "verifier not reachable yet"
+    assert told().count((event, "it is no verifier")) == 1
+    assert len(told()) == len(set(told()))
+    assert [event for event, _ in told()].count("verifier lost") == known
+
+
+def test_a_reason_is_the_same_whatever_address_it_names() -> None:
+    reason = "last error: UNKNOWN: {}: connect: Connection refused ({})"
+    found = ("ipv4:10.0.0.7:7071", 111), ("ipv6:%5Bfe80::ab%5D:7072", 61)
+    assert len({workers._kind(reason.format(*each)) for each in found}) == 1
+    assert workers._kind("Connection refused") != workers._kind("it is no verifier")

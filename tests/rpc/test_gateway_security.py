@@ -370,7 +370,7 @@ async def test_a_worker_refuses_who_is_not_of_the_fleet(tmp_path: Path, stranger
     fleet = THEIRS.issue(tmp_path / "gateway", ca=OURS) if stranger else None
     async with gateway(verifier.address, fleet_tls=fleet, ready=False) as target:
         handle = target.fleet.verifier(verifier.address)
-        await until(lambda: handle._reported_lost)
+        await until(lambda: handle._told)
         assert not handle.present
         assert handle.candidate is None
     await verifier.stop()
@@ -384,7 +384,7 @@ async def test_one_name_serves_workers_called_by_address(tmp_path: Path) -> None
         named = TlsConfig(cert=issued.cert, key=issued.key, ca=issued.ca, server_name=name)
         async with gateway(verifier.address, fleet_tls=named, ready=False) as target:
             handle = target.fleet.verifier(verifier.address)
-            await until(lambda handle=handle: handle.present or handle._reported_lost)
+            await until(lambda handle=handle: handle.present or handle._told)
             assert handle.present is fits
     await verifier.stop()
 

@@ -20,6 +20,8 @@ from drafter import metrics as drafter_metrics
 from gateway import metrics as gateway_metrics
 from gateway.auth.caller import Caller
 from gateway.config import FailoverConfig
+from gateway.generation import CACHES
+from gateway.watch import EXPECTED
 from tests.rpc.gateways import Answer, Gateway, gateway, ids_of
 from tests.rpc.services import drafting, verifying
 from tests.scrapes import Scrape, scrape, scrape_port
@@ -140,6 +142,30 @@ async def test_a_verifier_that_fails_shows_as_broken() -> None:
     assert page.value("paceline_worker_breaker_open", worker=able.address) == 0
     for state in ("broken", "ready"):
         assert page.value("paceline_workers", tier="verifier", state=state) == 1
+
+
+async def test_what_is_not_there_is_told_as_none() -> None:
+    """A series that ends, or begins with its first event, shows neither fall nor rise."""
+    worker = ScriptedWorker(pool="p")
+    async with (
+        serving(worker),
+        gateway(worker.address) as front,
+        exposed("127.0.0.1", 0, front.metrics) as port,
+    ):
+        pages = [await scrape_port(port)]
+        await worker.stop()
+        await until(lambda: not front.fleet.verifier(worker.address).present)
+        pages.append(await scrape_port(port))
+        front.fleet.update("verifier", ())
+        assert not front.fleet.workers()
+        pages.append(await scrape_port(port))
+    for state, counts in (("ready", [1, 0, 0]), ("lost", [0, 1, 0]), ("broken", [0, 0, 0])):
+        labels = {"tier": "verifier", "pool": "p", "state": state}
+        assert [page.value("paceline_workers", **labels) for page in pages] == counts
+    for code in EXPECTED:
+        assert pages[0].value("paceline_requests_total", method="Generate", code=code) == 0
+    for cache in CACHES:
+        assert pages[0].value("paceline_session_turns_total", cache=cache) == 0
 
 
 async def test_a_generation_that_moves_is_counted() -> None:

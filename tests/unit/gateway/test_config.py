@@ -8,6 +8,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.tls_config import TlsConfig
+from gateway import workers
 from gateway.config import GatewayConfig
 
 CA = TlsConfig(ca=Path("ca.pem"))
@@ -59,3 +60,11 @@ def test_a_time_that_would_mean_something_else_is_an_error(name: str, least: flo
         with pytest.raises(ConfigError, match=f"{name}: must be at least {least}, got"):
             GatewayConfig(verifiers=HERE, **{name: wrong})
     assert getattr(GatewayConfig(verifiers=HERE, **{name: least}), name) == least
+
+
+def test_reports_come_well_before_a_worker_counts_as_silent() -> None:
+    for wrong, limit in ((49, "at least 50"), (5001, "at most 5000")):
+        with pytest.raises(ConfigError, match=f"status_interval_ms: must be {limit}, got {wrong}"):
+            GatewayConfig(verifiers=HERE, status_interval_ms=wrong)
+    slowest = GatewayConfig(verifiers=HERE, status_interval_ms=5000)
+    assert slowest.status_interval_ms <= 1e3 * workers._SILENCE_S / 2

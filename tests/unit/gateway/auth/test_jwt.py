@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,13 @@ def signed(by: str = "one", kid: str | None = None, **claims: Any) -> str:
 def config(tmp_path: Path) -> AuthConfig:
     (tmp_path / "keys.json").write_text(keys_of("one"))
     return AuthConfig(jwks=str(tmp_path / "keys.json"), jwt_issuer="us", jwt_audience="paceline")
+
+
+@pytest.fixture
+def both(config: AuthConfig, tmp_path: Path) -> AuthConfig:
+    file = tmp_path / "tokens.yaml"
+    file.write_text("tenants: {acme: {models: [a, b], max_concurrent: 3}}")
+    return replace(config, tokens=file)
 
 
 async def identified(authenticator: Authenticator, token: str) -> Caller | None:
@@ -84,6 +92,26 @@ async def test_bad_ones_are_nobody(config: AuthConfig, token: str) -> None:
     assert await identified(Authenticator(config), token) is None
 
 
+@pytest.mark.parametrize(
+    ("token", "reason"),
+    [
+        (signed(aud="others"), "InvalidAudienceError"),
+        (signed(by="two"), "unknown key"),
+        (signed(tenant=7), "tenant claim"),
+        (signed(models="a"), "models claim"),
+        (signed(tenant="stranger"), "unknown tenant"),
+    ],
+)
+async def test_why_one_is_refused_is_a_line_without_its_words(
+    both: AuthConfig, token: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    assert await identified(Authenticator(both), token) is None
+    (line,) = caplog.records
+    assert (line.levelname, line.message, line.reason) == ("INFO", "JWT refused", reason)
+    assert "stranger" not in str(vars(line))
+
+
 async def test_keys_come_and_go(config: AuthConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_set, "_FILE_AGE_S", 0.0)
     authenticator = Authenticator(config)
@@ -116,12 +144,7 @@ def test_a_shared_secret_is_no_key(config: AuthConfig) -> None:
     assert set(keys) == {"one"}
 
 
-async def test_the_token_file_limits_tenants_and_names_all_of_them(
-    config: AuthConfig, tmp_path: Path
-) -> None:
-    file = tmp_path / "tokens.yaml"
-    file.write_text("tenants: {acme: {models: [a, b], max_concurrent: 3}}")
-    both = AuthConfig(tokens=file, jwks=config.jwks, jwt_issuer="us", jwt_audience="paceline")
+async def test_the_token_file_limits_tenants_and_names_all_of_them(both: AuthConfig) -> None:
     authenticator = Authenticator(both)
     caller = await identified(authenticator, signed(models=["b", "c"]))
     assert caller == Caller(tenant="acme", models=frozenset("b"), limits=Limits(max_concurrent=3))
