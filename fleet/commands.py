@@ -36,7 +36,9 @@ EXIT_FOUND = 1
 
 _SHAPE = ("layers", "kv_heads", "head_size")
 
-_Interval = Annotated[float, typer.Option(min=0.05, help="Seconds between two looks")]
+_DAY_S = 86_400
+
+_Interval = Annotated[float, typer.Option(min=0.05, max=_DAY_S, help="Seconds between two looks")]
 
 
 @fleet.command(epilog="Example: paceline fleet status --watch --interval 2")
@@ -81,7 +83,10 @@ def pairs(address: Address = None, as_json: Json = False) -> None:
 def drain(
     worker: Annotated[str, typer.Argument(metavar="WORKER", help="As `status` names it.")],
     grace: Annotated[
-        int, typer.Option(min=0, help="Seconds for running requests; 0: the worker's own setting")
+        int,
+        typer.Option(
+            min=0, max=_DAY_S, help="Seconds for running requests; 0: the worker's own setting"
+        ),
     ] = 0,
     wait: Annotated[bool, typer.Option("--wait", help="Until the worker is gone")] = False,
     address: Address = None,
@@ -192,6 +197,9 @@ def plan(
     Each fleet has one type of verifiers and one of drafters. Everything else that a plan is made
     from, as efficiencies of the GPUs, is in the file: see docs/fleet.md.
     """
+    from rich.console import Console
+    from rich.text import Text
+
     from fleet import plan_tables, tables
     from fleet.plan import plan as search
     from fleet.simulation import check
@@ -216,10 +224,14 @@ def plan(
             "gpu": gpu,
             "most": most,
         }
-        with _named_as_given(given):
-            loaded = load_plan(config, given)
-            options = search(loaded)
-        played = check(options[0].layout, options[0].estimate, loaded, seed) if simulate else None
+        with Console(stderr=True).status("", spinner="dots") as spinner:
+            with _named_as_given(given):
+                loaded = load_plan(config, given)
+                options = search(loaded, lambda pair: spinner.update(Text(pair)))
+            played = None
+            if simulate:
+                spinner.update("simulation")
+                played = check(options[0].layout, options[0].estimate, loaded, seed)
     if as_json:
         _line(plan_tables.data(loaded, options, played))
     else:

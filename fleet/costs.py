@@ -44,7 +44,9 @@ class Machine:
         """Returns how many sequences of a length its memory holds; 0 where the weights do not
         fit."""
         free = 1e9 * self.gpu.memory_gb * self.assumptions.memory_use - self.model.stored_bytes
-        return max(0, int(free // (context_tokens * self.model.kv_bytes_per_token)))
+        if free <= 0:
+            return 0
+        return int(free // (context_tokens * self.model.kv_bytes_per_token))
 
     def most_sequences(self, context_tokens: float) -> int:
         """Returns how many sequences of a length a verifier's batch takes; 0 where the weights do

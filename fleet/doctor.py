@@ -17,6 +17,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     worker_checks.pool_sizes,
     pair_checks.pair_speeds,
     pair_checks.idle_drafters,
+    worker_checks.vocabularies,
     worker_checks.numerics,
     worker_checks.versions,
     worker_checks.mixed_pools,

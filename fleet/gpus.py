@@ -81,12 +81,12 @@ def catalogue(given: Iterable[str]) -> dict[str, Gpu]:
 
 
 def chosen(field: str, names: Iterable[str], types: Mapping[str, Gpu]) -> tuple[Gpu, ...]:
-    """Returns types by name.
+    """Returns types by name, each once.
 
     Raises:
         InvalidArgument: A name is not known; says which are.
     """
-    wanted = tuple(names)
+    wanted = tuple(dict.fromkeys(names))
     for name in wanted:
         if name not in types:
             raise InvalidArgument(field, f"must be of {', '.join(types)}, got {name!r}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 from common.errors import FailedPrecondition
 from fleet.estimate import Estimate, estimate
@@ -28,11 +30,12 @@ class Option:
     """Price of a million output tokens."""
 
 
-def plan(config: PlanConfig) -> list[Option]:
+def plan(config: PlanConfig, progress: Callable[[str], None] = lambda pair: None) -> list[Option]:
     """Returns the cheapest fleet for each pair of GPU types, and without drafters; cheapest first.
 
     Args:
         config: What it is for, and what there is.
+        progress: Told the GPU types that are looked at next.
 
     Raises:
         InvalidArgument: A GPU type is not known.
@@ -42,14 +45,13 @@ def plan(config: PlanConfig) -> list[Option]:
     verifiers = chosen("verifiers", config.verifiers, types)
     drafters = chosen("drafters", config.drafters, types)
     chosen("most", config.limits, types)
-    found = [
-        layout
-        for verifier in verifiers
-        for drafter in (None, *drafters)
-        if (layout := _cheapest(config, verifier, drafter)) is not None
-    ]
+    found = []
+    for verifier, drafter in product(verifiers, (None, *drafters)):
+        progress(f"{verifier.name} with {drafter.name}" if drafter else verifier.name)
+        layout = _cheapest(config, verifier, drafter)
+        found += [layout] if layout is not None else []
     if not found:
-        raise FailedPrecondition(_obstacle(config, verifiers))
+        raise FailedPrecondition(_obstacle(config, verifiers, drafters))
     options = [option(layout, config) for layout in found]
     return sorted(options, key=lambda each: each.cost_per_million)
 
@@ -109,7 +111,11 @@ def _with_length(
         if drafter is None:
             return 0
         taken = verifiers if drafter.name == verifier.name else 0
-        return config.limits.get(drafter.name, MOST_REPLICAS) - taken
+        left = config.limits.get(drafter.name, MOST_REPLICAS) - taken
+        if best is None:
+            return left
+        spare = best.cost_per_hour - layout(verifiers, 0).cost_per_hour
+        return min(left, math.ceil(spare / drafter.cost_per_hour) - 1)  # all of it costs less
 
     fewest = _fewest(partial(enough, drafters=plenty(1)), most)
     if drafter is None or fewest is None:
@@ -141,7 +147,7 @@ def _fewest(enough: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-def _obstacle(config: PlanConfig, verifiers: tuple[Gpu, ...]) -> str:
+def _obstacle(config: PlanConfig, verifiers: tuple[Gpu, ...], drafters: tuple[Gpu, ...]) -> str:
     """Says why there is no fleet."""
     context = config.traffic.context_tokens
     fitting = [
@@ -155,8 +161,11 @@ def _obstacle(config: PlanConfig, verifiers: tuple[Gpu, ...]) -> str:
     goal = f"{config.goal.token_ms:g} ms a token"
     if config.goal.first_token_ms is not None:
         goal += f" and {config.goal.first_token_ms:g} ms to the first"
+    named = dict.fromkeys(gpu.name for gpu in (*verifiers, *drafters))
+    unlimited = ", ".join(name for name in named if name not in config.limits)
+    most = f" with up to {MOST_REPLICAS} each of {unlimited}" if unlimited else ""
     return (
         f"no fleet of these GPU types reaches {goal} at a load of at most "
-        f"{config.goal.most_load:.0%}; allow more time, faster types, a smaller target, or more "
-        "of a limited type"
+        f"{config.goal.most_load:.0%}{most}; allow more time, faster types, a smaller target, or "
+        "more of a type (--most TYPE=COUNT)"
     )

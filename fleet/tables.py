@@ -114,7 +114,7 @@ def _pool(
 ) -> Table:
     table = _table(narrow)
     _add_addresses(table, "address", [worker.address for worker in workers])
-    table.add_column("state", no_wrap=True)
+    table.add_column("state", no_wrap=True, min_width=max(map(len, State)))
     for heading in ("model",) if narrow else ("GPU", "model"):
         table.add_column(heading, overflow="fold")
     for heading in ("run+wait", "KV", "batch", "step ms", "tok/s", "accepted"):

@@ -16,7 +16,7 @@ from fleet.finding import (
     shown,
     warning,
 )
-from fleet.snapshot import State, Tier
+from fleet.snapshot import State, Tier, Worker
 
 MOST_KV_USE = 0.9
 """Above it new sequences wait for others to end, and cached prefixes go."""
@@ -77,7 +77,7 @@ def queues(evidence: Evidence) -> Iterator[Finding]:
         if 0 < old.load.waiting <= worker.load.waiting:
             yield warning(
                 f"{worker.tier} {worker.address}: {worker.load.waiting} sequences wait "
-                f"({old.load.waiting} a moment ago), on average {worker.load.queue_wait_ms:.0f} ms",
+                f"({old.load.waiting} a moment ago), for {worker.load.queue_wait_ms:.0f} ms",
                 "more comes in than it can finish",
                 f"{scale(worker.tier, worker.pool)} up, or lower the gateway's max_concurrent",
             )
@@ -105,6 +105,20 @@ def pool_sizes(evidence: Evidence) -> Iterator[Finding]:
                 "requests wait, or verifiers wait for drafts",
                 f"{scale(pool.tier, pool.name)} to {pool.desired}, or let an autoscaler follow "
                 "paceline_desired_replicas",
+            )
+
+
+def vocabularies(evidence: Evidence) -> Iterator[Finding]:
+    """Verifiers of one name to which the same ids mean something else."""
+    for model, verifiers in sorted(grouped(ready(evidence, Tier.VERIFIER), model_of).items()):
+        groups = grouped(verifiers, _vocabulary)
+        if len(groups) > 1:
+            yield warning(
+                f"verifiers of {model} differ in tokenizer or vocabulary: {shown(groups)}",
+                "token ids mean other text to each kind, so only one of them is given requests: "
+                "one whose tokenizer the gateway has, then the one with the most verifiers",
+                "run all of them from one model directory, or give the others a name of their own "
+                "(the verifiers' setting `name`)",
             )
 
 
@@ -156,3 +170,9 @@ def models_without_text(evidence: Evidence) -> Iterator[Finding]:
                 "the gateway has no tokenizer with its fingerprint, so text is refused",
                 "name the model's directory in the gateway's setting `models`",
             )
+
+
+def _vocabulary(worker: Worker) -> str:
+    """What a worker's token ids mean; see `gateway.candidate.Description.vocabulary`."""
+    known = worker.identity
+    return f"{known.tokenizer[:12] or 'no tokenizer'}, {known.vocab_size} ids" if known else ""

@@ -137,7 +137,7 @@ class PlanConfig:
     gpu: tuple[str, ...] = ()
     """Prices or types of your own: "T4=0.35", "mine=24/600/125/0.9"."""
     most: tuple[str, ...] = ()
-    """How many there are of a type, "T4=8"; of others any number."""
+    """How many there are of a type, "T4=8"; of others up to 4096 in each tier are considered."""
     assumptions: Assumptions = field(default_factory=Assumptions)
     """How fast steps are."""
 
@@ -202,9 +202,12 @@ def load_plan(file: Path | None, given: Mapping[str, Any]) -> PlanConfig:
 
 def _positive(group: Any, name: str) -> None:
     for key, value in vars(group).items():
-        unlimited = value is None or (name, key) in _FROM_ZERO
-        if not (unlimited or 0 < value < float("inf")):
-            raise ConfigError(f"{name}.{key}: must be above 0, got {value}")
+        if value is None:
+            continue
+        from_zero = (name, key) in _FROM_ZERO
+        if not (0 < value < float("inf") or (from_zero and value == 0)):
+            least = "at least" if from_zero else "above"
+            raise ConfigError(f"{name}.{key}: must be {least} 0, got {value}")
 
 
 _FROM_ZERO = {

@@ -97,6 +97,7 @@ def test_a_plan_without_drafters(tmp_path: Path) -> None:
         (("--verifiers", ""), 2, "verifiers: must name at least one GPU type"),
         (("--most", "T4"), 2, "most: must be NAME=COUNT as in T4=8, got 'T4'"),
         (("--token-ms", "0.01"), 1, "no fleet of these GPU types reaches"),
+        (("--target-params", "1e300"), 1, "the target and one sequence of it do not fit"),
         (("--config", "/nowhere.yaml"), 1, "/nowhere.yaml: cannot be read"),
     ],
 )
@@ -104,6 +105,15 @@ def test_what_is_wrong_with_a_plan(argv: tuple[str, ...], code: int, message: st
     result = run("plan", *argv)
     assert result.exit_code == code
     assert f"error: {message}" in result.output
+
+
+@pytest.mark.parametrize(
+    "argv", [("drain", "v:1", "--grace", "86401"), ("status", "--interval", "1e12")]
+)
+def test_no_time_is_longer_than_a_day(argv: tuple[str, ...]) -> None:
+    result = run(*argv)
+    assert result.exit_code == 2
+    assert "86400" in result.output
 
 
 def test_what_is_wrong_with_a_file_is_told_as_it_stands_there(tmp_path: Path) -> None:

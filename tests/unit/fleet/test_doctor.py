@@ -37,7 +37,7 @@ def test_health_is_not_an_illness() -> None:
 
 
 def test_every_check_is_run() -> None:
-    assert len(set(CHECKS)) == len(CHECKS) == 13
+    assert len(set(CHECKS)) == len(CHECKS) == 14
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,18 @@ def test_every_check_is_run() -> None:
             Severity.WARNING,
             "no drafter is ready for big",
             "start drafters",
+        ),
+        (
+            {"workers": (V1, V2, worker("v3", identity=identity(tokenizer="u")), D1)},
+            Severity.WARNING,
+            "verifiers of big differ in tokenizer or vocabulary: t, 4096 ids: v1, v2; u, 4096 ids",
+            "setting `name`",
+        ),
+        (
+            {"workers": (V1, V2, worker("v3", identity=identity(vocab_size=4097)), D1)},
+            Severity.WARNING,
+            "vocabulary: t, 4096 ids: v1, v2; t, 4097 ids: v3",
+            "one model directory",
         ),
         (
             {"workers": (V1, worker("v2", identity=identity(numerics="m")), D1)},
@@ -183,7 +195,7 @@ def queue(waiting: int) -> Snapshot:
 )
 def test_a_queue_that_does_not_shrink(before: int, now: int, found: bool) -> None:
     told = whats(findings(Evidence(now=queue(now), before=queue(before))))
-    wanted = f"verifier v1: {now} sequences wait ({before} a moment ago), on average 70 ms"
+    wanted = f"verifier v1: {now} sequences wait ({before} a moment ago), for 70 ms"
     assert told == ([wanted] if found else [])
 
 

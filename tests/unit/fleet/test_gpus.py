@@ -28,6 +28,7 @@ def test_other_forms_are_refused(text: str) -> None:
 
 def test_unknown_names_are_refused() -> None:
     assert [gpu.name for gpu in chosen("drafters", ("L4", "T4"), GPUS)] == ["L4", "T4"]
+    assert [gpu.name for gpu in chosen("drafters", ("T4", "L4", "T4"), GPUS)] == ["T4", "L4"]
     with pytest.raises(InvalidArgument, match=r"drafters: must be of T4, .*, got 'V100'"):
         chosen("drafters", ("V100",), GPUS)
 

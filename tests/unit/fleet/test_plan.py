@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from common.errors import FailedPrecondition, InvalidArgument
-from fleet.estimate import estimate
+from fleet.estimate import Estimate, estimate
+from fleet.layout import Layout
 from fleet.plan import Option, meets, plan
 from fleet.plan_tables import data, tables, verdict
 from fleet.simulation import check
@@ -57,6 +58,22 @@ def test_cheap_drafters_save_verifiers(options: list[Option]) -> None:
     tokens_per_hour = 3600 * 8 * 256
     price = 1e6 * cheapest.layout.cost_per_hour / tokens_per_hour
     assert cheapest.cost_per_million == pytest.approx(price)
+
+
+def test_a_large_fleet_is_found_in_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked at that costs more than the best so far."""
+    looked: list[Layout] = []
+
+    def noted(layout: Layout, config: PlanConfig) -> Estimate | None:
+        looked.append(layout)
+        return estimate(layout, config)
+
+    monkeypatch.setattr("fleet.plan.estimate", noted)
+    told: list[str] = []
+    options = plan(replace(LARGE, traffic=Traffic(requests_per_s=60)), told.append)
+    assert told == ["H200", "H200 with T4"]
+    assert options[0].layout.verifiers > 8
+    assert len(looked) < 250
 
 
 def test_a_draft_that_is_never_right_does_not_pay() -> None:
@@ -120,6 +137,10 @@ def test_memory_holds_all_experts_and_a_step_reads_a_tokens() -> None:
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(FailedPrecondition, match=r"no fleet of these GPU types reaches 0\.1 ms"):
         plan(replace(LARGE, goal=Goal(token_ms=0.1)))
+    with pytest.raises(FailedPrecondition, match="with up to 4096 each of H200, T4; allow"):
+        plan(replace(LARGE, goal=Goal(token_ms=0.1)))
+    with pytest.raises(FailedPrecondition, match=r"80%; allow .* of a type \(--most TYPE=COUNT"):
+        plan(replace(LARGE, goal=Goal(token_ms=0.1), most=("T4=8", "H200=1")))
     with pytest.raises(FailedPrecondition, match="and 1 ms to the first at a load"):
         plan(replace(LARGE, goal=Goal(token_ms=25, first_token_ms=1)))
     with pytest.raises(FailedPrecondition, match="do not fit into the memory of T4"):

@@ -71,6 +71,13 @@ def test_a_worker_that_was_never_reached() -> None:
     assert row(text, "v1") == ["v1", "lost", *["-"] * 8]
 
 
+@pytest.mark.parametrize("width", [20, 40, 60, 79])
+@pytest.mark.parametrize("state", State)
+def test_a_state_is_whole_on_any_screen(state: State, width: int) -> None:
+    now = Snapshot(workers=(worker("v10.244.13.17:7072", state=state),))
+    assert state in drawn(tables.status(now, {}), width).split()
+
+
 @pytest.mark.parametrize("width", [20, 80, 100, 140])
 def test_a_row_is_one_line_on_any_screen_wide_enough(width: int) -> None:
     address, known = "v10.244.13.17:7072", identity(model="llama", accelerator="NVIDIA T4")

@@ -49,6 +49,8 @@ def test_an_empty_list_is_given(tmp_path: Path) -> None:
         ({"traffic.output_tokens": 1}, "traffic.output_tokens: must be in"),
         ({"target.layers": 0}, "target.layers: must be above 0"),
         ({"assumptions.memory_use": 1.1}, "assumptions.memory_use"),
+        ({"assumptions.overhead_ms": -8}, "assumptions.overhead_ms: must be at least 0, got -8"),
+        ({"assumptions.drafter_context_tokens": -5}, "must be at least 0, got -5"),
         ({"round_trip_ms": "nan"}, "round.trip.ms: must be"),
         ({"verifiers": [""]}, "verifiers: must name"),
         ({"verifiers": []}, "verifiers: must name"),
