@@ -101,8 +101,10 @@ def _parsed(url: str) -> SplitResult:
     """The parts of a store's URL; errors of `urlsplit` would quote it."""
     with suppress(ValueError):
         parts = urlsplit(url)
-        # Where a password is not escaped, what follows its # or / is no host, and may be no error.
-        whole = not parts.fragment and (parts.scheme == "unix" or "@" not in parts.path)
+        # Where a password is not escaped, what follows its #, / or ? is no host, and may be no
+        # error.
+        behind = parts.query if parts.scheme == "unix" else parts.path + parts.query
+        whole = not parts.fragment and "@" not in behind
         if whole and parts.scheme in _STORES and parts.port != 0:
             return parts
     raise ConfigError(

@@ -195,7 +195,7 @@ class Worker:
     def _look(self) -> None:
         """Sees whether the store answers; where it did not take the last write, whether it does.
 
-        What was counted as dropped stays so.
+        What was counted as dropped stays so, and counts twice in the store if it was only late.
         """
         if self._unwritten is None:
             self._client.ping()
@@ -279,7 +279,9 @@ class Worker:
             self._ahead.extend(fresh)
 
     def _answered(self) -> None:
-        if self._unwritten is not None:  # one that is full, or a replica, answers all the same
+        # One that is full, or a replica, answers reads all the same; they wait as long as its looks
+        # do.
+        if self._unwritten is not None:
             return
         if self._counts.away:
             log.info("n-gram store is back")

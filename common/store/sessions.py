@@ -35,7 +35,9 @@ _LOOK_S, _AWAY_S = 5.0, 1.0
 _TRIES = 3
 """Calls of a look: one alone is late where this machine is busy, too."""
 _READY = 8
-"""Connections, kept; a call that finds none free waits for one as long as its caller does."""
+"""Connections made before they are needed."""
+_MOST_CONNECTIONS = 64
+"""At most; a call that finds none free waits for one as long as its caller does, and is late."""
 _MOST_CALLS = 256
 """Calls under way; no more are made of a store that hangs, until it is known to be away."""
 
@@ -188,7 +190,9 @@ class RedisSessions(SessionStore):
 
     def __init__(self, url: str, ttl_s: float) -> None:
         self._ttl_ms = int(ttl_s * 1000)
-        self._redis = loop_client(url, timeout_s=_CALL_S, connections=_READY, wait_s=TIMEOUT_S)
+        self._redis = loop_client(
+            url, timeout_s=_CALL_S, connections=_MOST_CONNECTIONS, wait_s=TIMEOUT_S
+        )
         self._open_script = self._redis.register_script(OPEN)
         self._save_script = self._redis.register_script(SAVE)
         self._epochs = Epochs()

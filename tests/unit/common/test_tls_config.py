@@ -83,6 +83,7 @@ def test_a_store_elsewhere_in_plaintext_does(host: str) -> None:
         "rediss://:secret/more@store:6379/0",
         "rediss://:1#secret@store:6379/0",
         "rediss://:1/secret@store:6379/0",
+        "rediss://:1?secret@store:6379/0",
         "redis://:secret?more@store:6379/0",
         "unix://:secret#more@/run/store.sock",
     ],
