@@ -100,7 +100,7 @@ class Autoscaler:
         self._at = now
         listed = needs(verifiers, drafters)
         self._remembered.add(listed)
-        found = dict.fromkeys(self._remembered.names) | listed
+        found = dict.fromkeys(self._remembered.recent) | listed
         self._smooth = {key: self._smoothed(key, need, elapsed_s) for key, need in found.items()}
         ready = dict.fromkeys(found, 0)
         ready |= _ready("verifier", verifiers) | _ready("drafter", drafters)

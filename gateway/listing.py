@@ -52,14 +52,16 @@ class Listing:
 
     @property
     def away(self) -> list[Candidate]:
-        """Those listed no longer that were there within the hour, as if they were lost."""
-        return [*self._remembered.names, *map(_lost, candidates(self.leaving))]
+        """Those listed no longer that were so within the hour, as if they were lost: the last at
+        each address at which nobody is now."""
+        here = {each.address for each in candidates(self.listed)}
+        gone = (*self._remembered.recent, *map(_lost, candidates(self.leaving)))
+        return list({each.address: each for each in gone if each.address not in here}.values())
 
     @property
     def recent(self) -> list[Candidate]:
         """Those listed that were ever reached, and those away; one at each address."""
-        known = [*self.away, *candidates(self.listed)]
-        return list({each.address: each for each in known}.values())
+        return [*self.away, *candidates(self.listed)]
 
     def update(self, addresses: Collection[str]) -> Change:
         """Takes workers in and lets others go.

@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 
 _REMEMBERED_S = 3600.0  # above what workers take to come back that were all unlisted
 
-_Name = TypeVar("_Name", bound=Hashable)
+_Thing = TypeVar("_Thing", bound=Hashable)
 
 
-class Remembered(Generic[_Name]):
-    """Keeps names for another hour.
+class Remembered(Generic[_Thing]):
+    """Keeps things for another hour.
 
     Args:
         clock: Seconds that only grow.
@@ -24,15 +24,15 @@ class Remembered(Generic[_Name]):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: dict[_Name, float] = {}
+        self._seen: dict[_Thing, float] = {}
 
-    def add(self, names: Iterable[_Name]) -> None:
+    def add(self, things: Iterable[_Thing]) -> None:
         """Takes note of what is here now."""
-        self._seen |= dict.fromkeys(names, self._clock())
+        self._seen |= dict.fromkeys(things, self._clock())
 
     @property
-    def names(self) -> Collection[_Name]:
+    def recent(self) -> Collection[_Thing]:
         """Those of the last hour."""
         now = self._clock()
-        self._seen = {name: at for name, at in self._seen.items() if now - at <= _REMEMBERED_S}
+        self._seen = {thing: at for thing, at in self._seen.items() if now - at <= _REMEMBERED_S}
         return self._seen.keys()

@@ -33,7 +33,6 @@ EXPECTED = ("OK", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED", "RESOURCE_EXHA
 _FAILURES = {
     "UNAVAILABLE": logging.WARNING,
     "INTERNAL": logging.WARNING,
-    "UNKNOWN": logging.WARNING,
     "DEADLINE_EXCEEDED": logging.INFO,  # most are the client's own
 }
 
@@ -149,7 +148,7 @@ class Generation:
         so_far = self._resumed + self._tokens
         if code in _FAILURES:
             extra = {"request": self._request, "code": code, "tokens": so_far}
-            log.log(_FAILURES[code], "failed", extra=extra)
+            log.log(_FAILURES[code], "generation failed", extra=extra)
         if self._kind is None:
             return
         if not self._completed:

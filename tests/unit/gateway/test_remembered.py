@@ -13,6 +13,6 @@ def test_a_name_is_kept_for_an_hour_after_it_was_last_here() -> None:
     clock.now = 1000
     remembered.add(["b"])
     clock.now = 3601
-    assert list(remembered.names) == ["b"]
+    assert list(remembered.recent) == ["b"]
     clock.now = 4601
-    assert not remembered.names
+    assert not remembered.recent

@@ -192,7 +192,7 @@ def test_a_failure_is_a_line_without_words(
 ) -> None:
     caplog.set_level("INFO")
     end_with(error)
-    found = [record for record in caplog.records if record.message == "failed"]
+    found = [record for record in caplog.records if record.message == "generation failed"]
     assert [record.levelname for record in found] == ([level] if level else [])
     for record in found:
         assert (record.request, record.code, record.tokens) == ("r", code_of(error), 5)
@@ -204,7 +204,7 @@ def test_what_fails_before_it_is_read_is_a_line_too(caplog: pytest.LogCaptureFix
     with pytest.raises(Unavailable), Watch().generation((), 0.0):
         raise Unavailable("gone")
     (line,) = caplog.records
-    assert (line.message, line.request, line.tokens) == ("failed", "", 0)
+    assert (line.message, line.request, line.tokens) == ("generation failed", "", 0)
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), DeadlineExceeded("late"), None])
