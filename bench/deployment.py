@@ -21,6 +21,9 @@ TICK_S = 0.2
 ROUNDING = "rounding measured"
 """What a drafter calls it in its log that it chose by itself, with `int8` if that was it."""
 
+LOADED = "model loaded"
+"""What it says after that, whatever it chose."""
+
 FORGETFUL = {"PACELINE_VERIFIER_SHARE_NGRAMS": "false"}
 """Environment of a deployment whose requests do not learn from each other: the same prompts are
 asked again and again, and what one pass wrote would answer the next."""
@@ -57,12 +60,17 @@ def as_started(workers: WorkerOptions, cluster: Cluster) -> WorkerOptions:
     Args:
         workers: What they were told.
         cluster: The deployment, serving, with `TELLING` in its environment.
+
+    Raises:
+        StartupError: Its drafter's log does not say.
     """
     if workers.draft_quantize != "auto":
         return workers
     logs = [one.process.log for one in cluster.services if one.name == "drafter" and one.process]
     lines = [line for log in logs for line in log.read_text("utf-8", "replace").splitlines()]
     told = [message(line) or {} for line in lines]
+    if logs and not any(one.get("event") == LOADED for one in told):
+        raise StartupError("the drafter's log does not say what its weights are rounded to")
     rounded = any(one.get("event") == ROUNDING and one.get("int8") for one in told)
     return replace(workers, draft_quantize="int8" if rounded else "none")
 

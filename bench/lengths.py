@@ -53,14 +53,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--tokens",
         type=several(at_least(1)),
-        default=(128, 512, 1024, 1536),
-        help="of each text before them (default: 128,512,1024,1536)",
+        default="128,512,1024,1536",
+        help="of each text before them (default: %(default)s)",
     )
     parser.add_argument(
         "--methods",
         type=several(known_method),
-        default=("draft", "medusa", "lookahead", "ngram"),
-        help="beside plain (default: draft,medusa,lookahead,ngram)",
+        default="draft,medusa,lookahead,ngram",
+        help="beside plain (default: %(default)s)",
     )
     parser.add_argument("--texts", type=at_least(1), default=6, help="of each length")
     parser.add_argument("--max-tokens", type=at_least(2), default=128, help="tokens after each")

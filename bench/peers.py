@@ -58,7 +58,8 @@ class Transformers:
     ) -> Pass:
         """Decode every prompt at least once, batch by batch: none begins before all have ended.
 
-        Decoding alone counts, as of one text: each batch from its first tokens on.
+        Decoding alone counts, as of one text: each batch from its first tokens on. Of prompts that
+        nobody has asked yet prefill counts, too.
         """
         samples: dict[int, Sample] = {}
         tokens, seconds, turn = 0, 0.0, 0
@@ -66,16 +67,19 @@ class Transformers:
         while turn < len(prompts) or time.perf_counter() < until:
             torch.manual_seed(turn)
             batch = [self._unseen(prompts[(turn + row) % len(prompts)]) for row in range(at_once)]
+            began_s = time.perf_counter()
             rows, clock = self._written(batch, max_tokens)
+            if not self._unseen.changes:
+                began_s = clock.at_s[0]
             for row in rows:
-                tokens += len(row) - 1
+                tokens += len(row) - (not self._unseen.changes)
                 samples[turn] = Sample(
                     ids=tuple(row),
                     tokens=len(row) - 1,
                     seconds=clock.at_s[len(row) - 1] - clock.at_s[0],
                 )
                 turn += 1
-            seconds += clock.at_s[-1] - clock.at_s[0]
+            seconds += clock.at_s[-1] - began_s
         return Pass(
             samples=tuple(samples[turn] for turn in range(len(prompts))),
             tokens=tokens,

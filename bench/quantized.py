@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -149,4 +150,4 @@ if __name__ == "__main__":
     try:
         main(parser.parse_args())
     except (PacelineError, OSError) as problem:
-        parser.error(str(problem))
+        sys.exit(f"error: {problem}")

@@ -9,6 +9,7 @@ Weights are made where there is a GPU on it. There is no tokenizer: it cannot be
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,4 +73,4 @@ if __name__ == "__main__":
     try:
         write(arguments.shape, arguments.directory)
     except OSError as problem:
-        parser.error(str(problem))
+        sys.exit(f"error: {problem}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -265,4 +266,4 @@ if __name__ == "__main__":
     try:
         main(arguments.models, arguments.device)
     except (PacelineError, OSError) as problem:
-        parser.error(str(problem))
+        sys.exit(f"error: {problem}")

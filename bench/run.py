@@ -107,9 +107,11 @@ def lockstep(
         watch=watch,
         environment=IN_LOCKSTEP,
     )
-    client = stack.enter_context(Client(stack.enter_context(cluster).address))
-    if not await_draft(client):
-        raise StartupError("this deployment does not draft")
+    with ExitStack() as own:  # one that does not draft is not to stand beside the others
+        client = own.enter_context(Client(own.enter_context(cluster).address))
+        if not await_draft(client):
+            raise StartupError("this deployment does not draft")
+        stack.push(own.pop_all())
     check = partial(check_drafter, cluster)
     return GatewayVariant(LOCKSTEP, client, DRAFT, temperature=settings.temperature, check=check)
 

@@ -157,7 +157,8 @@ def _brackets(report: Report) -> str:
 
 def _at_once(report: Report) -> str:
     """What the figures of several prompts at once have in them."""
-    if report.settings.get("unseen_prompts"):
+    unseen = report.settings.get("unseen_prompts")
+    if unseen:
         line = "Several prompts at once: nobody had asked them before, so prefill counts."
     else:
         line = (
@@ -171,7 +172,7 @@ def _at_once(report: Report) -> str:
     if shares:
         told = (f"{name} {_range(found)}" for name, found in shares.items())
         line += f" Share of their tokens that was cached: {', '.join(told)}."
-    if any(load.method == PEERS["transformers"] for load in report.loads):
+    if PEERS["transformers"] in {load.method for load in report.loads} and not unseen:
         line += " Of transformers, which caches no prompts, decoding alone counts, batch by batch."
     return line
 

@@ -1,7 +1,7 @@
 """Prompts that nobody has asked yet, made of those that were: so that no cache has their beginning.
 
-Which one is next is counted where they are asked, in a contender's own process too; all take the
-same ones, in the same order.
+Which one is next is counted where they are asked: each contender's process begins with the first,
+and the methods of one deployment go on where the others stopped.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ class Unseen:
 
     def __init__(self, marks: Sequence[int]) -> None:
         self._marks = marks
+        self.changes = bool(marks)
+        """Whether prompts become others."""
         self._turns = itertools.count()
 
     def __call__(self, prompt: Sequence[int]) -> list[int]:
         """Return the prompt to ask in its place; may be called by several threads."""
-        if not self._marks:
+        if not self.changes:
             return list(prompt)
         many, last = divmod(next(self._turns), len(self._marks))
         first = many % len(self._marks)

@@ -72,7 +72,7 @@ class GatewayVariant:
         self._method = method
         self._draft_tokens = draft_tokens
         self._temperature = temperature
-        self._check = check if DRAFT in method.split("+") else lambda: None
+        self._check = _of_drafts(method, check)
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
         """Decode every prompt, the first with a seed of 0, the next with 1.
@@ -114,9 +114,17 @@ class ContendersCrowd:
         self._contender = contender
         self._concurrency = concurrency
         self._least_s = least_s
+        self._asked = 0  # prompts, before they counted
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
-        """Decode every prompt at least once, the first with a seed of 0, the next with 1."""
+        """Decode every prompt at least once, the first with a seed of 0, the next with 1.
+
+        They have been asked before, as of a deployment whose methods ask the same ones; of those
+        that nobody has asked yet others are asked each time.
+        """
+        if self._asked < len(prompts):
+            self._asked = len(prompts)
+            self._contender.crowd(prompts, 2, self._concurrency, 0.0)
         return self._contender.crowd(prompts, max_tokens, self._concurrency, self._least_s)
 
 
@@ -152,7 +160,7 @@ class ConcurrentVariant:
         self._concurrency = concurrency
         self._temperature = temperature
         self._unseen = unseen or Unseen(())
-        self._check = check if DRAFT in method.split("+") else lambda: None
+        self._check = _of_drafts(method, check)
         self._least_s = least_s
 
     def measure(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Pass:
@@ -179,6 +187,11 @@ class ConcurrentVariant:
         done = crowd(write, len(prompts), self._concurrency, self._least_s)
         self._check()
         return done
+
+
+def _of_drafts(method: str, check: Check) -> Check:
+    """A check of drafters, for a method that has them draft."""
+    return check if DRAFT in method.split("+") else lambda: None
 
 
 def sample(run: Timed) -> Sample:

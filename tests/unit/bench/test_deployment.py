@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 import torch
 
-from bench.deployment import ROUNDING, as_started, check_drafter
+from bench.deployment import LOADED, ROUNDING, as_started, check_drafter
 from common.errors import StartupError
 from drafter import rounding
 from drafter.rounding import load_drafter
@@ -39,9 +39,12 @@ def test_the_drafter_says_what_it_chose(
     said: list[dict[str, object]], found: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "drafter.log"
-    others = [{"event": "model loaded", "kernels": "native3-avx2-int8"}, *said]
-    log.write_text("".join(f"{json.dumps(line)}\n" for line in others) + "no message\n", "utf-8")
     workers = WorkerOptions(threads=3)
+    log.write_text("", "utf-8")
+    with pytest.raises(StartupError, match="does not say"):
+        as_started(workers, deployment(log))
+    others = [{"event": LOADED, "kernels": "native3-avx2-int8"}, *said]
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in others) + "no message\n", "utf-8")
     assert as_started(workers, deployment(log)) == WorkerOptions(threads=3, draft_quantize=found)
 
 

@@ -53,6 +53,8 @@ def test_a_batch_of_transformers_may_be_of_prompts_nobody_asked(tmp_path: Path) 
     engine = Transformers(Loading(target=model, marks=(20, 30)))
     done = engine.crowd(prompts, 6, at_once=2, least_s=0)
     assert [sample.ids for sample in done.samples] == [sample.ids for sample in expected]
+    assert done.tokens == sum(len(sample.ids) for sample in expected), "prefill counts"
+    assert done.seconds > max(sample.seconds for sample in done.samples)
 
 
 def test_only_ends_are_taken_from_the_models_settings_for_generation(tmp_path: Path) -> None:

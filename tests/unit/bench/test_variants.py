@@ -10,7 +10,7 @@ import pytest
 from bench import variants
 from bench.measure import measure
 from bench.measurement import Pass
-from bench.variants import Check, ConcurrentVariant, GatewayVariant, Variant
+from bench.variants import Check, ConcurrentVariant, ContendersCrowd, GatewayVariant, Variant
 from common.errors import StartupError
 from tests.unit.bench.samples import run
 
@@ -67,3 +67,18 @@ def test_those_that_draft_are_left_out_once_their_drafter_is_gone(
         "draft+ngram, 2 at once: its drafter is gone",
         "draft+ngram: its drafter is gone",
     ]
+
+
+def test_a_contender_has_been_asked_everything_before_it_counts() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Peer:
+        def crowd(self, prompts: list[list[int]], max_tokens: int, *_: float) -> Pass:
+            asked.append((len(prompts), max_tokens))
+            return Pass.of([])
+
+    peer: Any = Peer()
+    crowd_of = ContendersCrowd("peer, 2 at once", peer, 2)
+    for prompts in ([[1]], [[1], [2]], [[1], [2]]):
+        crowd_of.measure(prompts, 8)
+    assert asked == [(1, 2), (1, 8), (2, 2), (2, 8), (2, 8)]

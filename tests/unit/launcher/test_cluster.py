@@ -57,14 +57,15 @@ def test_services_here_are_not_asked_through_a_proxy(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("grpc_proxy", proxy)
     for name in ("no_grpc_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    server = grpc.server(ThreadPoolExecutor(1))
-    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        assert is_serving(f"127.0.0.1:{port}")
-    finally:
-        server.stop(0).wait()
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            assert is_serving(f"127.0.0.1:{port}")
+        finally:
+            server.stop(0).wait()
 
 
 def test_services_start_and_stop_in_order(
