@@ -26,13 +26,13 @@ def accelerator_name(device: torch.device) -> str:
 
 
 def fault(name: str) -> str:
-    """Why a GPU computes nothing; nothing where it does.
+    """Why a GPU computes nothing; empty where it does.
 
-    It counts as one that is there also where its driver is too old for torch, or torch has no
+    One may be counted and yet compute nothing: its driver is too old for torch, or torch has no
     kernels for it.
 
     Args:
-        name: What torch calls it.
+        name: What torch calls it, such as cuda:0.
     """
     try:
         torch.ones(1, device=name).item()

@@ -43,7 +43,7 @@ RUN case "${TORCH_INDEX_URL}" in */cpu) ;; *) \
     esac
 COPY --from=build /opt/venv /opt/venv
 # What torch is built for: where a container gets a GPU, NVIDIA's runtime refuses an older driver by
-# name. It is another with an index of builds for another CUDA.
+# name. For builds for another CUDA set it with TORCH_INDEX_URL: --build-arg REQUIRE_CUDA="cuda>=12.8".
 ARG REQUIRE_CUDA="cuda>=13.0"
 # Which GPUs a container sees is for the device plugin or `docker run --gpus` to say, not for the
 # image. GKE mounts the driver's libraries where the linker does not look.

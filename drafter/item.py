@@ -19,8 +19,8 @@ _MOST_DRAWN = 64
 """Tokens of a distribution that is sent; verifiers ask for fewer, but ties may add some."""
 
 _LEAST_CHANCE = np.finfo(np.float32).tiny
-"""Of a token that is sent. Messages have float32, which would make a distribution of what is less
-one that verifiers refuse; noise draws no token that is 2^-40 as likely as another."""
+"""Of a token that is sent. Messages hold float32, in which a smaller one is 0 or nearly so, and
+verifiers refuse such a distribution. Noise draws no token that is 2^-40 as likely as another."""
 
 
 class Item(NamedTuple):

@@ -31,7 +31,7 @@ from common.model.facts import Facts
 from common.model.kernels import Forward, Kernels, Run, WholePass, left_out, prepare
 from common.model.llama import Llama
 from common.model.quantized import Quantize
-from common.model.room import room_for
+from common.model.room import OTHER_WEIGHTS, room_for
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def load(
     ours: _Prepare = partial(
         prepare, context=context, quantize=quantize, kernels=kernels, most_threads=most_threads
     )
-    with room_for(f"{directory} on {where}", "a larger device, another dtype or quantize helps"):
+    with room_for(f"{directory} on {where}", OTHER_WEIGHTS):
         found = _plainly(directory, config, weights, where, kernels, ours)
         if isinstance(found, _Declined):
             from common.model.hf import HfModel  # takes seconds: only where it is needed

@@ -30,7 +30,7 @@ from common.model import medusa_checkpoint
 from common.model.linear import MakeProduct, packed_products
 from common.model.medusa_checkpoint import HeadWeights, Tree
 from common.model.native import Decoder, NativeHeads, top
-from common.model.room import room_for
+from common.model.room import SMALLER_CACHE, room_for
 
 Product = Callable[[Tensor], Tensor]
 """Maps `[K, N, in]` to `[K, N, out]`, with a matrix for each of K."""
@@ -117,7 +117,7 @@ class MedusaHeads:
             ModelError: Missing, corrupt, made for another model or too large; names file and key.
         """
         assert lm_head.shape == (vocab_size, hidden_size)
-        with room_for(f"the heads of {path}", "a smaller engine.kv_bytes leaves them some"):
+        with room_for(f"the heads of {path}", SMALLER_CACHE):
             weights = medusa_checkpoint.load(path, lm_head=lm_head)
             return cls(weights, lm_head=lm_head, dtype=dtype, device=device, threads=threads)
 

@@ -9,6 +9,12 @@ import torch
 
 from common.errors import ModelError, first_line
 
+SMALLER_CACHE = "engine.kv_bytes, or on a GPU gpu_memory_share, must be smaller"
+"""A remedy where the cache takes what is lacking."""
+
+OTHER_WEIGHTS = "a larger device, another dtype or quantize helps"
+"""A remedy where weights do."""
+
 _TORCH_ON_CPU = "DefaultCPUAllocator: can't allocate memory"
 """What torch says on a CPU, in an error of no type of its own."""
 

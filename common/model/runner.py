@@ -24,14 +24,12 @@ from common.model.loader import LoadedModel
 from common.model.native import NativeModel
 from common.model.output import Computed, Output
 from common.model.roll import Drawing, Rolled, RollOptions
-from common.model.room import ran_out, room_for
+from common.model.room import OTHER_WEIGHTS, SMALLER_CACHE, ran_out, room_for
 from common.model.sampling import Row, rank
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 
 _log = logging.getLogger(__name__)
-
-_SMALLER = "engine.kv_bytes, or on a GPU gpu_memory_share, must be smaller"
 
 _CHECK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 33)
 """Pieces the probe text is cut into; decoding and drafts of usual length meet warm kernels."""
@@ -88,7 +86,7 @@ class Runner:
             raise ModelError(
                 f"a cache of {kv_bytes} bytes holds no block; two take {2 * block} bytes"
             )
-        with room_for(f"a cache of {kv_bytes} bytes", _SMALLER):
+        with room_for(f"a cache of {kv_bytes} bytes", SMALLER_CACHE):
             self.pool = KvPool(
                 shapes,
                 blocks=blocks,
@@ -233,7 +231,7 @@ class Runner:
             context.shapes.update(self._whole.shapes)
         elif self._forward is not None:
             zero = torch.zeros(1, dtype=torch.int64, device=self.loaded.device)
-            with _refused(self.loaded):
+            with _refused(self.loaded, OTHER_WEIGHTS):  # there is no cache yet
                 self._forward(zero, zero, zero)
 
     def _padded(self, rows: int) -> int:
@@ -313,9 +311,9 @@ class Runner:
 
 
 @contextmanager
-def _refused(loaded: LoadedModel) -> Iterator[None]:
+def _refused(loaded: LoadedModel, remedy: str = SMALLER_CACHE) -> Iterator[None]:
     """Makes what a model's first passes raise, which may be anything, a `ModelError`."""
-    with room_for(f"a pass of {loaded.name}", _SMALLER):
+    with room_for(f"a pass of {loaded.name}", remedy):
         try:
             yield
         except Exception as error:

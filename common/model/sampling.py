@@ -216,7 +216,7 @@ def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
 
 def _numbers(adjusted: Tensor) -> Tensor:
     """What is no number is the least, as for compiled code and kernels."""
-    return adjusted.where(~adjusted.isnan(), -math.inf)
+    return adjusted.nan_to_num(-math.inf, math.inf, -math.inf)
 
 
 def _among_all(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:

@@ -33,6 +33,7 @@ class Graphs:
         self._graphs: OrderedDict[Hashable, tuple[Any, Computed]] = OrderedDict()
         self._met: set[Hashable] = set()
         self._refused: set[Hashable] = set()
+        self._lacking: set[Hashable] = set()  # memory
         self._memory: Any = None
 
     def run(self, kind: Hashable, compute: Callable[[], Computed]) -> Computed:
@@ -47,7 +48,11 @@ class Graphs:
         """
         if kind in self._graphs:
             self._graphs.move_to_end(kind)
-        elif kind not in self._met or kind in self._refused or not self._capture(kind, compute):
+        elif (
+            kind not in self._met
+            or kind in self._refused | self._lacking
+            or not self._capture(kind, compute)
+        ):
             computed = compute()
             self._met.add(kind)  # now: a run that failed may have compiled nothing
             return computed
@@ -60,6 +65,7 @@ class Graphs:
         self._graphs.clear()
         self._met.clear()
         self._refused.clear()
+        self._lacking.clear()
         self._memory = None
 
     def _capture(self, kind: Hashable, compute: Callable[[], Computed]) -> bool:
@@ -76,12 +82,13 @@ class Graphs:
                 computed = compute()
         except RuntimeError as error:  # no memory is one, too
             torch.cuda.set_stream(before)
-            self._refused.add(kind)
+            lacks = isinstance(error, torch.OutOfMemoryError)
+            (self._lacking if lacks else self._refused).add(kind)
             facts = {"kind": str(kind), "reason": str(error).partition("\n")[0]}
             _log.warning("a pass could not be captured: its kind runs as it is", extra=facts)
             return False
         self._memory = graph.pool()
-        self._refused.clear()  # there may have been no memory for them, and now there is
+        self._lacking.clear()  # there may be memory for them now
         self._graphs[kind] = graph, computed
         if len(self._graphs) > _MOST_GRAPHS:
             oldest, _ = self._graphs.popitem(last=False)
