@@ -11,6 +11,7 @@
     ├── Unavailable               UNAVAILABLE           a part is down or draining: retry
     ├── DeadlineExceeded          DEADLINE_EXCEEDED     out of time
     ├── Cancelled                 CANCELLED             the caller went away
+    ├── Stuck                     INTERNAL              a thread does not come back from a pass
     └── StartupError              FAILED_PRECONDITION   a command or service cannot start
         ├── ConfigError           unknown key, wrong type
         └── ModelError            missing, corrupt or unsupported model directory
@@ -97,6 +98,10 @@ class Cancelled(PacelineError):
     """The caller went away."""
 
     code: ClassVar[str] = "CANCELLED"
+
+
+class Stuck(PacelineError):
+    """A thread does not come back from what it computes; its process has to end."""
 
 
 class StartupError(PacelineError):

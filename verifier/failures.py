@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Kind:
-    """Failures of one type at one place."""
+    """Failures of one type at one place, of one method."""
 
     told_at: float = -inf
     untold: int = 0
@@ -44,7 +44,7 @@ class Failures:
         self.counts = dict.fromkeys(_EVENTS, 0)
         """By where they were."""
         self._clock = clock
-        self._kinds: dict[tuple[str, type[Exception]], _Kind] = {}
+        self._kinds: dict[tuple[str, object, type[Exception]], _Kind] = {}
 
     def add(self, where: str, error: Exception, names: Mapping[str, object]) -> None:
         """Counts a failure, and logs it unless one of its kind was a moment ago.
@@ -55,7 +55,7 @@ class Failures:
             names: What had to do with it, for the log.
         """
         self.counts[where] += 1
-        kind = self._kinds.setdefault((where, type(error)), _Kind())
+        kind = self._kinds.setdefault((where, names.get("method"), type(error)), _Kind())
         kind.untold += 1
         now = self._clock()
         if now >= kind.told_at + _TOLD_EVERY_S:

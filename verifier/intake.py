@@ -47,8 +47,7 @@ class Intake:
         return sequence
 
     def longest_wait_s(self, now: float) -> float:
-        """How long whoever came first of those that were in no step yet has been here, in seconds;
-        0 where there is nobody.
+        """Seconds since the first of those came that were in no step yet; 0 where there is none.
 
         Args:
             now: Seconds, of the monotonic clock.

@@ -12,13 +12,9 @@ from contextlib import contextmanager
 from typing import NoReturn, Protocol, TypeVar
 
 from common import config, logs
-from common.errors import PacelineError, StartupError
+from common.errors import PacelineError, StartupError, Stuck
 
 log = logging.getLogger(__name__)
-
-
-class Stuck(PacelineError):
-    """A thread does not come back from what it computes."""
 
 
 class Settings(Protocol):
@@ -64,8 +60,10 @@ def run(
         print(f"error: {error}", file=sys.stderr)
         return 2
     except PacelineError as error:
-        log.error("cannot go on", extra={"reason": str(error)})
-        if isinstance(error, Stuck):  # the thread would crash in an interpreter that is taken down
+        stuck = isinstance(error, Stuck)
+        extra = {"reason": str(error)}
+        log.error("cannot go on", exc_info=None if stuck else error, extra=extra)
+        if stuck:  # its thread would crash in an interpreter that is taken down
             os._exit(1)
         return 1
     except ModuleNotFoundError as error:

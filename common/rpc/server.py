@@ -35,7 +35,7 @@ Register = Callable[[grpc.aio.Server], Sequence[str]]
 
 
 class Retirement:
-    """Lets a service begin its own drain; the first word counts, and one that leaves no time.
+    """Lets a service begin its own drain; a later word counts only where it leaves no time.
 
     Attributes:
         grace_s: Seconds that running calls get; None for the service's default.

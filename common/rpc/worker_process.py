@@ -13,13 +13,12 @@ import torch
 from paceline.v1 import worker_pb2, worker_pb2_grpc
 
 from common.engine_thread import EngineThread, Steppable, stalled
-from common.errors import PacelineError
+from common.errors import PacelineError, Stuck
 from common.model import threads
 from common.model.cuda.memory import cache_bytes
 from common.model.loader import LoadedModel
 from common.model.runner import Runner
 from common.rpc import server, worker
-from common.rpc.process import Stuck
 from common.telemetry.metrics import Source, exposed
 from common.worker_config import WorkerConfig
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common import logs
-from common.errors import PacelineError
+from common.errors import PacelineError, Stuck
 from common.rpc import process
 from drafter.config import DrafterConfig
 
@@ -72,7 +72,7 @@ def test_what_is_not_installed_is_named_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("error", "ends"), [(PacelineError("it died"), []), (process.Stuck("it hangs"), [1])]
+    ("error", "ends"), [(PacelineError("it died"), []), (Stuck("it hangs"), [1])]
 )
 def test_what_cannot_go_on_says_why_in_the_log(
     error: PacelineError,
