@@ -54,8 +54,9 @@ def encode(prompts: list[Prompt], client: Client) -> list[list[int]]:
 
 def ordinary(client: Client) -> tuple[int, ...]:
     """Return the ids that the words of all prompts are made of, without those of a template."""
-    texts = [prompt.text for prompt in load()]
-    texts += [message["content"] for prompt in load() for message in prompt.messages]
+    every = load()
+    texts = [prompt.text for prompt in every]
+    texts += [message["content"] for prompt in every for message in prompt.messages]
     return tuple(sorted(set(client.tokenize(" ".join(texts))[1:])))  # the first may be special
 
 

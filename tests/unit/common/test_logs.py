@@ -66,12 +66,17 @@ def test_a_line_within_a_span_names_it() -> None:
     assert "trace_id" not in json.loads(formatter.format(record))
 
 
-def test_what_strangers_could_fill_the_log_with_stays_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def _configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has logs go to standard error, as a gateway's, for the rest of a test."""
     monkeypatch.setattr(logging.root, "handlers", [])
     monkeypatch.setattr(logging.root, "level", logging.root.level)
     configure("gateway", "info")
+
+
+def test_what_strangers_could_fill_the_log_with_stays_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _configured(monkeypatch)
     strangers = UnicodeDecodeError("utf-8", b"Bearer \xff", 7, 8, ""), ExecuteBatchError("gone")
     for error in (*strangers, KeyError("x")):
         for name in ("grpc._cython.cygrpc", "gateway.service"):
@@ -89,9 +94,7 @@ def test_what_strangers_could_fill_the_log_with_stays_out(
 def test_headers_that_opentelemetry_cannot_read_are_not_quoted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(logging.root, "level", logging.root.level)
-    configure("gateway", "info")
+    _configured(monkeypatch)
     for liberal in (False, True):
         assert parse_env_headers("authorization: Bearer s3cret", liberal=liberal) == {}
     lines = capsys.readouterr().err.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from common.model.output import Computed
+from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
@@ -121,6 +123,24 @@ def test_the_others_of_a_step_count_while_they_draft() -> None:
     assert cost.plain_s < cost.round_s(0)
 
 
+def _timed(
+    target: Runner, monkeypatch: pytest.MonkeyPatch, pass_s: Callable[[int], float]
+) -> list[int]:
+    """Has passes take time by how many of their size there were; returns the rows of each."""
+    now, made = 0.0, []
+
+    def forward(segments: list[Segment]) -> Computed:
+        nonlocal now
+        rows = len(segments[0].ids)
+        now += pass_s(made.count(rows))
+        made.append(rows)
+        return Computed(torch.zeros(1, 1), torch.zeros(1, 1))
+
+    monkeypatch.setattr(target, "forward", forward)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    return made
+
+
 @pytest.mark.parametrize(
     ("pass_s", "passes"),
     [(0.001, 2 * 60), (0.006, 2 * 34), (0.011, 19 + 1), (0.3, 4 + 1), (0.7, 2 + 1), (9.0, 1 + 1)],
@@ -130,17 +150,7 @@ def test_long_passes_are_timed_less_often(
 ) -> None:
     """What the first of a size sets up is in none of the times, and takes none of the time."""
     target = runner(tiny_models.save("llama", tmp_path))
-    now, made = 0.0, []
-
-    def forward(segments: list[Segment]) -> Computed:
-        nonlocal now
-        rows = len(segments[0].ids)
-        now += pass_s if rows in made else 60.0
-        made.append(rows)
-        return Computed(torch.zeros(1, 1), torch.zeros(1, 1))
-
-    monkeypatch.setattr(target, "forward", forward)
-    monkeypatch.setattr("time.perf_counter", lambda: now)
+    made = _timed(target, monkeypatch, lambda before: pass_s if before else 60.0)
     assert measure(target, (2, 3)).table == [(2, pytest.approx(pass_s)), (3, pytest.approx(pass_s))]
     assert made.count(2) == made.count(3) == passes
 
@@ -150,18 +160,8 @@ def test_a_pass_that_is_captured_is_in_none_of_the_times(
 ) -> None:
     """On a GPU the first of a size compiles, the second becomes a graph, and all after are that."""
     target = runner(tiny_models.save("llama", tmp_path))
-    now, made = 0.0, []
-
-    def forward(segments: list[Segment]) -> Computed:
-        nonlocal now
-        rows = len(segments[0].ids)
-        now += 3.0 if made.count(rows) < 2 else 2.0
-        made.append(rows)
-        return Computed(torch.zeros(1, 1), torch.zeros(1, 1))
-
-    monkeypatch.setattr(target, "forward", forward)
+    made = _timed(target, monkeypatch, lambda before: 3.0 if before < 2 else 2.0)
     monkeypatch.setattr(target, "loaded", replace(target.loaded, device=torch.device("cuda")))
-    monkeypatch.setattr("time.perf_counter", lambda: now)
     assert measure(target, (2, 3)).table == [(2, 2.0), (3, 2.0)]
     assert made.count(2) == made.count(3) == 2 + 1
 

@@ -51,8 +51,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def opened(path: Path, ttl_s: float = 60) -> AsyncIterator[RedisSessions]:
     store = RedisSessions(f"unix://{path / 's'}", ttl_s)
-    yield store
-    await store.close()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 async def open_until(store: SessionStore, *, fenced: bool) -> None:
