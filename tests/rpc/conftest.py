@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import torch
 
 from common.model.runner import Runner
 from tests import tiny_models
-from tests.inprocess import runner
+from tests.inprocess import Pair, runner
+from tests.rpc.verifier_texts import SAMPLING, TOKENS
+from tests.tiny_models import VOCAB
+from verifier.drafting import clock
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -44,3 +48,33 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     """Other weights: a drafter that is hardly ever right."""
     directory = tiny_models.save("llama", tmp_path_factory.mktemp("stranger"), seed=4)
     return runner(directory, "bfloat16")
+
+
+@pytest.fixture
+def nothing_left(target: Runner, twin: Runner, stranger: Runner) -> Iterator[None]:
+    """No text has kept a block."""
+    yield
+    for one in (target, twin, stranger):
+        one.pool.blocks.check()
+        assert one.pool.blocks.held == 0
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verifiers wait for honest drafters, however busy the machine is."""
+    monkeypatch.setattr(clock, "_LEAST_PATIENCE_S", 10.0)
+    monkeypatch.setattr(clock, "_MOST_PATIENCE_S", 10.0)
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[list[int]]:
+    """Of one token and of several blocks of the cache."""
+    draw = random.Random(1)
+    return [[draw.randrange(3, VOCAB) for _ in range(length)] for length in (1, 20, 70, 33, 48, 5)]
+
+
+@pytest.fixture(scope="session")
+def plain(target: Runner, prompts: list[list[int]]) -> list[list[int]]:
+    """Each prompt's text as the engine gives it without wire and without drafter."""
+    pair = Pair.make(target)
+    return [pair.generate(prompt, TOKENS, sampling=SAMPLING) for prompt in prompts]
