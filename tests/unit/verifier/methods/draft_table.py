@@ -26,11 +26,7 @@ from verifier.sequence import Request, Sequence
 from verifier.totals import Totals
 
 GREEDY = SamplingParams()
-
-
 SHORT = TextKind()
-
-
 DRAWN = TextKind(drawn=True)
 
 
