@@ -30,6 +30,8 @@ class AttentionContext:
         """None while shapes are being learnt."""
         self.shapes: dict[int, LayerShape] = {}
         """By layer, filled by the first pass."""
+        self.windows: dict[int, int | None] = {}
+        """Keys that a row of a layer sees, itself included; filled where that is learnt, too."""
         self.tile_rows: TileRows = FIXED_TILES
         """Rows of a tile that every layer's kernel can take; settled by the first pass."""
         self._batch: Batch | None = None

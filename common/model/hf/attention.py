@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from common.errors import ModelError
 from common.model.attention import AttentionContext, attend
 
 NAME = "paceline"
@@ -16,10 +17,17 @@ NAME = "paceline"
 _CONTEXT = "paceline_context"
 
 
+class Mask(NamedTuple):
+    """Stands where `transformers` would have a mask, while shapes are being learnt."""
+
+    window: int | None
+    """Keys that a row sees, itself included; all where None."""
+
+
 def register() -> None:
     """Makes `attn_implementation=NAME` known to `transformers`."""
     AttentionInterface.register(NAME, paged_attention)
-    AttentionMaskInterface.register(NAME, _no_mask)
+    AttentionMaskInterface.register(NAME, _mask)
 
 
 def layers(model: nn.Module) -> list[nn.Module]:
@@ -42,7 +50,7 @@ def paged_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Mask | Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -57,30 +65,44 @@ def paged_attention(
         query: `[1, H, N, D]`.
         key: `[1, Hkv, N, D]`.
         value: `[1, Hkv, N, Dv]`.
-        attention_mask: Not used: positions say everything.
+        attention_mask: Not used but to learn the window: positions say everything else.
         scaling: Factor on the scores; D ** -0.5 where None.
         dropout: Not used: we never train through this.
-        sliding_window: Keys a row sees, itself included; all where None.
+        sliding_window: Keys a row sees, itself included; as the mask says where None.
         softcap: Scores become softcap * tanh(score / softcap).
         s_aux: Attention sink of each head, `[H]`.
 
     Returns:
         `[1, N, H, Dv]`, and None for the weights.
+
+    Raises:
+        ModelError: The layer's window is not that of its mask.
     """
     context: AttentionContext = getattr(module, _CONTEXT)
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    if context.pool is None:
+        context.windows[layer] = _window(layer, attention_mask, sliding_window)
     out = attend(
         context,
-        int(module.layer_idx),  # type: ignore[arg-type]
+        layer,
         query[0].transpose(0, 1),
         torch.cat((key[0], value[0]), dim=-1).transpose(0, 1),
         scale=query.shape[3] ** -0.5 if scaling is None else scaling,
-        window=sliding_window,
+        window=context.windows[layer],
         softcap=softcap,
         sinks=s_aux,
     )
     return out[None].contiguous(), None
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
+def _window(layer: int, mask: Mask | Tensor | None, said: int | None) -> int | None:
+    """The window of a layer, which some models have in their masks alone."""
+    masked = mask.window if isinstance(mask, Mask) else None
+    if said is not None and masked is not None and said != masked:
+        raise ModelError(f"layer {layer} has a window of {said} keys, and its mask of {masked}")
+    return masked if said is None else said
+
+
+def _mask(*_: Any, local_size: int | None = None, **__: Any) -> Mask:
     """Masks are ours; `transformers` need not build any."""
-    return None
+    return Mask(local_size)

@@ -137,7 +137,7 @@ class HfModel:
         replace_rotary(self._model, self.facts.max_len)
         if replace_linears(self._model, self._device, make, head):
             name += f"-others{tile_rows(self._device)}"
-        return _Modules(self._model), name
+        return _Modules(self._model, context), name
 
 
 def _config(directory: Path) -> Any:
@@ -301,10 +301,15 @@ def _check_quantizable(model: nn.Module) -> None:
 
 
 class _Modules:
-    """Calls a `transformers` model the way the engine does."""
+    """Calls a `transformers` model the way the engine does.
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    Args:
+        model: It.
+        context: Its cache and batch.
+    """
+
+    def __init__(self, model: nn.Module, context: AttentionContext) -> None:
+        self._model, self._context = model, context
         # Four dimensions tell transformers that the mask is made; it then looks no further.
         self._ready_mask = torch.zeros(1, 1, 1, 1)
         self._states = torch.empty(0)
@@ -312,10 +317,11 @@ class _Modules:
         output_layer.register_forward_pre_hook(self._keep_states)
 
     def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        learning = self._context.pool is None  # also which windows the masks would have
         out = self._model(
             input_ids=ids[None],
             position_ids=positions[None],
-            attention_mask=self._ready_mask.to(ids.device),
+            attention_mask=None if learning else self._ready_mask.to(ids.device),
             use_cache=False,
             logits_to_keep=wanted,
         )
