@@ -21,6 +21,10 @@ from common.model.kv_cache import KvPool, LayerShape
 _SETTLED_ROWS, _MOST_ROWS = 4, 32
 """Of one product of the fused kernel; see `_tile_rows`."""
 
+_NEAR_BYTES, _FAR_BYTES = 1 << 20, 1 << 26
+"""Of the keys of tiles that are attended to together step by step: what stays near a CPU's core,
+and elsewhere, where launches cost more, what memory can spare."""
+
 
 class AttentionContext:
     """What the attention layers of one model share: its cache and the batch now running."""
@@ -166,26 +170,70 @@ def attend(
             .reshape(group.tiles, kv_heads, repeat * group.rows, size)
         )
         mask = context.mask(group, repeat, window, query.dtype)
-        seen = _gather(cache, group)
-        keys, values = seen[..., :size], seen[..., size:]
         if plain:
+            seen = _gather(cache, group.index).expand(group.tiles, -1, -1, -1)
+            keys, values = seen[..., :size], seen[..., size:]
             out = F.scaled_dot_product_attention(part, keys, values, attn_mask=mask, scale=scale)
         else:
-            out = _explicit(part, keys, values, mask, scale, softcap, sinks)
+            out = _explicit(part, cache, group.index, mask, scale, softcap, sinks)
         out = out.view(group.tiles, kv_heads, repeat, group.rows, value_size)
         outs.append(out.permute(0, 3, 1, 2, 4).reshape(-1, heads, value_size))
     attended = outs[0] if len(outs) == 1 else torch.cat(outs)
     return attended if batch.row_queries is None else attended.index_select(0, batch.row_queries)
 
 
-def _gather(cache: Tensor, group: Group) -> Tensor:
-    """Keys and values of a group, `[T, Hkv, W, D + Dv]`."""
-    shared, width = group.index.shape
-    taken = cache.index_select(0, group.index.view(-1)).view(shared, width, *cache.shape[1:])
-    return taken.transpose(1, 2).expand(group.tiles, -1, -1, -1)
+def _gather(cache: Tensor, index: Tensor) -> Tensor:
+    """Keys and values of tiles that see those slots `[T, W]`; `[T, Hkv, W, D + Dv]`."""
+    taken = cache.index_select(0, index.view(-1)).view(*index.shape, *cache.shape[1:])
+    return taken.transpose(1, 2)
 
 
 def _explicit(
+    query: Tensor,
+    cache: Tensor,
+    index: Tensor,
+    mask: Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention step by step, for what the fused kernel does not know.
+
+    Of few tiles at a time, with keys in order: products would else write out the keys of every
+    tile, transposed, all at once.
+
+    Args:
+        query: `[T, Hkv, repeat * R, D]`.
+        cache: `[slots, Hkv, D + Dv]`.
+        index: Slots that a tile sees, `[T, W]`; `[1, W]` where all see the same.
+        mask: Additive, `[T, 1, repeat * R, W]`.
+        scale: See `attend`.
+        softcap: The same.
+        sinks: The same.
+
+    Returns:
+        `[T, Hkv, repeat * R, Dv]`.
+    """
+    tiles, kv_heads, _, size = query.shape
+    shared = _gather(cache, index) if len(index) == 1 else None
+    shared_keys = None if shared is None else shared[..., :size].contiguous()
+    tile_bytes = index.shape[1] * kv_heads * size * cache.element_size()
+    at_once = _NEAR_BYTES if cache.device.type == "cpu" else _FAR_BYTES
+    most = max(at_once // tile_bytes, 1)
+    outs = []
+    for first in range(0, tiles, most):
+        some = slice(first, first + most)
+        part = query[some]
+        if shared is None or shared_keys is None:
+            seen = _gather(cache, index[some])
+            keys, values = seen[..., :size], seen[..., size:]
+        else:
+            keys, values = shared_keys.expand(len(part), -1, -1, -1), shared[..., size:]
+        outs.append(_by_steps(part, keys.contiguous(), values, mask[some], scale, softcap, sinks))
+    return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+
+def _by_steps(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -194,7 +242,7 @@ def _explicit(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention step by step, for what the fused kernel does not know."""
+    """`_explicit` of tiles whose keys `[T, Hkv, W, D]` and values `[T, Hkv, W, Dv]` are there."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scale  # [T, Hkv, repeat * R, W]
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
@@ -206,4 +254,4 @@ def _explicit(
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     if sinks is not None:
         weights = weights[..., :-1]
-    return torch.matmul(weights, value)
+    return torch.matmul(weights, value.expand(len(query), -1, -1, -1))

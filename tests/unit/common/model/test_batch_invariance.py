@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.model import kernels
+from common.model import attention, kernels
 from common.model.batch import key_width
 from common.model.kv_cache import KvLease
 from common.model.loader import Dtype
@@ -24,7 +24,16 @@ from tests import tiny_models
 from tests.inprocess import runner
 
 LENGTH = 72
-KINDS = ("llama", "mistral-bfloat16", "gemma2", "qwen3_moe", "gpt2", "gpt2-int8")
+KINDS = (
+    "llama",
+    "mistral-bfloat16",
+    "gemma2",
+    "gemma2-parts",
+    "gpt_oss-parts",
+    "qwen3_moe",
+    "gpt2",
+    "gpt2-int8",
+)
 
 
 @pytest.fixture(
@@ -49,7 +58,8 @@ def target(
 
     Once passes get more threads than there are processors, and a text alone has one.
 
-    Some of what compiled code does here torch does elsewhere.
+    Some of what compiled code does here torch does elsewhere. Attention by steps takes a few tiles
+    at a time, as behind long texts.
     """
     name, _, how = request.param.partition("-")
     rounded: dict[str, Quantize] = {"int8": "int8", "int4": "int4"}
@@ -59,6 +69,8 @@ def target(
     with pytest.MonkeyPatch.context() as patch:
         if how == "torch":
             patch.setattr(kernels, "can_run", lambda model: False)
+        if how == "parts":
+            patch.setattr(attention, "_NEAR_BYTES", 1 << 14)
         if request.param in KINDS:
             directory = tiny_models.save(name, tmp_path_factory.mktemp(name))
             dtype: Dtype = "bfloat16" if how == "bfloat16" else "float32"
