@@ -2,12 +2,13 @@
 
 Owns the waiting line and the running set. Every step takes, in order of admission, the
 decoding sequences that are ready (one row and a fair share of draft rows), then prefill
-chunks, of the tenant first that was given the least, under one budget of rows, a quarter of
-which is kept for prefill where there is any. A sequence is admitted when it is its turn
-(`verifier.waiting_line`) and its prompt fits into the available blocks, and takes them. When a
-running one cannot grow, or a tenant of which nothing runs finds no place, the youngest of the
-tenant that has most gives its own back and waits again, to be computed once more later, but for
-what is still cached: bit for bit the same, so nobody notices but the clock.
+chunks, of the tenant first that was given the least and of its prompts the one that lacks
+least, under one budget of rows, a quarter of which is kept for prefill where there is any. A
+sequence is admitted when it is its turn (`verifier.waiting_line`) and its prompt fits into the
+available blocks, and takes them. When a running one cannot grow, or a tenant of which nothing
+runs finds no place, the youngest of the tenant that has most gives its own back and waits
+again, to be computed once more later, but for what is still cached: bit for bit the same, so
+nobody notices but the clock.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from verifier.failures import Failures
 from verifier.proposer import Proposer
 from verifier.sequence import Sequence
 from verifier.waiting_line import WaitingLine
+
+_RETRY_STEPS = 16
+"""Steps after which a prompt that found no room is tried again though no more has become free.
+Part of it may be another's prefix by then, and its own cached one is kept from being evicted, but
+looking takes time in proportion to that."""
 
 
 class Work(NamedTuple):
@@ -65,6 +71,9 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.preemptions = 0
         """Times a sequence gave its blocks back and waited again."""
+        # Whose prompt found no room, of how many available blocks, and for how many steps that is
+        # not tried again.
+        self._lacking = -1, 0, 0
 
     def admit(self) -> Iterator[Sequence]:
         """Lets in whose turn it is, as long as there is room.
@@ -74,11 +83,12 @@ class Scheduler:
         """
         while (sequence := self.waiting.first()) is not None:
             self._make_way(sequence)
-            if len(self.running) >= self._config.max_running:
+            if len(self.running) >= self._config.max_running or self._still_lacks(sequence):
                 return
             computed = sequence.lease.reuse_prefix(sequence.ids)
             if not sequence.lease.reserve(len(sequence.ids) + 1):
                 sequence.lease.release()
+                self._lacking = sequence.ticket, self._blocks.available, _RETRY_STEPS
                 return
             sequence.computed = computed
             self.waiting.admit(sequence, sequence.pending)
@@ -86,6 +96,14 @@ class Scheduler:
             if not sequence.begun:
                 sequence.counts.cached_tokens = computed
                 yield sequence
+
+    def _still_lacks(self, sequence: Sequence) -> bool:
+        """Whether a sequence need not be tried: it found no room, and there is no more now."""
+        ticket, available, steps = self._lacking
+        if ticket != sequence.ticket or self._blocks.available > available or not steps:
+            return False
+        self._lacking = ticket, available, steps - 1
+        return True
 
     def _make_way(self, newcomer: Sequence) -> None:
         """Has a tenant that has several running give one up for the first of one that has none,
@@ -113,18 +131,10 @@ class Scheduler:
             if sequence.pending == 1 and self._ready(sequence, now)
         ]
         prefilling = [sequence for sequence in self.running if sequence.pending > 1]
-        prefilling.sort(key=self.waiting.rows)
         batch = self._decode(decoding, quota=self._prefill_quota if prefilling else 0)
-        budget = self._config.max_batch_tokens - sum(work.batch_rows for work in batch)
-        for sequence in prefilling:
-            if sequence not in self.running or budget <= 0:
-                continue
-            rows = min(sequence.pending, budget)
-            whole = rows == sequence.pending
-            work = self._fit(sequence, rows, TokenTree(sequence.ids[-1]) if whole else None)
-            if work is not None:
-                batch.append(work)
-                budget -= rows
+        if prefilling:
+            budget = self._config.max_batch_tokens - sum(work.batch_rows for work in batch)
+            batch += self._prefill(prefilling, budget)
         return [work for work in batch if work.sequence in self.running]
 
     def _decode(self, decoding: list[Sequence], quota: int) -> list[Work]:
@@ -141,6 +151,30 @@ class Scheduler:
                 batch.append(work)
                 spare -= work.batch_rows - 1
                 self.waiting.charge(sequence, work.batch_rows)
+        return batch
+
+    def _prefill(self, prefilling: list[Sequence], budget: int) -> list[Work]:
+        """Chunks of prompts, which for some end them.
+
+        A quarter is kept for the first in line, so that shorter ones do not overtake it for ever.
+        """
+        first = min(prefilling, key=self.waiting.rows)
+        kept = min(first.pending, -(-budget // 4))
+        budget -= kept
+        batch = []
+        for sequence in sorted(
+            prefilling, key=lambda each: (self.waiting.rows(each), each.pending)
+        ):
+            if sequence is first:
+                budget += kept
+            rows = min(sequence.pending, budget)
+            if rows < 1 or sequence not in self.running:
+                continue
+            whole = rows == sequence.pending
+            work = self._fit(sequence, rows, TokenTree(sequence.ids[-1]) if whole else None)
+            if work is not None:
+                batch.append(work)
+                budget -= rows
         return batch
 
     def _ready(self, sequence: Sequence, now: float) -> bool:

@@ -111,6 +111,31 @@ def test_a_hybrid_is_one_method_whichever_way_it_is_asked_for(target: Runner, tw
     assert [list(each) for each in known] == [["draft+ngram"]] * 3
 
 
+@pytest.mark.parametrize(
+    ("tokens", "end", "learned"), [(20, "cancel", 1), (0, "cancel", 0), (20, "fail", 0)]
+)
+def test_a_text_that_is_left_says_what_its_method_is_worth(
+    tokens: int, end: str, learned: int, target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that comes to a stop string; until its latest token, whatever it waited for."""
+    pair = Pair.make(target)
+    engine, known = pair.engine, pair.engine._lives._choice._everybody
+    heard = pair.submit(prompt_of(10), 50, method="auto")
+    while len(heard.ids) < tokens:
+        engine.step()
+    for sequence in engine._scheduler.running:
+        sequence.latest_at = sequence.began_at + 2.0
+    with monkeypatch.context() as patch:
+        if end == "cancel":
+            engine.cancel(heard.ticket)
+        else:
+            patch.setattr(target, "forward", broken)
+        engine.step()
+    assert engine.live == 0
+    worth = (len(heard.ids) - 1) / 2.0 * engine._cost.round_s(0)
+    assert [each.worth for each in known._of.values() if each.measured] == [worth] * learned
+
+
 def test_a_text_that_gave_its_cache_back_keeps_nobody_awake(
     target: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +181,34 @@ def test_admission_takes_what_it_promises(tight: Runner) -> None:
         pair.run()
     assert all(len(one.ids) == 10 for one in heard)
     assert rows == 6 * (130 + 9)
+
+
+def test_a_prompt_without_room_is_not_looked_up_in_every_step(
+    tight: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until more is free, or others may have computed what it lacks."""
+    pair = Pair.make(tight)
+    running = pair.submit(prompt_of(200), 60)
+    pair.engine.step()
+    match, looks = tight.pool.blocks.match, 0
+
+    def counted(hashes: Sequence[bytes]) -> list[int]:
+        nonlocal looks
+        looks += 1
+        return match(hashes)
+
+    monkeypatch.setattr(tight.pool.blocks, "match", counted)
+    waits = pair.submit(prompt_of(200, 1), 5)
+    for _ in range(34):
+        pair.engine.step()
+    assert 2 <= looks <= 3
+    while not running.done:
+        pair.engine.step()
+    before = looks
+    pair.engine.step()
+    assert looks == before + 1, "at once where there is more"
+    pair.run()
+    assert len(waits.ids) == 5
 
 
 def test_drafts_leave_room_for_prefill(target: Runner, twin: Runner) -> None:

@@ -55,6 +55,24 @@ def test_prompts_of_a_flood_do_not_hold_up_anothers(target: Runner) -> None:
     pair.run()
 
 
+def test_a_short_prompt_does_not_wait_for_all_of_a_long_one(target: Runner) -> None:
+    """Of whom they are makes no difference; neither does the long one wait for all short ones."""
+    pair = Pair.make(target, None, EngineConfig(max_batch_tokens=32))
+    long = pair.submit(prompt_of(320, 1), 1)
+    pair.engine.step()
+    short = pair.submit(prompt_of(5, 2), 1)
+    pair.engine.step()
+    assert short.done
+    for seed in range(3, 50):
+        pair.submit(prompt_of(24, seed), 1)
+        pair.engine.step()
+        if long.done:
+            break
+    assert long.done
+    assert seed < 3 + 320 / 8, "a quarter of each step is its own"
+    pair.run()
+
+
 def test_a_flood_cannot_take_all_places(target: Runner) -> None:
     pair = Pair.make(target, None, EngineConfig(max_running=4, max_waiting=12))
     heard = [pair.submit(prompt_of(5, seed), 4, cache_salt=b"flood") for seed in range(14)]
