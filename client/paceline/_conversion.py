@@ -24,6 +24,11 @@ _NEVER_CONNECTED = (
 _CLOSED = re.compile("Socket closed|Connection reset by peer")
 _NOT_SECURED = re.compile("[Hh]andshake|CERTIFICATE_VERIFY_FAILED|Hostname Verification")
 _HANDSHAKE = re.compile(r"OPENSSL_internal:(?P<reason>.*)")
+# A stream that is reset, by a proxy that lost the gateway, is INTERNAL to gRPC; a server's own
+# INTERNAL says otherwise.
+_RESET = "Received RST_STREAM"
+# Answers without a status of gRPC.
+_NO_GATEWAY = re.compile(r"Received http2 header with status: |Stream removed($| \(Data frame )")
 _LOOKUP = re.compile(r"lookup error:(?:address lookup failed for \S*: )?(?P<reason>.*)\]$")
 # Words of gRPC on our side, and of the gateway's, whose limit may be another.
 _TOO_LARGE = re.compile(
@@ -57,6 +62,11 @@ def never_connected(error: errors.RpcError) -> bool:
     return bool(details.startswith(_NEVER_CONNECTED) and not _CLOSED.search(details))
 
 
+def was_reset(code: grpc.StatusCode, details: str) -> bool:
+    """Whether a call failed because the way to the server was cut, though gRPC says INTERNAL."""
+    return code is grpc.StatusCode.INTERNAL and _RESET in details
+
+
 def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.RpcError:
     """Builds the exception for one status.
 
@@ -72,6 +82,8 @@ def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.Rpc
             f"the request is too large: it must have at most {sizes['most']} bytes{fewer}, "
             f"got {sizes['size']}"
         )
+    if was_reset(code, details):
+        return errors.UnavailableError(f"the connection to {address} was lost ({details})")
     cls = CLASS_OF_CODE.get(code, errors.UnknownError)
     return cls(_message(code, details, address))
 
@@ -96,6 +108,8 @@ def _message(code: grpc.StatusCode, details: str, address: str) -> str:
         )
     if code is grpc.StatusCode.UNIMPLEMENTED and details == "Method not found!":
         return f"the server at {address} does not know this call; is it a Paceline gateway?"
+    if _NO_GATEWAY.match(details):
+        return f"{address} answered as no gateway does ({details}); is it one?"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline Exceeded" in details:
         return f"no complete answer from {address} in time; raise the timeout to wait longer"
     return details or code.name

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from paceline._conversion import was_reset
 
 from common import errors
 from common.telemetry.span import raised_in
@@ -49,6 +50,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError, peer: str | None = None) -> erro
         field, _, problem = details.partition(": ")
         return errors.InvalidArgument(field, problem) if problem else _Plain(details)
     cls = _BY_CODE.get(error.code(), errors.PacelineError)
+    if was_reset(error.code(), details):  # by a proxy: whoever is behind it is gone
+        cls = errors.Unavailable
     return cls(f"{peer}: {details}" if peer and cls is errors.Unavailable else details)
 
 

@@ -116,6 +116,10 @@ def test_unavailable_names_the_peer_and_a_nameless_field_survives() -> None:
 
     lost = from_rpc_error(failed(grpc.StatusCode.UNAVAILABLE, "refused"), peer="verifier h:1")
     assert str(lost) == "verifier h:1: refused"
+    reset = "Stream removed (RST_STREAM (Received RST_STREAM with error code 2))"
+    behind_a_proxy = from_rpc_error(failed(grpc.StatusCode.INTERNAL, reset), peer="verifier h:1")
+    assert isinstance(behind_a_proxy, errors.Unavailable)
+    assert str(behind_a_proxy) == f"verifier h:1: {reset}"
     nameless = from_rpc_error(failed(grpc.StatusCode.INVALID_ARGUMENT, "bad request"))
     assert isinstance(nameless, errors.InvalidArgument)
     assert str(nameless) == "bad request"

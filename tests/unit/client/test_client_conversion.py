@@ -125,6 +125,33 @@ def test_who_closes_connections_may_not_be_up_or_miss_tls(reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "details",
+    [
+        "Received RST_STREAM with error code 2",
+        "Stream removed (RST_STREAM (Received RST_STREAM with error code 2))",
+    ],
+)
+def test_a_stream_that_was_reset_was_lost(details: str) -> None:
+    error = from_status(grpc.StatusCode.INTERNAL, details, ADDRESS)
+    assert type(error) is errors.UnavailableError
+    assert str(error) == f"the connection to host:1 was lost ({details})"
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        "Stream removed",
+        "Stream removed (Data frame with END_STREAM flag received)",
+        "Received http2 header with status: 404",
+    ],
+)
+def test_an_answer_without_a_status_is_no_gateways(details: str) -> None:
+    assert str(from_status(grpc.StatusCode.UNKNOWN, details, ADDRESS)) == (
+        f"host:1 answered as no gateway does ({details}); is it one?"
+    )
+
+
+@pytest.mark.parametrize(
     ("side", "whose"),
     [("CLIENT: Sent", " (for most gateways far fewer)"), ("SERVER: Received", "")],
 )
