@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+import grpc
+
 from paceline._accumulator import models
 from paceline._base_client import (
     UNARY_TIMEOUT_S,
@@ -60,7 +62,10 @@ class Client(BaseClient[Generation]):
         self.close()
 
     def close(self) -> None:
-        """Cancels the generations still running and disconnects."""
+        """Cancels the generations still running and disconnects.
+
+        Not in a signal handler: there `generation.cancel()`, or raise.
+        """
         self._end()
         self._channel.close()
 
@@ -70,10 +75,7 @@ class Client(BaseClient[Generation]):
         Raises:
             RpcError: The subclass says what failed.
         """
-        self._require_open()
-        with converted(self._address), self._interruptible():
-            answer = self._stub.ListModels(pb.ListModelsRequest(), **self._unary())
-        return models(answer)
+        return models(self._asked("ListModels", pb.ListModelsRequest()))
 
     def tokenize(
         self,
@@ -93,10 +95,7 @@ class Client(BaseClient[Generation]):
             ArgumentError: There is not exactly one of text and messages.
             RpcError: The subclass says what failed.
         """
-        request = tokenize_request(text, messages, model)
-        self._require_open()
-        with converted(self._address), self._interruptible():
-            return list(self._stub.Tokenize(request, **self._unary()).token_ids)
+        return list(self._asked("Tokenize", tokenize_request(text, messages, model)).token_ids)
 
     def detokenize(self, token_ids: Sequence[int], *, model: str | None = None) -> str:
         """Returns the text of ids, special tokens left out.
@@ -108,10 +107,7 @@ class Client(BaseClient[Generation]):
         Raises:
             RpcError: The subclass says what failed.
         """
-        request = detokenize_request(token_ids, model)
-        self._require_open()
-        with converted(self._address), self._interruptible():
-            return str(self._stub.Detokenize(request, **self._unary()).text)
+        return str(self._asked("Detokenize", detokenize_request(token_ids, model)).text)
 
     def _start(self, request: pb.GenerateRequest, timeout_s: float, resume: bool) -> Generation:
         resumption = Resumption(request, timeout_s, lambda: resume and not self._closed)
@@ -120,6 +116,13 @@ class Client(BaseClient[Generation]):
         )
         return self._tracked(generation)
 
+    def _asked(self, rpc: str, request: Any) -> Any:
+        """Returns the answer to a call that is no generation."""
+        self._require_open()
+        options = self._unary()
+        with converted(self._address), self._interruptible():
+            return getattr(self._stub, rpc)(request, **options)
+
     def _connect(self) -> None:
         """Takes a channel for what is called from now on; what runs keeps the one it has."""
         self._channel = connect(self._address, self._security)
@@ -127,14 +130,16 @@ class Client(BaseClient[Generation]):
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Has the calls after a KeyboardInterrupt go by another channel.
+        """Has the calls after what a signal's handler raised go by another channel.
 
-        Raised where gRPC takes a lock back, it leaves that locked, its thread waits for ever, and
-        nothing more comes by the channel that it has.
+        KeyboardInterrupt, SystemExit or any other: raised where gRPC takes a lock back, it leaves
+        that locked, its thread waits for ever, and nothing more comes by the channel that it has.
         """
         try:
             yield
-        except KeyboardInterrupt:
+        except (grpc.RpcError, ValueError):  # what gRPC raises itself
+            raise
+        except BaseException:
             former = self._channel
             self._connect()
             # Whoever lets go of it last closes it, and that may take for ever, too. By the time

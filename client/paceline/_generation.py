@@ -4,9 +4,9 @@ One that is dropped, or whose iterator is abandoned, is cancelled on the server 
 """
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 import grpc
@@ -40,7 +40,8 @@ class BaseGeneration:
         self._address = address
         self._resumption = resumption
         self._accumulator = Accumulator()
-        self._ended = threading.Event()
+        self._ended = False
+        self._complete = False
         self._call = self._opened()
 
     def __del__(self) -> None:
@@ -53,7 +54,7 @@ class BaseGeneration:
 
         Chunks and result that are asked for afterwards raise `errors.CancelledError`.
         """
-        self._ended.set()
+        self._ended = True
         self._call.cancel()
 
     def _opened(self) -> Any:
@@ -61,9 +62,15 @@ class BaseGeneration:
             request = self._resumption.request(self._accumulator)
             return self._open(request, self._resumption.left_s)
 
+    def _came_whole(self) -> bool:
+        """Whether a call that failed had nothing more to tell than that it had ended well."""
+        if not self._ended:
+            self._complete = self._accumulator.result() is not None
+        return self._complete
+
     def _pause_s(self, error: RpcError) -> float:
         """Returns how long to wait before asking again; raises the error where it is the end."""
-        if self._ended.is_set():  # what failed before fails alike
+        if self._ended:  # what failed before fails alike
             raise self._cancelled() if error.code is _CANCELLED else error
         pause_s = self._resumption.pause_s(error, self._accumulator)
         if pause_s is None:
@@ -71,9 +78,9 @@ class BaseGeneration:
         return pause_s
 
     def _reopen(self) -> None:
-        if not self._ended.is_set():
+        if not self._ended:
             self._call = self._opened()
-        if self._ended.is_set():  # cancelled in the pause, or just now
+        if self._ended:  # cancelled in the pause, or just now
             self._call.cancel()
             raise self._cancelled()
 
@@ -98,7 +105,7 @@ class Generation(BaseGeneration):
         open_: See `BaseGeneration`.
         address: See there.
         resumption: See there.
-        interruptible: Entered around each wait, which a KeyboardInterrupt may end.
+        interruptible: Entered around each wait, which a signal's handler may end by raising.
     """
 
     def __init__(
@@ -110,7 +117,18 @@ class Generation(BaseGeneration):
         interruptible: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._interruptible = interruptible
+        # Not an event: one that a signal's handler sets while it is being set waits for ever.
+        self._awoken: SimpleQueue[None] = SimpleQueue()
         super().__init__(open_, address, resumption)
+
+    def cancel(self) -> None:
+        """Stops the generation on every tier; does nothing once it has ended.
+
+        A signal handler may do so, too. Chunks and result that are asked for afterwards raise
+        `errors.CancelledError`.
+        """
+        super().cancel()
+        self._awoken.put(None)
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +161,10 @@ class Generation(BaseGeneration):
                 with converted(self._address), self._interruptible():
                     return next(self._call, None)
             except RpcError as error:
-                self._ended.wait(self._pause_s(error))
+                if self._came_whole():
+                    return None
+                with suppress(Empty):
+                    self._awoken.get(timeout=self._pause_s(error))
                 self._reopen()
 
 
@@ -200,6 +221,8 @@ class AsyncGeneration(BaseGeneration):
             try:
                 return await self._read_once()
             except RpcError as error:
+                if self._came_whole():
+                    return None
                 pause_s = self._pause_s(error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._awoken.wait(), pause_s)

@@ -50,7 +50,8 @@ COMPLETE = pb.GenerateResponse(
 class ScriptedGateway(InferenceServicer):
     """Does what the prompt, or a chat's last message, says.
 
-    `fail:CODE` fails, `hang` streams one chunk and waits, `cut` ends too early.
+    `fail:CODE` fails, `hang` streams one chunk and waits, `cut` ends too early, `lost` is whole and
+    is lost before it says so.
     """
 
     def __init__(self) -> None:
@@ -70,6 +71,8 @@ class ScriptedGateway(InferenceServicer):
         yield from CHUNKS
         if told != "cut":
             yield COMPLETE
+        if told == "lost":
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
 
     def ListModels(self, request: Any, context: Any) -> Any:
         return pb.ListModelsResponse(

@@ -43,7 +43,7 @@ def test_chunks_come_in_order_with_ids_and_sources(client: paceline.Client) -> N
 
 
 def left_to_be_closed() -> Any:
-    """Returns the channel that is closed a minute after a KeyboardInterrupt, and has it be now."""
+    """Returns the channel that is closed a minute after a signal raised, and has it be now."""
     (timer,) = (t for t in threading.enumerate() if isinstance(t, threading.Timer) and t.daemon)
     timer.cancel()
     timer.join(WAIT_S)
@@ -73,6 +73,7 @@ def test_a_client_outlives_ctrl_c(
     left_to_be_closed()
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, TimeoutError])
 @pytest.mark.parametrize(
     ("rpc", "call"),
     [
@@ -82,18 +83,39 @@ def test_a_client_outlives_ctrl_c(
         ("Generate", lambda client: client.generate("go").result()),
     ],
 )
-def test_no_call_uses_the_channel_that_ctrl_c_left_locked(
-    client: paceline.Client, rpc: str, call: Callable[[paceline.Client], Any]
+def test_no_call_uses_the_channel_that_a_signal_left_locked(
+    client: paceline.Client,
+    rpc: str,
+    call: Callable[[paceline.Client], Any],
+    raised: type[BaseException],
 ) -> None:
     def locked(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+        raise raised
 
     former = client._channel
     setattr(client._stub, rpc, locked)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(raised):
         call(client)
     assert call(client)
     assert left_to_be_closed() is former
+
+
+def test_what_fails_on_the_way_leaves_the_channel(gateway: ScriptedGateway) -> None:
+    def token() -> str:
+        raise LookupError("no token")
+
+    with paceline.Client(gateway.address) as client:
+        channel = client._channel
+        with pytest.raises(errors.NotFoundError):
+            client.tokenize("fail:NOT_FOUND")
+        assert client._channel is channel
+    with paceline.Client(gateway.address, token=token) as client:
+        channel = client._channel
+        with pytest.raises(LookupError):
+            client.models()
+        with pytest.raises(LookupError):
+            client.generate("go")
+        assert client._channel is channel
 
 
 def test_the_result_has_every_field(client: paceline.Client) -> None:
@@ -185,6 +207,21 @@ def test_a_failed_generation_keeps_failing(client: paceline.Client) -> None:
 def test_a_stream_without_an_end_is_an_error(client: paceline.Client) -> None:
     with pytest.raises(errors.InternalError, match="before the generation was complete"):
         client.generate("cut").result()
+
+
+def test_what_came_whole_is_whole_though_its_end_was_lost(
+    client: paceline.Client, gateway: ScriptedGateway
+) -> None:
+    generation = client.generate("lost")
+    for _ in range(2):
+        assert generation.result().text == "Once upon a time"
+    generation.cancel()
+    assert generation.result().finish_reason == "length"
+    assert len(gateway.requests) == 1
+    cancelled = client.generate("lost")
+    cancelled.cancel()
+    with pytest.raises(errors.CancelledError):
+        cancelled.result()
 
 
 def test_nobody_listening_names_the_address_and_the_remedy() -> None:

@@ -89,6 +89,15 @@ async def test_a_stream_without_an_end_is_an_error(client: paceline.AsyncClient)
         await client.generate("cut").result()
 
 
+async def test_what_came_whole_is_whole_though_its_end_was_lost(
+    client: paceline.AsyncClient, gateway: ScriptedGateway
+) -> None:
+    generation = client.generate("lost")
+    for _ in range(2):
+        assert (await generation.result()).text == "Once upon a time"
+    assert len(gateway.requests) == 1
+
+
 async def test_a_deadline_is_its_own_error(client: paceline.AsyncClient) -> None:
     with pytest.raises(errors.DeadlineExceededError):
         await client.generate("hang", timeout=0.3).result()
