@@ -8,10 +8,12 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from common.tls_config import TlsConfig
+
+_Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 _DAY = datetime.timedelta(days=1)
 
@@ -29,15 +31,18 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._certificate = (by or self)._sign(self._name, self._key, authority=True)
 
-    def issue(self, directory: Path, *, ca: Authority | None = None) -> TlsConfig:
+    def issue(
+        self, directory: Path, *, ca: Authority | None = None, key: _Key | None = None
+    ) -> TlsConfig:
         """Writes a certificate, its key and the authority's certificate into a directory.
 
         Args:
             directory: Made where it is missing; what is there is written over.
             ca: Whose certificates are to be trusted; by default its own.
+            key: The certificate's; by default a new one.
         """
         directory.mkdir(exist_ok=True)
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "worker")])
         certificate = self._sign(name, key, authority=False)
         pem = serialization.Encoding.PEM
@@ -56,9 +61,7 @@ class Authority:
             cert=directory / "cert.pem", key=directory / "key.pem", ca=directory / "ca.pem"
         )
 
-    def _sign(
-        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool
-    ) -> x509.Certificate:
+    def _sign(self, name: x509.Name, key: _Key, *, authority: bool) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         names = [
             x509.DNSName("localhost"),

@@ -1,7 +1,7 @@
 """How a client proves who it is, and knows whom it talks to."""
 
 import os
-import re
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +18,21 @@ KEY_VARIABLE = "PACELINE_KEY"
 INSECURE_VARIABLE = "PACELINE_INSECURE"
 
 _SYSTEM = "system"
-_CERTIFICATE = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----.+?-----END ", re.DOTALL)
+_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+_File = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
     """TLS to the gateway. Files are PEM, and are read when the client is made."""
 
-    ca: str | os.PathLike[str] | None = None
+    ca: _File | None = None
     """Authorities that the gateway's certificate may come from; None: those of gRPC."""
-    cert: str | os.PathLike[str] | None = None
+    cert: _File | None = None
     """The client's own certificate, for gateways that ask for one."""
-    key: str | os.PathLike[str] | None = None
-    """Private key of `cert`."""
+    key: _File | None = None
+    """Private key of `cert`, without a password."""
     server_name: str | None = None
     """Name that the gateway's certificate must bear; None: the address."""
 
@@ -38,15 +40,15 @@ class Tls:
         """Reads the files.
 
         Raises:
-            ArgumentError: One cannot be read or holds no certificate, or one of cert and key is
-                missing.
+            ArgumentError: One cannot be read or holds no certificate, the key is not the
+                certificate's, or one of cert and key is missing.
         """
         if (self.cert is None) != (self.key is None):
             raise ArgumentError("tls", "cert and key go together")
         return grpc.ssl_channel_credentials(
             _certificates("ca", self.ca),
-            private_key=_read("key", self.key),
             certificate_chain=_certificates("cert", self.cert),
+            private_key=_private_key(self.key, self.cert),
         )
 
 
@@ -77,7 +79,7 @@ class Security:
             raise TypeError(f"tls must be paceline.Tls, got {type(tls).__name__}")
         self._token = token if callable(token) else _given_token(token)
         self._tls = tls or _tls_of_environment()
-        insecure = insecure or os.environ.get(INSECURE_VARIABLE, "") not in ("", "0")
+        insecure = insecure or _insecure_by_environment()
         if self._token and self._tls is None and not insecure and not is_loopback(address):
             raise ArgumentError(
                 "token",
@@ -142,17 +144,53 @@ def _tls_of_environment() -> Tls | None:
     )
 
 
-def _certificates(name: str, file: str | os.PathLike[str] | None) -> bytes | None:
+def _insecure_by_environment() -> bool:
+    said = os.environ.get(INSECURE_VARIABLE, "")
+    if (word := said.strip().lower()) not in _YES + _NO:
+        raise ArgumentError(
+            INSECURE_VARIABLE,
+            f"must be one of {', '.join(_YES)}, or one of {', '.join(_NO[1:])}, got {said!r}",
+        )
+    return word in _YES
+
+
+def _certificates(name: str, file: _File | None) -> bytes | None:
     content = _read(name, file)
-    if content is not None and not _CERTIFICATE.search(content):
+    if file is not None and not _loads(lambda tls: tls.load_verify_locations(file), file):
         raise ArgumentError(
             f"tls.{name}",
-            f"must hold a PEM certificate (-----BEGIN CERTIFICATE-----), but {file} holds none",
+            f"must hold a PEM certificate (-----BEGIN CERTIFICATE-----), but {file} holds none "
+            "that can be read",
         )
     return content
 
 
-def _read(name: str, file: str | os.PathLike[str] | None) -> bytes | None:
+def _private_key(file: _File | None, cert: _File | None) -> bytes | None:
+    content = _read("key", file)
+    if file is None or cert is None:
+        return None
+    if not _loads(lambda tls: tls.load_cert_chain(cert, file, password=""), cert, file):
+        raise ArgumentError(
+            "tls.key",
+            f"must hold the private key of {cert} as PEM without a password, but {file} does not",
+        )
+    return content
+
+
+def _loads(load: Callable[[ssl.SSLContext], None], *files: _File) -> bool:
+    """Whether files are what they should be; gRPC would blame the other side for them."""
+    if not all(Path(file).is_file() for file in files):
+        return True  # a pipe, as a shell's <(command), has been read by now
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("ALL:@SECLEVEL=0")  # how strong a key must be is for gRPC to say
+    try:
+        load(context)
+    except ssl.SSLError:
+        return False
+    return True
+
+
+def _read(name: str, file: _File | None) -> bytes | None:
     if file is None:
         return None
     try:

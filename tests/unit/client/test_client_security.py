@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import paceline
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline._security import Security
@@ -82,8 +86,23 @@ def test_no_token_in_plaintext_to_another_machine(
     with pytest.raises(paceline.ArgumentError, match="PACELINE_CA"):
         paceline.AsyncClient(address)
     security(address, insecure=True)
-    monkeypatch.setenv("PACELINE_INSECURE", "1")
-    security(address)
+    for said in ("1", "TRUE", "yes", "On"):
+        monkeypatch.setenv("PACELINE_INSECURE", said)
+        security(address)
+    for said in ("", "0", "False", "no", "OFF"):
+        monkeypatch.setenv("PACELINE_INSECURE", said)
+        with pytest.raises(paceline.ArgumentError, match="in plaintext"):
+            security(address)
+
+
+def test_whether_plaintext_will_do_is_said_in_known_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_INSECURE", "maybe")
+    with pytest.raises(paceline.ArgumentError) as caught:
+        paceline.Client("localhost:1")
+    assert str(caught.value) == (
+        "PACELINE_INSECURE: must be one of 1, true, yes, on, or one of 0, false, no, off, "
+        "got 'maybe'"
+    )
 
 
 def test_no_token_is_no_secret() -> None:
@@ -103,7 +122,13 @@ def test_the_environment_names_certificates(
 
 @pytest.mark.parametrize(
     "content",
-    ["", "no certificate", "-----BEGIN CERTIFICATE-----\ncut off", "-----BEGIN PRIVATE KEY-----"],
+    [
+        "",
+        "no certificate",
+        "-----BEGIN CERTIFICATE-----\ncut off",
+        "-----BEGIN CERTIFICATE-----\nbm9uZQ==\n-----END CERTIFICATE-----\n",
+        "-----BEGIN PRIVATE KEY-----",
+    ],
 )
 def test_a_file_without_a_certificate_is_named(
     content: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -118,6 +143,51 @@ def test_a_file_without_a_certificate_is_named(
     halves = paceline.Tls(ca=tmp_path / "ca.pem", cert=broken, key=tmp_path / "key.pem")
     with pytest.raises(paceline.ArgumentError, match=rf"^tls\.cert: {needs}"):
         halves.credentials()
+
+
+def test_a_key_that_is_not_the_certificates_is_named(tmp_path: Path) -> None:
+    authority = Authority("gateway")
+    own, other = authority.issue(tmp_path / "own"), authority.issue(tmp_path / "other")
+    assert own.key is not None
+    assert other.key is not None
+    locked, broken = tmp_path / "locked.pem", tmp_path / "broken.pem"
+    key = serialization.load_pem_private_key(own.key.read_bytes(), None)
+    locked.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    broken.write_text("-----BEGIN PRIVATE KEY-----\ncut off")
+    assert paceline.Tls(ca=own.ca, cert=own.cert, key=own.key).credentials() is not None
+    for wrong in (other.key, locked, broken, own.cert):
+        with pytest.raises(paceline.ArgumentError) as caught:
+            paceline.Client("gateway:1", tls=paceline.Tls(ca=own.ca, cert=own.cert, key=wrong))
+        assert str(caught.value) == (
+            f"tls.key: must hold the private key of {own.cert} as PEM without a password, but "
+            f"{wrong} does not"
+        )
+
+
+def test_a_key_may_be_as_weak_as_gateways_take_it(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 1024)
+    files = Authority("gateway").issue(tmp_path, key=key)
+    assert paceline.Tls(ca=files.ca, cert=files.cert, key=files.key).credentials() is not None
+
+
+def test_what_is_no_file_is_read_once(tmp_path: Path) -> None:
+    """A shell's `<(command)` gives its content to the first who reads."""
+    files = Authority("gateway").issue(tmp_path)
+    with ExitStack() as stack:
+        given = {}
+        for name in ("ca", "cert", "key"):
+            reader, writer = os.pipe()
+            stack.callback(os.close, reader)
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(getattr(files, name).read_bytes())
+            given[name] = f"/dev/fd/{reader}"
+        assert paceline.Tls(**given).credentials() is not None
 
 
 def test_a_file_may_hold_more_than_its_certificates(tmp_path: Path) -> None:
