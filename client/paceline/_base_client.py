@@ -107,7 +107,8 @@ class BaseClient(ABC, Generic[GenerationT]):
             repetition_penalty: Above 1 discourages tokens already in prompt or output.
             logit_bias: Added to the logits of these ids before all else.
             seed: Key of the noise; None: the gateway draws one and `Result.seed` tells it.
-            stop: String or strings that end the text; not part of it.
+            stop: String or strings that end the text, at most 16 of 1 to 256 characters; not part
+                of it. Special tokens have no text: give their ids in stop_token_ids.
             stop_token_ids: Ids that end the generation, beside the model's own.
             ignore_eos: Go on past the model's end token.
             method: `auto`, or one of `Model.methods`: `plain`, `draft`, `medusa`, `ngram`,
@@ -133,7 +134,7 @@ class BaseClient(ABC, Generic[GenerationT]):
         """
         request = pb.GenerateRequest(
             **checked.prompt_input(prompt=prompt, token_ids=token_ids, messages=messages),
-            model=checked.text("model", model or ""),
+            model=checked.optional_text("model", model),
             max_tokens=(
                 None if max_tokens is None else checked.integer("max_tokens", max_tokens, least=1)
             ),
@@ -150,7 +151,7 @@ class BaseClient(ABC, Generic[GenerationT]):
             stop=checked.stop_strings(stop),
             stop_token_ids=checked.token_ids("stop_token_ids", stop_token_ids),
             ignore_eos=checked.flag("ignore_eos", ignore_eos),
-            session_id=checked.text("session_id", session_id or ""),
+            session_id=checked.optional_text("session_id", session_id),
         )
         timeout_s = GENERATE_TIMEOUT_S if timeout is None else checked.timeout_s(timeout)
         checked.flag("resume", resume)
@@ -190,7 +191,7 @@ def tokenize_request(
     """Checks the arguments of `tokenize`."""
     return pb.TokenizeRequest(
         **checked.prompt_input(text=text, messages=messages),
-        model=checked.text("model", model or ""),
+        model=checked.optional_text("model", model),
     )
 
 
@@ -198,5 +199,5 @@ def detokenize_request(token_ids: Sequence[int], model: str | None) -> pb.Detoke
     """Checks the arguments of `detokenize`."""
     return pb.DetokenizeRequest(
         token_ids=checked.token_ids("token_ids", token_ids),
-        model=checked.text("model", model or ""),
+        model=checked.optional_text("model", model),
     )

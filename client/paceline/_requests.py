@@ -139,6 +139,11 @@ def text(field: str, value: object) -> str:
     return value
 
 
+def optional_text(field: str, value: object) -> str:
+    """Returns a string that protobuf can carry, empty for None."""
+    return "" if value is None else text(field, value)
+
+
 def integer(field: str, value: Any, limit: int = UINT32_MAX, *, least: int = 0) -> int:
     """Returns an integer from `least` to `limit`; takes whatever says it is one, as NumPy's do."""
     try:
@@ -154,9 +159,10 @@ def integer(field: str, value: Any, limit: int = UINT32_MAX, *, least: int = 0) 
 
 def number(field: str, value: object) -> float:
     """Returns a number as float."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{field} must be a number, got {type(value).__name__}")
-    return float(value)
+    try:
+        return float(_real(field, value))
+    except OverflowError:
+        raise ArgumentError(field, "does not fit a float") from None
 
 
 def flag(field: str, value: object) -> bool:
@@ -168,16 +174,25 @@ def flag(field: str, value: object) -> bool:
 
 def timeout_s(value: float) -> float:
     """Returns a timeout in seconds; infinity, as any number too large, as the longest."""
-    if not number("timeout", value) > 0:
+    seconds = number("timeout", min(_real("timeout", value), LONGEST_TIMEOUT_S))
+    if not seconds > 0:
         raise ArgumentError("timeout", f"must be above 0 seconds, got {value}")
-    return min(float(value), LONGEST_TIMEOUT_S)
+    return seconds
+
+
+def _real(field: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{field} must be a number, got {type(value).__name__}")
+    return value
 
 
 def _chat_message(field: str, turn: Mapping[str, str]) -> pb.ChatMessage:
     if not isinstance(turn, Mapping):
         raise TypeError(f"{field} must be a dict, got {type(turn).__name__}")
     if set(turn) != {"role", "content"}:
-        raise ArgumentError(field, f"must have the keys role and content, got {sorted(turn)}")
+        raise ArgumentError(
+            field, f"must have the keys role and content, got {sorted(map(str, turn))}"
+        )
     return pb.ChatMessage(
         role=text(f"{field}.role", turn["role"]),
         content=text(f"{field}.content", turn["content"]),

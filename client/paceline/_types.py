@@ -93,7 +93,8 @@ class Speculation:
     lossy: bool
     """Whether the acceptance rule changes the distribution of the text."""
     accepted_by_method: dict[str, int] = field(default_factory=dict)
-    """Draft tokens committed, by the method that proposed them; empty where that is not known."""
+    """Draft tokens committed, by the method that proposed them, as far as that is known: after a
+    lost gateway or verifier their sum may be less than `accepted_tokens`."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, TextIO, cast, get_type_hints
 
 import typer
@@ -75,7 +75,12 @@ class GenerationOptions:
         typer.Option(metavar="N", help="The same seed, the same text.", rich_help_panel=SAMPLING),
     ] = None
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="End before this; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="End before this, of 1 to 256 characters; repeatable, up to 16 times. Special "
+            "tokens have no text: give their ids to --stop-token-ids.",
+        ),
     ] = None
     stop_token_ids: Annotated[
         str | None, typer.Option(metavar="ID,ID,…", help="End after any of these ids.")
@@ -133,7 +138,7 @@ def expand(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            default=field.default,
             annotation=hints[field.name],
         )
         for field in fields(GenerationOptions)

@@ -63,6 +63,9 @@ def test_exactly_one_prompt(client: Any, prompts: dict[str, Any]) -> None:
         ),
         ({"prompt": "a", "method": None}, "method must be str, got NoneType"),
         ({"prompt": "a", "model": 3}, "model must be str, got int"),
+        ({"prompt": "a", "model": 0}, "model must be str, got int"),
+        ({"prompt": "a", "session_id": 0}, "session_id must be str, got int"),
+        ({"prompt": "a", "session_id": False}, "session_id must be str, got bool"),
         ({"prompt": "a", "timeout": "1"}, "timeout must be a number, got str"),
     ],
 )
@@ -85,6 +88,9 @@ def test_wrong_types(client: Any, arguments: dict[str, Any], message: str) -> No
         ({"timeout": 0}, "timeout: must be above 0 seconds, got 0"),
         ({"timeout": float("nan")}, "timeout: must be above 0"),
         ({"timeout": -math.inf}, "timeout: must be above 0 seconds, got -inf"),
+        ({"temperature": 10**400}, "temperature: does not fit a float"),
+        ({"logit_bias": {1: -(10**400)}}, r"logit_bias\[1\]: does not fit a float"),
+        ({"timeout": -(10**400)}, "timeout: does not fit a float"),
         ({"prompt": "a\ud800"}, "prompt: is not valid Unicode at character 1"),
     ],
 )
@@ -96,6 +102,8 @@ def test_values_that_cannot_be_sent(client: Any, arguments: dict[str, Any], mess
 def test_messages_need_role_and_content(client: Any) -> None:
     with pytest.raises(paceline.ArgumentError, match=r"messages\[0\]: must have the keys role and"):
         client.generate(messages=[{"role": "user"}])
+    with pytest.raises(paceline.ArgumentError, match=r"got \['1', 'role'\]"):
+        client.generate(messages=[{"role": "user", 1: "a"}])
 
 
 def test_what_a_server_may_judge_is_sent(client: Any) -> None:
@@ -124,7 +132,7 @@ def test_arrays_and_their_scalars_are_taken(client: Any) -> None:
     assert timeout_s == 2
 
 
-@given(st.floats(min_value=0, exclude_min=True) | st.integers(1, 10**30))
+@given(st.floats(min_value=0, exclude_min=True) | st.integers(1, 10**400))
 def test_a_timeout_is_kept_up_to_the_longest_and_infinity_is_that(seconds: float) -> None:
     kept = checked.timeout_s(seconds)
     assert kept == (seconds if seconds <= 1e8 else 1e8)
@@ -153,6 +161,12 @@ def test_tokenize_names_its_own_arguments(
     with pytest.raises(paceline.ArgumentError) as caught:
         client.tokenize(**arguments)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("call", ["tokenize", "detokenize"])
+def test_a_model_is_named_by_a_string(client: Any, call: str) -> None:
+    with pytest.raises(TypeError, match="model must be str, got int"):
+        getattr(client, call)("" if call == "tokenize" else [], model=0)
 
 
 def test_tokenize_sends_ids_nowhere(client: Any) -> None:
