@@ -7,7 +7,8 @@ taken. And it is kept apart by tenant, so that none can spoil another's choices,
 what the other sends; what all have measured is only where each begins.
 
 Looking around is bounded: every method is tried twice at first, once by each tenant in each domain,
-and now and then later, and then only if it was not far behind. The text is the same whichever runs.
+and now and then later, and then only if it was not far behind. Trials in which texts ended too soon
+to say anything are made up for once others are long enough. The text is the same whichever runs.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class _Record:
     last: int = 0  # number of the latest begun
     measured: float = 0.0  # how many were
     worth: float = 0.0
+    tried: int = 0  # how many began since any method was measured
 
     def learn(self, worth: float) -> None:
         share = max(_SMOOTHING, 1 / (self.measured + 1))
@@ -67,6 +69,7 @@ class _Records:
 
     def __init__(self) -> None:
         self.requests = 0
+        self.measured = 0
         self._of: dict[str, _Record] = {}
 
     def of(self, method: str) -> _Record:
@@ -74,8 +77,14 @@ class _Records:
 
     def begin(self, method: str) -> None:
         self.requests += 1
-        self.of(method).begun += 1
-        self.of(method).last = self.requests
+        record = self.of(method)
+        record.begun += 1
+        record.last = self.requests
+        record.tried += self.measured > 0
+
+    def learn(self, method: str, worth: float) -> None:
+        self.measured += 1
+        self.of(method).learn(worth)
 
 
 class MethodChoice:
@@ -118,7 +127,7 @@ class MethodChoice:
             return
         worth = tokens / seconds * self._cost.round_s(0)
         for records in (self._records(sequence.request), self._everybody):
-            records.of(sequence.method).learn(worth)
+            records.learn(sequence.method, worth)
 
     def _pick(self, offered: Ids[str], own: _Records) -> str:
         unknown = [name for name in offered if self._everybody.of(name).begun < _TRIALS]
@@ -127,14 +136,20 @@ class MethodChoice:
         worth = {name: self._worth(name, own) for name in offered}
         best = max(offered, key=worth.__getitem__)
         turn = own.requests + 1
-        new = [name for name in offered if not own.of(name).begun]
+        new = [name for name in offered if not own.of(name).begun or self._owed(name)]
         if new and turn % _EARLY_EVERY == 0:
-            return max(new, key=worth.__getitem__)
+            return max(new, key=lambda name: (worth[name], -own.of(name).last))
         if turn % _TRY_EVERY == 0:
             anybody = turn % (4 * _TRY_EVERY) == 0
             near = (n for n in offered if anybody or worth[n] >= _FAR_BEHIND * worth[best])
             return _longest_ago(near, own)
         return best
+
+    def _owed(self, method: str) -> bool:
+        """Whether a method was never measured although others are; less and less often where its
+        trials come to nothing, as most do where most texts are short."""
+        all_ = self._everybody.of(method)
+        return not all_.measured and all_.tried**2 < self._everybody.measured
 
     def _worth(self, method: str, own: _Records) -> float:
         """A method's worth for requests like this one; at first what it is elsewhere."""

@@ -109,7 +109,8 @@ class Committer:
             self._methods.of(sequence).observe(sequence, outcome)
         except Exception as error:  # a draft is never worth the text
             self._failures.add("draft", error, sequence.names)
-        sequence.began_at = sequence.began_at or time.monotonic()
+        sequence.latest_at = time.monotonic()
+        sequence.began_at = sequence.began_at or sequence.latest_at
         counts = sequence.counts.snapshot()
         return Event(outcome.ids, sources, sequence.finished, counts, times=times)
 

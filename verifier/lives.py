@@ -7,7 +7,6 @@ place, its cache and what drafts for it are given back then, whatever of that fa
 from __future__ import annotations
 
 import logging
-import time
 from functools import partial
 
 from common.errors import PacelineError
@@ -62,13 +61,12 @@ class Lives:
             self.fail(sequence, error)
 
     def finish(self, sequence: Sequence) -> None:
-        """Ends a text that is complete; how long it took says what its method is worth."""
+        """Ends a text that is complete."""
         self._retire(sequence)
-        seconds = time.monotonic() - sequence.began_at
-        self._choice.learn(sequence, seconds, sequence.output_len - 1)
+        self._learn(sequence)
 
     def fail(self, sequence: Sequence, error: Exception) -> None:
-        """Ends a text with an error for an answer."""
+        """Ends a text with an error for an answer, which says nothing of its method."""
         _log.error("a sequence failed", exc_info=error, extra=sequence.names)
         attempt(partial(self._retire, sequence))
         event = Event(error=PacelineError(f"the engine failed: {type(error).__name__}"))
@@ -83,14 +81,26 @@ class Lives:
             attempt(partial(self._retire, sequence))
 
     def leave(self, sequence: Sequence) -> None:
-        """Gives back what a text has, without a word."""
+        """Ends a text that goes on to nobody, as one does that has come to a stop string, without a
+        word; how fast it was counts all the same."""
         if not sequence.gone:  # a cancel may cross the end on its way
-            sequence.gone = True
-            self._scheduler.remove(sequence)
-            if sequence.begun:
-                self._totals.sequences -= 1
-                self._methods.of(sequence).close(sequence)
+            self._give_back(sequence)
+            self._learn(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
         self._intake.leave(sequence.ticket)
-        self.leave(sequence)
+        if not sequence.gone:
+            self._give_back(sequence)
+
+    def _give_back(self, sequence: Sequence) -> None:
+        """Ends it in the engine."""
+        sequence.gone = True
+        self._scheduler.remove(sequence)
+        if sequence.begun:
+            self._totals.sequences -= 1
+            self._methods.of(sequence).close(sequence)
+
+    def _learn(self, sequence: Sequence) -> None:
+        """Takes what its method was worth, until its latest token: it may have waited since."""
+        seconds = sequence.latest_at - sequence.began_at
+        self._choice.learn(sequence, seconds, sequence.output_len - 1)

@@ -240,6 +240,8 @@ class Sequence:
         """What drafts; the engine settles "auto"."""
         self.begun = False
         """Set once it was admitted: from then on there may be drafts for it."""
+        self.latest_at = 0.0
+        """When its latest was."""
         self.gone = False
         """Set once it has left the engine."""
         self.ids = list(request.prompt_ids)

@@ -123,6 +123,43 @@ def test_a_method_that_gets_slow_is_left() -> None:
     assert chosen.most_common(1)[0][0] == "draft"
 
 
+def _end_early(choice: MethodChoice, requests: int) -> Counter[str]:
+    """Requests whose outputs are too short to say anything; the methods they ran."""
+    chosen: Counter[str] = Counter()
+    for _ in range(requests):
+        one = sequence(FRESH, 50, method="auto", drafters=("d",))
+        one.method = choice.choose(one.request)
+        choice.learn(one, seconds=0.01, tokens=4)
+        chosen[one.method] += 1
+    return chosen
+
+
+@pytest.mark.parametrize("short", [2 * len(ALL), 1000])
+def test_trials_that_came_to_nothing_are_made_up_for(short: int) -> None:
+    choice = MethodChoice(METHODS, COST)
+    _end_early(choice, short)
+    _run(choice, SPEED, FRESH, 5 * len(ALL))
+    assert all(choice._everybody.of(name).measured for name in ALL)
+    assert _run(choice, SPEED, FRESH)["medusa"] >= 44
+
+
+def test_texts_that_all_end_early_are_no_reason_to_look_around() -> None:
+    choice = MethodChoice(METHODS, COST)
+    _end_early(choice, 8 * len(ALL))
+    assert _end_early(choice, 320)["plain"] >= 320 - 320 // 16
+
+
+def test_a_method_that_only_fails_is_seldom_tried() -> None:
+    choice, chosen = MethodChoice(METHODS, COST), Counter[str]()
+    for _ in range(1000):
+        one = sequence(FRESH, 50, method="auto", drafters=("d",))
+        one.method = choice.choose(one.request)
+        chosen[one.method] += 1
+        if one.method != "medusa":
+            choice.learn(one, seconds=40 / SPEED[one.method], tokens=40)
+    assert 10 <= chosen["medusa"] <= 50
+
+
 def test_without_drafters_nothing_is_drafted_elsewhere() -> None:
     choice = MethodChoice(METHODS, COST)
     chosen = set()
