@@ -93,6 +93,10 @@ class Remote(Protocol):
     nothing ahead.
     """
 
+    def asked(self, sequence: Sequence) -> bool:
+        """Whether a draft is to come for the next round, after the last was observed; not where
+        nobody drafts, or is asked for nothing."""
+
     def flush(self) -> None:
         """Sends what the rounds of a step gave to tell."""
 

@@ -139,6 +139,7 @@ class Arms:
         sets = (arm for arm in self._useful(foreseen) if arm & self._remote == remote)
         if self._rounds % _TRY_EVERY == 0:
             self._tried = min(range(self._members), key=self._last.__getitem__)
+            self._last[self._tried] = self._rounds  # also where it is not there to take part
         return max(sets, key=next_round) | (self._trial(self._rounds) & ~self._remote)
 
     def _useful(self, foreseen: Ids[float]) -> list[Arm]:

@@ -99,6 +99,11 @@ class DraftProposer:
         waits = mirror.key is not None or mirror.ended_at is not None  # a round that is timed
         return not waits and not self._drafting(session, now)
 
+    def asked(self, sequence: Sequence) -> bool:
+        """Whether it has a warm drafter that pays, and whose draft's length is not 0."""
+        mirror = self._sessions[sequence].mirror
+        return mirror is not None and mirror.key is not None
+
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the branch that arrived, as a chain; nothing where there is none."""
         session = self._sessions[sequence]

@@ -7,7 +7,8 @@ of them want is checked once and a small budget goes where it brings most.
 
 Remote members hear of a round as soon as it ends; whether they are to draft was settled before.
 What the others make of it is worked out while those are at work. Where it comes to nothing, the
-others are not even asked for a few rounds.
+others are not even asked for a few rounds. Where nothing is to come of a remote member, as where
+there is no drafter, the others go on as if it were not there.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class HybridProposer:
         self._seers = list(seers.values())
         self._names = [*seers, *(name for name in self.members if name not in seers)]
         self._ordered = [self.members[name] for name in self._names]  # by their bit
-        self._far = [at for at, each in enumerate(self._ordered) if isinstance(each, Remote)]
+        self._far = {at: each for at, each in enumerate(self._ordered) if isinstance(each, Remote)}
         self._others = [at for at in range(len(seers), len(self._names)) if at not in self._far]
         self._bits = {name: 1 << at for at, name in enumerate(self._names)}
         self._remote = sum(1 << at for at in self._far)
@@ -201,7 +202,10 @@ class HybridProposer:
             session.foreseen[at] = seer.foresee(sequence)
             session.usual[at] += _NEWS * (session.foreseen[at] - session.usual[at])
         foreseen, leanings = session.foreseen, session.leanings
-        session.arm = self._arms.choose(foreseen, leanings, session.arm, session.remote)
+        idle = sum(1 << at for at, member in self._far.items() if not member.asked(sequence))
+        session.arm = self._arms.choose(
+            foreseen, leanings, session.arm & ~idle, session.remote & ~idle
+        )
         session.remote = self._arms.settle(
             session.usual, leanings, session.standing, 1 + session.rested
         )

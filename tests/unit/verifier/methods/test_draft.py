@@ -25,6 +25,19 @@ def test_a_cold_mirror_is_told_but_not_asked(clock: Clock) -> None:
     assert not table.proposer.ready(table.sequence, clock.now)
 
 
+def test_whether_a_draft_is_to_come_is_known_as_a_round_ends(clock: Clock) -> None:
+    """Not where there is no drafter, or one that is cold or left out."""
+    link = Link()
+    nobody, table = Table(), Table(link)
+    nobody.round(8)
+    assert not nobody.proposer.asked(nobody.sequence)
+    for warm, wanted, asked in ((False, True, False), (True, True, True), (True, False, False)):
+        if warm:
+            table.warm()
+        table.round(8, wanted=wanted)
+        assert table.proposer.asked(table.sequence) is asked
+
+
 def test_while_no_draft_is_wanted_text_gathers(clock: Clock) -> None:
     """That it may rest is told at once; what is told next tells it all, as one round that checked
     nothing."""

@@ -12,6 +12,8 @@ from common.model.tree import TokenTree
 from tests.clock import Clock
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
+from verifier.methods.arms import Arms
+from verifier.methods.beliefs import Leaning
 from verifier.methods.hybrid import HybridProposer
 from verifier.proposer import Outcome
 from verifier.sequence import Sequence
@@ -47,7 +49,12 @@ class Member:
 
 @dataclass
 class Drafter(Member):
-    """One that drafts elsewhere."""
+    """One that drafts elsewhere, until it is lost."""
+
+    lost: bool = False
+
+    def asked(self, sequence: Sequence) -> bool:
+        return self.wanted[-1] and not self.lost
 
     def flush(self) -> None: ...
 
@@ -290,6 +297,34 @@ def test_a_drafter_rests_while_a_look_up_is_better_throughout() -> None:
         case.b.is_ready = False
         case.round([1, 2, 3, 4, 5], wait_s=0.003)
     assert sum(case.b.wanted[-100:]) < 10
+
+
+def test_a_drafter_that_is_lost_takes_no_round_of_a_look_up() -> None:
+    """However much drafts were worth, in this text and in those before it."""
+    look_up, drafter = Seer([1], expects=0.2), Drafter([1, 2, 3, 4])
+    case = Case(look_up, drafter)
+    for _ in range(100):
+        case.round(drafter.path)
+    assert look_up.budgets[-1] == 0
+    drafter.path, drafter.lost = [], True
+    for _ in range(300):
+        case.round(look_up.path)
+    assert min(look_up.budgets[-299:]) > 0
+    assert all(drafter.wanted[-299:]), "it may be found again"
+    drafter.path, drafter.lost = [1, 2, 3, 4], False
+    assert case.round(drafter.path).backers({"b": 1})[1:] == [1, 1, 1, 1]
+
+
+def test_a_drafter_that_is_lost_has_no_trials_of_others() -> None:
+    """Of three that draft, of which one brings nothing."""
+    lost, good, bad = 1, 2, 4
+    arms, leanings, arm = Arms(3, 0, lost, COST), [Leaning() for _ in range(3)], lost | good | bad
+    tried = 0
+    for _ in range(2000):
+        arm = arms.choose([0.0] * 3, leanings, arm, 0)
+        arms.learn(arm, [0.0] * 3, leanings, [good, good], [arm & good, arm & good, arm & bad])
+        tried += arm & bad > 0
+    assert 16 <= tried <= 60
 
 
 def test_expectations_are_corrected_by_what_comes() -> None:
