@@ -1,7 +1,8 @@
 """How far predictions can be trusted: what a chance was said to be against what came.
 
-Every candidate whose place the text reached is a test, drafted or not: the text says what stood
-there. So nothing has to be tried out to learn that it has become worthwhile again.
+Every candidate whose place the text reached is a test, drafted or not, and so is what was thought
+too unlikely to come next: the text says what stood there. So nothing has to be tried out to learn
+that it has become worthwhile again.
 """
 
 from __future__ import annotations

@@ -511,6 +511,8 @@ static PyObject *predictor_learn(PredictorObject *self, PyObject *ids)
         int32_t token;
         if (!token_of(PySequence_Fast_GET_ITEM(fast, place), &token))
             break;
+        if (!place)
+            test_doubts(predictor, token);
         at = test_below(predictor, at, token);
         if (at == NONE)
             break;

@@ -72,6 +72,7 @@ class Predictor:
         self._trust = Trust()
         self._found: list[_Candidate] = []
         self._below: dict[int, list[_Candidate]] = {}
+        self._doubted: list[tuple[int, Bucket]] = []  # too unlikely to come next
 
     def search(
         self,
@@ -100,15 +101,15 @@ class Predictor:
         serial, factor = 0, self._trust.factor
         found, context, chance, step = self._found, tuple(ids[-self._order :]), 1.0, 0
         found.clear()
-        self._below = {}
+        self._below, self._doubted = {}, []
         while True:
             expected = line[step] if 0 <= step < len(line) else None
             least = _LEAST_CHANCE / (chance * factor)
             for token, conditional, bucket in self._predict(
                 context, least, expected, agreed + step
             ):
-                joint = chance * min(conditional * factor, 0.99)
-                if joint >= _LEAST_CHANCE:
+                if conditional >= least:
+                    joint = chance * min(conditional * factor, 0.99)
                     serial += 1
                     after = step + 1 if token == expected else -1
                     further = (*context, token)[-self._order :]
@@ -116,6 +117,8 @@ class Predictor:
                         token, len(found) - 1, joint, bucket, conditional, further, after
                     )
                     heapq.heappush(heap, (-joint, serial, candidate))
+                elif not found:
+                    self._doubted.append((token, bucket))
             if not heap or worth.seen >= most or worth.settled:
                 break
             best = heapq.heappop(heap)[2]
@@ -150,6 +153,8 @@ class Predictor:
             ids: The tokens committed since.
         """
         at = -1
+        for token, bucket in self._doubted if ids else ():
+            self._calibration.test(bucket, passed=token == ids[0])
         for token in ids:
             passed = None
             for candidate in self._below.get(at, ()):
@@ -174,8 +179,9 @@ class Predictor:
             bucket = self._calibration.bucket(_MATCH, min(agreed, 15).bit_length(), raw)
             chance = self._calibration.chance(bucket, raw)
             out.append((expected, chance, bucket))
-            taken.add(expected)
-            mass -= chance
+            if chance >= least:  # else counts may know it better
+                taken.add(expected)
+                mass -= chance
         for length in range(len(context), 0, -1):
             if mass < least:
                 break

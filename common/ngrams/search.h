@@ -39,6 +39,12 @@ typedef struct {
     int8_t known; /* tokens of what is followed after it */
 } Candidate;
 
+/* What was too unlikely to come next. */
+typedef struct {
+    Rate *rate;
+    int32_t token;
+} Doubt;
+
 typedef struct {
     int origin;
     Counts *counts; /* NULL where the contexts of each first token have counts of their own */
@@ -60,6 +66,8 @@ typedef struct {
     int32_t *contexts; /* what is followed after each candidate, `order` tokens or fewer each */
     int waiting, waiting_room;
     Candidate *heap;
+    int doubted;
+    Doubt doubts[MOST_BELOW];
 } Predictor;
 
 typedef struct {
@@ -189,6 +197,13 @@ static int merged(Predictor *predictor, uint64_t key, int32_t first, const Candi
     return kept;
 }
 
+/* Leaves a candidate out that is too unlikely; as the next token it is tested all the same. */
+static void doubt(Predictor *predictor, const Candidate *one)
+{
+    if (!predictor->found)
+        predictor->doubts[predictor->doubted++] = (Doubt){one->rate, one->token};
+}
+
 /* Tokens that may follow a context, with their chances in `step`; returns how many. */
 static int predict(Predictor *predictor, const int32_t *context, int known, double least,
                    const int32_t *expected, long agreed, Lookup *lookup, void *with, Candidate *out)
@@ -203,8 +218,11 @@ static int predict(Predictor *predictor, const int32_t *context, int known, doub
         double raw = (agreed + 0.5) / (agreed + 1.5);
         int length = agreed > 7 ? 4 : agreed > 3 ? 3 : agreed > 1 ? 2 : agreed > 0;
         Rate *rate = rate_of(predictor->rates, MATCH, length, raw);
-        out[count++] = (Candidate){.token = *expected, .step = measured(rate, raw), .rate = rate};
-        mass -= out[0].step;
+        out[0] = (Candidate){.token = *expected, .step = measured(rate, raw), .rate = rate};
+        if (out[0].step >= least)
+            count++, mass -= out[0].step;
+        else
+            doubt(predictor, out);
     }
     for (int length = known; length > 0 && mass >= least; length--) {
         int seen = merged(predictor, keys[length], context[known - length], out, count, lookup,
@@ -258,19 +276,22 @@ static int search(Predictor *predictor, const int32_t *text, int known, int most
     Worth worth = worth_of(predictor, rows, tokens, 0);
     Candidate below[MOST_BELOW];
     const int32_t *context = text;
-    predictor->found = predictor->waiting = 0;
+    predictor->found = predictor->waiting = predictor->doubted = 0;
     if (!room_for(predictor, most))
         return -1;
     for (;;) {
         const int32_t *next = step >= 0 && step < expected ? line + step : NULL;
-        int count = predict(predictor, context, known, LEAST_CHANCE / (chance * factor), next,
-                        agreed + step, lookup, with, below);
+        double least = LEAST_CHANCE / (chance * factor);
+        int count = predict(predictor, context, known, least, next, agreed + step, lookup, with,
+                            below);
         for (int at = 0; at < count; at++) {
             double conditional = below[at].step * factor;
             Candidate *one = below + at;
-            one->chance = chance * (conditional < MOST_CHANCE ? conditional : MOST_CHANCE);
-            if (one->chance < LEAST_CHANCE)
+            if (one->step < least) {
+                doubt(predictor, one);
                 continue;
+            }
+            one->chance = chance * (conditional < MOST_CHANCE ? conditional : MOST_CHANCE);
             one->serial = ++serial;
             one->parent = predictor->found - 1;
             one->line = next && one->token == *next ? step + 1 : -1;
@@ -293,14 +314,19 @@ static int search(Predictor *predictor, const int32_t *text, int known, int most
     }
 }
 
-/* Takes a prediction whose truth has come out. */
-static void test(Predictor *predictor, const Candidate *candidate, bool passed)
+/* Takes a prediction whose truth has come out, of whichever text. */
+static void tested(Rate *rate, bool passed)
 {
-    Rate *rate = candidate->rate;
     rate->passed += passed;
     rate->tests++;
     if (rate->tests > MOST_TESTS)
         rate->passed /= 2, rate->tests /= 2;
+}
+
+/* The same of a candidate, which says how far this text can be predicted, too. */
+static void test(Predictor *predictor, const Candidate *candidate, bool passed)
+{
+    tested(candidate->rate, passed);
     predictor->passed += passed;
     predictor->expected += candidate->step;
 }
@@ -317,6 +343,13 @@ static int test_below(Predictor *predictor, int parent, int32_t token)
         right = one->token == token ? at : right;
     }
     return right;
+}
+
+/* Compares what was too unlikely to come next with the token that came. */
+static void test_doubts(Predictor *predictor, int32_t token)
+{
+    for (int at = 0; at < predictor->doubted; at++)
+        tested(predictor->doubts[at].rate, predictor->doubts[at].token == token);
 }
 
 /* Ends a round. */

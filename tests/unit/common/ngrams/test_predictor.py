@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from common.ngrams.calibration import Calibration
 from common.ngrams.contexts import Contexts
 from common.ngrams.predictor import Predictor
 from common.step_table import StepTable
@@ -88,6 +89,35 @@ def test_a_long_match_comes_first_and_goes_on(kinds: Kinds) -> None:
     assert _paths(tokens, parents)[:4] == [[50], [50, 51], [50, 51, 52], [50, 51, 52, 53]]
 
 
+def _mislead(kinds: Kinds, calibration: Calibration) -> None:
+    """Texts whose lines are wrong, until those with which as much agrees are believed no more."""
+    for _ in range(400):
+        other = kinds.predictor([(TEXT, kinds.contexts(3))], 3, calibration, FREE)
+        other.search([1, 2, 3], 8, line=[9], agreed=8)
+        other.learn([5])
+
+
+def test_a_line_that_is_believed_no_more_is_tested_all_the_same(kinds: Kinds) -> None:
+    calibration = kinds.calibration()
+    _mislead(kinds, calibration)
+    predictor = kinds.predictor([(TEXT, kinds.contexts(3))], 3, calibration, FREE)
+    assert predictor.search([1, 2, 3], 8, line=[9], agreed=8)[0] == []
+    for _ in range(100):
+        predictor.learn([9])
+        predictor.search([1, 2, 3], 8, line=[9], agreed=8)
+    assert predictor.search([1, 2, 3], 8, line=[9], agreed=8)[0] == [9]
+
+
+def test_counts_may_say_what_a_line_is_not_believed(kinds: Kinds) -> None:
+    """And it goes on from there."""
+    calibration, text = kinds.calibration(), kinds.contexts(3)
+    _mislead(kinds, calibration)
+    text.extend([1, 2, 3, 9, 7], 0)
+    predictor = kinds.predictor([(TEXT, text)], 3, calibration, FREE)
+    tokens, parents, *_ = predictor.search([1, 2, 3], 8, line=[9, 6], agreed=8)
+    assert _paths(tokens, parents)[:2] == [[9], [9, 6]]
+
+
 def test_nothing_is_worth_checking_where_rows_are_dear(kinds: Kinds) -> None:
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
     assert _predictor(kinds, ids, DEAR).search(ids, 8)[3] == 0
@@ -136,6 +166,24 @@ def test_compiled_predictions_are_those_in_python(native: Kinds, seed: int) -> N
             for predictor, text in zip(predictors, texts, strict=True):
                 predictor.learn(fresh)
                 text.extend(ids, len(ids) - len(fresh))
+
+
+def test_compiled_predictions_fall_and_rise_as_those_in_python(native: Kinds) -> None:
+    """Beyond where they are believed no more, and back, to the last bit."""
+    ids, predictors = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], []
+    for kinds in (native, IN_PYTHON):
+        text = kinds.contexts(3)
+        text.extend(ids, 0)
+        predictors.append(kinds.predictor([(TEXT, text)], 3, kinds.calibration(), FREE))
+    most = []
+    for token in [8] * 600 + [4] * 600:
+        one, other = (each.search(ids, 12, line=[4, 6], agreed=12) for each in predictors)
+        assert one == other
+        for each in predictors:
+            each.learn([token, 6])
+        most.append(max(one[2], default=0.0))
+    assert min(most) == 0.0
+    assert most[-1] > 0.9
 
 
 def test_counts_beyond_any_measure_predict_nothing(kinds: Kinds) -> None:
