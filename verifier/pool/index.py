@@ -6,7 +6,7 @@ from collections.abc import Sequence as Ids
 from typing import Protocol
 
 _MOST_TOKENS = 4096
-"""In one go, a few milliseconds: a long prompt must not hold up the other sequences."""
+"""In one go, two or three milliseconds: a long prompt must not hold up the other sequences."""
 
 
 class Index(Protocol):

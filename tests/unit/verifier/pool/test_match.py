@@ -50,6 +50,37 @@ def test_a_copy_is_followed_and_an_exchanged_token_passed_over() -> None:
     assert list(match.continuation(ids, 8)) == []
 
 
+@pytest.mark.parametrize("vocabulary", [3, 1000])
+@pytest.mark.parametrize("length", [*range(62, 74), 300])
+def test_a_text_in_one_piece_is_known_as_token_by_token(length: int, vocabulary: int) -> None:
+    """Whatever was known before it."""
+    draw = random.Random(length)
+    for known in range(8):
+        ids = [draw.randrange(vocabulary) for _ in range(known + length)]
+        ids += ids[known + 5 : known + 50]
+        whole, bit_by_bit = Match(), Match()
+        for match in (whole, bit_by_bit):
+            match.extend(ids[:known], 0)
+        whole.extend(ids, known)
+        for end in range(known + 1, len(ids) + 1):
+            bit_by_bit.extend(ids[:end], end - 1)
+        assert whole._places == bit_by_bit._places
+        place, agreed = whole._pointer, whole.length
+        assert agreed >= LEAST
+        assert ids[place - agreed : place] == ids[-agreed:]
+        if vocabulary == 1000:
+            assert agreed == bit_by_bit.length == 45
+            assert place == bit_by_bit._pointer == known + 50
+
+
+def test_places_of_long_texts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verifier.pool.match._MOST_PLACES", 100)
+    match = Match()
+    for end in range(200, 3000, 200):
+        match.extend(range(end), end - 200)
+        assert len(match._places) + len(match._older) <= 2 * (100 + 200)
+
+
 @pytest.mark.parametrize("period", [1, 2, 5])
 def test_a_text_that_repeats_itself_is_expected_to_go_on(period: int) -> None:
     ids = [7 + index % period for index in range(3 * period + 2 * LEAST)]
