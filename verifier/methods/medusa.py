@@ -21,7 +21,7 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.medusa import MedusaHeads
-from common.model.sampling import Row, rank
+from common.model.sampling import Row, adjust, rank
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.proposer import Outcome
@@ -148,31 +148,41 @@ class MedusaProposer:
         states = torch.stack([state for _, _, state in fresh])
         chosen = [session.chosen for _, session, _ in fresh]
         logits = self._heads.logits(states, chosen)  # [heads, sessions, V]
-        drawn = [index for index, (sequence, _, _) in enumerate(fresh) if _draws(sequence)]
-        if drawn:
-            some = logits if len(drawn) == len(fresh) else logits[:, drawn]
-            found = self._drawn(some, [fresh[index][0] for index in drawn])
-            for index, guesses in zip(drawn, found, strict=True):
+        drawn: list[int] = []
+        adjusted: list[int] = []
+        plain: list[int] = []
+        for index, (sequence, _, _) in enumerate(fresh):
+            adjusts = sequence.request.sampling.adjusts
+            kind = drawn if _draws(sequence) else adjusted if adjusts else plain
+            kind.append(index)
+        for kind, guess in ((drawn, self._drawn), (adjusted, self._adjusted)):
+            if kind:
+                some = logits if len(kind) == len(fresh) else logits[:, kind]
+                found = guess(some, [fresh[index][0] for index in kind])
+                for index, guesses in zip(kind, found, strict=True):
+                    fresh[index][1].guesses = guesses
+        if plain:
+            for index, guesses in zip(plain, self._likeliest(logits, plain), strict=True):
                 fresh[index][1].guesses = guesses
-        if len(drawn) < len(fresh):
-            ids, chances = (each.tolist() for each in self._heads.top(logits, self._ranks))
-            for index in set(range(len(fresh))).difference(drawn):
-                of_one = ([line[index] for line in each] for each in (ids, chances))
-                fresh[index][1].guesses = Guesses(*of_one)
         for _, session, _ in fresh:
             session.state = None
 
-    def _drawn(self, logits: Tensor, sequences: Ids[Sequence]) -> list[Guesses]:
-        """Guesses with the noise of the tokens they are of. # [heads, sequences, V]
-
-        Of a path only what is committed counts as seen: what stands before a guess is another one.
-        """
-        rows = [
-            Row(sequence.request.sampling, len(sequence.ids) + head, sequence.seen)
-            for head in range(len(logits))
-            for sequence in sequences
+    def _likeliest(self, logits: Tensor, indices: Ids[int]) -> list[Guesses]:
+        """Guesses without noise, for some of the sequences. # [heads, sequences, V]"""
+        ids, chances = (each.tolist() for each in self._heads.top(logits, self._ranks))
+        return [
+            Guesses([line[index] for line in ids], [line[index] for line in chances])
+            for index in indices
         ]
-        ranked = rank(logits.flatten(0, 1), rows, self._ranks)
+
+    def _adjusted(self, logits: Tensor, sequences: Ids[Sequence]) -> list[Guesses]:
+        """Guesses where a bias or a penalty changes logits first. # [heads, sequences, V]"""
+        changed = adjust(logits.flatten(0, 1), _rows(logits, sequences)).view(logits.shape)
+        return self._likeliest(changed, range(len(sequences)))
+
+    def _drawn(self, logits: Tensor, sequences: Ids[Sequence]) -> list[Guesses]:
+        """Guesses with the noise of the tokens they are of. # [heads, sequences, V]"""
+        ranked = rank(logits.flatten(0, 1), _rows(logits, sequences), self._ranks)
         guesses = []
         for index, sequence in enumerate(sequences):
             heads = ranked[index :: len(sequences)]
@@ -216,6 +226,18 @@ class MedusaProposer:
         for depth, chance in said.items():
             session.trust[depth].observe(chance, hits[depth])
             self._trust[depth].observe(chance, hits[depth])
+
+
+def _rows(logits: Tensor, sequences: Ids[Sequence]) -> list[Row]:
+    """What decides each token guessed, heads one after another. # [heads, sequences, V]
+
+    Of a path only what is committed counts as seen: what stands before a guess is another one.
+    """
+    return [
+        Row(sequence.request.sampling, len(sequence.ids) + head, sequence.seen)
+        for head in range(len(logits))
+        for sequence in sequences
+    ]
 
 
 def _draws(sequence: Sequence) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.model.output import Computed
-from common.model.sampling import Row, sample
+from common.model.sampling import Row, adjust, sample
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests.unit.verifier.methods.scripted_target import sequence
@@ -249,6 +249,30 @@ def test_where_noise_does_not_decide_guesses_have_none(temperature: float, accep
         first.add(_paths(_tree(proposer, one))[0][0])
         proposer.close(one)
     assert first == {int(logits[0].argmax())}
+
+
+@pytest.mark.parametrize(
+    ("temperature", "acceptance"), [(0.0, "coupled"), (0.9, "rejection"), (0.9, "typical")]
+)
+def test_a_bias_and_a_penalty_come_before_guesses_without_noise(
+    temperature: float, acceptance: str
+) -> None:
+    logits = 2 * torch.randn(DEPTH, VOCAB, generator=torch.Generator().manual_seed(3))
+    logits[:, 6] = 9.0  # the likeliest by far, and in the prompt
+    proposer = _proposer(Sure([[0.0]] * DEPTH, logits_=logits), FREE, most=1)
+    wanted, made = [], []
+    for change in ({"logit_bias": {6: -100.0}}, {"repetition_penalty": 50.0}, {}):
+        sampling = SamplingParams(temperature=temperature, **change)  # type: ignore[arg-type]
+        one = sequence([5, 6], 50, sampling=sampling, acceptance=acceptance)
+        one.watch_ids(VOCAB, torch.device("cpu"))
+        proposer.open(one)
+        _observe(proposer, one, TokenTree(6))
+        row = Row(sampling, len(one.ids), one.seen)
+        wanted.append(int(adjust(logits[:1], [row]).argmax()))
+        made.append(one)
+    assert wanted[0] != 6 != wanted[1]
+    assert wanted[2] == 6
+    assert [_paths(_tree(proposer, one))[0][0] for one in made] == wanted
 
 
 def test_greedy_and_drawn_texts_are_guessed_for_at_once() -> None:
