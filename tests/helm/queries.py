@@ -13,7 +13,7 @@ from drafter import metrics as drafter_metrics
 from gateway import metrics as gateway_metrics
 from verifier import metrics as verifier_metrics
 
-TARGET = frozenset({"namespace", "pod", "app_kubernetes_io_instance"})
+TARGET = frozenset({"namespace", "pod", "app_kubernetes_io_name", "app_kubernetes_io_instance"})
 """Labels that whoever scrapes adds, by the PodMonitor."""
 
 PROCESS = frozenset({"process_resident_memory_bytes", "process_cpu_seconds_total"})

@@ -47,6 +47,9 @@ def test_lint(example: str) -> None:
         ({"gateway": {"models": {"m": {"path": "/m", "pvc": {"claimName": "c"}}}}}, "models"),
         ({"store": {"url": "http://store"}}, "/store/url"),
         ({"valkey": {"maxmemory": "1gb"}}, "maxmemory"),
+        ({"pods": None}, "missing property 'pods'"),
+        ({"gateway": {"config": None}}, "missing property 'config'"),
+        ({"verifier": {"defaults": None}}, "missing property 'defaults'"),
     ],
 )
 def test_the_schema_refuses_what_is_no_setting(changes: dict, message: str) -> None:
@@ -94,6 +97,41 @@ def test_the_schema_refuses_what_is_no_setting(changes: dict, message: str) -> N
             "config.port: the chart sets it",
         ),
         (overlay(BASE, {"gateway": {"config": {"verifiers": []}}}), "config.verifiers: the chart"),
+        *(
+            (
+                overlay(BASE, {"verifier": {"defaults": {"config": config}}, **more}),
+                f"verifier-a config.{key}: the chart sets it; see values.yaml",
+            )
+            for config, key, more in (
+                ({"store_url": "redis://x:1"}, "store_url", {}),
+                ({"store_url": "redis://x:1"}, "store_url", {"valkey": {"enabled": False}}),
+                ({"metrics_port": 9464}, "metrics_port", {"metrics": {"enabled": False}}),
+                ({"tracing": {"endpoint": "http://c:4317"}}, "tracing.endpoint", {}),
+                (
+                    {"tracing": {"sample_ratio": 1}},
+                    "tracing.sample_ratio",
+                    {"tracing": {"enabled": True}},
+                ),
+                (
+                    {"tls": {"cert": "/etc/own/tls.crt"}},
+                    "tls.cert",
+                    {"tls": {"fleet": {"existingSecret": "f"}}},
+                ),
+            )
+        ),
+        *(
+            (
+                overlay(
+                    BASE, {"verifier": {"pools": {"a": {"model": {"path": "", source: given}}}}}
+                ),
+                f"verifier.pools.a.model.name: is needed where {source} has no path",
+            )
+            for source, given in (
+                ("pvc", {"claimName": "c"}),
+                ("pvc", {"claimName": "c", "path": "/"}),
+                ("oci", {"reference": "registry/m:1"}),
+            )
+        ),
         (
             overlay(values("t4-a10-h100"), {"store": {"url": "redis://store:6379/0"}}),
             "store.url: rediss:// is needed; or set store.insecure: true",
@@ -262,9 +300,25 @@ def test_notes_say_what_is_missing() -> None:
     assert "no drafter pool" in notes
     assert "There is no store" in notes
     assert "must carry token ids" in notes
+    assert "\n  paceline generate" in notes
     full = render(values("t4-a10-h100"))["paceline/templates/NOTES.txt"]
+    assert "PACELINE_CA=ca.crt PACELINE_TOKEN=... paceline generate" in full
+    assert "port-forward" not in full
     assert "no drafter pool" not in full
     assert "verifier  h100           4 replicas" in full
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [{"podMonitor": {"enabled": True}}, {"prometheus": {"address": "http://prometheus:9090"}}],
+)
+def test_notes_say_that_nobody_may_scrape(metrics: dict) -> None:
+    given = overlay(BASE, {"metrics": metrics})
+    said = "networkPolicy.monitoring is empty"
+    assert said in render(given)["paceline/templates/NOTES.txt"]
+    for policy in ({"enabled": False}, {"monitoring": [{"podSelector": {}}]}):
+        notes = render(overlay(given, {"networkPolicy": policy}))["paceline/templates/NOTES.txt"]
+        assert said not in notes
 
 
 def test_the_versions_of_chart_images_and_services_agree() -> None:

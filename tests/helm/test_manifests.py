@@ -76,7 +76,7 @@ def test_a_name_is_text_whatever_it_looks_like(word: str) -> None:
                 }
             }
         },
-        "drafter": {"pools": {word: {"model": {"pvc": {"claimName": word}}}}},
+        "drafter": {"pools": {word: {"model": {"name": word, "pvc": {"claimName": word}}}}},
     }
     for changes in ({}, {"store": secret}):
         objects = objects_of(render({**given, **changes}, release=word, namespace=word))

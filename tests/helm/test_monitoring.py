@@ -167,6 +167,7 @@ def test_a_scaler_follows_the_desired_replicas_of_its_own_pool() -> None:
     (selector,) = queries.selectors(queries.parsed(trigger["metadata"]["query"]))
     assert {each.name: each.value for each in selector.matchers.matchers} == {
         "namespace": NAMESPACE,
+        "app_kubernetes_io_name": "paceline",
         "app_kubernetes_io_instance": RELEASE,
         "tier": "verifier",
         "pool": "v",
@@ -174,7 +175,7 @@ def test_a_scaler_follows_the_desired_replicas_of_its_own_pool() -> None:
     (followed,) = of_kind(objects, "HorizontalPodAutoscaler")
     (metric,) = followed["spec"]["metrics"]
     name, matched = metric["external"]["metric"]["name"], metric["external"]["metric"]["selector"]
-    release = {"app_kubernetes_io_instance": RELEASE}
+    release = {"app_kubernetes_io_name": "paceline", "app_kubernetes_io_instance": RELEASE}
     assert matched == {"matchLabels": {"tier": "drafter", "pool": "d", **release}}
     assert any({"tier", "pool"} <= labels for labels in queries.known()[name])
 

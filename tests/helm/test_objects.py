@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
+import helm_python as helm
 import pytest
 
 from tests.helm.chart import (
+    CHART,
     EXAMPLES,
     Object,
     containers,
     objects_of,
     of_kind,
     one,
+    overlay,
     pod_of,
     render,
     selects,
@@ -174,12 +181,28 @@ def test_volumes_and_mounts_match(objects) -> None:
 def test_config_maps_and_accounts_exist(objects) -> None:
     maps = {item["metadata"]["name"] for item in of_kind(objects, "ConfigMap")}
     accounts = {item["metadata"]["name"] for item in of_kind(objects, "ServiceAccount")}
-    given = {"default", "g"}
+    given = {"default", "g"} if not accounts else set()
     for deployment in services(objects):
         spec = pod_of(deployment)["spec"]
         assert spec["serviceAccountName"] in accounts | given
         (config,) = (each["configMap"] for each in spec["volumes"] if each["name"] == "config")
         assert config["name"] in maps
+
+
+@pytest.mark.parametrize(
+    ("variant", "names"),
+    [
+        ("one-verifier", ["demo-paceline-gateway", "demo-paceline-worker"]),
+        ("named-accounts", ["g", "w"]),
+        ("one-account", ["all"]),
+        ("own-accounts", []),
+    ],
+)
+def test_accounts_are_made_whatever_their_names(variant: str, names: list[str]) -> None:
+    accounts = of_kind(objects_of(render(VARIANTS[variant])), "ServiceAccount")
+    assert [each["metadata"]["name"] for each in accounts] == names
+    if variant == "one-account":
+        assert accounts[0]["metadata"]["annotations"] == {"role": "arn"}
 
 
 def test_only_a_watching_gateway_holds_a_token_and_it_may_only_watch(objects) -> None:
@@ -235,6 +258,82 @@ def test_spread_constraints_count_their_own_pods() -> None:
     (constraint,) = pod_of(gateway)["spec"]["topologySpreadConstraints"]
     assert constraint["labelSelector"] == gateway["spec"]["selector"]
     assert constraint["topologyKey"] == "topology.kubernetes.io/zone"
+
+
+def test_a_spread_constraint_may_count_other_pods() -> None:
+    selector = {"matchLabels": {"app.kubernetes.io/component": "verifier"}}
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    constraints = {"topologySpreadConstraints": [{**spread, "labelSelector": selector}]}
+    changes = {"verifier": {"defaults": constraints}}
+    objects = objects_of(render(overlay(VARIANTS["one-verifier"], changes)))
+    verifier = one(objects, "Deployment", "demo-paceline-verifier-v")
+    (constraint,) = pod_of(verifier)["spec"]["topologySpreadConstraints"]
+    assert constraint["labelSelector"] == selector
+
+
+def test_a_worker_found_by_dns_is_found_before_the_next_is_taken() -> None:
+    for discovery, ready_s in (("dns", 30 + 20 + 5), ("kubernetes", None)):
+        changes = {"discovery": discovery, "gateway": {"config": {"dns_interval_s": 19.5}}}
+        for each in services(objects_of(render(overlay(VARIANTS["images-as-volumes"], changes)))):
+            worker = not each["metadata"]["name"].endswith("-gateway")
+            assert each["spec"].get("minReadySeconds") == (ready_s if worker else None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({}, "384Mi"),
+        ({"maxMemory": "1gb"}, "1536Mi"),
+        ({"maxMemory": "65536kb"}, "192Mi"),
+        ({"maxMemory": "1gb", "resources": {"limits": {"memory": "2Gi"}}}, "2Gi"),
+    ],
+)
+def test_the_store_has_room_for_what_it_may_hold(changes: dict, limit: str) -> None:
+    objects = objects_of(render(overlay(VARIANTS["one-verifier"], {"valkey": changes})))
+    (store,) = containers(one(objects, "Deployment", "demo-paceline-valkey"))
+    assert store["resources"]["limits"] == {"memory": limit}
+    assert store["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
+
+
+@pytest.mark.parametrize(
+    ("image", "wanted"),
+    [
+        ({}, "docker.io/valkey/valkey:8.1-alpine"),
+        ({"registry": ""}, "mirror/all/valkey/valkey:8.1-alpine"),
+        ({"registry": "own", "repository": "v"}, "own/v:8.1-alpine"),
+        ({"digest": "sha256:" + "0" * 64}, "docker.io/valkey/valkey@sha256:" + "0" * 64),
+    ],
+)
+def test_the_store_s_image_is_named_as_all_are(image: dict, wanted: str) -> None:
+    changes = {
+        "image": {"registry": "mirror/all"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "valkey": {"image": image},
+    }
+    objects = objects_of(render(overlay(VARIANTS["one-verifier"], changes)))
+    deployment = one(objects, "Deployment", "demo-paceline-valkey")
+    (store,) = containers(deployment)
+    assert store["image"] == wanted
+    assert pod_of(deployment)["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+
+
+def test_a_release_may_have_the_chart_under_several_names(tmp_path: Path) -> None:
+    parts = [{"name": "paceline", "version": "0.1.0", "alias": each} for each in ("chat", "code")]
+    whole = {"apiVersion": "v2", "name": "whole", "version": "0.1.0", "dependencies": parts}
+    (tmp_path / "Chart.yaml").write_text(json.dumps(whole), encoding="utf-8")
+    shutil.copytree(CHART, tmp_path / "charts" / "paceline")
+    given = {each["alias"]: VARIANTS["one-verifier"] for each in parts}
+    with helm.Chart.load(tmp_path) as chart:
+        objects = objects_of(chart.render(given, name="demo", namespace="serving"))
+    keys = [(item["kind"], item["metadata"]["name"]) for item in objects]
+    assert len(keys) == len(set(keys))
+    for service in of_kind(objects, "Service"):
+        found = [
+            each
+            for each in of_kind(objects, "Deployment")
+            if selects(service["spec"]["selector"], labels_of(each))
+        ]
+        assert len(found) == 1
 
 
 def test_a_monitor_scrapes_a_port_that_exists() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from common import config
+from common.model import loader
 from drafter.config import DrafterConfig
 from gateway.config import GatewayConfig
 from gateway.discovery.target import DnsTarget, KubernetesTarget, parse_targets
@@ -105,16 +106,16 @@ def test_gateways_look_for_services_that_exist(discovery: str, kind: type, tmp_p
 
 def test_the_store_of_the_chart_is_where_the_gateways_look(tmp_path: Path) -> None:
     for name, url in (
-        ("one-verifier", "redis://demo-valkey:6379/0"),
-        ("store-with-password", "redis://:$(STORE_PASSWORD)@demo-valkey:6379/0"),
+        ("one-verifier", "redis://demo-paceline-valkey:6379/0"),
+        ("store-with-password", "redis://:$(STORE_PASSWORD)@demo-paceline-valkey:6379/0"),
         ("store-elsewhere", "rediss://store:6380/1"),
         ("no-store-no-policies-six", None),
     ):
         objects = objects_of(render(VARIANTS[name]))
         gateway = one(objects, "Deployment", "demo-paceline-gateway")
         assert load(objects, gateway, tmp_path).store_url == url
-        if url and "demo-valkey" in url:
-            service = one(objects, "Service", "demo-valkey")
+        if url and "valkey" in url:
+            service = one(objects, "Service", "demo-paceline-valkey")
             assert service["spec"]["ports"][0]["port"] == 6379
         for container in containers(gateway):
             names = [each["name"] for each in container["env"]]
@@ -167,7 +168,8 @@ def test_models_are_fetched_to_where_they_are_looked_for(tmp_path: Path) -> None
     for deployment in services(objects):
         settings = load(objects, deployment, tmp_path)
         (init,) = pod_of(deployment)["spec"]["initContainers"]
-        assert init["command"][:2] == ["hf", "download"]
+        # Through what hands signals on: a first process gets none that it does not handle.
+        assert init["command"][:4] == ["timeout", "0", "hf", "download"]
         (target,) = (
             each.removeprefix("--local-dir=")
             for each in init["command"]
@@ -176,7 +178,24 @@ def test_models_are_fetched_to_where_they_are_looked_for(tmp_path: Path) -> None
         assert target == str(getattr(settings, "model", None) or settings.models[0])
         written = [m["mountPath"] for m in init["volumeMounts"] if not m.get("readOnly")]
         assert target in written
-        assert "HF_TOKEN" in {each["name"] for each in init["env"]}
+        assert {"HF_TOKEN", "HTTPS_PROXY"} <= {each["name"] for each in init["env"]}
+        assert "/etc/authority" in {mount["mountPath"] for mount in init["volumeMounts"]}
+        (container,) = pod_of(deployment)["spec"]["containers"]
+        assert init["resources"] == container["resources"]
+
+
+def test_workers_fetch_what_their_loader_reads() -> None:
+    objects = objects_of(render(VARIANTS["downloads"]))
+    for tier in ("verifier", "drafter"):
+        (init,) = pod_of(one(objects, "Deployment", f"demo-paceline-{tier}-cpu"))["spec"][
+            "initContainers"
+        ]
+        patterns = [
+            each.removeprefix("--include=")
+            for each in init["command"]
+            if each.startswith("--include=")
+        ]
+        assert patterns == loader._FILES
 
 
 def test_the_names_in_values_yaml_are_settings() -> None:

@@ -19,13 +19,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
         {
             "gateway": {"models": {"m": {"oci": {"reference": "registry/m:1", "path": "m"}}}},
             "verifier": {
-                "pools": {"v": {"model": {"path": "", "oci": {"reference": "registry/m:1"}}}}
+                "pools": {
+                    "v": {"model": {"name": "m", "path": "", "oci": {"reference": "registry/m:1"}}}
+                }
             },
         },
     ),
     "downloads": overlay(
         values("cpu-only"),
-        {"hubToken": {"existingSecret": "hub"}, "image": {"registry": "registry.example.com/p"}},
+        {
+            "hubToken": {"existingSecret": "hub"},
+            "image": {"registry": "registry.example.com/p"},
+            "pods": {
+                "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+                "extraVolumes": [{"name": "authority", "configMap": {"name": "authority"}}],
+                "extraVolumeMounts": [{"name": "authority", "mountPath": "/etc/authority"}],
+            },
+        },
     ),
     "downloads-of-one-name": overlay(
         _SMALL,
@@ -56,6 +66,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "certificates-outside-only": overlay(
         _SMALL,
         {"tls": {"public": {"existingSecret": "public"}}, "auth": {"existingSecret": "tenants"}},
+    ),
+    "named-accounts": overlay(_SMALL, {"serviceAccount": {"gateway": "g", "worker": "w"}}),
+    "one-account": overlay(
+        _SMALL,
+        {"serviceAccount": {"gateway": "all", "worker": "all", "annotations": {"role": "arn"}}},
     ),
     "own-accounts": overlay(
         _SMALL, {"serviceAccount": {"create": False, "gateway": "g"}, "rbac": {"create": False}}

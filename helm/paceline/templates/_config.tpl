@@ -55,8 +55,19 @@
   {{- end -}}
   {{- $_ := set $derived "insecure" true -}}
 {{- end -}}
+{{- /* These where it does not set them, too: NetworkPolicies and ports would not follow. */ -}}
+{{- $keys := list "metrics_port" "lane_port" "store_url" "tracing.endpoint" -}}
 {{- range $key, $value := $derived -}}
-  {{- if and (hasKey $.load.values.config $key) (not (kindIs "map" $value)) -}}
+  {{- if kindIs "map" $value -}}
+    {{- range $inner := keys $value -}}{{- $keys = append $keys (printf "%s.%s" $key $inner) -}}{{- end -}}
+  {{- else -}}
+    {{- $keys = append $keys $key -}}
+  {{- end -}}
+{{- end -}}
+{{- range $key := uniq $keys -}}
+  {{- $path := splitList "." $key -}}
+  {{- $group := eq (len $path) 1 | ternary $.load.values.config (index $.load.values.config (first $path) | default dict) -}}
+  {{- if hasKey $group (last $path) -}}
     {{- fail (printf "%s config.%s: the chart sets it; see values.yaml for what it follows from" $.load.name $key) -}}
   {{- end -}}
 {{- end -}}

@@ -62,12 +62,13 @@ matchLabels:
 {{- end -}}
 
 {{- define "paceline.valkeyName" -}}
-{{- printf "%s-valkey" .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- include "paceline.fullname" . }}-valkey
 {{- end -}}
 
-{{/* The chart's own store: its Service, its pod and who may reach it. */}}
+{{/* The chart's own store: its Service, its pod and who may reach it. A release may have several, as a
+     chart of which this one is a part under several names. */}}
 {{- define "paceline.valkeySelector" -}}
 app.kubernetes.io/name: valkey
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/instance: {{ include "paceline.fullname" . | quote }}
 app.kubernetes.io/component: store
 {{- end -}}

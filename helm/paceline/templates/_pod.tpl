@@ -116,14 +116,18 @@
 {{- end }}
 {{- end -}}
 
-{{/* Fetch models before the service starts: `download` sources. A gateway needs the tokenizer only. */}}
+{{/* Fetch models before the service starts: `download` sources. A gateway needs the tokenizer only, a
+     worker what its loader reads. */}}
 {{- define "paceline.initContainers" -}}
 {{- range include "paceline.models" . | fromJsonArray }}
 {{- if .download }}
 - name: download-{{ .key }}
   image: {{ include "paceline.image" $ | quote }}
   imagePullPolicy: {{ $.load.values.image.pullPolicy | default $.root.Values.image.pullPolicy }}
+  # Through timeout, which hands SIGTERM on: a first process that does not handle it gets none.
   command:
+    - timeout
+    - "0"
     - hf
     - download
     - {{ .download.repository | quote }}
@@ -135,6 +139,12 @@
     - --include=*.json
     - --include=*.jinja
     - --exclude=*.index.json
+    {{- else }}
+    - --include=*.json
+    - --include=*.safetensors
+    - --include=*.jinja
+    - --include=*.model
+    - --include=*.txt
     {{- end }}
   env:
     - {name: HOME, value: /tmp}
@@ -142,9 +152,18 @@
     {{- with include "paceline.hubToken" $.root | trim }}
     {{- . | nindent 4 }}
     {{- end }}
+    {{- with $.load.values.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with $.load.values.resources }}
+  resources: {{- toYaml . | nindent 4 }}
+  {{- end }}
   volumeMounts:
     - {name: tmp, mountPath: /tmp}
     - {name: model-{{ .key }}, mountPath: {{ include "paceline.model.location" . }}}
+    {{- with $.load.values.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   securityContext: {{- toYaml $.load.values.containerSecurityContext | nindent 4 }}
 {{- end }}
 {{- end }}
@@ -158,7 +177,7 @@ timeoutSeconds: 5
 {{- define "paceline.spread" -}}
 {{- range .load.values.topologySpreadConstraints }}
 {{- $own := dict "labelSelector" (dict "matchLabels" (include "paceline.load.selector" $ | fromYaml)) }}
-- {{ toYaml (merge (deepCopy .) $own) | nindent 2 | trim }}
+- {{ toYaml (hasKey . "labelSelector" | ternary . (merge (deepCopy .) $own)) | nindent 2 | trim }}
 {{- end }}
 {{- end -}}
 

@@ -56,7 +56,11 @@ the pool over its tier's over those of `pods`. All other templates range over th
 {{- if ne (len $sources) 1 -}}
 {{- fail (printf "%s.pools.%s.model: exactly one of path, hub, pvc, oci and download is needed, got %d" .load.tier .load.pool (len $sources)) -}}
 {{- end -}}
-{{- toJson (list (mustMergeOverwrite (dict "key" "model") (deepCopy .load.values.model))) -}}
+{{- $model := mustMergeOverwrite (dict "key" "model") (deepCopy .load.values.model) -}}
+{{- if not (or $model.name (include "paceline.model.location" $model | trimPrefix "/models/model")) -}}
+{{- fail (printf "%s.pools.%s.model.name: is needed where %s has no path to take it from" .load.tier .load.pool (first $sources)) -}}
+{{- end -}}
+{{- toJson (list $model) -}}
 {{- end -}}
 {{- end -}}
 
@@ -67,9 +71,9 @@ the pool over its tier's over those of `pods`. All other templates range over th
 {{- else if .hub -}}
 {{ .hub }}
 {{- else if .pvc -}}
-{{ printf "/models/%s/%s" .key (.pvc.path | default "") | trimSuffix "/" }}
+{{ printf "/models/%s/%s" .key (.pvc.path | default "" | trimAll "/") | trimSuffix "/" }}
 {{- else if .oci -}}
-{{ printf "/models/%s/%s" .key (.oci.path | default "") | trimSuffix "/" }}
+{{ printf "/models/%s/%s" .key (.oci.path | default "" | trimAll "/") | trimSuffix "/" }}
 {{- else if .download -}}
 {{ printf "/models/%s/%s" .key (base .download.repository) }}
 {{- end -}}
