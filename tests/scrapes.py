@@ -56,11 +56,11 @@ async def scrape(source: Source) -> Scrape:
         return await scrape_port(port)
 
 
-async def scrape_port(port: int | None) -> Scrape:
+async def scrape_port(port: int | None, host: str = "127.0.0.1") -> Scrape:
     """Reads the metrics that are served on a port."""
 
     def read() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as page:
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=20) as page:
             assert page.status == 200
             text: str = page.read().decode()
             return text

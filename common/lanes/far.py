@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Self
 
+from common.any_address import any_address
 from common.errors import StartupError
 from common.lanes.connection import calling, serving, settle
 from common.rpc.server import check_port
@@ -268,10 +269,9 @@ def _close(reached: asyncio.Future[socket.socket]) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listens as gRPC does, which takes any address of one family for all of both."""
+    """Listens as gRPC does."""
     check_port(host, port, "--lane-port")
-    if host == "0.0.0.0" and socket.has_dualstack_ipv6():
-        host = "::"
+    host = any_address(host)
     both = host == "::" and socket.has_dualstack_ipv6()
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -29,6 +29,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from common.any_address import any_address
 from common.errors import StartupError
 from common.telemetry.distribution import Distribution
 
@@ -142,7 +143,8 @@ async def exposed(host: str, port: int | None, source: Source) -> AsyncIterator[
     """Serves a process's metrics in plaintext, from a thread of their own.
 
     Args:
-        host: Address to listen on, of IPv6 with or without brackets.
+        host: Address to listen on, of IPv6 with or without brackets; any one of a family stands for
+            all of both, as for gRPC.
         port: Port to listen on; 0 takes a free one, None serves nothing.
         source: What is told.
 
@@ -160,7 +162,7 @@ async def exposed(host: str, port: int | None, source: Source) -> AsyncIterator[
     registry.register(_Reader(source, asyncio.get_running_loop()))
     try:
         # Not on the event loop: the library looks the address's name up.
-        bare = host.strip("[]")
+        bare = any_address(host.strip("[]"))
         server, thread = await asyncio.to_thread(start_http_server, port, bare, registry)
         server.set_app(_or_an_error(make_wsgi_app(registry)))
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import urllib.error
 
@@ -12,7 +13,7 @@ from common.telemetry import metrics
 from common.telemetry.distribution import Distribution
 from common.telemetry.metrics import Metric, Page, Source, exposed
 from tests.ipv6 import needs_ipv6
-from tests.scrapes import scrape
+from tests.scrapes import scrape, scrape_port
 
 CALLS = Metric(name="paceline_calls_total", kind="counter", help="Calls.", labels=("code",))
 LEVEL = Metric(name="paceline_level", kind="gauge", help="How high it is.")
@@ -59,6 +60,16 @@ async def test_what_has_no_value_is_still_described() -> None:
 async def test_an_address_of_ipv6_may_have_brackets(host: str) -> None:
     async with exposed(host, 0, source(lambda page: None)) as port:
         assert port
+
+
+@needs_ipv6
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no socket for both here")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+async def test_any_address_is_of_both_families(host: str) -> None:
+    async with exposed(host, 0, source(lambda page: None)) as port:
+        for address in ("127.0.0.1", "[::1]"):
+            page = await scrape_port(port, address)
+            assert "paceline_level" in page.families
 
 
 async def test_a_bug_costs_the_rest_of_a_page_only(caplog: pytest.LogCaptureFixture) -> None:
