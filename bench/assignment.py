@@ -13,12 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from common.rate_model import (
-    COVERAGE,
-    Pair,
-    ahead_share,
-    committed_tokens,
-)
+from common.rate_model import COVERAGE, MOST_TOKENS, Pair, ahead_share, committed_tokens
 
 Place = tuple[int, int]
 """A verifier and a drafter, by their numbers."""
@@ -197,19 +192,18 @@ def _best_round(pair: Pair, taken: float, others: float) -> _Round:
         others: Chance that the verifier goes on with a step for others when one ends.
     """
     best = _Round(pair.tokens_per_s(0))
-    for length in range(1, pair.most_tokens + 1):
-        step_s = pair.verify_s(length)
+    for length in range(1, MOST_TOKENS + 1):
         ahead = ahead_share(pair.acceptance, length, pair.coverage)
         slowed_s = pair.token_s / max(1 - taken, _LEAST_LEFT)
         foreseen_s = pair.round_trip_s + (length + 1) * slowed_s
-        asked_s = step_s + pair.round_trip_s + length * pair.token_s
-        round_s = ahead * _round_s(step_s, foreseen_s, others)
-        round_s += (1 - ahead) * _round_s(step_s, asked_s, others)
+        asked_s = pair.step_s + pair.round_trip_s + length * pair.token_s
+        round_s = ahead * _round_s(pair.step_s, foreseen_s, others)
+        round_s += (1 - ahead) * _round_s(pair.step_s, asked_s, others)
         rate = committed_tokens(pair.acceptance, length) / round_s
         if rate > best.tokens_per_s:
             waited_s = (1 - ahead) * length * pair.token_s
             share = min((waited_s + (length + 1) * pair.token_s) / round_s, 1.0)
-            in_time = sum([foreseen_s * part <= step_s for part in _SPREAD]) / len(_SPREAD)
+            in_time = sum([foreseen_s * part <= pair.step_s for part in _SPREAD]) / len(_SPREAD)
             best = _Round(rate, length, waited_s / round_s, share, ahead * in_time)
     return best
 

@@ -12,8 +12,8 @@ draft broken off after some tokens was drafted for ahead with chance c, one that
 end with chance α (the token after it is the drafter's own next choice): h = (1 - α^γ) c + α^γ α.
 γ = 0 is plain decoding, 1 / τ_v.
 
-Draft tokens are taken to be right or wrong independently of each other, and drafter's steps to
-cost the same for any number of rows.
+Draft tokens are taken to be right or wrong independently of each other, and steps to cost the same
+for any number of rows, the verifier's as well as the drafter's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COVERAGE = 0.6
 """Chance that the token after a broken draft was guessed, and its branch there in time."""
 
 MOST_TOKENS = 8
-"""Longest draft considered where nothing else is said; the verifier's default."""
+"""Longest draft considered; the verifier's default."""
 
 _HALVINGS = 40
 
@@ -83,14 +83,10 @@ def waiting_round_s(step_s: float, way_s: float, token_s: float, length: int) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A verifier and one of its drafters, and the sessions they share."""
+    """A verifier and one of its drafters, for one of their sessions."""
 
     step_s: float
-    """A step of the verifier in which every session has one row, in seconds."""
-    row_s: float = 0.0
-    """What one more row adds to it, in seconds."""
-    sessions: int = 1
-    """Sessions in the verifier's batch, all drafted for."""
+    """A step of the verifier, in seconds; as long without drafts as with any."""
     token_s: float
     """One draft token of the drafter, in seconds."""
     round_trip_s: float = 0.0
@@ -99,23 +95,15 @@ class Pair:
     """Chance that a draft token is right where those before it were, 0 to 1."""
     coverage: float = COVERAGE
     """Chance that the token after a broken draft was guessed; 0 where nothing is drafted ahead."""
-    most_tokens: int = MOST_TOKENS
-    """Longest draft."""
-
-    def verify_s(self, length: int) -> float:
-        """Returns the verifier's step with a draft of so many tokens for each session."""
-        return self.step_s + self.row_s * self.sessions * length
 
     def round_s(self, length: int) -> float:
         """Returns the mean duration of a round; of a plain step where the length is 0."""
-        step_s = self.verify_s(length)
         if not length:
-            return step_s
+            return self.step_s
         ahead = ahead_share(self.acceptance, length, self.coverage)
-        way_s, token_s = self.round_trip_s, self.token_s
-        return ahead * ahead_round_s(step_s, way_s, token_s, length) + (
-            1 - ahead
-        ) * waiting_round_s(step_s, way_s, token_s, length)
+        costs = self.step_s, self.round_trip_s, self.token_s
+        ahead_s = ahead_round_s(*costs, length)
+        return ahead * ahead_s + (1 - ahead) * waiting_round_s(*costs, length)
 
     def tokens_per_s(self, length: int) -> float:
         """Returns the rate of one session with drafts of one length."""
@@ -123,7 +111,7 @@ class Pair:
 
     def best_length(self) -> int:
         """Returns the draft length with the highest rate, 0 included; the shortest of equals."""
-        return max(range(self.most_tokens + 1), key=self.tokens_per_s)
+        return max(range(MOST_TOKENS + 1), key=self.tokens_per_s)
 
     def gain(self) -> float:
         """Returns the best rate over that of plain decoding; never below 1."""

@@ -294,9 +294,7 @@ class _Forecast:
 
 @lru_cache(maxsize=4096)
 def _forecast(pair: Pair) -> _Forecast:
-    length = pair.best_length()
-    gain = pair.tokens_per_s(length) / pair.tokens_per_s(0)
-    return _Forecast(gain, pair.drafter_share(length))
+    return _Forecast(pair.gain(), pair.drafter_share(pair.best_length()))
 
 
 def _weight(measured: Measured) -> float:
