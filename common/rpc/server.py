@@ -21,7 +21,8 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
 from common.errors import StartupError
-from common.rpc.channel import MAX_MESSAGE_BYTES, server_options
+from common.rpc.address import host_port
+from common.rpc.channel import MAX_MESSAGE_BYTES, PUBLIC_STREAMS, server_options
 from common.rpc.credentials import CertificateFiles
 from common.rpc.errors import ErrorInterceptor
 from common.rpc.health import SERVICE as HEALTH_SERVICE
@@ -104,6 +105,7 @@ async def start(
     port: int,
     health: Health | None = None,
     max_receive_bytes: int = MAX_MESSAGE_BYTES,
+    max_streams: int = PUBLIC_STREAMS,
     tls: TlsConfig | None = None,
 ) -> RunningServer:
     """Starts a server.
@@ -114,6 +116,7 @@ async def start(
         port: Port to bind; 0 lets the system choose.
         health: The health to answer; by default SERVING.
         max_receive_bytes: Largest request that is taken.
+        max_streams: Calls at once on one connection.
         tls: Certificates; without any the server speaks plaintext.
 
     Returns:
@@ -124,7 +127,7 @@ async def start(
     """
     credentials = CertificateFiles(tls).server() if tls and tls.serves else None
     server = grpc.aio.server(
-        interceptors=[ErrorInterceptor()], options=server_options(max_receive_bytes)
+        interceptors=[ErrorInterceptor()], options=server_options(max_receive_bytes, max_streams)
     )
     services = list(register(server))
     health = health or Health()
@@ -145,6 +148,7 @@ async def serve(
     grace_s: float,
     health: Health | None = None,
     max_receive_bytes: int = MAX_MESSAGE_BYTES,
+    max_streams: int = PUBLIC_STREAMS,
     on_ready: Callable[[int], None] | None = None,
     on_drain: Callable[[], Awaitable[None]] | None = None,
     retirement: Retirement | None = None,
@@ -160,6 +164,7 @@ async def serve(
         grace_s: Seconds that running calls get from the signal on, `on_drain` included.
         health: The health to answer; by default SERVING.
         max_receive_bytes: Largest request that is taken.
+        max_streams: Calls at once on one connection.
         on_ready: Called with the bound port once calls are accepted.
         on_drain: Awaited between NOT_SERVING and the refusal of new calls.
         retirement: Begins the drain without a signal, may say another grace period, and may end
@@ -180,6 +185,7 @@ async def serve(
             port=port,
             health=health,
             max_receive_bytes=max_receive_bytes,
+            max_streams=max_streams,
             tls=tls,
         )
         try:
@@ -251,13 +257,13 @@ def _bind(
     flag: str = "--port",
 ) -> int:
     check_port(host, port, flag)
-    name = f"[{host.strip('[]')}]" if ":" in host else host
+    address = host_port(host, port)
     try:
         if credentials is None:
-            return server.add_insecure_port(f"{name}:{port}")
-        return server.add_secure_port(f"{name}:{port}", credentials)
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
     except RuntimeError as error:
-        raise StartupError(f"cannot listen on {name}:{port}: {error}") from error
+        raise StartupError(f"cannot listen on {address}: {error}") from error
 
 
 def check_port(host: str, port: int, flag: str = "--port") -> None:

@@ -12,6 +12,7 @@ import grpc.aio
 import torch
 from paceline.v1 import worker_pb2, worker_pb2_grpc
 
+from common import priority
 from common.engine_thread import EngineThread, Steppable, stalled
 from common.errors import PacelineError, Stuck
 from common.model import threads
@@ -19,6 +20,7 @@ from common.model.cuda.memory import cache_bytes
 from common.model.loader import LoadedModel
 from common.model.runner import Runner
 from common.rpc import server, worker
+from common.rpc.channel import WORKER_STREAMS
 from common.telemetry.metrics import Source, exposed
 from common.worker_config import WorkerConfig
 
@@ -67,8 +69,9 @@ def load_runner(
     ):
         if port is not None:
             server.check_port(config.host, port, flag)
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    processors = priority.processors()
+    if config.threads or torch.get_num_threads() > processors:
+        torch.set_num_threads(config.threads or processors)
     loaded = load(
         config.model,
         dtype=config.dtype,
@@ -159,6 +162,7 @@ async def serve(
                 on_ready=lambda port: server.announce(service, port),
                 on_drain=finish,
                 retirement=retirement,
+                max_streams=WORKER_STREAMS,
                 health_port=config.health_port,
                 tls=config.tls,
             )

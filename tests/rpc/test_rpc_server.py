@@ -160,6 +160,37 @@ async def test_a_request_above_the_servers_size_is_refused() -> None:
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+async def test_a_long_token_is_taken_every_time() -> None:
+    async with running(Scripted()) as target:
+        for _ in range(30):
+            await target.health.Check(health_pb2.HealthCheckRequest(), metadata=token(15_000))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.health.Check(health_pb2.HealthCheckRequest(), metadata=token(17_000))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def token(size: int) -> tuple[tuple[str, str], ...]:
+    return (("authorization", "Bearer ".ljust(size, "x")),)
+
+
+async def test_a_worker_answers_beside_more_calls_than_a_stranger_may_have() -> None:
+    started = await server.start(
+        register=Scripted().register,
+        host="127.0.0.1",
+        port=0,
+        max_streams=channel.WORKER_STREAMS,
+    )
+    async with channel.open_channel(f"127.0.0.1:{started.port}") as opened:
+        worker = worker_pb2_grpc.WorkerStub(opened)
+        request = worker_pb2.WatchStatusRequest()
+        calls = [worker.WatchStatus(request) for _ in range(channel.PUBLIC_STREAMS)]
+        await asyncio.gather(*(call.read() for call in calls))
+        await worker.Describe(worker_pb2.DescribeRequest(), timeout=20)
+        for call in calls:
+            call.cancel()
+    await started.stop()
+
+
 async def test_a_service_far_away_is_reached_at_the_first_try() -> None:
     async with (
         running(Scripted()) as target,
@@ -351,7 +382,10 @@ async def test_a_service_may_end_its_drain() -> None:
 def test_keepalive_options_match() -> None:
     client, host = dict(channel.CLIENT_OPTIONS), dict(channel.server_options())
     allowed = host["grpc.http2.min_ping_interval_without_data_ms"]
-    assert client["grpc.keepalive_time_ms"] > allowed
-    assert client["grpc.http2.ping_timeout_ms"] == client["grpc.keepalive_timeout_ms"]
+    for end in (client, host):
+        assert end["grpc.keepalive_time_ms"] > allowed
+        assert end["grpc.http2.ping_timeout_ms"] == end["grpc.keepalive_timeout_ms"]
+        assert end["grpc.http2.max_pings_without_data"] == 0
+    assert host["grpc.keepalive_permit_without_calls"]
     for size in ("grpc.max_send_message_length", "grpc.max_receive_message_length"):
         assert client[size] == host[size]
