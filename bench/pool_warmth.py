@@ -24,11 +24,10 @@ from bench.round_trips import by_round
 from bench.summary import acceptance_rate, mean_accepted_length
 from bench.tables import shown
 from bench.variants import sample
-from launcher import rundir, store
+from launcher import store
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
 from launcher.models import Models, choose
-from launcher.process import Process
 from launcher.timing import Timed, rate, timed
 
 SETTLE_S = 1.0
@@ -36,8 +35,6 @@ SETTLE_S = 1.0
 
 DRAWN_TEMPERATURE = 0.8
 """Of the texts that warm a pool, but for the first of each prompt."""
-
-STOP_S = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -91,7 +88,7 @@ def once(
     half, rest = asked[1::2], asked[::2]
     measured = {}
     for name in ("empty", "warm"):
-        with shared_store() as url:
+        with store.running() as url:
             if name == "warm":
                 with verifier(models, url) as client:
                     warm(client, half, max_tokens, warming)
@@ -127,21 +124,6 @@ def texts(
         for method, ran in zip(methods, done, strict=True):
             ran.append(timed(client.generate(token_ids=ids, method=method, max_tokens=max_tokens)))
     return done
-
-
-@contextmanager
-def shared_store() -> Iterator[str]:
-    """The embedded store by itself; yields its URL."""
-    directory = rundir.create()
-    process = Process("store", store.command(directory), log=directory / "store.log")
-    try:
-        while not store.answers(directory):
-            time.sleep(0.05)
-        yield store.url(directory)
-    finally:
-        process.stop(STOP_S)
-        process.kill()
-        rundir.remove(directory)
 
 
 @contextmanager

@@ -13,15 +13,12 @@ import argparse
 import itertools
 import random
 import statistics
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import torch
 from redis import Redis
@@ -97,7 +94,7 @@ def main(argv: Ids[str] | None = None) -> None:
     given = parser.parse_args(argv)
     sizes = PoolConfig(max_bytes=512 << 10)
     compute = partial(time.sleep, PASS_S) if given.sleep else multiplied()
-    with serving() as url, closing(RedisPools(url, "bench", sizes)) as pools:
+    with store.running() as url, closing(RedisPools(url, "bench", sizes)) as pools:
         ways = [
             Way(name="no shared pool", pools=None, rate=0),
             Way(name="in this process", pools=MemoryPools(sizes), rate=given.rate),
@@ -177,21 +174,6 @@ def describe(url: str, most: int, sizes: PoolConfig) -> str:
         f"  pools took {most_kib:.0f} KiB at most, {kept} their {may_kib:.0f} KiB; the store takes "
         f"{all_kib:.0f} KiB and {info['used_cpu_user']:.1f} s of CPU"
     )
-
-
-@contextmanager
-def serving() -> Iterator[str]:
-    """An embedded store; yields its URL."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        process = subprocess.Popen(store.command(folder), stdout=subprocess.DEVNULL)
-        try:
-            while not store.answers(folder):
-                time.sleep(0.01)
-            yield store.url(folder)
-        finally:
-            process.terminate()
-            process.wait()
 
 
 def run(way: Way, turn: int, seconds: float, compute: Callable[[], object]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 
 from common.errors import StartupError
-from launcher import store
 
 NAME = re.compile(r"paceline-(\d+)-")
 
@@ -29,12 +28,17 @@ def create() -> Path:
     """
     try:
         directory = _create_in(Path(tempfile.gettempdir()))
-        if len(os.fsencode(store.socket_path(directory))) > _SOCKET_PATH_BYTES:
+        if len(os.fsencode(socket_path(directory))) > _SOCKET_PATH_BYTES:
             remove(directory)
             directory = _create_in(Path("/tmp"))
     except OSError as error:
         raise StartupError(f"no folder for logs and socket: {error}; set TMPDIR") from error
     return directory
+
+
+def socket_path(directory: Path) -> Path:
+    """Return the store's socket in a folder."""
+    return directory / "store.sock"
 
 
 def _create_in(parent: Path) -> Path:

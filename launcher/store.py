@@ -7,12 +7,42 @@ so only the program is taken from there and `launcher.process` starts it, tether
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import StartupError
+from launcher import rundir
+from launcher.process import Process
+from launcher.rundir import socket_path
 
 MAX_MEMORY_BYTES = 64 << 20
 PING_S = 1.0
+STOP_S = 5.0
+TICK_S = 0.05
+
+
+@contextmanager
+def running() -> Iterator[str]:
+    """Serve, without the rest of a deployment; yields the URL.
+
+    Raises:
+        StartupError: There is no such program here, or it ended before it served.
+    """
+    directory = rundir.create()
+    try:
+        process = Process("store", command(directory), log=directory / "store.log")
+        try:
+            while not answers(directory):
+                if process.exit_code() is not None:
+                    raise StartupError(process.obituary())
+                time.sleep(TICK_S)
+            yield url(directory)
+        finally:
+            process.stop(STOP_S)
+    finally:
+        rundir.remove(directory)
 
 
 def command(directory: Path) -> list[str]:
@@ -67,8 +97,3 @@ def answers(directory: Path) -> bool:
             return connection.recv(64).startswith(b"+PONG")
     except OSError:
         return False
-
-
-def socket_path(directory: Path) -> Path:
-    """Return the server's socket."""
-    return directory / "store.sock"

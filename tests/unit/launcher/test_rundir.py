@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import StartupError
-from launcher import rundir, store
+from launcher import rundir
 
 
 def test_a_killed_runs_folder_goes_at_the_next_start(
@@ -45,7 +45,7 @@ def test_where_the_temporary_folder_is_too_deep_for_a_socket_another_takes_its_p
     created = rundir.create()
     try:
         with socket.socket(socket.AF_UNIX) as server:
-            server.bind(str(store.socket_path(created)))
+            server.bind(str(rundir.socket_path(created)))
         assert created.stat().st_mode & 0o077 == 0
         assert list(deep.iterdir()) == []
     finally:

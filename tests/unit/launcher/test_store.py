@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 import redis
 
 from common.errors import StartupError
-from launcher import store
+from launcher import rundir, store
 from launcher.process import Process
 
 Eventually = Callable[[Callable[[], object]], bool]
@@ -21,7 +22,7 @@ def test_a_real_server_answers_on_a_private_socket(tmp_path: Path, eventually: E
     process = Process("store", store.command(tmp_path), log=tmp_path / "store.log")
     try:
         assert eventually(lambda: store.answers(tmp_path))
-        assert store.socket_path(tmp_path).stat().st_mode & 0o077 == 0
+        assert rundir.socket_path(tmp_path).stat().st_mode & 0o077 == 0
         with redis.Redis.from_url(store.url(tmp_path)) as client:
             client.set("key", "value", px=60_000)
             assert client.get("key") == b"value"
@@ -41,20 +42,43 @@ def test_only_a_store_needs_its_program(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has parent-death signals")
 def test_it_does_not_outlive_a_launcher_that_is_killed(
-    tmp_path: Path, eventually: Eventually, gone: Callable[[int], bool]
+    tmp_path: Path, gone: Callable[[int], bool]
 ) -> None:
-    launcher = f"""
-import pathlib, time
-from launcher import store
-from launcher.process import Process
-directory = pathlib.Path({str(tmp_path)!r})
-print(Process("store", store.command(directory), log=directory / "store.log").pid, flush=True)
-time.sleep(60)
+    launcher = """
+import time
+from launcher import rundir, store
+with store.running() as url:
+    print(url, flush=True)
+    time.sleep(60)
 """
-    with subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", launcher],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as parent:
         assert parent.stdout
-        pid = int(parent.stdout.readline())
-        assert eventually(lambda: store.answers(tmp_path))
+        url = parent.stdout.readline().strip()
+        with redis.Redis.from_url(url) as client:
+            pid = client.info()["process_id"]
         parent.kill()
     assert gone(pid)
-    assert not store.answers(tmp_path)
+
+
+def test_it_runs_without_a_deployment_and_leaves_nothing() -> None:
+    with store.running() as url, redis.Redis.from_url(url) as client:
+        assert client.ping()
+        directory = Path(client.config_get("dir")["dir"])
+        assert directory.is_dir()
+    assert not directory.exists()
+
+
+def test_one_that_ends_as_it_starts_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = [sys.executable, "-c", "raise SystemExit('error: no room')"]
+    monkeypatch.setattr(store, "command", lambda _: program)
+    with pytest.raises(StartupError, match="store: no room"), store.running():
+        pass
+    assert list(tmp_path.iterdir()) == []
