@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from common.errors import StartupError
-from launcher.process import tethered
+from launcher.process import OFFLINE, tethered
 
 
 def ask(module: str, *arguments: str) -> Any:
@@ -20,7 +20,7 @@ def ask(module: str, *arguments: str) -> Any:
         StartupError: It failed; its own words are on standard error.
     """
     command = [sys.executable, "-P", "-m", module, *arguments]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+    environment = {**os.environ, **OFFLINE}
     done = subprocess.run(tethered(command), stdout=subprocess.PIPE, env=environment, check=False)
     if done.returncode:
         raise StartupError(f"{module} failed on {' '.join(arguments)}")

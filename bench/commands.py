@@ -34,7 +34,7 @@ from launcher.commands import (
     QuantizeOption,
     Target,
     Threads,
-    ending_well,
+    ending_well_when_interrupted,
 )
 from launcher.display import Display
 
@@ -178,7 +178,7 @@ def bench(
     if show_roofline and not whole:
         raise typer.BadParameter("--roofline is of weights as they are stored, not of rounded ones")
     profile = FULL if full else SHORT
-    with ending_well(interrupted=130):
+    with ending_well_when_interrupted(130):
         settings = Settings(
             models=models.choose(target, draft, medusa),
             dtype=dtype.value,

@@ -21,12 +21,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from bench.measurement import Pass, Sample
 from common.errors import PacelineError, StartupError
-from launcher.process import tethered
+from launcher.process import OFFLINE, tethered
 
 CONTENDERS = {
     "engine": "bench.inprocess:InProcess",
@@ -119,12 +118,7 @@ class Contender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._child is None:
             return
         try:
@@ -184,7 +178,7 @@ class Contender:
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"},
+                env={**os.environ, **OFFLINE},
             )
         return self._child
 

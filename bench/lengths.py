@@ -24,6 +24,7 @@ from bench.progress import Progress, shown
 from bench.settings import PLAIN
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
+from launcher.commands import DType
 from launcher.models import choose
 from launcher.timing import Timed, rate, timed
 
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--texts", type=at_least(1), default=6, help="of each length")
     parser.add_argument("--max-tokens", type=at_least(2), default=128, help="tokens after each")
-    parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"))
+    parser.add_argument("--dtype", default="auto", choices=list(map(str, DType)))
     parser.add_argument("--json", action="store_true", help="one line for machines")
     given = parser.parse_args(argv)
     options = WorkerOptions(dtype=given.dtype)

@@ -31,7 +31,7 @@ from bench.tables import Cells
 from common.errors import StartupError
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
-from launcher.commands import Draft, Medusa, Target, Threads, ending_well
+from launcher.commands import Draft, Medusa, Target, Threads, ending_well_when_interrupted
 from launcher.models import Models
 from launcher.models import choose as choose_models
 
@@ -200,7 +200,7 @@ def promise(
     if not console.is_terminal:
         console.width = WIDE
     tallies: list[Tally] = []
-    with ending_well(interrupted=130):
+    with ending_well_when_interrupted(130):
         sweep = Sweep(
             models=choose_models(target, draft, medusa),
             threads=threads,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.drafter_probe import Answering
-from bench.step_times import Table, at
+from bench.step_times import Table, at_least_rows
 from common.rate_model import acceptance_of, ahead_round_s, ahead_share, waiting_round_s
 
 _HALVINGS = 40
@@ -62,7 +62,7 @@ class Calibration:
 
     def step_s(self, length: int) -> float:
         """Return the verifier's step with a draft of so many tokens."""
-        return self.plain_s * at(self.steps, length + 1) / at(self.steps, 1)
+        return self.plain_s * at_least_rows(self.steps, length + 1) / at_least_rows(self.steps, 1)
 
     def round_s(self, length: int, round_trip_s: float) -> float:
         """Predict a round with an added round trip."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -217,20 +218,12 @@ def weights(model: Path) -> tuple[dict[str, int], str]:
                     continue
                 if len(shape) > 2 or ".experts." in name:
                     raise ModelError(f"{model}: {name}: the roofline is of dense models")
-                sizes[name] = elements = product(shape)
+                sizes[name] = elements = math.prod(shape)
                 kinds[part.get_dtype()] = kinds.get(part.get_dtype(), 0) + elements
     most = max(kinds, key=kinds.__getitem__, default="")
     if most not in DTYPES:
         raise ModelError(f"{model}: no safetensors weights of type {', '.join(DTYPES)}")
     return sizes, DTYPES[most]
-
-
-def product(shape: Sequence[int]) -> int:
-    """Multiply."""
-    result = 1
-    for size in shape:
-        result *= size
-    return result
 
 
 def first(config: dict[str, Any], *names: str) -> int:

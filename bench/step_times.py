@@ -67,7 +67,7 @@ def measure(
     return Times([(rows, seconds) for rows, seconds in found["steps"]], found["in_one_call"])
 
 
-def at(table: Sequence[tuple[int, float]], rows: int) -> float:
+def at_least_rows(table: Sequence[tuple[int, float]], rows: int) -> float:
     """Return the seconds of the first entry with at least so many rows, or of the last."""
     return next((seconds for count, seconds in table if count >= rows), table[-1][1])
 

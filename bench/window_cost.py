@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 import torch
 
@@ -24,7 +25,7 @@ from bench.arguments import at_least
 from bench.tables import Cells
 from common.errors import PacelineError
 from common.lookahead_sizes import LookaheadSizes
-from common.model.loader import load
+from common.model.loader import Dtype, load
 from common.model.output import Output
 from common.model.roll import Drawing
 from common.model.runner import Runner
@@ -190,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("model", nargs="?", type=Path, help="the bundled target by default")
-    parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"))
+    parser.add_argument("--dtype", default="auto", choices=get_args(Dtype))
     parser.add_argument(
         "--max-tokens", type=at_least(2), default=64, help="most tokens of each text"
     )

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from common.errors import StartupError, Unavailable
@@ -23,7 +22,7 @@ from common.rpc.server import check_port
 from common.tls_config import check_exposure
 from launcher import commandline, rundir, store
 from launcher.models import Models
-from launcher.process import Process
+from launcher.process import OFFLINE, Process
 from launcher.service import Service, State, StoreService
 
 START_S = 600.0
@@ -106,12 +105,7 @@ class Cluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def check(self) -> None:
@@ -198,14 +192,11 @@ class Cluster:
 
     def _launch(self, service: Service, command: list[str]) -> None:
         assert self._directory
-        # The models are local: a look at the hub could only delay the start or fail it. And a
-        # progress bar would only fill the logs.
-        offline = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
         service.process = Process(
             service.name,
             command,
             log=self._directory / f"{service.name}.log",
-            env={**os.environ, **offline, **self._environment},
+            env={**os.environ, **OFFLINE, **self._environment},
             echo=sys.stderr if self._verbose else None,
         )
         service.state = State.STARTING
@@ -246,5 +237,4 @@ def reachable(host: str) -> str:
     Args:
         host: A name or an address, of IPv6 without brackets.
     """
-    host = {"0.0.0.0": commandline.LOOPBACK, "::": "::1"}.get(host, host)
-    return f"[{host}]" if ":" in host else host
+    return {"0.0.0.0": commandline.LOOPBACK, "::": "::1"}.get(host, host)

@@ -32,7 +32,7 @@ class WorkerOptions:
     """How verifier and drafter run their models."""
 
     dtype: str = "auto"
-    """torch dtype of the weights: auto (the model's own), bfloat16, float32."""
+    """torch dtype of the weights: auto (the model's own), bfloat16, float16, float32."""
 
     quantize: str = "none"
     """What the target's weights are rounded to: none, int8, int4."""

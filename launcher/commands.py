@@ -32,6 +32,7 @@ class DType(StrEnum):
 
     AUTO = "auto"
     BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
     FLOAT32 = "float32"
 
 
@@ -118,7 +119,7 @@ def up(
         threads=threads,
     )
     with (
-        ending_well(),
+        ending_well_when_interrupted(),
         Display(console, live=not verbose) as display,
         Cluster(
             models=(chosen := models.choose(target, draft, medusa)),
@@ -161,7 +162,10 @@ def demo(
     console = Console()
     options = WorkerOptions(dtype=dtype.value, device=device.value, threads=threads)
     same_text = False
-    with ending_well(interrupted=130), Display(console, live=not verbose, quiet=as_json) as display:
+    with (
+        ending_well_when_interrupted(130),
+        Display(console, live=not verbose, quiet=as_json) as display,
+    ):
         chosen = models.choose_pair(target, draft, medusa)
         with Cluster(
             models=chosen, options=options, verbose=verbose, watch=display.update
@@ -188,17 +192,17 @@ def stay(cluster: Cluster) -> None:
 
 
 @contextmanager
-def ending_well(interrupted: int = 0) -> Iterator[None]:
-    """Turn every way to end into an exit code.
+def ending_well_when_interrupted(code: int = 0) -> Iterator[None]:
+    """Turn every way to end into an exit code: an error, and being told to stop.
 
     Args:
-        interrupted: Exit code for Ctrl-C and SIGTERM.
+        code: Of Ctrl-C, SIGTERM and SIGHUP.
     """
     try:
         with commands.ending_well(_tell), interrupt.as_keyboard_interrupt():
             yield
     except KeyboardInterrupt:
-        raise typer.Exit(interrupted) from None
+        raise typer.Exit(code) from None
 
 
 def _tell(message: str) -> None:

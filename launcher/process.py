@@ -21,6 +21,10 @@ from typing import IO, Any, TextIO
 from common.errors import StartupError
 
 TETHER = Path(__file__).with_name("tether.py")
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+"""In the environment of who loads models: they are local, so that a look at the hub could only
+delay the start or fail it, and a progress bar would only fill the logs."""
+
 JOIN_S = 1.0  # a pipe closes with its process, unless a grandchild holds it
 
 _MOST_LOG_BYTES = 32 << 20

@@ -9,6 +9,7 @@ from enum import StrEnum
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from common.rpc.address import host_port
 from common.rpc.channel import CLIENT_OPTIONS
 from launcher import store
 from launcher.commandline import LOOPBACK
@@ -73,8 +74,8 @@ class Service:
     def probe(self) -> str:
         """Return its address once it serves, else an empty string."""
         port = self.process.announced_port if self.process else None
-        address = f"{self.host}:{port}"
-        return address if port is not None and is_serving(address) else ""
+        address = "" if port is None else host_port(self.host, port)
+        return address if address and is_serving(address) else ""
 
 
 class StoreService(Service):

@@ -9,12 +9,11 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from bench.simulated.spec import WorkerSpec
 from common.errors import StartupError
-from launcher.process import tethered
+from launcher.process import OFFLINE, tethered
 
 START_S = 300.0
 END_S = 60.0
@@ -44,8 +43,7 @@ class SimulatedWorkers:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-            "HF_HUB_OFFLINE": "1",
-            "TQDM_DISABLE": "1",
+            **OFFLINE,
             "OMP_NUM_THREADS": "1",
         }
         with self._log.open("wb") as errors:
@@ -61,12 +59,7 @@ class SimulatedWorkers:
         self._listener.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._nursery.stdin is not None
         assert self._nursery.stdout is not None
         self._nursery.stdin.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -98,8 +99,8 @@ def test_several_texts_may_be_of_prompts_nobody_asked(model: str, tmp_path: Path
     program = _scripted(tmp_path / "server")
     marks = (20, 30)
     loading = Loading(target=model, llama_server=program, device="cpu", marks=marks)
-    with Contender("llama", loading) as contender:
-        done = contender.crowd([PROMPT, PROMPT[:4]], 9, at_once=1, least_s=0)
+    with closing(LlamaServer(loading)) as server:
+        done = server.crowd([PROMPT, PROMPT[:4]], 9, at_once=1, least_s=0)
     assert [sample.ids[::-1] for sample in done.samples] == [
         (5, 20, 20, *PROMPT[1:]),
         (5, 20, 30, *PROMPT[1:4]),

@@ -154,7 +154,7 @@ def test_an_error_is_one_line_and_exit_code_1(sent: list[dict[str, Any]]) -> Non
         (["generate", "a", "--no-such-option"], "see paceline generate --help"),
         (["tokenize"], "see paceline tokenize --help"),
         (["nonsense"], "No such command 'nonsense'; see paceline --help"),
-        (["up", "--dtype", "float16"], "'--dtype': 'float16' is not one of"),
+        (["up", "--dtype", "float8"], "'--dtype': 'float8' is not one of"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:

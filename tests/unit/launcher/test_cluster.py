@@ -157,8 +157,8 @@ def test_ports_that_are_taken_are_found_before_anything_starts(
     ("host", "reached"),
     [
         ("0.0.0.0", "127.0.0.1"),
-        ("::", "[::1]"),
-        ("::1", "[::1]"),
+        ("::", "::1"),
+        ("::1", "::1"),
         ("10.0.0.1", "10.0.0.1"),
         ("localhost", "localhost"),
     ],

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from common import config
+from common.worker_config import WorkerConfig
 from drafter.config import DrafterConfig
 from launcher.commandline import WorkerOptions, drafter_command, verifier_command
+from launcher.commands import DraftQuantize, DType, Quantize
 from launcher.models import Models
 from verifier.config import VerifierConfig
 
@@ -31,6 +34,20 @@ def test_each_worker_is_told_of_its_own_quantisation(target: str, draft: str) ->
     assert MODELS.draft is not None
     drafter = _understood(DrafterConfig, drafter_command(MODELS.draft, options))
     assert (drafter.model, drafter.quantize) == ("/draft", draft)
+
+
+@pytest.mark.parametrize(
+    ("choices", "schema", "name"),
+    [
+        (DType, WorkerConfig, "dtype"),
+        (Quantize, VerifierConfig, "quantize"),
+        (DraftQuantize, DrafterConfig, "quantize"),
+    ],
+)
+def test_whatever_workers_know_can_be_chosen(
+    choices: type[StrEnum], schema: type[Any], name: str
+) -> None:
+    assert list(choices) == list(get_args(get_type_hints(schema)[name]))
 
 
 def test_models_on_one_gpu_share_its_memory() -> None:

@@ -8,17 +8,17 @@ import pytest
 import typer
 
 from common.errors import Unavailable
-from launcher.commands import ending_well
+from launcher.commands import ending_well_when_interrupted
 
 
 def test_the_last_words_of_a_service_keep_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as ended, ending_well():
+    with pytest.raises(typer.Exit) as ended, ending_well_when_interrupted():
         raise Unavailable("verifier died (exit 1)\n  one\n  two")
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err == "error: verifier died (exit 1)\n  one\n  two\n"
 
 
 def test_who_is_told_to_stop_ends_as_asked() -> None:
-    with pytest.raises(typer.Exit) as ended, ending_well(interrupted=130):
+    with pytest.raises(typer.Exit) as ended, ending_well_when_interrupted(130):
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.exit_code == 130
