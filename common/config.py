@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ import yaml
 
 from common.config_schema import Field, describe, fields, parse
 from common.errors import ConfigError
+from common.printing import shown
 
 T = TypeVar("T")
 Values = dict[tuple[str, ...], Any]
@@ -80,21 +80,6 @@ def help_text(known: Sequence[Field], *, prog: str, description: str) -> str:
     wanted = [f for f in known if f.default is dataclasses.MISSING] or list(known[:1])
     example = " ".join(f"{f.flag} {_example(f)}" for f in wanted)
     return "\n".join([*lines, "", f"example: python -m {prog} {example}"])
-
-
-def shown(text: str) -> int:
-    """Prints a text, with marks for what standard output cannot show.
-
-    Returns:
-        An exit code: of a text that nobody reads to its end that of an error.
-    """
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    try:
-        print(text.encode(encoding, "replace").decode(encoding), flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is unwritten
-        return 1
-    return 0
 
 
 def _show(default: Any) -> str:

@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 
-from common.config import shown
+from common.printing import shown
 from gateway.auth import token_file
 
 _DESCRIPTION = """\

@@ -1,6 +1,5 @@
 """The configuration loader: precedence, types, and errors that name the nearest known name."""
 
-import io
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from common.config import load, shown
+from common.config import load
 from common.errors import ConfigError
 
 
@@ -217,13 +216,6 @@ def test_a_default_that_is_empty_is_said_to_be(capsys: pytest.CaptureFixture[str
     text = capsys.readouterr().out
     assert "--name  (text; default empty)" in text
     assert text.endswith("example: python -m thing --name NAME\n")
-
-
-def test_what_standard_output_cannot_show_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr("sys.stdout", out)
-    assert shown("5e88… tokens") == 0
-    assert out.buffer.getvalue() == b"5e88? tokens\n"
 
 
 def test_help_that_nobody_reads_to_its_end_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
