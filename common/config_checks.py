@@ -38,3 +38,23 @@ def at_least(config: Any, prefix: str = "", **least: float) -> None:
         value = getattr(config, name)
         if not value >= limit:  # not a number is refused, too
             raise ConfigError(f"{prefix}{name}: must be at least {limit}, got {value}")
+
+
+def shares(config: Any, *names: str, prefix: str = "", none: bool = False) -> None:
+    """Checks fields of a configuration that are parts of a whole.
+
+    Args:
+        config: The dataclass.
+        *names: Of the fields.
+        prefix: Put before a field's name in the error: "engine.".
+        none: Whether nothing of it is a part, too.
+
+    Raises:
+        ConfigError: A field is not above 0, or not at least 0, or above 1; says which.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not (0 < value <= 1 or (none and value == 0)):  # not a number is refused, too
+            raise ConfigError(
+                f"{prefix}{name}: must be in {'[' if none else '('}0, 1], got {value}"
+            )

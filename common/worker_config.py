@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from common.config_checks import at_least
-from common.errors import ConfigError
+from common.config_checks import at_least, shares
 from common.service_config import ServiceConfig
 from common.tls_config import TlsConfig, check_exposure
 
@@ -34,7 +33,8 @@ class WorkerConfig(ServiceConfig):
     on one GPU together add up to 0.9 at most: `paceline up` gives the verifier 0.75 and the drafter
     0.15."""
     threads: int = 0
-    """CPU threads of one forward pass; 0 takes torch's default."""
+    """CPU threads of one forward pass; 0 takes torch's default, and no more than there are
+    processors for the process: by its container's limit, too."""
     most_threads: int = 0
     """CPU threads of a pass of many rows (prompts, several requests, large trees), and of every
     pass where one of a row is milliseconds shorter with them, as of large models; 0 for no more
@@ -49,9 +49,7 @@ class WorkerConfig(ServiceConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, threads=0, most_threads=0, stall_s=0)
-        if not 0 < self.gpu_memory_share <= 1:
-            bounds = "must be above 0 and at most 1"
-            raise ConfigError(f"gpu_memory_share: {bounds}, got {self.gpu_memory_share}")
+        shares(self, "gpu_memory_share")
         check_exposure(
             self.host,
             protected=self.tls.mutual,

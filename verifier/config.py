@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from common.config_checks import at_least
+from common.config_checks import at_least, shares
 from common.errors import ConfigError
 from common.store.pool_config import PoolConfig
 from common.telemetry.config import TracingConfig
@@ -62,10 +62,7 @@ class EngineConfig:
         if self.draft_tokens > self.max_draft_tokens:
             most = f"at most engine.max_draft_tokens ({self.max_draft_tokens})"
             raise ConfigError(f"engine.draft_tokens: must be {most}, got {self.draft_tokens}")
-        for name in ("typical_threshold", "typical_alpha"):
-            value = getattr(self, name)
-            if not 0 < value <= 1:
-                raise ConfigError(f"engine.{name}: must be above 0 and at most 1, got {value}")
+        shares(self, "typical_threshold", "typical_alpha", prefix="engine.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from common.config_checks import shares
 from common.errors import ConfigError
 
 
@@ -23,10 +24,7 @@ class TracingConfig:
     only."""
 
     def __post_init__(self) -> None:
-        for name in ("sample_ratio", "round_ratio"):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:  # not a number is refused, too
-                raise ConfigError(f"tracing.{name}: must be in [0, 1], got {value}")
+        shares(self, "sample_ratio", "round_ratio", prefix="tracing.", none=True)
         if self.endpoint is not None and not _usable(self.endpoint):
             raise ConfigError(
                 f"tracing.endpoint: must be http://host:port or https://host:port, got "

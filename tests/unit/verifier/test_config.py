@@ -29,13 +29,13 @@ def test_what_every_worker_refuses_it_refuses() -> None:
     [({"typical_alpha": 0.0}, "typical_alpha"), ({"typical_threshold": 5.0}, "typical_threshold")],
 )
 def test_typical_acceptance_has_bounds(given: dict[str, float], key: str) -> None:
-    with pytest.raises(ConfigError, match=f"engine.{key}: must be above 0 and at most 1"):
+    with pytest.raises(ConfigError, match=rf"engine.{key}: must be in \(0, 1\], got"):
         EngineConfig(**given)  # type: ignore[arg-type]
 
 
 def test_a_share_of_a_gpu_has_bounds() -> None:
     for share in (0.0, 1.5, math.nan):
-        with pytest.raises(ConfigError, match="gpu_memory_share: must be above 0 and at most 1"):
+        with pytest.raises(ConfigError, match=r"gpu_memory_share: must be in \(0, 1\], got"):
             VerifierConfig(model="m", gpu_memory_share=share)
     with pytest.raises(ConfigError, match=r"engine\.kv_bytes: must be at least 0, got -1"):
         EngineConfig(kv_bytes=-1)
