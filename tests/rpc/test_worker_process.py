@@ -23,11 +23,15 @@ from paceline.v1 import verifier_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 import drafter.__main__
 import verifier.__main__
-from common import logs
+from common import logs, priority
+from common.errors import ModelError
+from common.model import loader
 from common.model.native import instructions
 from common.rpc.channel import open_channel
+from common.rpc.worker_process import load_runner
 from tests.rpc.services import Text, ask, refusal
 from tests.scrapes import scrape_port
+from verifier.config import VerifierConfig
 
 ROOT = Path(__file__).parents[2]
 BOTH = pytest.mark.parametrize("service", [verifier.__main__, drafter.__main__])
@@ -82,6 +86,24 @@ def test_what_cannot_start_says_why_in_one_line(
     (line,) = err.splitlines()
     assert line.startswith("error: ")
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("wanted", "processors", "told"), [(0, 2, [2]), (0, 4, []), (0, 8, []), (6, 2, [6])]
+)
+def test_a_pass_has_no_more_threads_than_processors_unless_it_is_told(
+    wanted: int, processors: int, told: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(priority, "processors", lambda: processors)
+    config = VerifierConfig(model="/nowhere", port=0, threads=wanted)
+    with pytest.raises(ModelError):
+        load_runner(
+            config, loader.load, kv_bytes=0, least_kv_bytes=0, block_tokens=16, max_len=None
+        )
+    assert threads == told
 
 
 @pytest.mark.parametrize("service", ["verifier", "drafter"])
