@@ -106,7 +106,7 @@ class Sessions:
             vocab_size=opening.vocab_size if opening.vocab_size < loaded.vocab_size else 0,
         )
         mirror.chances = self._chances[mirror.kind]
-        if sampling.repetition_penalty != 1.0:
+        if sampling.penalises:
             mirror.text.keep_seen(ids, loaded.vocab_size, loaded.device)
         self._mirrors.add(key, mirror)
         self._totals.opened += 1

@@ -14,11 +14,11 @@ from paceline._security import Security
 from paceline.v1 import fleet_pb2, fleet_pb2_grpc, worker_pb2
 
 from common.errors import Unavailable
+from common.rpc.convert import LANE_NAMES, TIER_NAMES
 from fleet.snapshot import Identity, Load, Measured, Pair, Pool, Snapshot, State, Tier, Worker
 
 _UNARY_TIMEOUT_S = 30.0
 
-_TIERS = {worker_pb2.TIER_VERIFIER: Tier.VERIFIER, worker_pb2.TIER_DRAFTER: Tier.DRAFTER}
 _STATES = {
     fleet_pb2.WORKER_STATE_READY: State.READY,
     fleet_pb2.WORKER_STATE_DRAINING: State.DRAINING,
@@ -125,13 +125,9 @@ def snapshot_from_proto(message: fleet_pb2.WatchFleetResponse, at_s: float) -> S
         at_s: When it came.
     """
     return Snapshot(
-        workers=tuple(_worker(worker) for worker in message.workers if worker.tier in _TIERS),
+        workers=tuple(_worker(each) for each in message.workers if each.tier in TIER_NAMES),
         pairs=tuple(_pair(pair) for pair in message.pairs),
-        pools=tuple(
-            Pool(tier=_TIERS[pool.tier], name=pool.pool, ready=pool.ready, desired=pool.desired)
-            for pool in message.pools
-            if pool.tier in _TIERS
-        ),
+        pools=tuple(_pool(each) for each in message.pools if each.tier in TIER_NAMES),
         at_s=at_s,
     )
 
@@ -139,7 +135,7 @@ def snapshot_from_proto(message: fleet_pb2.WatchFleetResponse, at_s: float) -> S
 def _worker(worker: fleet_pb2.FleetWorker) -> Worker:
     return Worker(
         address=worker.address,
-        tier=_TIERS[worker.tier],
+        tier=Tier(TIER_NAMES[worker.tier]),
         pool=worker.description.pool,
         state=_STATES.get(worker.state, State.UNKNOWN),
         in_flight=worker.in_flight,
@@ -181,6 +177,11 @@ def _load(status: worker_pb2.WatchStatusResponse) -> Load:
     )
 
 
+def _pool(pool: fleet_pb2.FleetPool) -> Pool:
+    tier = Tier(TIER_NAMES[pool.tier])
+    return Pool(tier=tier, name=pool.pool, ready=pool.ready, desired=pool.desired)
+
+
 def _pair(pair: fleet_pb2.FleetPair) -> Pair:
     return Pair(
         verifier=pair.verifier,
@@ -189,13 +190,6 @@ def _pair(pair: fleet_pb2.FleetPair) -> Pair:
         offered=pair.offered,
         measured=_measured(pair.measured) if pair.HasField("measured") else None,
     )
-
-
-_LANES = {
-    worker_pb2.LANE_NONE: "none",
-    worker_pb2.LANE_NEAR: "near",
-    worker_pb2.LANE_FAR: "far",
-}
 
 
 def _measured(measured: worker_pb2.PairStatus) -> Measured:
@@ -209,5 +203,5 @@ def _measured(measured: worker_pb2.PairStatus) -> Measured:
         round_trip_ms=measured.round_trip_ms,
         draft_ms=measured.draft_ms,
         gain=measured.gain,
-        lane=_LANES.get(measured.lane, ""),
+        lane=LANE_NAMES.get(measured.lane, ""),
     )

@@ -14,9 +14,10 @@ from typing import Any
 from urllib.parse import unquote
 
 import grpc.aio
-from paceline.v1 import fleet_pb2, fleet_pb2_grpc, worker_pb2
+from paceline.v1 import fleet_pb2, fleet_pb2_grpc
 
 from common.errors import PermissionDenied
+from common.rpc.convert import TIERS
 from common.rpc.watches import Watches, interval_s
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.caller import ANYONE
@@ -30,7 +31,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 log = logging.getLogger(__name__)
 
-_TIERS = {"verifier": worker_pb2.TIER_VERIFIER, "drafter": worker_pb2.TIER_DRAFTER}
 _STATES = {
     State.READY: fleet_pb2.WORKER_STATE_READY,
     State.DRAINING: fleet_pb2.WORKER_STATE_DRAINING,
@@ -129,7 +129,7 @@ def snapshot_to_proto(snapshot: Snapshot) -> fleet_pb2.WatchFleetResponse:
 def _worker(worker: WorkerView) -> fleet_pb2.FleetWorker:
     return fleet_pb2.FleetWorker(
         address=worker.address,
-        tier=_TIERS[worker.tier],
+        tier=TIERS[worker.tier],
         state=_STATES[worker.state],
         description=worker.description,
         status=worker.status,
@@ -149,5 +149,5 @@ def _pair(pair: PairView) -> fleet_pb2.FleetPair:
 
 def _pool(pool: Pool) -> fleet_pb2.FleetPool:
     return fleet_pb2.FleetPool(
-        tier=_TIERS[pool.tier], pool=pool.pool, ready=pool.ready, desired=pool.desired
+        tier=TIERS[pool.tier], pool=pool.pool, ready=pool.ready, desired=pool.desired
     )

@@ -18,7 +18,9 @@ import grpc
 import grpc.aio
 from paceline.v1 import verifier_pb2_grpc, worker_pb2, worker_pb2_grpc
 
+from common.errors import DeadlineExceeded, Unavailable
 from common.rpc.channel import Line
+from common.rpc.convert import TIERS
 from common.rpc.errors import from_rpc_error
 from common.tls_config import TlsConfig
 from gateway.backoff import Backoff
@@ -38,8 +40,6 @@ _LAST_RETRY_S = 0.5
 # A worker that says nothing for this long is lost, though its connection may still stand. Well
 # above a stalled event loop on a busy machine, and twice the longest time between two reports.
 _SILENCE_S = 10.0
-
-_TIERS = {"verifier": worker_pb2.TIER_VERIFIER, "drafter": worker_pb2.TIER_DRAFTER}
 
 
 class WorkerHandle:
@@ -210,7 +210,7 @@ class WorkerHandle:
         answer = await self._worker.Describe(
             worker_pb2.DescribeRequest(), timeout=_DESCRIBE_TIMEOUT_S
         )
-        if answer.tier != _TIERS[self._tier]:
+        if answer.tier != TIERS[self._tier]:
             raise _UnusableError(f"it is no {self._tier}")
         if self.described is not None and self.described.incarnation != answer.incarnation:
             self.breaker = Breaker()

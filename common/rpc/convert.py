@@ -16,6 +16,14 @@ _ACCEPTANCES = {
 }
 _ACCEPTANCE_VALUES = {name: value for value, name in _ACCEPTANCES.items()}
 
+TIERS = {"verifier": worker_pb2.TIER_VERIFIER, "drafter": worker_pb2.TIER_DRAFTER}
+"""Halves of the fleet, by name."""
+TIER_NAMES = {value: name for name, value in TIERS.items()}
+
+LANES = {"none": worker_pb2.LANE_NONE, "near": worker_pb2.LANE_NEAR, "far": worker_pb2.LANE_FAR}
+"""Ways past gRPC, by name."""
+LANE_NAMES = {value: name for name, value in LANES.items()}
+
 LOSSY = frozenset({"typical"})
 """Acceptance rules that change the distribution of the text."""
 

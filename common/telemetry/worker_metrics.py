@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paceline.v1 import worker_pb2
 
+from common.rpc.convert import TIER_NAMES
 from common.telemetry.distribution import Distribution
 from common.telemetry.metrics import Metric, Page
 
@@ -43,12 +44,10 @@ STALE_DRAFTS = Metric(
 
 METRICS = (INFO, ACCEPTING, KV_CACHE_USAGE, STEP_SECONDS, BATCH_OCCUPANCY, STALE_DRAFTS)
 
-_TIERS = {worker_pb2.TIER_VERIFIER: "verifier", worker_pb2.TIER_DRAFTER: "drafter"}
-
 
 def labels(description: worker_pb2.DescribeResponse) -> dict[str, str]:
     """The labels of every metric of a worker."""
-    values = (_TIERS[description.tier], description.model, description.pool)
+    values = (TIER_NAMES[description.tier], description.model, description.pool)
     return dict(zip(LABELS, values, strict=True))
 
 

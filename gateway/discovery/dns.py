@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 
+from common.rpc.address import host_port
 from gateway.discovery.resolver import Report
 from gateway.discovery.target import DnsTarget
 
@@ -38,7 +39,7 @@ async def lookup(host: str, port: int) -> frozenset[str]:
     # A pod of two families is one worker: the older one is taken where both are there.
     family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
     hosts = {str(each[4][0]) for each in found if each[0] == family}
-    return frozenset(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts)
+    return frozenset(host_port(host, port) for host in hosts)
 
 
 class DnsResolver:

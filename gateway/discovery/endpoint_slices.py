@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from common.rpc.address import host_port
+
 SERVICE_LABEL = "kubernetes.io/service-name"
 """Label by which a slice belongs to a Service."""
 
@@ -60,8 +62,7 @@ def _addresses(each: Mapping[str, Any], port: str) -> Iterator[str]:
         if not _is_ready(endpoint.get("conditions") or {}):
             continue
         # All addresses of an endpoint are the same pod; clients are to use the first.
-        host = endpoint["addresses"][0]
-        yield f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+        yield host_port(endpoint["addresses"][0], number)
 
 
 def _number(each: Mapping[str, Any], port: str) -> int | None:
