@@ -81,6 +81,11 @@ class Aborted(PacelineError):
 
     code: ClassVar[str] = "ABORTED"
 
+    def __init__(
+        self, problem: str = "session_id: a later request has taken this session over"
+    ) -> None:
+        super().__init__(problem)
+
 
 class Unavailable(PacelineError):
     """A needed part is down or draining; retry."""

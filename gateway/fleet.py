@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 from common.errors import FailedPrecondition, NotFound, Unavailable
+from common.tasks import Tasks
 from common.tls_config import TlsConfig
-from common.tokenizer import Tokenizer
 from gateway.autoscale import Autoscaler, Pool
 from gateway.candidate import Candidate
 from gateway.catalogue import Catalogue
@@ -63,20 +53,18 @@ class Fleet:
         self.catalogue = Catalogue(self._verifiers, self._drafters, tokenizers)
         self._on_change = on_change
         self._complaints = Complaints(tokenizers)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._autoscaler = Autoscaler()
         self._turns: Counter[str] = Counter()  # requests placed that may draft, by verifier
 
     async def __aenter__(self) -> Fleet:
         for listing in (self._verifiers, self._drafters):
             for handle in listing.listed.values():
-                self._spawn(handle.live())
+                self._tasks.start(handle.live())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish(cancel=True)
 
     def update(self, tier: str, addresses: Collection[str]) -> None:
         """Takes workers in and lets others go, while the fleet is open.
@@ -94,13 +82,13 @@ class Fleet:
         listing = {"verifier": self._verifiers, "drafter": self._drafters}[tier]
         made, gone, back = listing.update(addresses)
         for handle in made:
-            self._spawn(handle.live())
+            self._tasks.start(handle.live())
         self._complaints.forget(gone)
         for address in gone:
             del self._turns[address]
         self._let_go()
         if gone or back:
-            self._spawn(self._changed())
+            self._tasks.start(self._changed())
 
     def place(
         self, model: Model, method: str, owner: str | None = None, *, tokens: int = 0
@@ -243,11 +231,6 @@ class Fleet:
             on_change=self._changed,
             tls=self._tls,
         )
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _changed(self) -> None:
         self._let_go()

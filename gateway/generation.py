@@ -150,7 +150,7 @@ class Generations:
             chunk = Chunk(rest)
         if transcript.stop is not None and not end.stop:  # completed by text held to the end
             end = replace(end, finish_reason=FinishReason.STOP, stop=transcript.stop)
-        self._sessions.end(turn, pursuit.placement, pursuit.ids)
+        self._sessions.end(turn, pursuit.placement)
         log.info("complete", extra=_results(ask, end))
         chunk = _totalled(chunk, end.speculation)
         yield (chunk, end) if chunk.ids or chunk.text else (end,)

@@ -10,19 +10,16 @@ hits tell one tenant anything of another.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
-from array import array
-from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import grpc.aio
 from paceline.v1 import verifier_pb2
 
 from common.errors import Aborted, Unavailable
 from common.store.sessions import SessionRecord, SessionStore
+from common.tasks import Tasks
 from gateway.auth.caller import Caller
 from gateway.fleet import Fleet
 from gateway.placement import Placement
@@ -65,7 +62,7 @@ class Sessions:
 
     def __init__(self, fleet: Fleet, store: SessionStore) -> None:
         self._fleet, self._store = fleet, store
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def begin(self, session_id: str, caller: Caller, model: str) -> Turn:
         """Begins a turn. Those that run in the same session elsewhere end with ABORTED.
@@ -75,10 +72,10 @@ class Sessions:
             caller: Whose it is.
             model: The model's name.
         """
-        salt = _digest(caller.tenant, size=16) if caller.tenant else b""
+        salt = _digest(caller.tenant) if caller.tenant else b""
         if not session_id:
             return Turn(cache_salt=salt)
-        opened = await self._store.open(_digest(caller.tenant, session_id, size=16).hex())
+        opened = await self._store.open(_digest(caller.tenant, session_id).hex())
         return Turn(
             cache_salt=salt,
             key=opened.key,
@@ -101,41 +98,30 @@ class Sessions:
         """
         if not turn.key:
             return
-        before, handle = turn.record, self._fleet.handle(placement.verifier)
-        known = (before.owner, before.handle, before.model) if before is not None else ()
-        if known != (placement.verifier, handle, turn.model):
-            turn.record = SessionRecord(
-                owner=placement.verifier, handle=handle, length=0, hash="", model=turn.model
-            )
-        assert turn.record is not None
+        before, turn.record = turn.record, self._record(turn, placement)
         saved = await self._store.save(turn.key, turn.epoch, turn.record)
         if saved is False and turn.fenced:
-            raise Aborted("session_id: a later request has taken this session over")
+            raise Aborted
         if before is not None and before.owner != placement.verifier:
-            self._spawn(self._release(turn, before.owner))
+            self._tasks.start(self._release(turn, before.owner))
 
-    def end(self, turn: Turn, placement: Placement, ids: Sequence[int]) -> None:
+    def end(self, turn: Turn, placement: Placement) -> None:
         """Ends a turn, and returns at once.
 
         Args:
             turn: The turn.
             placement: Where it ended.
-            ids: Its tokens, prompt and output.
         """
-        if not turn.key:
-            return
-        record = SessionRecord(
-            owner=placement.verifier,
-            handle=self._fleet.handle(placement.verifier),
-            length=len(ids),
-            hash=hashlib.blake2b(array("I", ids).tobytes(), digest_size=8).hexdigest(),
-            model=turn.model,
-        )
-        self._spawn(self._save(turn, record))
+        if turn.key:
+            self._tasks.start(self._save(turn, self._record(turn, placement)))
 
     async def close(self) -> None:
         """Finishes what was started."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
+
+    def _record(self, turn: Turn, placement: Placement) -> SessionRecord:
+        handle = self._fleet.handle(placement.verifier)
+        return SessionRecord(owner=placement.verifier, handle=handle, model=turn.model)
 
     def _owner(self, record: SessionRecord | None, model: str) -> str | None:
         """Who holds the cache: not a process that took the place of the one that did."""
@@ -159,15 +145,10 @@ class Sessions:
         except (grpc.aio.AioRpcError, Unavailable) as error:
             log.info("session not released", extra={"owner": owner, "reason": str(error)})
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-
-def _digest(*parts: str, size: int) -> bytes:
+def _digest(*parts: str) -> bytes:
     """Hash of parts, none of which can pass for the end of another."""
-    state = hashlib.blake2b(digest_size=size)
+    state = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode()
         state.update(len(data).to_bytes(8, "little") + data)

@@ -6,11 +6,11 @@ One `Draft` stream for each drafter, ended when no session has had to do with it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 from paceline.v1 import drafter_pb2, worker_pb2
 
+from common.rpc.convert import LANES
+from common.tasks import Tasks
 from common.tls_config import TlsConfig
 from verifier import draft_stream
 from verifier.engine import Engine
@@ -40,18 +40,16 @@ class DrafterLinks:
         self._tls = tls or TlsConfig()
         self._links: dict[str, draft_stream.GrpcDraftLink] = {}
         self._engine: Engine | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def bind(self, engine: Engine) -> None:
         """Names the engine that the streams feed; called on the event loop."""
         self._engine = engine
-        self._spawn(self._tend(engine))
+        self._tasks.start(self._tend(engine))
 
     async def close(self) -> None:
         """Ends all streams for good; called once the engine's thread is gone."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish(cancel=True)
         await asyncio.gather(*(link.stop() for link in self._links.values()))
 
     @property
@@ -82,24 +80,12 @@ class DrafterLinks:
                 self._loop.call_soon_threadsafe(self._end, link)
 
     def _end(self, link: draft_stream.GrpcDraftLink) -> None:
-        self._spawn(link.stop())
+        self._tasks.start(link.stop())
 
     async def _tend(self, engine: Engine) -> None:
         while True:
             await asyncio.sleep(self._idle_s / 4)
             engine.post(self._sweep)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-_LANES = {
-    "none": worker_pb2.LANE_NONE,
-    "near": worker_pb2.LANE_NEAR,
-    "far": worker_pb2.LANE_FAR,
-}
 
 
 def _report(address: str, link: draft_stream.GrpcDraftLink) -> worker_pb2.PairStatus:
@@ -115,5 +101,5 @@ def _report(address: str, link: draft_stream.GrpcDraftLink) -> worker_pb2.PairSt
         round_trip_ms=meter.round_trip_s * 1e3,
         draft_ms=meter.token_s * 1e3,
         gain=meter.gain,
-        lane=_LANES[link.lane_kind] if link.up else worker_pb2.LANE_UNSPECIFIED,
+        lane=LANES[link.lane_kind] if link.up else worker_pb2.LANE_UNSPECIFIED,
     )

@@ -129,7 +129,7 @@ class Sessions:
             replayed = epoch == known.epoch and known.request_id not in (None, request_id)
             if epoch < known.epoch or replayed:
                 self.stale += 1
-                raise _taken_over()
+                raise Aborted
             self._supersede(known)
         self._drop(key)
         self._running[key] = _Session(epoch, request_id, end=end)
@@ -165,7 +165,7 @@ class Sessions:
         known = self._find(key)
         if known is not None and epoch < known.epoch:
             self.stale += 1
-            raise _taken_over()
+            raise Aborted
         if key in self._running and epoch == self._running[key].epoch:
             return
         if known is not None:
@@ -190,7 +190,7 @@ class Sessions:
         if known.end is not None:
             self.stale += 1
             end, known.end = known.end, None
-            end(_taken_over())
+            end(Aborted())
 
     def _evict(self) -> None:
         """Drops what is expired or too many, the least recently used first."""
@@ -207,7 +207,3 @@ class Sessions:
         """Gives up what is cached of a session, but for what others have in common with it."""
         if unclaimed := self._claims.drop(key):
             self._post(lambda: self._blocks.forget(unclaimed))
-
-
-def _taken_over() -> Aborted:
-    return Aborted("session_id: a later request has taken this session over")

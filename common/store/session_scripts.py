@@ -16,18 +16,18 @@ local function sound(epoch)
 end
 """
 OPEN = f"""{_CLOCK}
-local old = redis.call('HMGET', KEYS[1], 'epoch', 'owner', 'handle', 'length', 'hash', 'model')
+local old = redis.call('HMGET', KEYS[1], 'epoch', 'owner', 'handle', 'model')
 local epoch = math.max(sound(old[1]) + 1, tonumber(ARGV[2]) + 1, now)
 local text = string.format('%.0f', epoch)
 redis.call('HSET', KEYS[1], 'epoch', text)
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
-return {{text, old[2], old[3], old[4], old[5], old[6]}}
+return {{text, old[2], old[3], old[4]}}
 """
 # A lower epoch, or none, is that of a store that was away, or has lost its records, meanwhile.
 SAVE = f"""{_CLOCK}
 if sound(redis.call('HGET', KEYS[1], 'epoch')) > tonumber(ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'owner', ARGV[3], 'handle', ARGV[4],
-           'length', ARGV[5], 'hash', ARGV[6], 'model', ARGV[7])
+           'model', ARGV[5])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return 1
 """

@@ -1,7 +1,7 @@
 """Which verifier holds a session's key/value cache, and who may say so: a hint with a fence.
 
 Each turn opens its session anew and gets an epoch that is higher than all before, claims it for
-the verifier it goes to, and says at its end what that one holds. A record is written only by
+the verifier it goes to, and says at its end where it ended. A record is written only by
 whoever has the highest epoch, and verifiers refuse lower ones, too: of two gateways that race for
 a session, one wins and the other learns it. Wrong or missing records cost a prefill, nothing
 else. So nobody waits longer than a short timeout, and a store that is away is logged once and lived
@@ -23,6 +23,7 @@ from typing import Any
 
 from common.store.client import NAMESPACE, loop_client, reason
 from common.store.session_scripts import MOST_AHEAD_US, OPEN, SAVE
+from common.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +61,11 @@ class SessionRecord:
     Attributes:
         owner: Address of the verifier that serves it, or did last.
         handle: That verifier's incarnation: with another one its cache is gone.
-        length: Tokens whose keys and values it holds, as of the last turn that ended there.
-        hash: Of those tokens.
         model: The model's name.
     """
 
     owner: str
     handle: str
-    length: int
-    hash: str
     model: str
 
 
@@ -106,7 +103,7 @@ class SessionStore(ABC):
 
     @abstractmethod
     async def save(self, key: str, epoch: int, record: SessionRecord) -> bool | None:
-        """Writes where a turn runs, or what it left.
+        """Writes where a turn runs, or ended.
 
         Returns:
             False where someone else has opened the session since, None where the store is away.
@@ -197,7 +194,7 @@ class RedisSessions(SessionStore):
         self._save_script = self._redis.register_script(SAVE)
         self._epochs = Epochs()
         self._away = False
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls = Tasks()
         self._late: dict[asyncio.Task[Any], str] = {}  # openings, by name, that nobody waits for
         self._keeper = asyncio.create_task(self._keep())
 
@@ -225,10 +222,9 @@ class RedisSessions(SessionStore):
 
     async def close(self) -> None:
         """See `SessionStore.close`."""
-        ended = [self._keeper, *self._calls]
-        for task in ended:
-            task.cancel()
-        await asyncio.gather(*ended, return_exceptions=True)
+        self._keeper.cancel()
+        await self._calls.finish(cancel=True)
+        await asyncio.gather(self._keeper, return_exceptions=True)
         await self._redis.aclose()
 
     async def _keep(self) -> None:
@@ -268,9 +264,7 @@ class RedisSessions(SessionStore):
 
         A call that is late goes on by itself, so that its connection serves the next one.
         """
-        task = asyncio.create_task(self._answer(call))
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        task = self._calls.start(self._answer(call))
         try:
             done, _ = await asyncio.wait({task}, timeout=TIMEOUT_S)
         finally:
@@ -300,11 +294,7 @@ def _epoch(text: str) -> int | None:
 
 
 def _record(fields: list[str | None]) -> SessionRecord | None:
-    owner, handle, length, hash_, model = fields
-    if owner is None or handle is None or length is None or hash_ is None or model is None:
+    owner, handle, model = fields
+    if owner is None or handle is None or model is None:
         return None  # opened, and never saved
-    try:
-        tokens = int(length)
-    except ValueError:
-        return None
-    return SessionRecord(owner=owner, handle=handle, length=tokens, hash=hash_, model=model)
+    return SessionRecord(owner=owner, handle=handle, model=model)
