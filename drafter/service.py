@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, worker_pb2
 
+from common.drafters import misfit
 from common.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 from common.lanes.far import LanePort
 from common.lanes.lane import Offer
@@ -80,18 +81,8 @@ class DrafterService(drafter_pb2_grpc.DrafterServicer):
             raise InvalidArgument("hello", "must come with the first message of a stream")
         if not self._engine.accepting:
             raise Unavailable("this drafter is draining; try another")
-        mine, theirs = self._hello, first.hello
-        if theirs.tokenizer_fingerprint != mine.tokenizer_fingerprint:
-            raise FailedPrecondition(
-                "tokenizers differ: the verifier's is "
-                f"{theirs.tokenizer_fingerprint[:12] or 'none'}, this drafter's "
-                f"{mine.tokenizer_fingerprint[:12] or 'none'}; draft and target need the same one"
-            )
-        if not mine.tokenizer_fingerprint and theirs.vocab_size != mine.vocab_size:
-            raise FailedPrecondition(
-                f"vocabularies differ: the verifier's model has {theirs.vocab_size} ids, this "
-                f"drafter's {mine.vocab_size}, and no tokenizer tells what they mean"
-            )
+        if reason := misfit(first.hello, self._hello):
+            raise FailedPrecondition(f"this drafter does not fit: {reason}")
 
     def _offers(self) -> list[Offer]:
         """Of lanes; the verifier takes one of them up, or none."""

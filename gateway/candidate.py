@@ -26,7 +26,7 @@ class Description:
     @property
     def vocabulary(self) -> tuple[str, int]:
         """What its token ids mean: only verifiers of which this is the same serve together; for
-        drafters see `misfit`."""
+        drafters see `common.drafters`."""
         return self.tokenizer_fingerprint, self.vocab_size
 
 
@@ -122,16 +122,3 @@ class Candidate:
         assert self.load is not None
         step_ms = self.load.step_ms or self.load.plain_step_ms
         return self.sequences * max(step_ms, _LEAST_STEP_MS)
-
-
-def misfit(verifier: Description, drafter: Description) -> str | None:
-    """Says why a drafter's tokens mean nothing to a verifier, or None where the pair fits.
-
-    Equal vocabulary sizes are not enough: the same ids must stand for the same text. Nor do they
-    matter where a tokenizer tells that: models of one family pad its ids to different numbers.
-    """
-    if drafter.tokenizer_fingerprint != verifier.tokenizer_fingerprint:
-        return "its tokenizer differs from the target's"
-    if not verifier.tokenizer_fingerprint and drafter.vocab_size != verifier.vocab_size:
-        return f"its vocabulary has {drafter.vocab_size} ids, the target's {verifier.vocab_size}"
-    return None

@@ -6,7 +6,8 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from gateway.candidate import Candidate, misfit
+from common.drafters import misfit
+from gateway.candidate import Candidate
 
 log = logging.getLogger(__name__)
 

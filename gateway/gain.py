@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import fmean, median
 
+from common.drafters import misfit
 from common.rate_model import Pair
-from gateway.candidate import Candidate, Measured, misfit
+from gateway.candidate import Candidate, Measured
 
 PRIOR_ACCEPTANCE = 0.7
 """Assumed while no pair of the same models has been measured."""

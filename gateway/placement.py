@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from common.drafters import MOST_DRAFTERS, misfit
 from common.errors import FailedPrecondition, Unavailable
-from gateway.candidate import Candidate, misfit
+from gateway.candidate import Candidate
 from gateway.gain import Gains, Worth, fitting, forgotten, ranked, untried
-
-MOST_DRAFTERS = 8
-"""Drafters offered to a verifier for one request; it takes no more."""
 
 EXPLORE_EVERY = 8
 """Of so many requests of a verifier that may draft, one tries a drafter that has not been

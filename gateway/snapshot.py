@@ -9,8 +9,9 @@ from enum import StrEnum
 
 from paceline.v1 import worker_pb2
 
+from common.drafters import misfit
 from gateway.autoscale import Pool
-from gateway.candidate import Candidate, misfit
+from gateway.candidate import Candidate
 from gateway.gain import Gains
 from gateway.placement import offer
 from gateway.workers import WorkerHandle, candidates

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from common.drafters import MOST_DRAFTERS
 from common.errors import FailedPrecondition, InvalidArgument, PacelineError
 from common.lookahead_sizes import LookaheadSizes
 from common.model.kv_cache import KvLease
@@ -19,9 +20,7 @@ from common.model.seen import mark, seen
 from common.sampling_params import SamplingParams
 from common.telemetry.span import SpanIds
 from verifier.round_times import RoundTimes, Stopwatch
-
-MOST_DRAFTERS = 8
-"""Drafters a request may name: each costs a connection."""
+from verifier.totals import Drafts
 
 
 class Source(Enum):

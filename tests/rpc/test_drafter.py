@@ -152,12 +152,12 @@ async def test_a_stream_that_ends_frees_its_sessions_and_no_others(
                 hello=drafter_pb2.Hello(vocab_size=VOCAB, tokenizer_fingerprint="b" * 64)
             ),
             CODE.FAILED_PRECONDITION,
-            "tokenizers differ: the verifier's is bbbbbbbbbbbb, this drafter's none",
+            "does not fit: its tokenizer (none) differs from the target's (bbbbbbbbbbbb)",
         ),
         (
             drafter_pb2.DraftRequest(hello=drafter_pb2.Hello(vocab_size=VOCAB + 1)),
             CODE.FAILED_PRECONDITION,
-            f"vocabularies differ: the verifier's model has {VOCAB + 1} ids, this drafter's",
+            f"does not fit: its vocabulary has {VOCAB} ids, the target's {VOCAB + 1}",
         ),
     ],
 )

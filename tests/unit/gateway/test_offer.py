@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from common.drafters import MOST_DRAFTERS
 from gateway.candidate import Candidate
 from gateway.gain import REPROBE_S
-from gateway.placement import EXPLORE_EVERY, MOST_DRAFTERS, RETRY_EVERY, place
+from gateway.placement import EXPLORE_EVERY, RETRY_EVERY, place
 from tests.unit.gateway.candidates import drafter, measured, verifier, worker
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from gateway.admission import Admission
-from gateway.candidate import Candidate, Description, Load, misfit
+from gateway.candidate import Candidate, Description, Load
 from gateway.placement import alike, offered_methods, place
 from tests.unit.gateway.candidates import verifier
 
@@ -173,7 +173,7 @@ def test_a_method_whose_verifiers_are_not_there_for_a_moment_is_unavailable(gone
         (
             "draft",
             [worker("d", tokenizer_fingerprint="g")],
-            "drafter d does not fit: its tokenizer differs from the target's",
+            "drafter d does not fit: its tokenizer (g) differs from the target's (f)",
         ),
     ],
 )
@@ -189,22 +189,6 @@ def test_a_lost_drafter_fails_no_request() -> None:
     placement = place("draft", [worker("v")], drafters)
     assert (placement.verifier, placement.drafters, placement.method) == ("v", (), "draft")
     assert offered_methods([worker("v")], drafters) == ("plain", "draft")
-
-
-def test_same_size_but_another_tokenizer_is_a_misfit() -> None:
-    target = worker("v").description
-    assert misfit(target, worker("d").description) is None
-    other = misfit(target, worker("d", tokenizer_fingerprint="g").description)
-    assert other == "its tokenizer differs from the target's"
-
-
-def test_behind_one_tokenizer_vocabularies_may_be_padded_otherwise() -> None:
-    target, nameless = worker("v").description, worker("v", tokenizer_fingerprint="").description
-    smaller = {"vocab_size": 50}
-    assert misfit(target, worker("d", **smaller).description) is None
-    other = misfit(nameless, worker("d", tokenizer_fingerprint="", **smaller).description)
-    assert other == "its vocabulary has 50 ids, the target's 100"
-    assert misfit(nameless, worker("d", tokenizer_fingerprint="").description) is None
 
 
 def test_draft_is_offered_only_with_a_drafter() -> None:
