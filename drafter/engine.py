@@ -72,16 +72,16 @@ class DraftEngine(Reachable):
         drafting = sum(1 for _, mirror in mirrors if mirror.round is not None)
         now = time.monotonic()
         return Load(
-            len(mirrors),
-            drafting,
-            blocks.count,
-            blocks.available,
-            self._meter.mean_ms,
-            self._meter.steps,
-            self._tokens,
-            self.sessions.stale,
-            self._gauges.occupancy.at(now),
-            self._gauges.wait_s.at(now) * 1e3,
+            sessions=len(mirrors),
+            drafting=drafting,
+            blocks_total=blocks.count,
+            blocks_free=blocks.available,
+            step_ms=self._meter.mean_ms,
+            steps=self._meter.steps,
+            tokens=self._tokens,
+            stale=self.sessions.stale,
+            occupancy=self._gauges.occupancy.at(now),
+            draft_wait_ms=self._gauges.wait_s.at(now) * 1e3,
         )
 
     # The loop.

@@ -10,7 +10,7 @@ from drafter.config import EngineConfig
 from drafter.item import Item
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Load:
     """How busy the engine is."""
 

@@ -169,17 +169,17 @@ class Engine(Reachable):
         waiting = max(self.live - running, 0)
         queue_wait_s = self._gauges.queue_wait_s.at(now, held=waiting > 0)
         return Load(
-            running,
-            waiting,
-            blocks.count,
-            blocks.available,
-            self._meter.mean_ms,
-            self._meter.steps,
-            self.totals.tokens,
-            max(queue_wait_s, self._intake.longest_wait_s(now)) * 1e3,
-            self._gauges.occupancy.at(now),
-            self.methods.draft.wait.at(now) * 1e3,
-            self._cost.plain_s * 1e3,
+            running=running,
+            waiting=waiting,
+            blocks_total=blocks.count,
+            blocks_free=blocks.available,
+            step_ms=self._meter.mean_ms,
+            steps=self._meter.steps,
+            tokens=self.totals.tokens,
+            queue_wait_ms=max(queue_wait_s, self._intake.longest_wait_s(now)) * 1e3,
+            occupancy=self._gauges.occupancy.at(now),
+            draft_wait_ms=self.methods.draft.wait.at(now) * 1e3,
+            plain_step_ms=self._cost.plain_s * 1e3,
         )
 
     # From the engine's thread.

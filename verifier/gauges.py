@@ -10,7 +10,7 @@ from verifier.config import EngineConfig
 from verifier.scheduler import Work
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Load:
     """How busy the engine is."""
 

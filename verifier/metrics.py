@@ -238,7 +238,7 @@ def _engine(page: Page, engine: Engine) -> None:
     # has that event.
     offered = {method: Drafts() for method in engine.limits.methods if method != "plain"}
     for method, drafts in (offered | totals.drafts).items():
-        page.put(DRAFTS, drafts.drafts, method)
+        page.put(DRAFTS, drafts.rounds, method)
         page.put(DRAFT_TOKENS, drafts.drafted_tokens, method)
         page.put(ACCEPTED_TOKENS, drafts.accepted_tokens, method)
         for position, tokens in enumerate(list(drafts.accepted_per_position)):

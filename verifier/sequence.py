@@ -144,21 +144,13 @@ def _validate_method(method: str, limits: Limits) -> None:
 
 
 @dataclass
-class Counts:
-    """What happened to one request."""
+class Counts(Drafts):
+    """What happened to one request; its rounds are those that committed tokens."""
 
     method: str = ""
     """What drafted."""
     cached_tokens: int = 0
     """Prompt tokens found in the cache at first admission."""
-    rounds: int = 0
-    """Target passes that committed tokens."""
-    drafted_tokens: int = 0
-    """Draft tokens checked."""
-    accepted_tokens: int = 0
-    """Draft tokens committed."""
-    accepted_per_position: list[int] = field(default_factory=list)
-    """Rounds in which the draft token at this depth was committed."""
     accepted_by_method: dict[str, int] = field(default_factory=dict)
     """Draft tokens committed, by the method that proposed them."""
 
@@ -172,13 +164,7 @@ class Counts:
         """
         for owner in owners:
             self.accepted_by_method[owner] = self.accepted_by_method.get(owner, 0) + 1
-        self.rounds += 1
-        self.drafted_tokens += drafted
-        self.accepted_tokens += accepted
-        missing = accepted - len(self.accepted_per_position)
-        self.accepted_per_position.extend([0] * missing)
-        for depth in range(accepted):
-            self.accepted_per_position[depth] += 1
+        self.add(drafted, accepted)
 
     def snapshot(self) -> Counts:
         """Returns a copy for other threads, which counting on does not change."""
@@ -239,8 +225,6 @@ class Sequence:
         """What drafts; the engine settles "auto"."""
         self.begun = False
         """Set once it was admitted: from then on there may be drafts for it."""
-        self.latest_at = 0.0
-        """When its latest was."""
         self.gone = False
         """Set once it has left the engine."""
         self.ids = list(request.prompt_ids)
@@ -256,13 +240,15 @@ class Sequence:
         """Set once it was part of a step."""
         self.began_at = 0.0
         """When its first token was committed, in seconds of the monotonic clock."""
+        self.latest_at = 0.0
+        """When its latest was."""
         self.finished: FinishReason | None = None
         self.seen: Tensor | None = None
         """Which ids occur so far, `[V]`; kept where a repetition penalty needs it."""
 
     def watch_ids(self, vocab_size: int, device: torch.device) -> None:
         """Prepares `seen`, where the sampling asks for it; on the thread that owns the model."""
-        if self.request.sampling.repetition_penalty != 1.0:
+        if self.request.sampling.penalises:
             self.seen = seen(self.ids, vocab_size, device)
 
     @property

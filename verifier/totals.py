@@ -12,16 +12,32 @@ from common.telemetry.distribution import Distribution
 
 @dataclass
 class Drafts:
-    """What the drafts of one method came to."""
+    """What drafts came to."""
 
-    drafts: int = 0
-    """Rounds that checked one."""
+    rounds: int = 0
+    """Target passes of one sequence."""
     drafted_tokens: int = 0
-    """Tokens checked."""
+    """Draft tokens they checked."""
     accepted_tokens: int = 0
-    """Tokens committed."""
+    """Draft tokens they committed."""
     accepted_per_position: list[int] = field(default_factory=list)
-    """Rounds in which the token at this depth was committed."""
+    """Rounds in which the draft token at this depth was committed."""
+
+    def add(self, drafted: int, accepted: int) -> None:
+        """Counts a round.
+
+        Args:
+            drafted: Draft tokens it checked.
+            accepted: How many of them were committed.
+        """
+        self.rounds += 1
+        self.drafted_tokens += drafted
+        self.accepted_tokens += accepted
+        positions = self.accepted_per_position
+        while len(positions) < accepted:
+            positions.append(0)
+        for depth in range(accepted):
+            positions[depth] += 1
 
 
 class Totals:
@@ -39,7 +55,7 @@ class Totals:
         self.steps = Distribution()
         """Seconds of a step."""
         self.drafts: dict[str, Drafts] = {}
-        """By method."""
+        """Of rounds that checked any, by method."""
 
     def prompt(self, tokens: int, cached: int) -> None:
         """Counts a prompt that has been computed."""
@@ -54,13 +70,6 @@ class Totals:
             drafted: Draft tokens it checked.
             accepted: How many of them were committed.
         """
-        if not drafted:
-            return
-        drafts = self.drafts.get(method) or self.drafts.setdefault(method, Drafts())
-        drafts.drafts += 1
-        drafts.drafted_tokens += drafted
-        drafts.accepted_tokens += accepted
-        positions = drafts.accepted_per_position
-        positions.extend([0] * (accepted - len(positions)))
-        for depth in range(accepted):
-            positions[depth] += 1
+        if drafted:
+            drafts = self.drafts.get(method) or self.drafts.setdefault(method, Drafts())
+            drafts.add(drafted, accepted)

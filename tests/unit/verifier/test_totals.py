@@ -12,7 +12,7 @@ def test_rounds_count_where_something_was_drafted() -> None:
     totals.round("draft", drafted=0, accepted=0)
     totals.round("plain", drafted=0, accepted=0)
     (drafts,) = totals.drafts.values()
-    assert (drafts.drafts, drafts.drafted_tokens, drafts.accepted_tokens) == (2, 7, 5)
+    assert (drafts.rounds, drafts.drafted_tokens, drafts.accepted_tokens) == (2, 7, 5)
     assert drafts.accepted_per_position == [2, 2, 1]
 
 
