@@ -65,7 +65,7 @@ class LoadedModel(Facts):
     kernels: str
     """What its passes run through: native, fused, packed, tiled, …"""
     fingerprint: str
-    """Hash of what decides the bits of its logits, but for row padding."""
+    """Hash of what decides the bits of its logits, but for row padding, and the ends of texts."""
 
 
 class _Found(NamedTuple):
@@ -144,7 +144,7 @@ def load(
         name=Path(path).name,
         device=where,
         kernels=name,
-        fingerprint=_fingerprint(directory, config, facts.dtype, where, name, threads),
+        fingerprint=_fingerprint(directory, config, facts, where, name, threads),
     )
 
 
@@ -256,27 +256,28 @@ def _check_depth(directory: Path, config: Config) -> None:
 def _fingerprint(
     path: Path,
     config: Config,
-    dtype: torch.dtype,
+    facts: Facts,
     device: torch.device,
     kernels: str,
     threads: int,
 ) -> str:
-    """Hash of what decides the bits of the logits.
+    """Hash of what decides the bits of the logits, and where a text ends.
 
     Weight files are hashed by their headers and by samples spread over their whole length, so
     that a fine-tuned copy differs and a large model does not take minutes.
     """
-    facts = {
+    parts = {
         "config": config,
-        "dtype": str(dtype),
+        "ends": sorted(facts.eos_token_ids),
+        "dtype": str(facts.dtype),
         "device": _gpu(device) if device.type == "cuda" else _processor(),
         "threads": threads,
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "kernels": kernels,
     }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
-    for file in _weights(path):
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
+    for file in _weights(path, config):
         size = file.stat().st_size
         with file.open("rb") as stream:
             digest.update(size.to_bytes(8))
@@ -287,8 +288,8 @@ def _fingerprint(
     return digest.hexdigest()
 
 
-def _weights(path: Path) -> list[Path]:
-    """All files that weights may be read from.
+def _weights(path: Path, config: Config) -> list[Path]:
+    """The files that weights are read from; all that may be, where the configuration names them.
 
     Raises:
         ModelError: The index names one outside the directory.
@@ -297,7 +298,9 @@ def _weights(path: Path) -> list[Path]:
     for name in names:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ModelError(f"{path}: {name!r}, which its index names, is outside of it")
-    return sorted({*path.glob("*.safetensors"), *(path / name for name in names)})
+    if "transformers_weights" in config:
+        return sorted(path.rglob("*.safetensors"))
+    return [path / name for name in names]
 
 
 def _gpu(device: torch.device) -> list[object]:

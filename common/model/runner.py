@@ -109,7 +109,7 @@ class Runner:
 
     @property
     def fingerprint(self) -> str:
-        """What decides the bits of the logits, and of what is drawn."""
+        """What decides the bits of the logits, what is drawn of them, and where a text ends."""
         tile = self.loaded.context.tile_rows.least
         parts = self.loaded.fingerprint, self._row_multiple, tile, drawn_by(self.loaded.device)
         return "-".join(str(part) for part in parts if part != "")

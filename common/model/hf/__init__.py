@@ -5,6 +5,6 @@ run by kernels of their own wherever they come from. All others run as the modul
 our attention, products that compute every row by itself, and rotary embeddings from a table.
 """
 
-from common.model.hf.model import HfModel
+from common.model.hf.model import HfModel, ends_of
 
-__all__ = ["HfModel"]
+__all__ = ["HfModel", "ends_of"]

@@ -85,7 +85,7 @@ class HfModel:
             output_weight=self._model.get_output_embeddings().weight.data,
             vocab_size=text.vocab_size,
             max_len=_max_len(text),
-            eos_token_ids=ends(_eos(self._model, text), text.vocab_size),
+            eos_token_ids=ends_of(self._model),
             dtype=next(self._model.parameters()).dtype,
         )
         """What is known of it."""
@@ -138,6 +138,13 @@ class HfModel:
         if replace_linears(self._model, self._device, make, head):
             name += f"-others{tile_rows(self._device)}"
         return _Modules(self._model, context), name
+
+
+def ends_of(model: Any) -> tuple[int, ...]:
+    """Ids that end a text of a model's: as generation is configured, or else the model."""
+    text = model.config.get_text_config()
+    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return ends(getattr(text, "eos_token_id", None) if eos is None else eos, text.vocab_size)
 
 
 def _config(directory: Path) -> Any:
@@ -223,12 +230,6 @@ def _max_len(text: Any) -> int:
             original = one.get("original_max_position_embeddings") or limit
             limit = min(limit, int(original))
     return limit
-
-
-def _eos(model: Any, text: Any) -> object:
-    """What ends a text, see `ends`: as generation is configured, or else the model."""
-    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return getattr(text, "eos_token_id", None) if eos is None else eos
 
 
 def _kind(config: Any) -> str:
