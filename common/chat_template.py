@@ -6,8 +6,10 @@ Templates come with models, so they are programs by strangers: they run in Jinja
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -27,6 +29,9 @@ class ChatTemplate:
         source: The template in Jinja.
         special_tokens: Tokens the template may use, by name: bos_token, eos_token, ….
 
+    Attributes:
+        key: The same for templates that render alike.
+
     Raises:
         InvalidArgument: The source is not Jinja.
     """
@@ -39,15 +44,26 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = _strftime_now
         self._special_tokens = dict(special_tokens)
+        self.key = source, frozenset(special_tokens.items())
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
             raise InvalidArgument(_FIELD, str(error)) from error
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Renders a conversation up to the point where the assistant answers.
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        time_s: float | None = None,
+        *,
+        answer: bool = True,
+    ) -> str:
+        """Renders a conversation.
+
+        Args:
+            messages: Turns, oldest first.
+            time_s: What `strftime_now` tells, in seconds since 1970; None for the present.
+            answer: Whether the assistant is to answer: then the beginning of its turn comes last.
 
         Raises:
             InvalidArgument: The template refuses the messages, for example the order of roles.
@@ -58,7 +74,8 @@ class ChatTemplate:
                 messages=[dict(message) for message in messages],
                 tools=None,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=answer,
+                strftime_now=partial(_strftime, time.time() if time_s is None else time_s),
             )
         except Exception as error:  # the template is a program: anything can go wrong in it
             problem = f"refused by the model's chat template: {error}"
@@ -97,6 +114,6 @@ def _to_json(
     )
 
 
-def _strftime_now(form: str) -> str:
-    # Wall-clock time of the machine, as in transformers.
-    return datetime.now().astimezone().strftime(form)
+def _strftime(time_s: float, form: str) -> str:
+    # transformers takes the machine's time zone; but all gateways are to write the same.
+    return datetime.fromtimestamp(time_s, UTC).strftime(form)

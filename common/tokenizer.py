@@ -13,7 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.added_tokens import complete
 from common.errors import InvalidArgument, ModelError
+from common.tokenizer_form import canonical
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 _DEFINITION = "tokenizer.json"
 _OLDER = ("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "vocab.txt")
+
+WRITING = "`AutoTokenizer.from_pretrained(d).save_pretrained(d)` writes tokenizer.json"
+"""What helps a model directory d that has a tokenizer in an older form alone."""
 
 LONG = 4_000
 """Characters or ids from which on encoding and decoding take longer than a change of threads. They
@@ -32,8 +37,9 @@ def fingerprint(directory: Path) -> str:
     """Hashes what decides a tokenizer's ids.
 
     Truncation and padding are left out: they are settings of whoever saved the file. The order
-    of keys and the file's layout do not matter either. Of a model that has no tokenizer.json but
-    a tokenizer in an older form, that form's files count.
+    of keys and the file's layout do not matter either, nor which version wrote it; see
+    `common.tokenizer_form`. Of a model that has no tokenizer.json but a tokenizer in an older
+    form, that form's files count.
 
     Returns:
         SHA-256 in hexadecimal, or "" where the directory has no tokenizer at all.
@@ -45,9 +51,15 @@ def fingerprint(directory: Path) -> str:
     if not definition:
         older = [file for file in (directory / name for name in _OLDER) if file.is_file()]
         return hashlib.sha256(b"".join(f.read_bytes() for f in older)).hexdigest() if older else ""
-    kept = {key: definition[key] for key in definition.keys() - {"truncation", "padding"}}
-    canonical = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+    form = canonical(definition)
+    written = json.dumps(form, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def lacking(directory: Path) -> str:
+    """Says why a model directory has no tokenizer to load, and what helps."""
+    older = next((name for name in _OLDER if (directory / name).is_file()), None)
+    return f"`{older}` is not read: {WRITING}" if older else f"no {_DEFINITION} there"
 
 
 class Tokenizer:
@@ -69,6 +81,7 @@ class Tokenizer:
         # An entry spells each character of its text with one of its own, or each byte with one.
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.longest_token_chars = max(map(len, vocabulary), default=0)
+        self._size = len(vocabulary)
         self._backend = backend
         self._template = template
         self._pieces: dict[int, str] = {}
@@ -78,7 +91,7 @@ class Tokenizer:
         """Loads a model directory's tokenizer.
 
         Returns:
-            The tokenizer, or None where the directory has no tokenizer.json.
+            The tokenizer, or None where the directory has no tokenizer.json; see `lacking`.
 
         Raises:
             ModelError: The directory is missing or a file in it is corrupt.
@@ -88,17 +101,25 @@ class Tokenizer:
         if not (directory / _DEFINITION).is_file():
             return None
         backend = _load_backend(directory / _DEFINITION)
-        settings = _read_json(directory / "tokenizer_config.json")
+        file = directory / "tokenizer_config.json"
+        settings = _read_json(file)
+        special = _special_tokens(directory, settings)
+        ends = [special[name] for name in ("bos_token", "eos_token") if name in special]
+        complete(backend, file, settings.get("added_tokens_decoder") or {}, ends)
         return cls(
             backend,
             fingerprint=fingerprint(directory),
-            template=_load_template(directory, settings),
+            template=_load_template(directory, settings, special),
         )
 
     @property
     def has_chat_template(self) -> bool:
         """Whether `apply_chat_template` can be called."""
         return self._template is not None
+
+    def same_as(self, other: Tokenizer) -> bool:
+        """Whether another of this fingerprint does the same, as its other files have it too."""
+        return self._kind == other._kind
 
     @cached_property
     def silent_ids(self) -> frozenset[int]:
@@ -113,6 +134,11 @@ class Tokenizer:
 
         return isinstance(self._backend.decoder, ByteLevel)
 
+    @property
+    def _kind(self) -> tuple[object, ...]:
+        template = self._template and self._template.key
+        return template, self._size, self.silent_ids
+
     def piece(self, id_: int) -> str:
         """Returns `decode` of one id; what was asked for before is remembered."""
         piece = self._pieces.get(id_)
@@ -124,6 +150,11 @@ class Tokenizer:
         """Turns text into ids, with the special tokens the model expects around it."""
         return self._encode(text, special=True)
 
+    def encode_inner(self, texts: Sequence[str]) -> list[list[int]]:
+        """Turns texts into ids, without special tokens around them."""
+        found = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [each.ids for each in found]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Turns ids into text, special tokens left out; incomplete characters become U+FFFD."""
         text: str
@@ -133,11 +164,14 @@ class Tokenizer:
             (text,) = self._backend.decode_batch([ids], skip_special_tokens=True)
         return text
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, str]], time_s: float | None = None
+    ) -> list[int]:
         """Renders a conversation up to the point where the assistant answers.
 
         Args:
             messages: Turns, oldest first, with "role" and "content".
+            time_s: What a template is told that asks for the time; see `ChatTemplate.render`.
 
         Returns:
             The ids; the template itself writes the special tokens.
@@ -145,8 +179,22 @@ class Tokenizer:
         Raises:
             InvalidArgument: The template refuses the messages.
         """
+        return self._encode(self.render(messages, time_s), special=False)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        time_s: float | None = None,
+        *,
+        answer: bool = True,
+    ) -> str:
+        """Renders a conversation; see `ChatTemplate.render`.
+
+        Raises:
+            InvalidArgument: The template refuses the messages.
+        """
         assert self._template is not None, "check has_chat_template first"
-        return self._encode(self._template.render(messages), special=False)
+        return self._template.render(messages, time_s, answer=answer)
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
         if len(text) < LONG:
@@ -169,7 +217,9 @@ def _load_backend(path: Path) -> Backend:
     return backend
 
 
-def _load_template(directory: Path, settings: Mapping[str, Any]) -> ChatTemplate | None:
+def _load_template(
+    directory: Path, settings: Mapping[str, Any], special: Mapping[str, str]
+) -> ChatTemplate | None:
     from common.chat_template import ChatTemplate  # lazily: see the module's docstring
 
     file = directory / "chat_template.jinja"
@@ -177,7 +227,7 @@ def _load_template(directory: Path, settings: Mapping[str, Any]) -> ChatTemplate
     if not source:
         return None
     try:
-        return ChatTemplate(source, _special_tokens(directory, settings))
+        return ChatTemplate(source, special)
     except InvalidArgument as error:
         raise ModelError(f"{directory}: the chat template is broken: {error}") from error
 

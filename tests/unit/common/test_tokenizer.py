@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,24 @@ def test_templates_render_as_in_transformers(source: str) -> None:
         [messages], chat_template=source, add_generation_prompt=True, **tokens
     )
     assert ChatTemplate(source, tokens).render(messages) == expected
+
+
+def test_the_time_is_told_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a gateway is, it makes the same of the same messages."""
+    source = (
+        "{% macro now() %}{{ strftime_now('%d %b %Y, %H:%M %Z') }}{% endmacro %}"
+        "{% if strftime_now is defined %}{{ now() }}{% endif %}"
+    )
+    monkeypatch.setenv("TZ", "ZZZ-9")
+    time.tzset()
+    try:
+        template = ChatTemplate(source, {})
+        assert template.render([], 86_399) == "01 Jan 1970, 23:59 UTC"
+        before = datetime.now(UTC)
+        assert before.strftime("%Y") <= template.render([])[7:11] <= f"{before.year + 1}"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize("decoder", [{}, {"added_tokens_decoder": {}}])
