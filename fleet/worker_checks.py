@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from common.tokenizer import WRITING
 from fleet.finding import (
     Evidence,
     Finding,
@@ -132,7 +133,8 @@ def numerics(evidence: Evidence) -> Iterator[Finding]:
             yield warning(
                 f"verifiers of {model} compute with different numerics: {shown(short)}",
                 f"a generation moves only to the same bits: nobody can go on for {listed(alone)}",
-                "run each of weights, dtype, GPU type and version on two verifiers at least",
+                "run each of weights, ends of a text (generation_config.json), dtype, GPU type and "
+                "version on two verifiers at least",
             )
 
 
@@ -168,7 +170,8 @@ def models_without_text(evidence: Evidence) -> Iterator[Finding]:
             yield warning(
                 f"{model.name} takes token ids only",
                 "the gateway has no tokenizer with its fingerprint, so text is refused",
-                "name the model's directory in the gateway's setting `models`",
+                "name the model's directory in the gateway's setting `models`; where it has no "
+                f"tokenizer.json, {WRITING}",
             )
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 import uvloop
 
@@ -18,8 +16,7 @@ from common.rpc.health import Health
 from common.store.sessions import open_sessions
 from common.telemetry.metrics import exposed
 from common.telemetry.traces import open_traces
-from common.tokenizer import Tokenizer
-from gateway import metrics
+from gateway import metrics, tokenizers
 from gateway.admission import Admission
 from gateway.auth.authenticator import Authenticator
 from gateway.config import GatewayConfig
@@ -28,12 +25,11 @@ from gateway.discovery.target import parse_targets
 from gateway.fleet import Fleet
 from gateway.fleet_service import FleetService
 from gateway.generation import Generations
-from gateway.service import MAX_REQUEST_BYTES, InferenceService
+from gateway.service import MAX_MESSAGE_BYTES, InferenceService
 from gateway.sessions import Sessions
 from gateway.time_limit import TimeLimit
+from gateway.tokenizers import Tokenizers
 from gateway.watch import Watch
-
-log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,26 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(settings: GatewayConfig) -> None:
     """Loads the tokenizers and serves."""
     priority.stand_back()  # a model may run on the same machine
-    uvloop.run(serve(settings, load_tokenizers(settings.models)))
+    uvloop.run(serve(settings, tokenizers.load(settings.models)))
 
 
-def load_tokenizers(directories: Sequence[Path]) -> dict[str, Tokenizer]:
-    """Loads the tokenizers of model directories, by fingerprint.
-
-    Raises:
-        ModelError: A directory is missing or its tokenizer is corrupt.
-    """
-    loaded = {}
-    for directory in directories:
-        tokenizer = Tokenizer.load(directory)
-        if tokenizer is None:
-            log.warning("model directory has no tokenizer", extra={"directory": str(directory)})
-        else:
-            loaded[tokenizer.fingerprint] = tokenizer
-    return loaded
-
-
-async def serve(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> None:
+async def serve(settings: GatewayConfig, loaded: Tokenizers) -> None:
     """Serves until SIGTERM or SIGINT."""
     health = Health(serving=False)
     authenticator = Authenticator(settings.auth)
@@ -80,7 +60,7 @@ async def serve(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> No
             Fleet(
                 (),
                 (),
-                tokenizers,
+                loaded,
                 interval_ms=settings.status_interval_ms,
                 on_change=health.set_serving,
                 tls=settings.fleet_tls,
@@ -119,7 +99,7 @@ async def serve(settings: GatewayConfig, tokenizers: dict[str, Tokenizer]) -> No
             port=settings.port,
             grace_s=settings.grace_s,
             health=health,
-            max_receive_bytes=MAX_REQUEST_BYTES,
+            max_receive_bytes=MAX_MESSAGE_BYTES,
             tls=settings.tls,
             on_ready=partial(server.announce, "gateway"),
             health_port=settings.health_port,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from common.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
-from common.tokenizer import Tokenizer
 from gateway.candidate import Candidate
 from gateway.listing import Listing
 from gateway.model import Model
 from gateway.placement import alike, offered_methods
+from gateway.tokenizers import Tokenizers, chosen
 from gateway.validation import MAX_NAME_CHARS
 from gateway.workers import candidates
 
@@ -20,12 +20,10 @@ class Catalogue:
     Args:
         verifiers: Who serves them.
         drafters: Decide which methods are offered.
-        tokenizers: Loaded ones by fingerprint.
+        tokenizers: Loaded ones.
     """
 
-    def __init__(
-        self, verifiers: Listing, drafters: Listing, tokenizers: Mapping[str, Tokenizer]
-    ) -> None:
+    def __init__(self, verifiers: Listing, drafters: Listing, tokenizers: Tokenizers) -> None:
         self._verifiers, self._drafters = verifiers, drafters
         self._tokenizers = tokenizers
 
@@ -132,5 +130,5 @@ class Catalogue:
             max_model_len=min(each.description.max_model_len for each in verifiers),
             methods=offered_methods(known, self._drafters.recent),
             eos_token_ids=first.eos_token_ids,
-            tokenizer=self._tokenizers.get(first.tokenizer_fingerprint),
+            tokenizer=chosen(self._tokenizers.get(first.tokenizer_fingerprint, {}), name),
         )

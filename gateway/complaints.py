@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from common.drafters import misfit
 from gateway.candidate import Candidate
+from gateway.tokenizers import Tokenizers, undecided
 
 log = logging.getLogger(__name__)
 
@@ -16,10 +17,10 @@ class Complaints:
     """Follows one fleet.
 
     Args:
-        tokenizers: Fingerprints of those that are loaded.
+        tokenizers: Loaded ones.
     """
 
-    def __init__(self, tokenizers: Collection[str]) -> None:
+    def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
         self._pairs: set[tuple[str, int, str, int]] = set()
         self._models: set[str] = set()
@@ -52,12 +53,22 @@ class Complaints:
         self._mixed = mixed
 
     def _check_tokenizer(self, model: str, fingerprints: Collection[str]) -> None:
-        """Tells once per model that text cannot be sent to it."""
-        known = any(fingerprint in self._tokenizers for fingerprint in fingerprints)
-        if not known and model not in self._models:
+        """Tells once per model that text cannot be sent to it, or may be rendered for another."""
+        if model in self._models:
+            return
+        known = [self._tokenizers[each] for each in fingerprints if each in self._tokenizers]
+        if not known:
             self._models.add(model)
             extra = {"model": model, "fingerprint": ", ".join(sorted(fingerprints))}
             log.warning("model takes token ids only: no tokenizer of it is loaded", extra=extra)
+        for named in known:
+            if undecided(named, model):
+                self._models.add(model)
+                log.warning(
+                    "no directory is named like this model: of those with its tokenizer, which "
+                    "differ in chat template, the last counts",
+                    extra={"model": model, "directories": [*named]},
+                )
 
     def _check_pair(self, verifier: Candidate, drafter: Candidate) -> None:
         """Tells once per pair of processes that they do not fit; placement just skips them."""

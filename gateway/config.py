@@ -58,8 +58,9 @@ class GatewayConfig(ServiceConfig):
     """Traces of requests."""
 
     models: tuple[Path, ...] = ()
-    """Model directories whose tokenizers to load. A verifier is matched to one by tokenizer
-    fingerprint; without a match its model takes token ids only."""
+    """Model directories whose tokenizers and chat templates to load. A verifier is matched to one
+    by tokenizer fingerprint, among several to that of the directory named like its model; without
+    a match its model takes token ids only."""
 
     verifiers: tuple[str, ...]
     """Where the verifiers are: host:port for one of them; dns:host:port for one at each address

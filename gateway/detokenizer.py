@@ -7,9 +7,10 @@ be a character still on its way and is held back (the method of text-generation-
 Where text is nothing but the bytes of each token, as most models' tokenizers have it, a token of
 whole characters is looked up, and only others make a window.
 
-The pieces together equal `decode` of all ids. One exception: a sentencepiece byte-fallback
-decoder rewrites a whole run of byte tokens to U+FFFD when one of them turns out invalid,
-also characters of the run that were complete before; those stay as they were handed out.
+The pieces together equal `decode` of all ids, with two exceptions, in which what was handed out
+stays as it was. A sentencepiece byte-fallback decoder rewrites a whole run of byte tokens to
+U+FFFD when one of them turns out invalid, also characters of the run that were complete before.
+And a decoder may replace text that goes across tokens, once they are fused.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from gateway.listing import Listing
 from gateway.model import Model
 from gateway.placement import Placement, place
 from gateway.snapshot import Snapshot, WorkerView, pairs, standing
+from gateway.tokenizers import Tokenizers
 from gateway.workers import WorkerHandle, candidates
 
 
@@ -27,7 +28,7 @@ class Fleet:
     Args:
         verifiers: Addresses of verifiers known at the start; `update` changes them.
         drafters: Addresses of drafters known at the start.
-        tokenizers: Loaded tokenizers by fingerprint.
+        tokenizers: Loaded ones.
         interval_ms: Time between two load reports of a worker.
         on_change: Awaited with whether any verifier is there, when a worker comes or goes.
         tls: Certificates; without any workers are called in plaintext.
@@ -40,7 +41,7 @@ class Fleet:
         self,
         verifiers: Sequence[str],
         drafters: Sequence[str],
-        tokenizers: Mapping[str, Tokenizer],
+        tokenizers: Tokenizers,
         *,
         interval_ms: int,
         on_change: Callable[[bool], Awaitable[None]],

@@ -17,6 +17,7 @@ from gateway.detokenizer import Detokenizer
 from gateway.fleet import Fleet
 from gateway.model import Model
 from gateway.placement import Placement
+from gateway.prompt_digest import check_digest, digest
 from gateway.pursuit import Pursuit
 from gateway.request import (
     Ask,
@@ -32,7 +33,7 @@ from gateway.sessions import Sessions, Turn
 from gateway.tally import Tally
 from gateway.tokenizing import Tokenizing
 from gateway.transcript import Transcript
-from gateway.validation import check, room
+from gateway.validation import check, check_ids, room
 
 log = logging.getLogger(__name__)
 
@@ -92,14 +93,18 @@ class Generations:
         model = self._fleet.catalogue.resolve(ask.model, caller.models, numerics)
         check(ask, model)
         ids = await self.tokenizing.prompt_ids(ask.prompt, model.tokenizer, caller.tenant)
+        check_ids(ask.prompt.field, ids, model.vocab_size)
         max_tokens = room(ask, len(ids), model)
         turn = await self._sessions.begin(ask.session_id, caller, model.name)
         placement = self._place(ask, model, turn, len(ids) + max_tokens)
+        prompt_digest = digest(ids)
+        # Only now: where nobody has the numerics that it began with, this may be another tokenizer.
+        check_digest(ask.resume, prompt_digest)
         log.info("placed", extra=_facts(ask, placement, len(ids)))
         if turn.key:
             self.turns[_cache(turn, placement)] += 1
         with self._fleet.reserved(placement):
-            yield (_started(ask, model, placement, len(ids)),)
+            yield (_started(ask, model, placement, len(ids), prompt_digest),)
         pursuit = Pursuit(
             self._fleet,
             model,
@@ -156,7 +161,9 @@ class Generations:
         yield (chunk, end) if chunk.ids or chunk.text else (end,)
 
 
-def _started(ask: Ask, model: Model, placement: Placement, prompt_tokens: int) -> Started:
+def _started(
+    ask: Ask, model: Model, placement: Placement, prompt_tokens: int, prompt_digest: bytes
+) -> Started:
     return Started(
         request_id=ask.request_id,
         model=model.name,
@@ -164,6 +171,8 @@ def _started(ask: Ask, model: Model, placement: Placement, prompt_tokens: int) -
         prompt_tokens=prompt_tokens,
         numerics=placement.numerics,
         resumed_tokens=len(ask.resume.ids) if ask.resume else 0,
+        prompt_digest=prompt_digest,
+        prompt_time_s=ask.prompt.time_s or 0,
     )
 
 

@@ -9,12 +9,7 @@ import grpc.aio
 from paceline.v1 import types_pb2, verifier_pb2
 
 from common.errors import Cancelled, DeadlineExceeded, Unavailable
-from common.rpc.convert import (
-    acceptance_from_proto,
-    acceptance_to_proto,
-    lookahead_to_proto,
-    sampling_to_proto,
-)
+from common.rpc.convert import acceptance_to_proto, lookahead_to_proto, sampling_to_proto
 from common.rpc.errors import from_rpc_error
 from common.telemetry import span
 from gateway.request import Committed, Complete, Order, Speculation, Usage
@@ -56,7 +51,7 @@ async def relay(
                 if not answered:  # what goes on says nothing of how new requests fare
                     breaker.succeeded()
                     answered = True
-                yield _committed(message)
+                yield _committed(message, order)
                 if message.HasField("complete"):
                     return
         except grpc.aio.AioRpcError as error:
@@ -97,7 +92,7 @@ def _request(order: Order) -> verifier_pb2.VerifierGenerateRequest:
     )
 
 
-def _committed(message: verifier_pb2.VerifierGenerateResponse) -> Committed:
+def _committed(message: verifier_pb2.VerifierGenerateResponse, order: Order) -> Committed:
     tokens = message.tokens
     return Committed(
         tokens.ids,
@@ -106,11 +101,11 @@ def _committed(message: verifier_pb2.VerifierGenerateResponse) -> Committed:
         tokens.drafted_tokens,
         tokens.cached_tokens,
         tokens.method,
-        _complete(message.complete) if message.HasField("complete") else None,
+        _complete(message.complete, order) if message.HasField("complete") else None,
     )
 
 
-def _complete(message: verifier_pb2.VerifierComplete) -> Complete:
+def _complete(message: verifier_pb2.VerifierComplete, order: Order) -> Complete:
     usage, stats = message.usage, message.speculation
     return Complete(
         finish_reason=message.finish_reason,
@@ -121,7 +116,7 @@ def _complete(message: verifier_pb2.VerifierComplete) -> Complete:
         ),
         speculation=Speculation(
             method=stats.method,
-            acceptance=acceptance_from_proto(stats.acceptance),
+            acceptance=order.acceptance,
             rounds=stats.rounds,
             drafted_tokens=stats.drafted_tokens,
             accepted_tokens=stats.accepted_tokens,

@@ -26,6 +26,10 @@ class FinishReason(IntEnum):
     STOP = 1
     LENGTH = 2
 
+    @classmethod
+    def _missing_(cls, value: object) -> FinishReason:
+        return cls.UNSPECIFIED  # a newer verifier's
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
@@ -35,11 +39,14 @@ class Prompt:
         text: Plain text.
         token_ids: Ids as they are.
         messages: Turns of a conversation, each with role and content.
+        time_s: What their template is told where it asks for the time, in seconds since 1970; None
+            for the present.
     """
 
     text: str | None = None
     token_ids: Sequence[int] | None = None
     messages: Sequence[Mapping[str, str]] | None = None
+    time_s: int | None = None
 
     @property
     def field(self) -> str:
@@ -66,6 +73,7 @@ class Resume:
         rounds: Target passes up to them.
         drafted_tokens: Draft tokens checked up to them.
         numerics: Fingerprint of the verifiers that wrote them.
+        prompt_digest: Of the prompt that they follow; empty where it is not known.
     """
 
     ids: Sequence[int] = ()
@@ -73,6 +81,7 @@ class Resume:
     rounds: int = 0
     drafted_tokens: int = 0
     numerics: str = ""
+    prompt_digest: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +139,8 @@ class Started:
     prompt_tokens: int
     numerics: str
     resumed_tokens: int = 0
+    prompt_digest: bytes = b""
+    prompt_time_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)

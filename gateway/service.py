@@ -18,13 +18,18 @@ from gateway.reader import Reader
 from gateway.time_limit import TimeLimit
 from gateway.validation import check_count, check_ids, check_prompt, require_tokenizer
 from gateway.watch import Watch
-from gateway.wire import ask_from_proto, events_to_proto, models_to_proto, prompt_from_proto
+from gateway.wire import (
+    ask_from_proto,
+    check_size,
+    events_to_proto,
+    models_to_proto,
+    prompt_from_proto,
+)
 
 SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 
-# Encoding takes some 120 bytes of memory for each one of text, of one text at a time, and the
-# gateway is to stay under 300 MB; this is still a few hundred thousand tokens.
-MAX_REQUEST_BYTES = 1 << 20
+# Of a request, and of what a client has of the generation that it resumes: four bytes a token.
+MAX_MESSAGE_BYTES = 4 << 20
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -77,6 +82,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 billed(account) as bill,
             ):
                 async with self._time_limit.enforced(context.time_remaining()) as timeout_s:
+                    check_size(request)
                     ask = ask_from_proto(request)
                     watched.asked(ask)
                     # Written, not yielded: a cancelled call then unwinds from here, at once.
@@ -109,11 +115,13 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         with self._watch.call("Tokenize"):
             caller = await self._caller(context)
             with self._admission.slot(caller):
+                check_size(request)
                 model = self._fleet.catalogue.resolve(request.model, caller.models)
                 prompt = prompt_from_proto(request)
                 check_prompt(prompt, model)
                 tokenizing = self._generations.tokenizing
                 ids = await tokenizing.prompt_ids(prompt, model.tokenizer, caller.tenant)
+                check_ids(prompt.field, ids, model.vocab_size)
             return inference_pb2.TokenizeResponse(token_ids=ids)
 
     async def Detokenize(
@@ -123,6 +131,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         with self._watch.call("Detokenize"):
             caller = await self._caller(context)
             with self._admission.slot(caller):
+                check_size(request)
                 model = self._fleet.catalogue.resolve(request.model, caller.models)
                 require_tokenizer(model, "token_ids")
                 check_count("token_ids", request.token_ids, model.max_model_len)

@@ -44,7 +44,8 @@ class Tokenizing:
             return await self._done(partial(tokenizer.encode, prompt.text), prompt.chars, tenant)
         messages = prompt.messages or ()
         size = prompt.chars + _TURN_CHARS * len(messages)
-        return await self._done(partial(tokenizer.apply_chat_template, messages), size, tenant)
+        render = partial(tokenizer.apply_chat_template, messages, prompt.time_s)
+        return await self._done(render, size, tenant)
 
     async def text_of(self, ids: Sequence[int], tokenizer: Tokenizer, tenant: str) -> str:
         """Returns the text of ids, special tokens left out."""

@@ -1,6 +1,6 @@
 """Is a request sound, and can this deployment serve it? Messages name the field and the rule.
 
-Checks come in two halves: `check` needs only the request, `room` needs the prompt's length.
+Checks come in two halves: `check` needs only the request, `check_ids` and `room` the prompt's ids.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def room(ask: Ask, prompt_tokens: int, model: Model) -> int:
     """
     left = model.max_model_len - prompt_tokens
     if prompt_tokens == 0:
-        raise InvalidArgument(ask.prompt.field, "must not be empty")
+        raise InvalidArgument(ask.prompt.field, "must have at least 1 token, got 0")
     if left < 1:
         raise InvalidArgument(
             ask.prompt.field,
@@ -80,18 +80,17 @@ def check_prompt(prompt: Prompt, model: Model) -> None:
     """Checks a prompt before it is encoded.
 
     Raises:
-        InvalidArgument: It is empty, cannot fit, or has ids that the model does not.
+        InvalidArgument: It is none, or cannot fit.
         FailedPrecondition: It is of a form that the model does not take.
     """
     if prompt.token_ids is not None:
-        check_ids(prompt.field, prompt.token_ids, model.vocab_size)
         return
     if prompt.text is None and prompt.messages is None:
         raise InvalidArgument("input", "one of text, token_ids and chat must be set")
     require_tokenizer(model, prompt.field)
     if prompt.messages is not None and not model.has_chat_template:
         raise FailedPrecondition(f"chat: model {model.name} has no chat template; send text")
-    if not prompt.text and not prompt.messages:
+    if prompt.messages is not None and not prompt.messages:
         raise InvalidArgument(prompt.field, "must not be empty")
     _check_chars(prompt, model)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import time
 import uuid
 from collections.abc import Sequence
 
+from google.protobuf.message import Message
 from paceline.v1 import inference_pb2, types_pb2
 
 from common.errors import InvalidArgument
@@ -30,6 +32,13 @@ from gateway.request import (
     Usage,
 )
 
+# Encoding takes some 120 bytes of memory for each one of text, of one text at a time, and the
+# gateway is to stay under 300 MB; this is still a few hundred thousand tokens.
+MAX_REQUEST_BYTES = 1 << 20
+
+# What a client adds to a request that is resumed: id, model and seed, as they were told.
+_TOLD_BYTES = 1024
+
 # An empty turn takes two bytes on the wire and a hundred times as much here.
 MAX_TURNS = 4096
 
@@ -37,17 +46,28 @@ _SEED_BITS = 53
 """Of seeds drawn here: numbers that every reader of JSON keeps as they are."""
 
 
+def check_size(message: Message) -> None:
+    """Raises InvalidArgument where a request is too large; what Resume holds does not count."""
+    size = message.ByteSize()
+    if isinstance(message, inference_pb2.GenerateRequest) and message.HasField("resume"):
+        size -= message.resume.ByteSize() + _TOLD_BYTES
+    if size > MAX_REQUEST_BYTES:
+        problem = f"must have at most {MAX_REQUEST_BYTES} bytes, got {size}"
+        raise InvalidArgument("request", problem)
+
+
 def ask_from_proto(message: inference_pb2.GenerateRequest) -> Ask:
-    """Reads a request; draws the seed and the request id where the client gave none.
+    """Reads a request; draws the seed and the request id, and looks at the clock, where the client
+    gave none.
 
     Raises:
         InvalidArgument: The acceptance rule is unknown, there are too many turns to read, or a
-            generation is to be resumed without its seed.
+            generation is to be resumed without its seed or its numerics.
     """
     return Ask(
         request_id=message.request_id or uuid.uuid4().hex,
         model=message.model,
-        prompt=prompt_from_proto(message),
+        prompt=prompt_from_proto(message, message.resume.prompt_time_s or int(time.time())),
         max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
         sampling=_sampling(message),
         method=message.speculation.method or "auto",
@@ -64,8 +84,13 @@ def ask_from_proto(message: inference_pb2.GenerateRequest) -> Ask:
 
 def prompt_from_proto(
     message: inference_pb2.GenerateRequest | inference_pb2.TokenizeRequest,
+    time_s: int | None = None,
 ) -> Prompt:
     """Reads whichever form of input is set; none leaves the prompt without a form.
+
+    Args:
+        message: The request.
+        time_s: What a chat template is told that asks for the time; see `Prompt`.
 
     Raises:
         InvalidArgument: There are too many turns to read.
@@ -78,7 +103,8 @@ def prompt_from_proto(
         if len(turns) > MAX_TURNS:
             problem = f"must be at most {MAX_TURNS} turns, got {len(turns)}"
             raise InvalidArgument("chat.messages", problem)
-        return Prompt(messages=[{"role": turn.role, "content": turn.content} for turn in turns])
+        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        return Prompt(messages=messages, time_s=time_s)
     if isinstance(message, inference_pb2.GenerateRequest) and form == "token_ids":
         return Prompt(token_ids=message.token_ids.ids)
     return Prompt()
@@ -112,12 +138,15 @@ def _sampling(message: inference_pb2.GenerateRequest) -> SamplingParams:
 
 
 def _resume(message: inference_pb2.Resume) -> Resume:
+    if not message.numerics:
+        raise InvalidArgument("resume.numerics", "must be the one that was told, got none")
     return Resume(
         ids=message.token_ids,
         sources=message.sources,
         rounds=message.rounds,
         drafted_tokens=message.drafted_tokens,
         numerics=message.numerics,
+        prompt_digest=message.prompt_digest,
     )
 
 
@@ -138,6 +167,8 @@ def _started(event: Started) -> inference_pb2.GenerationStarted:
         prompt_tokens=event.prompt_tokens,
         numerics=event.numerics,
         resumed_tokens=event.resumed_tokens,
+        prompt_digest=event.prompt_digest,
+        prompt_time_s=event.prompt_time_s,
     )
 
 

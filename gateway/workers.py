@@ -169,11 +169,14 @@ class WorkerHandle:
         Raises:
             PacelineError: It did not answer.
         """
-        request = worker_pb2.DrainRequest(grace_s=grace_s)
+        request, worker = worker_pb2.DrainRequest(grace_s=grace_s), f"{self._tier} {self.address}"
         try:
             answer = await self._worker.Drain(request, timeout=_DRAIN_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, f"{self._tier} {self.address}") from error
+            mapped = from_rpc_error(error, worker)
+            if isinstance(mapped, DeadlineExceeded):  # ours, not the caller's
+                mapped = Unavailable(f"{worker} did not answer in {_DRAIN_TIMEOUT_S:g} s")
+            raise mapped from error
         return int(answer.remaining)
 
     def leave(self) -> None:

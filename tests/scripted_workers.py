@@ -20,6 +20,9 @@ from common.tls_config import TlsConfig
 
 Message = tuple[Sequence[int], Sequence[int]]
 
+NUMERICS = "n"
+"""Numerics fingerprint of a scripted verifier."""
+
 DRAFTED, CACHED = 40, 3
 """Draft tokens of every round, and cached tokens, that a scripted verifier reports under way."""
 
@@ -34,6 +37,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer, verifier_pb2_grpc.VerifierS
                     "tier": worker_pb2.Tier.Value(f"TIER_{tier.upper()}"),
                     "incarnation": 1,
                     "model": "demo",
+                    "numerics_fingerprint": NUMERICS if tier == "verifier" else "",
                     "vocab_size": 4096,
                     "max_model_len": 256,
                     "methods": ["plain", "draft"] if tier == "verifier" else [],

@@ -86,6 +86,8 @@ class Accumulator:
                 rounds=self._rounds,
                 drafted_tokens=self._drafted_tokens,
                 numerics=self._started.numerics,
+                prompt_digest=self._started.prompt_digest,
+                prompt_time_s=self._started.prompt_time_s,
             )
         )
         self._skip = self._idless

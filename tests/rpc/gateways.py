@@ -26,7 +26,7 @@ from gateway.config import FailoverConfig
 from gateway.fleet import Fleet
 from gateway.fleet_service import FleetService
 from gateway.generation import Generations
-from gateway.service import InferenceService
+from gateway.service import MAX_MESSAGE_BYTES, InferenceService
 from gateway.sessions import Sessions
 from gateway.time_limit import TimeLimit
 from gateway.watch import Watch
@@ -82,7 +82,7 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     health = Health(serving=False)
     failover = failover or FailoverConfig(wait_s=0.3)
-    loaded = {tokenizer.fingerprint: tokenizer} if tokenizer else {}
+    loaded = {tokenizer.fingerprint: {"": tokenizer}} if tokenizer else {}
     async with AsyncExitStack() as stack:
         fleet = await stack.enter_async_context(
             Fleet(
@@ -115,6 +115,7 @@ async def gateway(
             host="127.0.0.1",
             port=0,
             health=health,
+            max_receive_bytes=MAX_MESSAGE_BYTES,
             tls=tls,
         )
         stack.push_async_callback(server.stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from paceline.v1 import fleet_pb2, inference_pb2, worker_pb2
 
-from gateway import fleet_service
+from gateway import fleet_service, workers
 from gateway.auth.config import AuthConfig
 from gateway.auth.token_file import token_hash
 from gateway.fleet_service import is_local
@@ -177,6 +178,26 @@ async def test_what_cannot_be_drained() -> None:
         assert f"verifier {verifier.address}" in str(caught.value.details())
         seen = await look(target)
         assert [each.state for each in seen.workers] == [fleet_pb2.WORKER_STATE_LOST]
+
+
+class Hung(ScriptedWorker):
+    """A worker that never says that it drains."""
+
+    async def Drain(self, request, context):
+        await asyncio.Event().wait()
+
+
+async def test_a_worker_that_does_not_answer_is_not_taken_for_the_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "_DRAIN_TIMEOUT_S", 0.1)
+    verifier = Hung()
+    async with serving(verifier), gateway(verifier.address) as target:
+        request = fleet_pb2.DrainWorkerRequest(address=verifier.address)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.operators.DrainWorker(request, timeout=10)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert caught.value.details() == f"verifier {verifier.address} did not answer in 0.1 s"
 
 
 async def test_looks_are_not_too_close() -> None:

@@ -13,8 +13,9 @@ from paceline.v1 import inference_pb2, types_pb2, verifier_pb2, worker_pb2
 from common import errors
 from common.tokenizer import Tokenizer
 from gateway import workers
+from gateway.prompt_digest import digest
 from tests.rpc.gateways import gateway, ids_of
-from tests.scripted_workers import CACHED, DRAFTED, ScriptedWorker, serving
+from tests.scripted_workers import CACHED, DRAFTED, NUMERICS, ScriptedWorker, serving
 from tests.waiting import until
 
 A, R, B = (
@@ -49,7 +50,12 @@ async def test_ids_come_back_with_their_sources_and_the_verifiers_numbers() -> N
             ignore_eos=True,
         )
     assert answer.started == inference_pb2.GenerationStarted(
-        request_id="r1", model="demo", seed=2**64 - 1, prompt_tokens=3
+        request_id="r1",
+        model="demo",
+        seed=2**64 - 1,
+        prompt_tokens=3,
+        numerics=NUMERICS,
+        prompt_digest=digest([1, 2, 3]),
     )
     assert [list(chunk.token_ids) for chunk in answer.chunks] == [[5], [6, 7, 8], [9]]
     assert [list(chunk.sources) for chunk in answer.chunks] == [[R], [A, A, B], [R]]
@@ -135,7 +141,7 @@ async def test_chat_uses_the_template_and_names_what_it_refuses(tokenizer: Token
     ("request_", "code", "message"),
     [
         ({"token_ids": ids_of(9999)}, "INVALID_ARGUMENT", "token_ids: ids must be in [0, 4095]"),
-        ({"token_ids": ids_of()}, "INVALID_ARGUMENT", "token_ids: must not be empty"),
+        ({"token_ids": ids_of()}, "INVALID_ARGUMENT", "token_ids: must have at least 1 token"),
         ({}, "INVALID_ARGUMENT", "input: one of text, token_ids and chat must be set"),
         ({"text": "x"}, "FAILED_PRECONDITION", "send token_ids"),
         ({"token_ids": ids_of(1), "max_tokens": 256}, "INVALID_ARGUMENT", "must be at most 255"),
@@ -486,6 +492,88 @@ async def test_what_cannot_fit_is_refused_before_it_is_encoded(
             await target.stub.Detokenize(inference_pb2.DetokenizeRequest(token_ids=[5] * 257))
         assert caught.value.details() == "token_ids: must be at most 256 ids, got 257"
     assert verifier.requests == []
+
+
+async def test_text_has_only_tokens_that_the_model_has(tokenizer: Tokenizer) -> None:
+    """A tokenizer may have more than the model has rows for."""
+    (id_,) = tokenizer.encode("hi")
+    verifier = verifier_for(tokenizer, vocab_size=id_)
+    chat = inference_pb2.ChatMessages(
+        messages=[inference_pb2.ChatMessage(role="user", content="hi")]
+    )
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        for field, prompt in (("text", {"text": "hi"}), ("chat.messages", {"chat": chat})):
+            for call in (
+                target.generate(**prompt),
+                target.stub.Tokenize(inference_pb2.TokenizeRequest(**prompt)),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                rule = f"{field}: ids must be in [0, {id_ - 1}], got "
+                assert caught.value.details().startswith(rule)
+    assert verifier.requests == []
+
+
+async def test_no_text_is_a_prompt_where_its_tokenizer_begins_texts_with_a_token(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier = verifier_for(tokenizer)
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        nothing = inference_pb2.TokenizeRequest(text="")
+        assert not (await target.stub.Tokenize(nothing)).token_ids
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await target.generate(text="")
+        assert caught.value.details() == "text: must have at least 1 token, got 0"
+        monkeypatch.setattr(tokenizer, "encode", lambda text: [1])
+        assert list((await target.stub.Tokenize(nothing)).token_ids) == [1]
+        await target.generate(text="")
+    assert [list(each.prompt_ids) for each in verifier.requests] == [[1]]
+
+
+async def test_what_is_resumed_makes_no_request_too_large(tokenizer: Tokenizer) -> None:
+    verifier = verifier_for(tokenizer, max_model_len=600_000)
+    most, begun = ids_of(*[1000] * 524_000), [1000] * 10_000
+    resume = inference_pb2.Resume(
+        token_ids=begun, sources=[R] * len(begun), rounds=1, numerics=NUMERICS
+    )
+    fields = {"sampling": types_pb2.SamplingParams(seed=1), "max_tokens": 20_000}
+    more = [1000] * 525_000
+    async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
+        await target.generate(token_ids=most, **fields)
+        await target.generate(token_ids=most, resume=resume, request_id="r" * 256, **fields)
+        for call in (
+            target.generate(token_ids=ids_of(*more), **fields),
+            target.generate(token_ids=ids_of(*more), resume=resume, **fields),
+            target.stub.Tokenize(inference_pb2.TokenizeRequest(text="x" * 1_050_000)),
+            target.stub.Detokenize(inference_pb2.DetokenizeRequest(token_ids=more)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            rule = f"request: must have at most {1 << 20} bytes, got 10"
+            assert caught.value.details().startswith(rule)
+    assert len(verifier.requests) == 2
+
+
+class Newer(ScriptedWorker):
+    """A verifier whose report has numbers that the gateway does not know."""
+
+    def _complete(self, request):
+        complete = super()._complete(request)
+        complete.finish_reason = complete.speculation.acceptance = 99
+        return complete
+
+
+async def test_what_a_newer_verifier_reports_costs_no_tokens() -> None:
+    verifier = Newer()
+    verifier.messages = [([5, 6], [R, R])]
+    rejection = types_pb2.SpeculationOptions(acceptance=types_pb2.ACCEPTANCE_REJECTION)
+    async with serving(verifier), gateway(verifier.address) as target:
+        answer = await target.generate(token_ids=ids_of(1), speculation=rejection)
+    assert answer.ids == [5, 6]
+    assert answer.complete.finish_reason == 99
+    assert answer.complete.speculation.acceptance == types_pb2.ACCEPTANCE_REJECTION
 
 
 async def test_running_generations_finish_while_the_server_stops() -> None:

@@ -18,10 +18,12 @@ from common.rpc.channel import open_channel
 from gateway import remembered
 from gateway.fleet import Fleet
 from gateway.snapshot import State
+from gateway.tokenizers import Tokenizers
 from tests.fakes import kubeapi
 from tests.rpc.test_fleet_service import Retiring
 from tests.rpc.test_gateway_process import running
 from tests.scripted_workers import ScriptedWorker, serving
+from tests.tiny_tokenizers import byte_level
 from tests.unit.gateway.discovery.reports import endpoint_slice
 from tests.waiting import until as happened
 
@@ -119,7 +121,9 @@ async def test_an_address_that_flaps_is_followed_in_the_end() -> None:
 
 @asynccontextmanager
 async def fleet_of(
-    *workers: ScriptedWorker, drafters: tuple[ScriptedWorker, ...] = ()
+    *workers: ScriptedWorker,
+    drafters: tuple[ScriptedWorker, ...] = (),
+    tokenizers: Tokenizers | None = None,
 ) -> AsyncIterator[Fleet]:
     """A fleet that has reached all of some verifiers and drafters."""
 
@@ -127,7 +131,8 @@ async def fleet_of(
         pass
 
     verifying, drafting = ([each.address for each in tier] for tier in (workers, drafters))
-    async with Fleet(verifying, drafting, {}, interval_ms=50, on_change=ignore) as fleet:
+    loaded = tokenizers or {}
+    async with Fleet(verifying, drafting, loaded, interval_ms=50, on_change=ignore) as fleet:
         await happened(lambda: states(fleet) == dict.fromkeys([*verifying, *drafting], "ready"))
         yield fleet
 
@@ -135,6 +140,14 @@ async def fleet_of(
 def states(fleet: Fleet) -> dict[str, str]:
     """How each worker is, by address."""
     return {worker.address: worker.state for worker in fleet.workers()}
+
+
+async def test_models_of_one_fingerprint_have_each_the_tokenizer_of_its_name() -> None:
+    named = {"one": byte_level(), "other": byte_level()}
+    workers = [ScriptedWorker(model=name, tokenizer_fingerprint="f") for name in (*named, "third")]
+    async with serving(*workers), fleet_of(*workers, tokenizers={"f": named}) as fleet:
+        found = {model.name: model.tokenizer for model in fleet.catalogue.models()}
+    assert found == named | {"third": named["other"]}
 
 
 async def test_a_model_that_is_being_replaced_is_still_there() -> None:

@@ -20,7 +20,7 @@ from paceline.v1 import types_pb2
 from common.tokenizer import Tokenizer
 from tests.rpc.gateways import Gateway, gateway
 from tests.rpc.texts import KeyedVerifier
-from tests.scripted_workers import serving
+from tests.scripted_workers import NUMERICS, serving
 
 SERVICE = "/paceline.v1.Inference/"
 REFUSALS = {
@@ -76,7 +76,9 @@ RESUME = maybe(
     sources=st.lists(ENUM, max_size=12),
     rounds=UINT32,
     drafted_tokens=UINT32,
-    numerics=st.one_of(st.just(""), TEXT),
+    numerics=st.one_of(st.just(NUMERICS), TEXT),
+    prompt_digest=st.binary(max_size=40),
+    prompt_time_s=UINT64,
 ).map(lambda fields: pb.Resume(**fields))
 REST = maybe(
     request_id=TEXT,

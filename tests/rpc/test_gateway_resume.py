@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -15,12 +16,14 @@ from paceline import errors
 from paceline.v1 import inference_pb2 as pb
 from paceline.v1 import types_pb2
 
+from common.chat_template import ChatTemplate
 from common.tokenizer import Tokenizer
+from gateway import wire
 from gateway.request import Resume
 from gateway.transcript import Transcript
 from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.texts import KeyedVerifier, text
-from tests.scripted_workers import ScriptedWorker, serving
+from tests.scripted_workers import NUMERICS, ScriptedWorker, serving
 from tests.waiting import until
 
 PROMPT = [5, 6, 7, 8]
@@ -158,7 +161,7 @@ async def test_what_resumes_at_once_is_shared_out(monkeypatch: pytest.MonkeyPatc
         await stack.enter_async_context(serving(*workers))
         target = await stack.enter_async_context(gateway(*(each.address for each in workers)))
         fields = {"token_ids": ids_of(*PROMPT), "sampling": types_pb2.SamplingParams(seed=SEED)}
-        resume = pb.Resume(token_ids=[9], sources=[R], rounds=1)
+        resume = pb.Resume(token_ids=[9], sources=[R], rounds=1, numerics=NUMERICS)
         await asyncio.gather(*(target.generate(**fields, resume=resume) for _ in range(8)))
     assert [len(each.requests) for each in workers] == [2, 2, 2, 2]
 
@@ -186,16 +189,81 @@ async def test_a_text_goes_on_in_the_tokens_it_began_in(
     assert [len(old.requests), len(new.requests)] == [numerics == "old", numerics == "new"]
 
 
+def templated(directory: Path, source: str) -> Tokenizer:
+    """The tokenizer of a directory with another chat template."""
+    loaded = Tokenizer.load(directory)
+    assert loaded is not None
+    template = ChatTemplate(source, {})
+    return Tokenizer(loaded._backend, fingerprint=loaded.fingerprint, template=template)
+
+
+CHAT = pb.ChatMessages(messages=[pb.ChatMessage(role="user", content="go")])
+
+
+async def test_a_prompt_has_the_time_that_it_began_at(
+    demo_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = templated(demo_target, "{{ strftime_now('%H:%M:%S') }} {{ messages[0].content }}")
+    verifier = KeyedVerifier(tokenizer_fingerprint=tokenizer.fingerprint)
+    verifier.pace_s = 0.005
+    clock = SimpleNamespace(time=iter(range(1000, 2000)).__next__)
+    monkeypatch.setattr(wire, "time", clock)
+    messages = [{"role": "user", "content": "go"}]
+    async with (
+        serving(verifier),
+        two_gateways(verifier, tokenizer=tokenizer) as (first, second, client),
+    ):
+        generation = client.generate(messages=messages, max_tokens=TOKENS, seed=SEED)
+        await lose_after(20, generation, first, [])
+        result = await generation.result()
+        anew = await second.generate(chat=CHAT, max_tokens=1)
+    begun, resumed, other = (list(each.prompt_ids) for each in verifier.requests)
+    assert list(result.token_ids) == text(SEED, begun, TOKENS)
+    assert resumed[: len(begun)] == begun == tokenizer.encode("00:16:40 go")
+    assert other == tokenizer.encode("00:16:41 go")
+    assert anew.started.prompt_time_s == 1001
+
+
+async def test_no_text_goes_on_after_another_prompt(demo_target: Path) -> None:
+    """As half-way through a rollout that changes the chat template, or the tokenizer's settings."""
+    old, new = (templated(demo_target, source + "{{ messages[0].content }}") for source in "ab")
+    verifier = KeyedVerifier(tokenizer_fingerprint=old.fingerprint)
+    sampling = types_pb2.SamplingParams(seed=SEED)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(verifier))
+        doors = (gateway(verifier.address, tokenizer=each) for each in (old, new))
+        first, second = [await stack.enter_async_context(each) for each in doors]
+
+        async def resumed(ids: list[int], digest: bytes, **prompt: Any) -> list[int]:
+            begun = {"token_ids": ids, "sources": [R] * len(ids), "rounds": len(ids)}
+            resume = pb.Resume(**begun, numerics=NUMERICS, prompt_digest=digest)
+            answer = await second.generate(**prompt, max_tokens=9, sampling=sampling, resume=resume)
+            return [*ids, *answer.ids]
+
+        for prompt, other in (({"chat": CHAT}, {"chat": CHAT}), ({"text": "a"}, {"text": "b"})):
+            begun = await first.generate(**prompt, max_tokens=9, sampling=sampling)
+            digest, served = begun.started.prompt_digest, len(verifier.requests)
+            with pytest.raises(grpc.aio.AioRpcError, match="begin it anew") as caught:
+                await resumed(begun.ids[:4], digest, **other)
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert len(verifier.requests) == served
+            assert await resumed([], digest, **other), "of which nothing is there yet"
+        assert await resumed(begun.ids[:4], digest, **prompt) == begun.ids
+        assert await resumed(begun.ids[:4], b"", **prompt) == begun.ids, "as older clients ask"
+
+
 async def test_a_method_whose_drafters_are_gone_holds_nothing_up() -> None:
     verifier = KeyedVerifier()
     draft = types_pb2.SpeculationOptions(method="draft")
+    begun = text(SEED, PROMPT, 1)
+    resume = pb.Resume(token_ids=begun, sources=[R], rounds=1, numerics=NUMERICS)
     async with serving(verifier), gateway(verifier.address) as target:
         answer = await target.generate(
             token_ids=ids_of(*PROMPT),
             max_tokens=9,
             sampling=types_pb2.SamplingParams(seed=SEED),
             speculation=draft,
-            resume=pb.Resume(token_ids=text(SEED, PROMPT, 1), sources=[R], rounds=1),
+            resume=resume,
         )
     assert answer.ids == text(SEED, PROMPT, 9)[1:]
     assert verifier.requests[0].speculation.method == "plain"
@@ -219,7 +287,8 @@ async def test_wherever_it_is_cut_the_text_is_whole(demo_target: Path, stop: lis
         undisturbed = await target.generate(**fields)
         for cut in range(len(undisturbed.ids) + 1):
             verifier.messages = [([id_], [R]) for id_ in ids[cut:]]
-            resume = pb.Resume(token_ids=ids[:cut], sources=[R] * cut, rounds=cut)
+            begun = {"token_ids": ids[:cut], "sources": [R] * cut, "rounds": cut}
+            resume = pb.Resume(**begun, numerics=NUMERICS)
             rest = await target.generate(**fields, resume=resume)
             before = "".join(
                 chunk.text for chunk in undisturbed.chunks[:cut] if len(chunk.token_ids)
@@ -232,25 +301,27 @@ async def test_wherever_it_is_cut_the_text_is_whole(demo_target: Path, stop: lis
 
 
 @pytest.mark.parametrize(
-    ("resume", "fields", "field"),
+    ("begun", "fields", "field"),
     [
-        (pb.Resume(token_ids=[1], sources=[]), {}, "resume.sources"),
-        (pb.Resume(token_ids=[4096], sources=[R]), {}, "resume.token_ids"),
-        (pb.Resume(token_ids=[5], sources=[R], rounds=2), {}, "resume.rounds"),
-        (pb.Resume(rounds=2**32 - 1), {}, "resume.rounds"),
+        ({"token_ids": [1], "sources": []}, {}, "resume.sources"),
+        ({"token_ids": [4096], "sources": [R]}, {}, "resume.token_ids"),
+        ({"token_ids": [5], "sources": [R], "rounds": 2}, {}, "resume.rounds"),
+        ({"rounds": 2**32 - 1}, {}, "resume.rounds"),
         (
-            pb.Resume(token_ids=[5], sources=[R], rounds=1, drafted_tokens=2**32 - 1),
+            {"token_ids": [5], "sources": [R], "rounds": 1, "drafted_tokens": 2**32 - 1},
             {},
             "resume.drafted_tokens",
         ),
-        (pb.Resume(token_ids=[1] * 9, sources=[R] * 9), {"max_tokens": 8}, "resume.token_ids"),
-        (pb.Resume(token_ids=[2, 3], sources=[R] * 2), {}, "resume.token_ids"),
-        (pb.Resume(), {"sampling": types_pb2.SamplingParams()}, "sampling.seed"),
+        ({"token_ids": [1] * 9, "sources": [R] * 9}, {"max_tokens": 8}, "resume.token_ids"),
+        ({"token_ids": [2, 3], "sources": [R] * 2}, {}, "resume.token_ids"),
+        ({"numerics": ""}, {}, "resume.numerics"),
+        ({}, {"sampling": types_pb2.SamplingParams()}, "sampling.seed"),
     ],
 )
-async def test_what_cannot_be_resumed(resume: pb.Resume, fields: dict, field: str) -> None:
+async def test_what_cannot_be_resumed(begun: dict, fields: dict, field: str) -> None:
     verifier = ScriptedWorker()
     fields = {"sampling": types_pb2.SamplingParams(seed=1), **fields}
+    resume = pb.Resume(**({"numerics": NUMERICS} | begun))
     async with serving(verifier), gateway(verifier.address) as target:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await target.generate(token_ids=ids_of(1), resume=resume, **fields)

@@ -31,7 +31,7 @@ from tests.certificates import Authority
 from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.services import ScriptedDrafter
 from tests.rpc.texts import KeyedVerifier
-from tests.scripted_workers import ScriptedWorker, serving
+from tests.scripted_workers import NUMERICS, ScriptedWorker, serving
 from tests.waiting import until
 
 OURS, THEIRS = Authority("ours"), Authority("theirs")
@@ -154,7 +154,9 @@ async def test_what_is_resumed_counts_once_it_is_over(auth: AuthConfig) -> None:
         token_ids=ids_of(1),
         max_tokens=11,
         sampling=types_pb2.SamplingParams(seed=1),
-        resume=inference_pb2.Resume(token_ids=[7] * 10, sources=[2] * 10, rounds=10),
+        resume=inference_pb2.Resume(
+            token_ids=[7] * 10, sources=[2] * 10, rounds=10, numerics=NUMERICS
+        ),
     )
     metadata = (("authorization", "Bearer metered"),)
     async with serving(verifier), gateway(verifier.address, auth=auth) as target:

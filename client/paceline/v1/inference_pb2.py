@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from paceline.v1 import types_pb2 as paceline_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpaceline/v1/inference.proto\x12\x0bpaceline.v1\x1a\x17paceline/v1/types.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\":\n\x0c\x43hatMessages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.paceline.v1.ChatMessage\"\xa4\x03\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.paceline.v1.TokenIdsH\x00\x12)\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x19.paceline.v1.ChatMessagesH\x00\x12\x17\n\nmax_tokens\x18\x06 \x01(\rH\x01\x88\x01\x01\x12-\n\x08sampling\x18\x07 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x34\n\x0bspeculation\x18\x08 \x01(\x0b\x32\x1f.paceline.v1.SpeculationOptions\x12\x0c\n\x04stop\x18\t \x03(\t\x12\x16\n\x0estop_token_ids\x18\n \x03(\r\x12\x12\n\nignore_eos\x18\x0b \x01(\x08\x12\x12\n\nsession_id\x18\x0c \x01(\t\x12#\n\x06resume\x18\r \x01(\x0b\x32\x13.paceline.v1.ResumeB\x07\n\x05inputB\r\n\x0b_max_tokens\"\x80\x01\n\x06Resume\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12)\n\x07sources\x18\x02 \x03(\x0e\x32\x18.paceline.v1.TokenSource\x12\x0e\n\x06rounds\x18\x03 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x04 \x01(\r\x12\x10\n\x08numerics\x18\x05 \x01(\t\"\xa3\x01\n\x10GenerateResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1e.paceline.v1.GenerationStarted\x12+\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1c.paceline.v1.GenerationChunk\x12\x31\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x1f.paceline.v1.GenerationComplete\"\x85\x01\n\x11GenerationStarted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x06\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x10\n\x08numerics\x18\x05 \x01(\t\x12\x16\n\x0eresumed_tokens\x18\x06 \x01(\r\"\x9b\x01\n\x0fGenerationChunk\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12)\n\x07sources\x18\x03 \x03(\x0e\x32\x18.paceline.v1.TokenSource\x12\x14\n\x0ctext_lengths\x18\x04 \x03(\r\x12\x0e\n\x06rounds\x18\x05 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x06 \x01(\r\"\xab\x01\n\x12GenerationComplete\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x32\n\x0bspeculation\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\x12\x0c\n\x04stop\x18\x04 \x01(\t\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.paceline.v1.ModelInfo\"\x9e\x01\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x0f\n\x07methods\x18\x04 \x03(\t\x12\x15\n\rhas_tokenizer\x18\x05 \x01(\x08\x12\x19\n\x11has_chat_template\x18\x06 \x01(\x08\x12\x15\n\reos_token_ids\x18\x07 \x03(\r\"d\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12)\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x19.paceline.v1.ChatMessagesH\x00\x42\x07\n\x05input\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t2\xbd\x02\n\tInference\x12I\n\x08Generate\x12\x1c.paceline.v1.GenerateRequest\x1a\x1d.paceline.v1.GenerateResponse0\x01\x12M\n\nListModels\x12\x1e.paceline.v1.ListModelsRequest\x1a\x1f.paceline.v1.ListModelsResponse\x12G\n\x08Tokenize\x12\x1c.paceline.v1.TokenizeRequest\x1a\x1d.paceline.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.paceline.v1.DetokenizeRequest\x1a\x1f.paceline.v1.DetokenizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpaceline/v1/inference.proto\x12\x0bpaceline.v1\x1a\x17paceline/v1/types.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\":\n\x0c\x43hatMessages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.paceline.v1.ChatMessage\"\xa4\x03\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.paceline.v1.TokenIdsH\x00\x12)\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x19.paceline.v1.ChatMessagesH\x00\x12\x17\n\nmax_tokens\x18\x06 \x01(\rH\x01\x88\x01\x01\x12-\n\x08sampling\x18\x07 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x34\n\x0bspeculation\x18\x08 \x01(\x0b\x32\x1f.paceline.v1.SpeculationOptions\x12\x0c\n\x04stop\x18\t \x03(\t\x12\x16\n\x0estop_token_ids\x18\n \x03(\r\x12\x12\n\nignore_eos\x18\x0b \x01(\x08\x12\x12\n\nsession_id\x18\x0c \x01(\t\x12#\n\x06resume\x18\r \x01(\x0b\x32\x13.paceline.v1.ResumeB\x07\n\x05inputB\r\n\x0b_max_tokens\"\xae\x01\n\x06Resume\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12)\n\x07sources\x18\x02 \x03(\x0e\x32\x18.paceline.v1.TokenSource\x12\x0e\n\x06rounds\x18\x03 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x04 \x01(\r\x12\x10\n\x08numerics\x18\x05 \x01(\t\x12\x15\n\rprompt_digest\x18\x06 \x01(\x0c\x12\x15\n\rprompt_time_s\x18\x07 \x01(\x04\"\xa3\x01\n\x10GenerateResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1e.paceline.v1.GenerationStarted\x12+\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1c.paceline.v1.GenerationChunk\x12\x31\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x1f.paceline.v1.GenerationComplete\"\xb3\x01\n\x11GenerationStarted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x06\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x10\n\x08numerics\x18\x05 \x01(\t\x12\x16\n\x0eresumed_tokens\x18\x06 \x01(\r\x12\x15\n\rprompt_digest\x18\x07 \x01(\x0c\x12\x15\n\rprompt_time_s\x18\x08 \x01(\x04\"\x9b\x01\n\x0fGenerationChunk\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12)\n\x07sources\x18\x03 \x03(\x0e\x32\x18.paceline.v1.TokenSource\x12\x14\n\x0ctext_lengths\x18\x04 \x03(\r\x12\x0e\n\x06rounds\x18\x05 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x06 \x01(\r\"\xab\x01\n\x12GenerationComplete\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x32\n\x0bspeculation\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\x12\x0c\n\x04stop\x18\x04 \x01(\t\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.paceline.v1.ModelInfo\"\x9e\x01\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x0f\n\x07methods\x18\x04 \x03(\t\x12\x15\n\rhas_tokenizer\x18\x05 \x01(\x08\x12\x19\n\x11has_chat_template\x18\x06 \x01(\x08\x12\x15\n\reos_token_ids\x18\x07 \x03(\r\"d\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12)\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x19.paceline.v1.ChatMessagesH\x00\x42\x07\n\x05input\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t2\xbd\x02\n\tInference\x12I\n\x08Generate\x12\x1c.paceline.v1.GenerateRequest\x1a\x1d.paceline.v1.GenerateResponse0\x01\x12M\n\nListModels\x12\x1e.paceline.v1.ListModelsRequest\x1a\x1f.paceline.v1.ListModelsResponse\x12G\n\x08Tokenize\x12\x1c.paceline.v1.TokenizeRequest\x1a\x1d.paceline.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.paceline.v1.DetokenizeRequest\x1a\x1f.paceline.v1.DetokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,29 +41,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEREQUEST']._serialized_start=201
   _globals['_GENERATEREQUEST']._serialized_end=621
   _globals['_RESUME']._serialized_start=624
-  _globals['_RESUME']._serialized_end=752
-  _globals['_GENERATERESPONSE']._serialized_start=755
-  _globals['_GENERATERESPONSE']._serialized_end=918
-  _globals['_GENERATIONSTARTED']._serialized_start=921
-  _globals['_GENERATIONSTARTED']._serialized_end=1054
-  _globals['_GENERATIONCHUNK']._serialized_start=1057
-  _globals['_GENERATIONCHUNK']._serialized_end=1212
-  _globals['_GENERATIONCOMPLETE']._serialized_start=1215
-  _globals['_GENERATIONCOMPLETE']._serialized_end=1386
-  _globals['_LISTMODELSREQUEST']._serialized_start=1388
-  _globals['_LISTMODELSREQUEST']._serialized_end=1407
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1409
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1469
-  _globals['_MODELINFO']._serialized_start=1472
-  _globals['_MODELINFO']._serialized_end=1630
-  _globals['_TOKENIZEREQUEST']._serialized_start=1632
-  _globals['_TOKENIZEREQUEST']._serialized_end=1732
-  _globals['_TOKENIZERESPONSE']._serialized_start=1734
-  _globals['_TOKENIZERESPONSE']._serialized_end=1771
-  _globals['_DETOKENIZEREQUEST']._serialized_start=1773
-  _globals['_DETOKENIZEREQUEST']._serialized_end=1826
-  _globals['_DETOKENIZERESPONSE']._serialized_start=1828
-  _globals['_DETOKENIZERESPONSE']._serialized_end=1862
-  _globals['_INFERENCE']._serialized_start=1865
-  _globals['_INFERENCE']._serialized_end=2182
+  _globals['_RESUME']._serialized_end=798
+  _globals['_GENERATERESPONSE']._serialized_start=801
+  _globals['_GENERATERESPONSE']._serialized_end=964
+  _globals['_GENERATIONSTARTED']._serialized_start=967
+  _globals['_GENERATIONSTARTED']._serialized_end=1146
+  _globals['_GENERATIONCHUNK']._serialized_start=1149
+  _globals['_GENERATIONCHUNK']._serialized_end=1304
+  _globals['_GENERATIONCOMPLETE']._serialized_start=1307
+  _globals['_GENERATIONCOMPLETE']._serialized_end=1478
+  _globals['_LISTMODELSREQUEST']._serialized_start=1480
+  _globals['_LISTMODELSREQUEST']._serialized_end=1499
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1501
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1561
+  _globals['_MODELINFO']._serialized_start=1564
+  _globals['_MODELINFO']._serialized_end=1722
+  _globals['_TOKENIZEREQUEST']._serialized_start=1724
+  _globals['_TOKENIZEREQUEST']._serialized_end=1824
+  _globals['_TOKENIZERESPONSE']._serialized_start=1826
+  _globals['_TOKENIZERESPONSE']._serialized_end=1863
+  _globals['_DETOKENIZEREQUEST']._serialized_start=1865
+  _globals['_DETOKENIZEREQUEST']._serialized_end=1918
+  _globals['_DETOKENIZERESPONSE']._serialized_start=1920
+  _globals['_DETOKENIZERESPONSE']._serialized_end=1954
+  _globals['_INFERENCE']._serialized_start=1957
+  _globals['_INFERENCE']._serialized_end=2274
 # @@protoc_insertion_point(module_scope)

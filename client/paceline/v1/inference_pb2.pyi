@@ -58,18 +58,22 @@ class GenerateRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., speculation: _Optional[_Union[_types_pb2.SpeculationOptions, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., session_id: _Optional[str] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
 
 class Resume(_message.Message):
-    __slots__ = ("token_ids", "sources", "rounds", "drafted_tokens", "numerics")
+    __slots__ = ("token_ids", "sources", "rounds", "drafted_tokens", "numerics", "prompt_digest", "prompt_time_s")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TIME_S_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sources: _containers.RepeatedScalarFieldContainer[_types_pb2.TokenSource]
     rounds: int
     drafted_tokens: int
     numerics: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_types_pb2.TokenSource, str]]] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., numerics: _Optional[str] = ...) -> None: ...
+    prompt_digest: bytes
+    prompt_time_s: int
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_types_pb2.TokenSource, str]]] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., numerics: _Optional[str] = ..., prompt_digest: _Optional[bytes] = ..., prompt_time_s: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "chunk", "complete")
@@ -82,20 +86,24 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[GenerationStarted, _Mapping]] = ..., chunk: _Optional[_Union[GenerationChunk, _Mapping]] = ..., complete: _Optional[_Union[GenerationComplete, _Mapping]] = ...) -> None: ...
 
 class GenerationStarted(_message.Message):
-    __slots__ = ("request_id", "model", "seed", "prompt_tokens", "numerics", "resumed_tokens")
+    __slots__ = ("request_id", "model", "seed", "prompt_tokens", "numerics", "resumed_tokens", "prompt_digest", "prompt_time_s")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
     RESUMED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TIME_S_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     seed: int
     prompt_tokens: int
     numerics: str
     resumed_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., numerics: _Optional[str] = ..., resumed_tokens: _Optional[int] = ...) -> None: ...
+    prompt_digest: bytes
+    prompt_time_s: int
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., numerics: _Optional[str] = ..., resumed_tokens: _Optional[int] = ..., prompt_digest: _Optional[bytes] = ..., prompt_time_s: _Optional[int] = ...) -> None: ...
 
 class GenerationChunk(_message.Message):
     __slots__ = ("text", "token_ids", "sources", "text_lengths", "rounds", "drafted_tokens")

@@ -29,7 +29,9 @@ def resumption(timeout_s: float = 3600, enabled: bool = True) -> Resumption:
 
 def received(*chunks: pb.GenerationChunk) -> Accumulator:
     folded = Accumulator()
-    started = pb.GenerationStarted(request_id="r", model="m", seed=3, numerics="n")
+    started = pb.GenerationStarted(
+        request_id="r", model="m", seed=3, numerics="n", prompt_digest=b"d", prompt_time_s=9
+    )
     folded.add(pb.GenerateResponse(started=started))
     for chunk in chunks:
         folded.add(pb.GenerateResponse(chunk=chunk))
@@ -47,7 +49,13 @@ def test_the_next_request_tells_what_is_there() -> None:
     assert (request.text, request.max_tokens, request.session_id) == ("go", 9, "s")
     assert (request.request_id, request.model, request.sampling.seed) == ("r", "m", 3)
     assert request.resume == pb.Resume(
-        token_ids=[4, 5, 6], sources=[2, 1, 3], rounds=2, drafted_tokens=7, numerics="n"
+        token_ids=[4, 5, 6],
+        sources=[2, 1, 3],
+        rounds=2,
+        drafted_tokens=7,
+        numerics="n",
+        prompt_digest=b"d",
+        prompt_time_s=9,
     )
     assert not REQUEST.HasField("resume")
 

@@ -12,7 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fleet import deployments
 from fleet.commands import fleet
+from fleet.deployments import PoolName, Scaled
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
 COMMANDS = ("status", "pairs", "drain", "scale", "plan", "doctor")
@@ -122,6 +124,37 @@ def test_what_is_wrong_with_a_file_is_told_as_it_stands_there(tmp_path: Path) ->
     result = run("plan", "--config", str(file), "--acceptance", "0.5")
     assert result.exit_code == 1
     assert "error: traffic.output_tokens: must be in [2, 1e+06], got 1" in result.output
+
+
+@pytest.mark.parametrize("flag", ["--namespace", "-n"])
+def test_a_pool_is_scaled_where_it_is_said_to_be(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Elsewhere:
+        """Stands for the Deployments of a cluster."""
+
+        def __init__(self, kubeconfig: object, context: str, namespace: str) -> None:
+            self._place = f"{context}/{namespace}"
+
+        def __enter__(self) -> Elsewhere:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def scale(self, pool: PoolName, replicas: int, release: str) -> Scaled:
+            return Scaled(
+                namespace=self._place,
+                deployment=f"{release}-{pool.name}",
+                before=2,
+                after=replicas,
+            )
+
+    monkeypatch.setattr(deployments, "Deployments", Elsewhere)
+    places = ("--context", "east", flag, "serving", "--release", "r")
+    result = run("scale", "drafter/t4", "6", *places)
+    assert result.exit_code == 0, result.output
+    assert "Deployment east/serving/r-t4 from 2 to 6 replicas" in result.output
 
 
 def test_nothing_heavy_is_imported() -> None:

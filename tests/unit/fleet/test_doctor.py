@@ -224,4 +224,6 @@ def test_another_models_drafter_is_no_misfit_of_the_fleet() -> None:
 
 def test_models_without_a_tokenizer_are_told() -> None:
     evidence = Evidence(now=snapshot(), models=[model(), model(name="raw", has_tokenizer=False)])
-    assert whats(findings(evidence)) == ["raw takes token ids only"]
+    (finding,) = findings(evidence)
+    assert finding.what == "raw takes token ids only"
+    assert "where it has no tokenizer.json, `AutoTokenizer" in finding.remedy

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.candidate import Candidate
 from gateway.complaints import Complaints
+from tests.tiny_tokenizers import byte_level, metaspace
 from tests.unit.gateway.candidates import verifier
 
 
@@ -19,12 +20,13 @@ def reading(address: str, tokenizer: str) -> Candidate:
 
 
 OLD, NEW = reading("old", "f"), reading("new", "g")
+ALONE = {"m": byte_level()}
 
 
 def test_one_name_for_different_tokenizers_is_told_once_until_that_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    complaints = Complaints({"f", "g"})
+    complaints = Complaints({"f": ALONE, "g": ALONE})
     told = []
     for fleet in ([OLD], [OLD, NEW], [OLD, NEW], [NEW, OLD], [NEW], [NEW, OLD]):
         caplog.clear()
@@ -39,7 +41,20 @@ def test_one_name_for_different_tokenizers_is_told_once_until_that_is_over(
 def test_that_a_model_takes_no_text_is_told_only_where_nobody_of_it_does(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    Complaints({"f"}).check([NEW, OLD], [])
+    Complaints({"f": ALONE}).check([NEW, OLD], [])
     assert not any("token ids only" in message for message in caplog.messages)
-    Complaints({"f"}).check([NEW], [])
+    Complaints({"f": ALONE}).check([NEW], [])
     assert any("token ids only" in message for message in caplog.messages)
+
+
+def test_that_a_model_may_be_rendered_for_another_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Complaints({"f": {"m": byte_level(), "x": metaspace()}}).check([OLD], [])
+    Complaints({"f": {"w": byte_level(), "x": byte_level()}}).check([OLD], [])
+    assert not caplog.records
+    complaints = Complaints({"f": {"w": byte_level(), "x": metaspace()}})
+    for _ in range(2):
+        complaints.check([OLD], [])
+    (record,) = caplog.records
+    assert (record.model, record.directories) == ("m", ["w", "x"])

@@ -20,7 +20,7 @@ class Where:
     def encode(self, text: str) -> list[int]:
         return [threading.get_ident()]
 
-    def apply_chat_template(self, messages: Any) -> list[int]:
+    def apply_chat_template(self, messages: Any, time_s: Any) -> list[int]:
         return [threading.get_ident()]
 
     def decode(self, ids: Any) -> str:

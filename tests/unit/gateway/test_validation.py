@@ -53,18 +53,11 @@ def ask(**changes) -> Ask:
     ("changes", "model", "error", "message"),
     [
         ({"prompt": Prompt()}, CHAT, InvalidArgument, "input: one of text, token_ids and chat"),
-        ({"prompt": Prompt(text="")}, CHAT, InvalidArgument, "text: must not be empty"),
         (
             {"prompt": Prompt(messages=[])},
             CHAT,
             InvalidArgument,
             "chat.messages: must not be empty",
-        ),
-        (
-            {"prompt": Prompt(token_ids=[100])},
-            BARE,
-            InvalidArgument,
-            "token_ids: ids must be in [0, 99], got 100",
         ),
         (
             {"prompt": Prompt(text="x" * 641)},
@@ -157,8 +150,14 @@ def test_room_is_what_the_model_has_left() -> None:
         room(ask(max_tokens=5), 60, BARE)
     with pytest.raises(InvalidArgument, match="token_ids: must have at most 63 tokens, got 64"):
         room(ask(), 64, BARE)
-    with pytest.raises(InvalidArgument, match="token_ids: must not be empty"):
-        room(ask(), 0, BARE)
+    for field, prompt in (("token_ids", Prompt(token_ids=[])), ("text", Prompt(text=""))):
+        with pytest.raises(InvalidArgument, match=f"^{field}: must have at least 1 token, got 0"):
+            room(ask(prompt=prompt), 0, BARE)
+
+
+def test_no_text_may_be_a_prompt() -> None:
+    """Its tokenizer may put a token before it."""
+    check(ask(prompt=Prompt(text="")), TEXT)
 
 
 def test_a_prompt_of_the_most_characters_passes() -> None:

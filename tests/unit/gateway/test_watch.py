@@ -207,6 +207,16 @@ def test_what_fails_before_it_is_read_is_a_line_too(caplog: pytest.LogCaptureFix
     assert (line.message, line.request, line.tokens) == ("generation failed", "", 0)
 
 
+@pytest.mark.parametrize(("number", "name"), [(1, "stop"), (2, "length"), (99, "unspecified")])
+def test_a_span_names_the_reason_it_ended_for(number: int, name: str) -> None:
+    """A newer verifier may have others."""
+    traces = Recorded()
+    with Watch(traces).generation((), 0) as seen:
+        seen.saw(STARTED)
+        seen.saw(replace(COMPLETE, finish_reason=number))
+    assert traces.made.said["gen_ai.response.finish_reasons"] == [name]
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), DeadlineExceeded("late"), None])
 def test_a_span_has_its_tokens_however_it_ends(error: BaseException | None) -> None:
     traces = Recorded()
