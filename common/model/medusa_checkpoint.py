@@ -122,13 +122,7 @@ def save(path: Path, weights: HeadWeights, *, lm_head: Tensor) -> None:
         lm_head: The base model's output matrix. # [V, d]
     """
     path.mkdir(parents=True, exist_ok=True)
-    tensors = {"block.weight": weights.block, "block.bias": weights.bias}
-    if weights.lm is not None:
-        tensors["lm.weight"] = weights.lm
-    if weights.token is not None:
-        tensors["token.weight"] = weights.token
-    narrow = {key: t.detach().to("cpu", torch.bfloat16).contiguous() for key, t in tensors.items()}
-    tensor_file.save(narrow, path / WEIGHTS_FILE)
+    tensor_file.save(_narrowed(weights), path / WEIGHTS_FILE)
     facts = {
         "format": FORMAT,
         "version": VERSION,
@@ -140,6 +134,24 @@ def save(path: Path, weights: HeadWeights, *, lm_head: Tensor) -> None:
         "tree": weights.tree,
     }
     write_facts(path, facts)
+
+
+def holds(path: Path, weights: HeadWeights, *, lm_head: Tensor) -> bool:
+    """Whether a directory holds these heads as `save` writes them, with whatever tree.
+
+    Args:
+        path: The directory.
+        weights: The heads.
+        lm_head: The base model's output matrix. # [V, d]
+    """
+    try:
+        there = _narrowed(_load_ours(path, lm_head))
+    except ModelError:
+        return False
+    wanted = _narrowed(weights)
+    return there.keys() == wanted.keys() and all(
+        torch.equal(there[key], value) for key, value in wanted.items()
+    )
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -196,6 +208,16 @@ def _is_path(path: object, num_heads: int) -> bool:
         and 1 <= len(path) <= num_heads
         and all(type(rank) is int and rank >= 0 for rank in path)
     )
+
+
+def _narrowed(weights: HeadWeights) -> dict[str, Tensor]:
+    """Tensors of our layout by key, bfloat16."""
+    tensors = {"block.weight": weights.block, "block.bias": weights.bias}
+    if weights.lm is not None:
+        tensors["lm.weight"] = weights.lm
+    if weights.token is not None:
+        tensors["token.weight"] = weights.token
+    return {key: t.detach().to("cpu", torch.bfloat16).contiguous() for key, t in tensors.items()}
 
 
 def _load_ours(path: Path, lm_head: Tensor) -> HeadWeights:
@@ -260,6 +282,7 @@ def _read(file: Path, prefix: str | None) -> dict[str, Tensor]:
             with tensor_file.opened(file) as opened:
                 keys = [key for key in opened.keys() if key.startswith(prefix or "")]  # noqa: SIM118
                 return {key: opened.get_tensor(key) for key in keys}
+        _check_form(file)
         held = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ModelError(f"{file}: refused: holds more than tensors") from error
@@ -271,6 +294,16 @@ def _read(file: Path, prefix: str | None) -> dict[str, Tensor]:
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise ModelError(f"{file}: {key}: not a tensor")
     return {key: value for key, value in held.items() if key.startswith(prefix or "")}
+
+
+def _check_form(file: Path) -> None:
+    """Refuses what PyTorch never wrote: it takes such for pickles of more than tensors."""
+    with file.open("rb") as stream:
+        start = stream.read(2)
+    if not start:
+        raise ModelError(f"{file}: empty")
+    if start != b"PK" and not start.startswith(b"\x80"):  # a zip file, and a pickle
+        raise ModelError(f"{file}: not a PyTorch file (a Git LFS pointer?)")
 
 
 def _from_published(file: Path, tensors: dict[str, Tensor], lm_head: Tensor) -> HeadWeights:

@@ -249,6 +249,25 @@ def test_a_damaged_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
         _load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "empty"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            r"not a PyTorch file \(a Git LFS pointer",
+        ),
+        (b"<html>not found</html>", "not a PyTorch file"),
+    ],
+)
+def test_what_was_saved_in_a_files_place_is_told(
+    content: bytes, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "medusa_lm_head.pt").write_bytes(content)
+    with pytest.raises(ModelError, match=rf"medusa_lm_head\.pt: {problem}"):
+        _load(tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["ours", "of a model"])
 def test_a_file_that_cannot_be_opened_is_not_said_to_be_missing(kind: str, tmp_path: Path) -> None:
     if kind == "ours":
@@ -286,6 +305,15 @@ def test_our_layout_comes_back_as_it_was_saved(own: bool, sees_token: bool, tmp_
     assert heads.tree == tree
     _check_top(heads, weights)
     _check_top(_load(tmp_path / "heads" / WEIGHTS_FILE), weights)
+
+
+def test_the_same_heads_are_known_whatever_their_tree(tmp_path: Path) -> None:
+    weights, other = _weights(), replace(_weights(), bias=_weights().bias + 1)
+    assert not medusa_checkpoint.holds(tmp_path, weights, lm_head=LM_HEAD)
+    medusa_checkpoint.save(tmp_path, replace(weights, tree=((0,),)), lm_head=LM_HEAD)
+    assert medusa_checkpoint.holds(tmp_path, weights, lm_head=LM_HEAD)
+    assert not medusa_checkpoint.holds(tmp_path, other, lm_head=LM_HEAD)
+    assert not medusa_checkpoint.holds(tmp_path, replace(weights, lm=None), lm_head=LM_HEAD)
 
 
 def test_our_layout_tells_a_model_of_the_same_size_by_its_weights(tmp_path: Path) -> None:
