@@ -60,7 +60,7 @@ def ranks(
 
     Args:
         target: A `transformers` causal language model.
-        heads: Over its states.
+        heads: Over its states, in float32.
         texts: Its greedy texts.
         lm_head: Its output matrix. # [V, d]
 
@@ -76,10 +76,11 @@ def ranks(
         chosen = torch.cat([torch.tensor(text.ids[text.prompt_tokens :]) for text in part])
         chosen = chosen.to(target.device)
         coming = torch.cat([_coming(text, len(heads)) for text in part]).to(target.device)
-        columns = [
-            _rank(heads.logits(head, rows.to(lm_head.dtype), chosen, lm_head), coming[:, head])
-            for head in range(len(heads))
-        ]
+        with torch.autocast(rows.device.type, enabled=False):  # tokens tie in fewer bits
+            columns = [
+                _rank(heads.logits(head, rows.float(), chosen, lm_head), coming[:, head])
+                for head in range(len(heads))
+            ]
         lengths = [span.stop - span.start for span in spans]
         found += [table.tolist() for table in torch.stack(columns, dim=1).split(lengths)]
     return found
@@ -94,9 +95,11 @@ def _coming(text: Written, heads: int) -> Tensor:
 
 
 def _rank(logits: Tensor, tokens: Tensor) -> Tensor:
-    """How many tokens are likelier than the given ones. # [P, V], [P] -> [P]"""
+    """How many tokens come before the given ones, of equal ones the lowest. # [P, V], [P] -> [P]"""
+    ids = torch.arange(logits.shape[1], device=logits.device)
     value = logits.gather(1, tokens.clamp(min=0)[:, None])
-    return (logits > value).sum(1).where(tokens != _NO_TOKEN, _NO_TOKEN)
+    before = (logits > value) | ((logits == value) & (ids < tokens[:, None]))
+    return before.sum(1).where(tokens != _NO_TOKEN, _NO_TOKEN)
 
 
 def tree_tokens(found: Sequence[Sequence[Sequence[int]]], tree: Tree) -> float:

@@ -39,7 +39,10 @@ class Blocks:
 
     def batch(self, step: int, size: int) -> Tensor:
         """The blocks of a step. # [size, T]"""
-        places = range(step * size, (step + 1) * size)
+        return self.at(range(step * size, (step + 1) * size))
+
+    def at(self, places: range) -> Tensor:
+        """Those at some places of all epochs in a row. # [places, T]"""
         return self.ids[[int(self._order(p // len(self))[p % len(self)]) for p in places]]
 
     def split(self, count: int) -> tuple[Blocks, Blocks]:
@@ -59,7 +62,8 @@ class Mixture:
     Args:
         first: One kind.
         second: The other.
-        share: Part of each batch that is of the second kind.
+        share: Part of the blocks that is of the second kind: of each batch as near as whole
+            blocks come, of all batches in a row to a block.
     """
 
     def __init__(self, first: Blocks, second: Blocks, *, share: float) -> None:
@@ -67,9 +71,13 @@ class Mixture:
 
     def batch(self, step: int, size: int) -> Tensor:
         """The blocks of a step. # [size, T]"""
-        second = round(size * self._share)
-        parts = [(self._first, size - second), (self._second, second)]
-        return torch.cat([blocks.batch(step, count) for blocks, count in parts if count])
+        before, after = step * size, (step + 1) * size
+        start, end = round(before * self._share), round(after * self._share)
+        parts = [
+            (self._first, range(before - start, after - end)),
+            (self._second, range(start, end)),
+        ]
+        return torch.cat([blocks.at(places) for blocks, places in parts if places])
 
 
 def of_corpora(paths: Sequence[Path], encoder: Encoder, block_tokens: int, seed: int) -> Blocks:
@@ -85,15 +93,16 @@ def of_corpora(paths: Sequence[Path], encoder: Encoder, block_tokens: int, seed:
     return Blocks(torch.cat(packed), seed=seed)
 
 
-def of_written(paths: Sequence[Path], block_tokens: int, seed: int) -> Blocks:
-    """Reads files of what a target wrote.
+def of_written(paths: Sequence[Path], vocab_size: int, block_tokens: int, seed: int) -> Blocks:
+    """Reads files of what a target of so many ids wrote.
 
     Raises:
         DataError: A file that cannot be used, or is shorter than a block.
     """
-    packed = [
-        _pack(path, [text.ids for text in written.read(path)], block_tokens, seed) for path in paths
-    ]
+    packed = []
+    for path in paths:
+        texts = [text.ids for text in written.read(path, vocab_size)]
+        packed.append(_pack(path, texts, block_tokens, seed))
     return Blocks(torch.cat(packed), seed=seed)
 
 

@@ -14,12 +14,8 @@ from training import acceptance, held_out, step_time, tree
 from training.encode import Encoder
 from training.errors import writing
 from training.heads import Heads
-from training.held_out import HeldOutConfig
 from training.models import load_model
-from training.tree import Choice, PathWorth
-
-MOST_RANKS = 10
-"""Ranks of a head that may stand in a tree."""
+from training.tree import MOST_RANKS, Choice, PathWorth
 
 
 def run(
@@ -59,7 +55,7 @@ def run(
             device=device,
             rows=rows,
         )
-    offered = tree.choices(found, step_ms, MOST_RANKS)[:most_rows]
+    offered = tree.choices(found, step_ms)[:most_rows]
     best = max(offered, key=lambda choice: choice.tokens_per_s)
     chosen = sorted(best.tree, key=lambda path: (len(path), path))
     with writing(heads):
@@ -74,12 +70,12 @@ def measured(
     model = load_model(target).to(device)
     lm_head = model.get_output_embeddings().weight
     module = load_heads(heads, lm_head)
-    domains = held_out.load(files, model, Encoder(target), HeldOutConfig(prompts=prompts))
+    domains = held_out.load(files, model, Encoder(target), prompts)
     return [acceptance.ranks(model, module, d.choosing, lm_head) for d in domains], module
 
 
 def load_heads(directory: Path, lm_head: torch.Tensor) -> Heads:
-    """Reads heads in the type of the model they are for. # lm_head [V, d]"""
+    """Reads heads to be measured, in float32. # lm_head [V, d]"""
     weights = medusa_checkpoint.load(directory, lm_head=lm_head)
     module = Heads(
         lm_head,
@@ -89,14 +85,14 @@ def load_heads(directory: Path, lm_head: torch.Tensor) -> Heads:
         sees_token=weights.token is not None,
     )
     module.set_weights(weights)
-    return module.to(lm_head.device, lm_head.dtype).requires_grad_(False)
+    return module.to(lm_head.device).requires_grad_(False)
 
 
 def parsed(table: str) -> dict[int, float]:
-    """Reads "1:3.2,8:4.5": rows and milliseconds.
+    """Reads "1:3.2,8:4.5": rows and milliseconds; nothing of an empty text.
 
     Raises:
-        InvalidArgument: Of another form.
+        InvalidArgument: Of another form, or one entry alone.
     """
     try:
         pairs = [entry.split(":") for entry in table.split(",") if entry]
@@ -105,6 +101,8 @@ def parsed(table: str) -> dict[int, float]:
         raise InvalidArgument("--step-ms", 'must be like "1:3.2,8:4.5,32:9"') from error
     if any(rows < 1 or ms <= 0 for rows, ms in found.items()):
         raise InvalidArgument("--step-ms", "rows start at 1, times are above 0")
+    if len(found) == 1:
+        raise InvalidArgument("--step-ms", "must have two entries or more, to read between them")
     return found
 
 

@@ -7,7 +7,7 @@ runs.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from rich.console import Console
 from common.commands import ending_well
 from launcher.commandline import Device
 from training import options as o
+
+if TYPE_CHECKING:
+    from training.folder import State
 
 train = typer.Typer(
     add_completion=False,
@@ -57,7 +60,7 @@ def pretrain(
 
     with ending_well(), o.Bar(Console(), "pretrain") as bar:
         o.set_threads(threads)
-        best = runs.pretrain(
+        state = runs.pretrain(
             corpora=corpus,
             out=out,
             shape=ModelShape(
@@ -77,7 +80,7 @@ def pretrain(
             how=runs.How(seed=seed, block_tokens=block_tokens, device=o.place(device), half=half),
             progress=bar,
         )
-    _tell(f"{out / 'model'}", best)
+    _tell(out / "model", state)
 
 
 @train.command(
@@ -154,7 +157,7 @@ def distill(
         raise typer.BadParameter(f"must be one of {', '.join(Labels)}", param_hint="--labels")
     with ending_well(), o.Bar(Console(), "distill") as bar:
         o.set_threads(threads)
-        best = runs.distill(
+        state = runs.distill(
             target=target,
             draft=draft,
             fresh=fresh,
@@ -173,7 +176,7 @@ def distill(
             how=runs.How(seed=seed, block_tokens=block_tokens, device=o.place(device), half=half),
             progress=bar,
         )
-    _tell(f"{out / 'model'}", best)
+    _tell(out / "model", state)
 
 
 @train.command(
@@ -232,7 +235,7 @@ def medusa(
             weight_decay=0.0,
             evaluate_every=evaluate_every,
         )
-        best = runs.medusa(
+        state = runs.medusa(
             target=target,
             shape=runs.HeadShape(
                 num_heads=num_heads, num_layers=num_layers, own_lm=own_lm, sees_token=sees_token
@@ -247,7 +250,7 @@ def medusa(
             how=runs.How(seed=seed, block_tokens=block_tokens, device=o.place(device), half=half),
             progress=bar,
         )
-    _tell(f"{out / 'heads'}", best)
+    _tell(out / "heads", state)
 
 
 @train.command(
@@ -300,6 +303,7 @@ def measure(
     prompts: o.Prompts = 40,
     device: o.DeviceOption = Device.AUTO,
     threads: o.Threads = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON only")] = False,
 ) -> None:
     """Report acceptance of a drafter, of heads or of both on held-out prompts.
 
@@ -311,7 +315,7 @@ def measure(
         raise typer.BadParameter("give --draft, --heads or both")
     with ending_well():
         o.set_threads(threads)
-        lines = report.run(
+        found = report.run(
             target=target,
             draft=draft,
             heads=heads,
@@ -319,9 +323,14 @@ def measure(
             prompts=prompts,
             device=o.place(device),
         )
-    typer.echo("\n".join(lines))
+    typer.echo(found.to_json() if as_json else "\n".join(found.lines()))
 
 
-def _tell(where: str, best: dict[str, float]) -> None:
-    figures = ", ".join(f"{name} {value:.3f}" for name, value in best.items())
-    typer.echo(f"Written to {where}\n{figures}")
+def _tell(where: Path, state: State) -> None:
+    best = f"those of step {state.best_step}"
+    if not state.best_step:
+        best = "those that training started from: no step was better"
+    if not state.best:
+        best = "the last: no score was a number"
+    figures = ", ".join(f"{name} {value:.3f}" for name, value in state.best.items())
+    typer.echo(f"Written to {where}\nThe best weights are {best}\n{figures}")

@@ -105,7 +105,10 @@ def _records(path: Path, text: str) -> Iterator[Document]:
 def _record(where: str, line: str) -> Document:
     try:
         record = json.loads(line)
-    except ValueError as error:
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: holds half a character: a lone surrogate") from error
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON: {error}") from error
     match record:
         case {"text": str(text)} if text.strip():
@@ -114,6 +117,8 @@ def _record(where: str, line: str) -> Document:
             return Document(turns=(Turn("user", question), Turn("assistant", answer)))
         case {"messages": [*messages]} if messages:
             return Document(turns=tuple(_turn(where, message) for message in messages))
+        case {"text": str()}:
+            raise DataError(f'{where}: "text" is empty')
     raise DataError(f'{where}: needs "text", "question" and "answer", or "messages"')
 
 

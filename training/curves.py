@@ -64,7 +64,7 @@ def plot(folder: Path, points: Sequence[Point]) -> None:
 
     names = sorted({name for point in points for name in point} - {"step"})
     losses = [name for name in names if name.startswith("loss")]
-    others = [name for name in names if not name.startswith(("loss", "learning"))]
+    others = [name for name in names if not name.startswith("loss")]
     figure = Figure(figsize=(8, 7), layout="constrained")
     FigureCanvasAgg(figure)
     for place, group in enumerate((losses, others), start=1):

@@ -18,6 +18,7 @@ from training import acceptance
 from training.held_out import Domain
 from training.loop import decayed
 from training.loss import distil_backward
+from training.output import OutputLayer
 
 SCORE_LENGTHS = (3, 5)
 """Draft lengths whose tokens per target pass choose the checkpoint."""
@@ -74,9 +75,9 @@ class Distillation:
         leaf = hidden.detach().requires_grad_(True)
         loss = distil_backward(
             leaf,
-            self._draft.get_output_embeddings().weight,
+            OutputLayer.of(self._draft),
             taught,
-            self._target.get_output_embeddings().weight,
+            OutputLayer.of(self._target),
             self._accelerator,
         )
         hidden.backward(leaf.grad)

@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
-from common.errors import ModelError
+from common.errors import InvalidArgument, ModelError
+from common.tokenizer import Tokenizer, lacking
 from training.corpus import Document, Turn
 
 Ids = list[int]
@@ -23,6 +23,12 @@ class Encoder:
     Args:
         directory: With the tokenizer's files.
 
+    Attributes:
+        tokenizer: As `transformers` has it, to be saved with a model. Its ids are not always those
+            of tokenizer.json, by which the model is served and everything here is encoded.
+        end: What ends a text.
+        pad: What fills up a row.
+
     Raises:
         ModelError: No tokenizer there, or one without an end-of-text token.
     """
@@ -30,12 +36,15 @@ class Encoder:
     def __init__(self, directory: Path) -> None:
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # of a damaged file tokenizers raise many kinds
             raise ModelError(f"{directory}: no tokenizer to be had there: {error}") from error
+        served = Tokenizer.load(directory)
+        if served is None:
+            raise ModelError(f"{directory}: {lacking(directory)}")
         end = self.tokenizer.eos_token_id
         if end is None:
             raise ModelError(f"{directory}: its tokenizer has no end-of-text token")
-        self._directory = directory
+        self._directory, self._served = directory, served
         self.end: int = end
         pad = self.tokenizer.pad_token_id
         self.pad: int = end if pad is None else pad
@@ -49,9 +58,10 @@ class Encoder:
         rendered = [self._rendered(document) for document in documents]
         if not rendered:
             return []
-        batch = self.tokenizer([text for text, _ in rendered], add_special_tokens=False)
-        starts = [self._start if plain else [] for _, plain in rendered]
-        return [[*s, *ids, self.end] for s, ids in zip(starts, batch["input_ids"], strict=True)]
+        batch = self._served.encode_inner([text for text, _ in rendered])
+        start = self._start
+        starts = [start if plain else [] for _, plain in rendered]
+        return [[*s, *ids, self.end] for s, ids in zip(starts, batch, strict=True)]
 
     def prompt(self, document: Document, chooser: random.Random) -> Ids:
         """The beginning of a document that the model is to continue.
@@ -105,7 +115,7 @@ class Encoder:
 
     @property
     def _start(self) -> Ids:
-        found: Ids = self.tokenizer("").input_ids
+        found = self._served.encode("")
         return found[:-1] if found[-1:] == [self.end] else found
 
     def _rendered(self, document: Document) -> tuple[str, bool]:
@@ -114,19 +124,16 @@ class Encoder:
         return document.text, True
 
     def _template(self, turns: Sequence[Turn], *, answer: bool) -> str:
-        if not self.tokenizer.chat_template:
+        if not self._served.has_chat_template:
             raise ModelError(f"{self._directory}: no chat template, which conversations need")
         messages = [{"role": turn.role, "content": turn.content} for turn in turns]
         try:
-            text: str = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=answer
-            )
-        except (TemplateError, ValueError) as error:
+            return self._served.render(messages, answer=answer)
+        except InvalidArgument as error:
             raise ModelError(
-                f"{self._directory}: its chat template refuses a conversation: {error}"
+                f"{self._directory}: its chat template refuses a conversation: {error.__cause__}"
             ) from error
-        return text
 
     def _encode(self, text: str) -> Ids:
-        ids: Ids = self.tokenizer(text, add_special_tokens=False).input_ids
+        (ids,) = self._served.encode_inner([text])
         return ids

@@ -4,6 +4,7 @@ run.json             the settings; a run that has begun goes on only with the sa
 checkpoint/          weights.safetensors, optimizer.pt, state.json: where to go on; .new while it
                      is written, .old where a crash came before the new one took its place
 best.safetensors     the weights with the best score so far
+lock                 held while a run is at work here
 curves.jsonl, .png   what was measured, by step
 """
 
@@ -13,6 +14,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,14 @@ from common.model import tensor_file
 from training import curves
 from training.errors import RunError, writing
 from training.settings import Settings
+from training.whole import alone, replacing
 
 _SETTINGS = "run.json"
 _CHECKPOINT = "checkpoint"
 _NEW, _OLD = "checkpoint.new", "checkpoint.old"
 _STATE = "state.json"
 _BEST = "best.safetensors"
+_LOCK = "lock"
 
 
 @dataclass
@@ -71,6 +75,14 @@ class RunFolder:
         """Whether training has begun here; a run that did not come so far binds nobody."""
         return any((self.path / name).exists() for name in (curves.LINES, _CHECKPOINT, _OLD))
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Keeps other runs out of the folder meanwhile.
+
+        Raises:
+            RunError: Another run is at work there.
+        """
+        return alone(self.path / _LOCK, self.path)
+
     def resume(self, module: nn.Module, optimizer: Any, schedule: Any) -> None:
         """Makes the folder this run's, and goes back to the last checkpoint, if there is one.
 
@@ -78,7 +90,8 @@ class RunFolder:
             RunError: A run with other settings has begun meanwhile, or the checkpoint is damaged.
         """
         self._check()
-        self._settings.keep()
+        if not (self.begun and self._settings.file.is_file()):
+            self._settings.keep()
         folder, old = self.path / _CHECKPOINT, self.path / _OLD
         if not folder.is_dir() and old.is_dir():
             old.rename(folder)  # a crash came between two renames
@@ -135,15 +148,24 @@ class RunFolder:
         if math.isnan(score) or (best is not None and score <= best):
             return
         tensors = _tensors(module)
-        with writing(self.path / _BEST):
-            tensor_file.save(tensors, self.path / _BEST)
+        with replacing(self.path / _BEST) as new:
+            tensor_file.save(tensors, new)
         self.state.best_score, self.state.best_step = score, self.state.step
         self.state.best = dict(found)
 
     def load_best(self, module: nn.Module) -> None:
-        """Gives a module the best weights, where any were kept."""
-        if (self.path / _BEST).is_file():
-            module.load_state_dict(load_file(self.path / _BEST))
+        """Gives a module the best weights, where any were kept.
+
+        Raises:
+            RunError: They are damaged.
+        """
+        file = self.path / _BEST
+        if not file.is_file():
+            return
+        try:
+            module.load_state_dict(load_file(file))
+        except Exception as error:  # as of a checkpoint
+            raise RunError(f"{file}: cannot be read: {error}") from error
 
     def _check(self) -> None:
         if self.begun and self._settings.file.is_file():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from common.model.medusa import token_vectors
 from common.model.medusa_checkpoint import HeadWeights, Tree
 from training.loss import chunks, distributions, soft_cross_entropy
+from training.output import OutputLayer
 
 
 class Heads(nn.Module):
@@ -51,7 +52,7 @@ class Heads(nn.Module):
         return len(self.blocks)
 
     def logits(self, head: int, hidden: Tensor, chosen: Tensor, lm_head: Tensor) -> Tensor:
-        """One head's logits.
+        """One head's logits, as they are when it serves: without the base model's scale or cap.
 
         Args:
             head: Its number.
@@ -105,7 +106,7 @@ def backward(
     hidden: Tensor,
     lm_head: Tensor,
     teacher_hidden: Tensor,
-    teacher_lm: Tensor,
+    teacher_output: OutputLayer,
     scales: Sequence[float],
     accelerator: Accelerator,
 ) -> list[float]:
@@ -120,7 +121,7 @@ def backward(
             # [B, T, d]
         lm_head: Output matrix for heads without their own. # [V, d]
         teacher_hidden: The teacher's states of the same text. # [B, T, d]
-        teacher_lm: Its output matrix. # [V, d]
+        teacher_output: Makes its logits of them.
         scales: Each head's factor in the loss.
         accelerator: Runs the passes.
 
@@ -130,7 +131,7 @@ def backward(
     length = hidden.shape[1]
     losses = [0.0] * len(heads)
     for part, share in chunks(hidden):
-        labels = distributions(teacher_hidden[part], teacher_lm, accelerator)
+        labels = distributions(teacher_hidden[part], teacher_output, accelerator)
         for head, scale in enumerate(scales):
             with accelerator.autocast():
                 seen = hidden[part, : length - 1 - head].flatten(0, 1)

@@ -18,25 +18,17 @@ from training.encode import Encoder
 from training.errors import DataError
 from training.written import WriteConfig, Written, continued
 
+_NEW_TOKENS = 64
+"""Length of the target's continuations."""
 
-@dataclass(frozen=True, kw_only=True)
-class HeldOutConfig:
-    """How much is held out."""
+_MOST_PROMPT_TOKENS = 256
+"""Longer beginnings are passed over."""
 
-    prompts: int = 40
-    """Prompts of a domain; half of them choose, half report."""
+_BATCH = 40
+"""Prompts continued at once."""
 
-    new_tokens: int = 64
-    """Length of the target's continuations."""
-
-    max_prompt_tokens: int = 256
-    """Longer beginnings are passed over."""
-
-    batch: int = 40
-    """Prompts continued at once."""
-
-    seed: int = 1
-    """Decides which documents, and where they break off."""
+_SEED = 1
+"""Decides which documents, and where they break off."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +46,14 @@ class Domain:
     reporting: list[Written]
 
 
-def load(
-    paths: Sequence[Path], target: Any, encoder: Encoder, config: HeldOutConfig
-) -> list[Domain]:
+def load(paths: Sequence[Path], target: Any, encoder: Encoder, prompts: int) -> list[Domain]:
     """Reads each file's documents and lets the target continue their beginnings.
 
     Args:
         paths: A file a domain, as `training.corpus` reads them.
         target: A `transformers` causal language model.
         encoder: Its tokenizer.
-        config: How much.
+        prompts: Most of a domain; half of them choose, half report.
 
     Raises:
         DataError: A file cannot be used, gives fewer than two prompts, or has another's name.
@@ -75,21 +65,21 @@ def load(
                 f"{path}: domain {path.stem}, as {named[path.stem]} is: rename one of them"
             )
         named[path.stem] = path
-    return [_domain(path, target, encoder, config) for path in paths]
+    return [_domain(path, target, encoder, prompts) for path in paths]
 
 
-def _domain(path: Path, target: Any, encoder: Encoder, config: HeldOutConfig) -> Domain:
-    chooser = random.Random(config.seed)
+def _domain(path: Path, target: Any, encoder: Encoder, count: int) -> Domain:
+    chooser = random.Random(_SEED)
     prompts = encoder.prompts(
-        corpus.read([path]), chooser, count=config.prompts, most_tokens=config.max_prompt_tokens
+        corpus.read([path]), chooser, count=count, most_tokens=_MOST_PROMPT_TOKENS
     )
     if len(prompts) < 2:
         raise DataError(
-            f"{path}: {len(prompts)} prompts of up to {config.max_prompt_tokens} tokens: needs 2"
+            f"{path}: {len(prompts)} prompts of up to {_MOST_PROMPT_TOKENS} tokens: needs 2"
         )
-    how = WriteConfig(max_new_tokens=config.new_tokens)
+    how = WriteConfig(max_new_tokens=_NEW_TOKENS)
     texts: list[Written] = []
-    for first in range(0, len(prompts), config.batch):
-        part = prompts[first : first + config.batch]
+    for first in range(0, len(prompts), _BATCH):
+        part = prompts[first : first + _BATCH]
         texts += continued(target, encoder, part, how, greedy=True)
     return Domain(path.stem, texts[::2], texts[1::2])

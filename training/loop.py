@@ -87,11 +87,11 @@ def make_accelerator(device: str, *, half: bool) -> Accelerator:
     """Settles where and in which precision to compute.
 
     Args:
-        device: "auto", "cpu" or "cuda".
+        device: "cpu" or "cuda".
         half: Whether products run in bfloat16.
     """
     return Accelerator(
-        cpu=device == "cpu" or (device == "auto" and not torch.cuda.is_available()),
+        cpu=device == "cpu",
         mixed_precision="bf16" if half else "no",
     )
 

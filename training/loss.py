@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor
+
+from training.output import OutputLayer
 
 CHUNK_ROWS = 2048
 """Positions whose logits, and whose labels, are held at once."""
@@ -46,9 +47,9 @@ def soft_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def distil_backward(
     hidden: Tensor,
-    lm_head: Tensor,
+    output: OutputLayer,
     teacher_hidden: Tensor,
-    teacher_lm: Tensor,
+    teacher_output: OutputLayer,
     accelerator: Accelerator,
 ) -> float:
     """Distils one model's distributions into another's, some blocks at a time.
@@ -56,9 +57,9 @@ def distil_backward(
     Args:
         hidden: The learner's states after its final norm; a leaf, which receives the gradient.
             # [B, T, d]
-        lm_head: Its output matrix. # [V, d]
+        output: Makes its logits of them.
         teacher_hidden: The teacher's states of the same text. # [B, T, d']
-        teacher_lm: Its output matrix. # [V, d']
+        teacher_output: Makes its logits of them.
         accelerator: Runs the passes.
 
     Returns:
@@ -67,18 +68,18 @@ def distil_backward(
     total = 0.0
     for part, share in chunks(hidden):
         with accelerator.autocast():
-            logits = F.linear(hidden[part], lm_head).flatten(0, 1)
-        labels = distributions(teacher_hidden[part], teacher_lm, accelerator)
+            logits = output(hidden[part]).flatten(0, 1)
+        labels = distributions(teacher_hidden[part], teacher_output, accelerator)
         loss = soft_cross_entropy(logits, labels.flatten(0, 1))
         accelerator.backward(loss * share)
         total += loss.item() * share
     return total
 
 
-def distributions(hidden: Tensor, lm_head: Tensor, accelerator: Accelerator) -> Tensor:
+def distributions(hidden: Tensor, output: OutputLayer, accelerator: Accelerator) -> Tensor:
     """A teacher's probabilities. # [B, T, d] -> float32 [B, T, V]"""
     with torch.no_grad(), accelerator.autocast():
-        return F.linear(hidden, lm_head).float().softmax(-1)
+        return output(hidden).float().softmax(-1)
 
 
 def chunks(hidden: Tensor) -> list[tuple[slice, float]]:

@@ -21,6 +21,7 @@ from training.heads import Heads
 from training.held_out import Domain
 from training.loop import decayed
 from training.loss import distil_backward
+from training.output import OutputLayer
 
 HEAD_DECAY = 0.8
 """Head i weighs this to the power of i."""
@@ -51,7 +52,7 @@ class FrozenBase:
         self.module: nn.Module = module.to(accelerator.device)
         self._heads = module
         self._target = target.to(accelerator.device).eval().requires_grad_(False)
-        self._lm_head: Tensor = target.get_output_embeddings().weight
+        self._output = OutputLayer.of(target)
         self._domains, self._accelerator = domains, accelerator
 
     def groups(self, learning_rate: float) -> list[dict[str, Any]]:
@@ -67,9 +68,9 @@ class FrozenBase:
             self._heads,
             batch,
             hidden,
-            self._lm_head,
+            self._output.weight,
             hidden,
-            self._lm_head,
+            self._output,
             scales,
             self._accelerator,
         )
@@ -130,17 +131,24 @@ class Joint:
         """See `Task`."""
         with torch.no_grad():
             taught = self._teacher.base_model(input_ids=batch).last_hidden_state
-        teacher_lm = self._teacher.get_output_embeddings().weight
+        teacher_output = OutputLayer.of(self._teacher)
         with self._accelerator.autocast():
             hidden = self.base.base_model(input_ids=batch).last_hidden_state
         # The heads' gradients add up here; the trunk runs backward once.
         leaf = hidden.detach().float().requires_grad_(True)
-        lm_head = self.base.get_output_embeddings().weight
-        base_loss = distil_backward(leaf, lm_head, taught, teacher_lm, self._accelerator)
+        output = OutputLayer.of(self.base)
+        base_loss = distil_backward(leaf, output, taught, teacher_output, self._accelerator)
         strength = JOINT_SHARE * math.sin(math.pi / 2 * progress)
         scales = [strength * HEAD_DECAY**head for head in range(len(self._heads))]
         single = heads.backward(
-            self._heads, batch, leaf, lm_head, taught, teacher_lm, scales, self._accelerator
+            self._heads,
+            batch,
+            leaf,
+            output.weight,
+            taught,
+            teacher_output,
+            scales,
+            self._accelerator,
         )
         hidden.backward(leaf.grad.to(hidden.dtype))
         return {**_named(single, scales, base_loss), "loss_base": base_loss}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers.utils import logging
 
 from common.errors import ModelError
 from common.model import checkpoint, tensor_file
+from common.model.hf import ends_of
 from training.errors import writing
 
 
@@ -52,23 +54,27 @@ def load_draft(directory: Path, target: Any, *, float32: bool = False) -> Any:
 
 
 def ends(model: Any) -> list[int]:
-    """Ids that end a text, as a verifier takes them: its generation's, else its model's."""
-    for settings in (model.generation_config, model.config.get_text_config()):
-        if settings.eos_token_id is not None:
-            found = settings.eos_token_id
-            return list(found) if isinstance(found, list) else [found]
-    return []
+    """Ids that end a text, as a verifier takes them."""
+    return list(ends_of(model))
 
 
 def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
-    """Writes a model in bfloat16 and its tokenizer, ready to be served.
+    """Writes a model in bfloat16 and its tokenizer, ready to be served: each file whole or not.
 
     Raises:
         RunError: They cannot be written.
     """
     model.to(torch.bfloat16)
+    new = directory.with_name(f"{directory.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
     with writing(directory):
-        model.save_pretrained(directory)
-        tokenizer.save_pretrained(directory)
-        for name in checkpoint.weight_files(directory):
-            tensor_file.share(directory / name)
+        model.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        if source := tokenizer.name_or_path:  # written anew it may be another's
+            shutil.copyfile(Path(source, "tokenizer.json"), new / "tokenizer.json")
+        for name in checkpoint.weight_files(new):
+            tensor_file.share(new / name)
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in new.iterdir():
+            file.replace(directory / file.name)
+        new.rmdir()

@@ -29,7 +29,7 @@ WrittenFiles = Annotated[
     ),
 ]
 WrittenShare = Annotated[
-    float, typer.Option(min=0, max=1, help="Part of each batch that the target wrote")
+    float, typer.Option(min=0, max=1, help="Part of all blocks that the target wrote")
 ]
 HeldOut = Annotated[
     list[Path],
@@ -47,7 +47,7 @@ LearningRate = Annotated[float, typer.Option(min=0, help="Highest learning rate"
 EvaluateEvery = Annotated[
     int, typer.Option(min=1, help="Steps between evaluations, each followed by a checkpoint")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Decides weights, order and samples")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides weights, order and samples")]
 DeviceOption = Annotated[Device, typer.Option(help="Where to compute")]
 Half = Annotated[bool, typer.Option("--bf16/--fp32", help="Number format of products")]
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves it to torch")]
@@ -96,12 +96,14 @@ class Bar:
 
 
 def place(device: Device) -> str:
-    """The device's name for torch."""
-    import torch
+    """The device's name for torch.
 
-    if device is Device.AUTO:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device.value
+    Raises:
+        ModelError: It is not there, or does not compute.
+    """
+    from common.model.loader import device_name
+
+    return device_name(device.value)
 
 
 def set_threads(threads: int) -> None:

@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from common.model import medusa_checkpoint
 from training import acceptance, held_out
+from training.acceptance import Chain
 from training.choose_tree import load_heads
 from training.encode import Encoder
-from training.held_out import Domain, HeldOutConfig
+from training.held_out import Domain
 from training.models import load_draft, load_model
 
 _LENGTHS = (3, 5, 7)
+
+
+@dataclass(frozen=True)
+class OfHeads:
+    """What heads guess along the texts of a domain.
+
+    Attributes:
+        nodes: Of the tree that was chosen for them; None where none was.
+        tokens: Mean tokens of a target pass with it.
+        top_1: Part of the tokens that each head's likeliest one equals.
+    """
+
+    nodes: int | None
+    tokens: float | None
+    top_1: list[float]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was measured, by domain.
+
+    Attributes:
+        drafter: Of a drafter; empty where none was given.
+        heads: Of heads.
+    """
+
+    drafter: dict[str, Chain]
+    heads: dict[str, OfHeads]
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+    def lines(self) -> list[str]:
+        """A table each."""
+        return [*_draft_lines(self.drafter), *_head_lines(self.heads)]
 
 
 def run(
@@ -24,7 +63,7 @@ def run(
     files: Sequence[Path],
     prompts: int,
     device: str,
-) -> list[str]:
+) -> Report:
     """Measures a drafter, heads, or both.
 
     Args:
@@ -34,38 +73,53 @@ def run(
         files: Files of documents, one a domain.
         prompts: Held-out prompts of each domain; half of them are used.
         device: Where to compute.
-
-    Returns:
-        Lines to print, a table each.
     """
     model, encoder = load_model(target).to(device), Encoder(target)
     drafter = None if draft is None else load_draft(draft, model).to(device)
-    domains = held_out.load(files, model, encoder, HeldOutConfig(prompts=prompts))
-    lines = []
-    if drafter is not None:
-        lines += _draft_lines(drafter, domains)
-    if heads is not None:
-        lines += _head_lines(model, heads, domains)
-    return lines
+    domains = held_out.load(files, model, encoder, prompts)
+    chains = {
+        domain.name: acceptance.chain(drafter, domain.reporting, _LENGTHS)
+        for domain in domains
+        if drafter is not None
+    }
+    return Report(chains, {} if heads is None else _measured(model, heads, domains))
 
 
-def _draft_lines(draft: Any, domains: Sequence[Domain]) -> list[str]:
-    lines = ["drafter: domain, share of tokens guessed, tokens a pass for K=3, 5, 7"]
-    for domain in domains:
-        found = acceptance.chain(draft, domain.reporting, _LENGTHS)
-        tokens = "  ".join(f"{found.tokens[k]:.2f}" for k in _LENGTHS)
-        lines.append(f"{domain.name:<12} {found.agreement:.3f}  {tokens}")
-    return lines
-
-
-def _head_lines(model: Any, heads: Path, domains: Sequence[Domain]) -> list[str]:
+def _measured(model: Any, heads: Path, domains: Sequence[Domain]) -> dict[str, OfHeads]:
     lm_head = model.get_output_embeddings().weight
     module = load_heads(heads, lm_head)
-    tree = medusa_checkpoint.load(heads, lm_head=lm_head).tree or ()
-    lines = [f"heads: domain, tokens a pass with the tree of {len(tree)} nodes, top-1 of each head"]
+    tree = medusa_checkpoint.load(heads, lm_head=lm_head).tree
+    measured = {}
     for domain in domains:
         found = acceptance.ranks(model, module, domain.reporting, lm_head)
-        tokens = acceptance.tree_tokens(found, tree)
-        single = " ".join(f"{v:.3f}" for v in acceptance.accuracies(found, 1)[:, 0].tolist())
-        lines.append(f"{domain.name:<12} {tokens:.2f}  {single}")
+        top_1 = acceptance.accuracies(found, 1)[:, 0].tolist()
+        if tree is None:
+            measured[domain.name] = OfHeads(None, None, top_1)
+        else:
+            tokens = acceptance.tree_tokens(found, tree)
+            measured[domain.name] = OfHeads(len(tree), tokens, top_1)
+    return measured
+
+
+def _draft_lines(drafter: dict[str, Chain]) -> list[str]:
+    if not drafter:
+        return []
+    lines = ["drafter: domain, share of tokens guessed, tokens a pass for K=3, 5, 7"]
+    for domain, found in drafter.items():
+        tokens = "  ".join(f"{found.tokens[k]:.2f}" for k in _LENGTHS)
+        lines.append(f"{domain:<12} {found.agreement:.3f}  {tokens}")
+    return lines
+
+
+def _head_lines(heads: dict[str, OfHeads]) -> list[str]:
+    lines: list[str] = []
+    for domain, found in heads.items():
+        if not lines:
+            what = f"tokens a pass with the tree of {found.nodes} nodes, top-1 of each head"
+            if found.tokens is None:
+                what = "top-1 of each head; no tree yet: `paceline train tree` chooses one"
+            lines.append(f"heads: domain, {what}")
+        single = " ".join(f"{share:.3f}" for share in found.top_1)
+        tokens = "" if found.tokens is None else f"{found.tokens:.2f}  "
+        lines.append(f"{domain:<12} {tokens}{single}")
     return lines

@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from common.errors import InvalidArgument
 from common.model import medusa_checkpoint
-from training import blocks, corpus, held_out, written
+from common.model.medusa_checkpoint import HeadWeights
+from training import blocks, corpus, held_out, inputs, output, written
 from training import distill as distillation
 from training import medusa as medusa_training
 from training import pretrain as pretraining
 from training.blocks import Blocks, Mixture
 from training.encode import Encoder
 from training.errors import DataError, writing
-from training.folder import RunFolder
+from training.folder import RunFolder, State
 from training.heads import Heads
-from training.held_out import Domain, HeldOutConfig
+from training.held_out import Domain
 from training.loop import LoopConfig, Progress, make_accelerator, train
 from training.models import load_draft, load_model, save_model
+from training.settings import INPUTS
 from training.written import WriteConfig, WrittenFile
 
 _VALIDATION_SHARE = 0.01
@@ -48,7 +52,11 @@ class How:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Files of a run that has a target."""
+    """Files of a run that has a target.
+
+    Raises:
+        DataError: A held-out file is trained on.
+    """
 
     corpora: Sequence[Path]
     """Training files, as `training.corpus` reads them."""
@@ -57,10 +65,21 @@ class Data:
     """Texts by the target, of `training.written`."""
 
     share: float = 0.75
-    """Part of each batch that the target wrote."""
+    """Part of all blocks that the target wrote."""
 
     held_out: Sequence[Path] = ()
     """Files of documents that no training saw, one a domain."""
+
+    def __post_init__(self) -> None:
+        trained = {path.resolve() for path in self.corpora}
+        for path in self.held_out:
+            if path.resolve() in trained:
+                raise DataError(f"{path}: held out, but --corpus has it: it would be trained on")
+
+    @property
+    def files(self) -> list[Path]:
+        """All of them."""
+        return [*self.corpora, *self.written, *self.held_out]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,27 +107,29 @@ def pretrain(
     loop: LoopConfig,
     how: How,
     progress: Progress,
-) -> dict[str, float]:
-    """Trains tokenizer and model; the model goes to `out/model`. Returns the best figures."""
-    folder = RunFolder(out, {"kind": "pretrain", "corpora": corpora, **_facts(shape, loop, how)})
+) -> State:
+    """Trains tokenizer and model; the model goes to `out/model`. Returns how the run went."""
+    what = {"kind": "pretrain", "corpora": corpora, INPUTS: inputs.contents(corpora)}
+    folder = RunFolder(out, {**what, **_facts(shape, loop, how)})
     directory = out / "model"
-    # A tokenizer of a run that never began may be of other corpora.
-    if not (folder.begun and (directory / "tokenizer.json").is_file()):
-        tokenizer = pretraining.train_tokenizer(corpus.read(corpora), shape)
-        with writing(directory):
-            tokenizer.save_pretrained(directory)
-    encoder = Encoder(directory)
-    everything = blocks.of_corpora(corpora, encoder, how.block_tokens, how.seed)
-    aside = min(_MOST_VALIDATION_BLOCKS, math.ceil(len(everything) * _VALIDATION_SHARE))
-    if aside >= len(everything):
-        raise DataError(f"{corpora[0]}: one block in all: nothing would be left to train on")
-    training, validation = everything.split(aside)
-    accelerator = make_accelerator(how.device, half=how.half)
-    model = pretraining.make_model(shape, encoder.tokenizer, seed=how.seed)
-    task = pretraining.Pretraining(model, validation, accelerator)
-    train(task, training, folder, accelerator, loop, progress)
-    save_model(model, encoder.tokenizer, directory)
-    return folder.state.best
+    with folder.alone():
+        # A tokenizer of a run that never began may be of other corpora.
+        if not (folder.begun and (directory / "tokenizer.json").is_file()):
+            tokenizer = pretraining.train_tokenizer(corpus.read(corpora), shape)
+            with writing(directory):
+                tokenizer.save_pretrained(directory)
+        encoder = Encoder(directory)
+        everything = blocks.of_corpora(corpora, encoder, how.block_tokens, how.seed)
+        aside = min(_MOST_VALIDATION_BLOCKS, math.ceil(len(everything) * _VALIDATION_SHARE))
+        if aside >= len(everything):
+            raise DataError(f"{corpora[0]}: one block in all: nothing would be left to train on")
+        training, validation = everything.split(aside)
+        accelerator = make_accelerator(how.device, half=how.half)
+        model = pretraining.make_model(shape, encoder.tokenizer, seed=how.seed)
+        task = pretraining.Pretraining(model, validation, accelerator)
+        train(task, training, folder, accelerator, loop, progress)
+        save_model(model, encoder.tokenizer, directory)
+    return folder.state
 
 
 def write(
@@ -122,6 +143,7 @@ def write(
 ) -> int:
     """Lets the target write the file `out`. Returns how many texts it holds."""
     what = {"kind": "write", "target": target, "corpora": corpora, "device": device}
+    what[INPUTS] = inputs.contents(corpora, [target])
     file = WrittenFile(out, {**what, **_facts(config)})
     documents = corpus.read(corpora)
     model = load_model(target).to(device)
@@ -140,21 +162,25 @@ def distill(
     loop: LoopConfig,
     how: How,
     progress: Progress,
-) -> dict[str, float]:
-    """Trains a drafter; it goes to `out/model`. Returns the best figures."""
+) -> State:
+    """Trains a drafter; it goes to `out/model`. Returns how the run went."""
     what = {"target": target, "draft": draft, "fresh": fresh, "labels": labels, "prompts": prompts}
-    folder = RunFolder(out, {"kind": "distill", **what, **_facts(data, loop, how)})
-    model, encoder = _target(target, how), Encoder(target)
-    learner = load_draft(draft, model, float32=True)
-    if fresh:
-        torch.manual_seed(how.seed)
-        learner = type(learner)(learner.config)
-    accelerator = make_accelerator(how.device, half=how.half)
-    domains = held_out.load(data.held_out, model, encoder, HeldOutConfig(prompts=prompts))
-    task = distillation.Distillation(learner, model, domains, accelerator, labels)
-    train(task, _mixture(data, encoder, how), folder, accelerator, loop, progress)
-    save_model(learner, encoder.tokenizer, out / "model")
-    return folder.state.best
+    what |= {"kind": "distill", INPUTS: inputs.contents(data.files, [target, draft])}
+    folder = RunFolder(out, {**what, **_facts(data, loop, how)})
+    with folder.alone():
+        model, encoder = _target(target, how), Encoder(target)
+        learner = load_draft(draft, model, float32=True)
+        output.check(learner, draft)
+        if fresh:
+            torch.manual_seed(how.seed)
+            learner = type(learner)(learner.config)
+        accelerator = make_accelerator(how.device, half=how.half)
+        domains = held_out.load(data.held_out, model, encoder, prompts)
+        task = distillation.Distillation(learner, model, domains, accelerator, labels)
+        mixture = _mixture(data, target, model, encoder, how)
+        train(task, mixture, folder, accelerator, loop, progress)
+        save_model(learner, encoder.tokenizer, out / "model")
+    return folder.state
 
 
 def medusa(
@@ -168,41 +194,41 @@ def medusa(
     joint: LoopConfig | None,
     how: How,
     progress: Progress,
-) -> dict[str, float]:
+) -> State:
     """Trains heads; they go to `out/heads`, a jointly trained model to `out/model`.
 
     Returns:
-        The best figures of the last stage.
+        How the last stage went.
+
+    Raises:
+        InvalidArgument: More heads than a block has tokens for.
     """
+    if shape.num_heads + 1 >= how.block_tokens:
+        problem = f"must be {how.block_tokens - 2} or fewer: a block has {how.block_tokens} tokens"
+        raise InvalidArgument("--num-heads", f"{problem}, and the last head needs one to guess")
     what = {"kind": "medusa", "target": target, "prompts": prompts}
+    what[INPUTS] = inputs.contents(data.files, [target])
     folder = RunFolder(out / "frozen", {**what, **_facts(shape, data, frozen, how)})
-    model, encoder = _target(target, how), Encoder(target)
-    accelerator = make_accelerator(how.device, half=how.half)
-    mixture = _mixture(data, encoder, how)
+    with folder.alone():
+        model, encoder = _target(target, how), Encoder(target)
+        accelerator = make_accelerator(how.device, half=how.half)
+        mixture = _mixture(data, target, model, encoder, how)
 
-    def domains(of: Any) -> list[Domain]:
-        return held_out.load(data.held_out, of, encoder, HeldOutConfig(prompts=prompts))
+        def domains(of: Any) -> list[Domain]:
+            return held_out.load(data.held_out, of, encoder, prompts)
 
-    lm_head = model.get_output_embeddings().weight
-    heads = Heads(
-        lm_head,
-        num_heads=shape.num_heads,
-        num_layers=shape.num_layers,
-        own_lm=shape.own_lm,
-        sees_token=shape.sees_token,
-    )
-    first = medusa_training.FrozenBase(model, heads, domains(model), accelerator)
-    train(first, mixture, folder, accelerator, frozen, progress)
-    if joint is not None:
-        folder = RunFolder(out / "joint", {**what, **_facts(shape, data, joint, how)})
-        second = medusa_training.Joint(model, heads, domains, accelerator)
-        train(second, mixture, folder, accelerator, joint, progress)
-        save_model(second.base, encoder.tokenizer, out / "model")
-        lm_head = second.base.get_output_embeddings().weight
-    weights = heads.weights()
-    with writing(out / "heads"):
-        medusa_checkpoint.save(out / "heads", weights, lm_head=lm_head)
-    return folder.state.best
+        lm_head = model.get_output_embeddings().weight
+        heads = Heads(lm_head, **asdict(shape))
+        first = medusa_training.FrozenBase(model, heads, domains(model), accelerator)
+        train(first, mixture, folder, accelerator, frozen, progress)
+        if joint is not None:
+            folder = RunFolder(out / "joint", {**what, **_facts(shape, data, joint, how)})
+            second = medusa_training.Joint(model, heads, domains, accelerator)
+            train(second, mixture, folder, accelerator, joint, progress)
+            save_model(second.base, encoder.tokenizer, out / "model")
+            lm_head = second.base.get_output_embeddings().weight
+        _save_heads(out / "heads", heads.weights(), lm_head)
+    return folder.state
 
 
 def joint_loop(frozen: LoopConfig, steps: int, learning_rate: float) -> LoopConfig | None:
@@ -213,15 +239,27 @@ def joint_loop(frozen: LoopConfig, steps: int, learning_rate: float) -> LoopConf
 
 
 def _target(directory: Path, how: How) -> Any:
-    return load_model(directory, float32=not how.half).to(how.device)
+    model = load_model(directory, float32=not how.half).to(how.device)
+    output.check(model, directory)
+    return model
 
 
-def _mixture(data: Data, encoder: Encoder, how: How) -> Blocks | Mixture:
+def _mixture(data: Data, target: Path, model: Any, encoder: Encoder, how: How) -> Blocks | Mixture:
     corpora = blocks.of_corpora(data.corpora, encoder, how.block_tokens, how.seed)
     if not data.written:
         return corpora
-    texts = blocks.of_written(data.written, how.block_tokens, how.seed)
+    for path in data.written:
+        written.check_writer(path, target)
+    vocab_size = model.config.get_text_config().vocab_size
+    texts = blocks.of_written(data.written, vocab_size, how.block_tokens, how.seed)
     return Mixture(corpora, texts, share=data.share)
+
+
+def _save_heads(directory: Path, weights: HeadWeights, lm_head: Tensor) -> None:
+    """Writes heads; where the same stand there, they stay, and so does a tree chosen for them."""
+    if not medusa_checkpoint.holds(directory, weights, lm_head=lm_head):
+        with writing(directory):
+            medusa_checkpoint.save(directory, weights, lm_head=lm_head)
 
 
 def _facts(*settings: Any) -> dict[str, Any]:

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from training.errors import RunError, writing
+from training.errors import RunError
+from training.whole import replacing
+
+INPUTS = "inputs"
+"""The setting that holds what is in the files that are read, as `training.inputs` tells it."""
 
 
 class Settings:
@@ -35,17 +39,24 @@ class Settings:
         """Compares with those in the file.
 
         Raises:
-            RunError: They are others, or cannot be read.
+            RunError: They or files that are read are others, or they cannot be read.
         """
         try:
             there = json.loads(self.file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise RunError(f"{self.file}: cannot be read: {error}") from error
-        for name in sorted(there.keys() | self._wanted.keys()):
+        for name in sorted((there.keys() | self._wanted.keys()) - {INPUTS}):
             if there.get(name) != self._wanted.get(name):
                 raise RunError(
                     f"{self._of} holds a run with {name} {there.get(name)}, not "
                     f"{self._wanted.get(name)}: give another --out, or the same settings to go on"
+                )
+        known = there.get(INPUTS, {})  # runs of older versions have none
+        for path, digest in self._wanted.get(INPUTS, {}).items():
+            if known.get(path, digest) != digest:
+                raise RunError(
+                    f"{self._of} holds a run that began with something else in {path}: give "
+                    "another --out, or what was there to go on"
                 )
 
     def keep(self) -> None:
@@ -54,5 +65,5 @@ class Settings:
         Raises:
             RunError: It cannot be written.
         """
-        with writing(self.file):
-            self.file.write_text(json.dumps(self._wanted, indent=2) + "\n", encoding="utf-8")
+        with replacing(self.file) as new:
+            new.write_text(json.dumps(self._wanted, indent=2) + "\n", encoding="utf-8")

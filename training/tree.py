@@ -17,10 +17,14 @@ from itertools import islice
 from torch import Tensor
 
 from common.model.medusa_checkpoint import Tree
+from common.step_table import seconds_of
 from training.acceptance import accuracies
 
 Found = Sequence[Sequence[Sequence[int]]]
 """One domain's ranks: by text, position and head."""
+
+MOST_RANKS = 10
+"""Ranks of a head that may stand in a tree."""
 
 _PRIOR_POSITIONS = 20
 """Weight of the product of single accuracies beside the measured paths, in positions: it orders
@@ -104,44 +108,31 @@ def grow(worth: PathWorth) -> Iterator[tuple[tuple[int, ...], float]]:
                 heapq.heappush(waiting, (max(negative, -worth(child)), child))
 
 
-def of_size(domains: Sequence[Found], nodes: int, most_ranks: int = 10) -> Tree:
+def of_size(domains: Sequence[Found], nodes: int, most_ranks: int = MOST_RANKS) -> Tree:
     """The best tree of so many nodes beside the root."""
     return tuple(path for path, _ in islice(grow(PathWorth(domains, most_ranks)), nodes))
 
 
 def choices(
-    domains: Sequence[Found], step_ms: Mapping[int, float], most_ranks: int = 10
+    domains: Sequence[Found], step_ms: Mapping[int, float], most_ranks: int = MOST_RANKS
 ) -> list[Choice]:
     """The best tree of every size.
 
     Args:
         domains: Measured ranks, a domain each.
-        step_ms: Time of a pass, ms, by its rows, the root among them; interpolated between.
+        step_ms: Time of a pass, ms, by its rows, the root among them; two entries at least,
+            read linearly between.
         most_ranks: Ranks of a head that may stand in a tree.
 
     Returns:
         One choice for each count of rows from 1 to the highest in the table.
     """
-    found = [Choice((), 1.0, interpolated(step_ms, 1))]
+    table = sorted(step_ms.items())
+    found = [Choice((), 1.0, seconds_of(table, 1))]
     paths: list[tuple[int, ...]] = []
     tokens = 1.0
     for path, probability in islice(grow(PathWorth(domains, most_ranks)), max(step_ms) - 1):
         paths.append(path)
         tokens += probability
-        found.append(Choice(tuple(paths), tokens, interpolated(step_ms, len(paths) + 1)))
+        found.append(Choice(tuple(paths), tokens, seconds_of(table, len(paths) + 1)))
     return found
-
-
-def interpolated(table: Mapping[int, float], rows: int) -> float:
-    """A value of a table by rows: linear between entries, that of the nearest beyond them."""
-    known = sorted(table)
-    if rows <= known[0]:
-        return table[known[0]]
-    if rows >= known[-1]:
-        return table[known[-1]]
-    above = next(count for count in known if count >= rows)
-    below = max(count for count in known if count <= rows)
-    if above == below:
-        return table[rows]
-    part = (rows - below) / (above - below)
-    return table[below] + part * (table[above] - table[below])

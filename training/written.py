@@ -22,11 +22,13 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from training import inputs
 from training.corpus import Document, read_text
 from training.encode import Encoder, Ids
 from training.errors import DataError, RunError, writing
 from training.models import ends
-from training.settings import Settings
+from training.settings import INPUTS, Settings
+from training.whole import alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class WriteConfig:
     """How the target writes."""
 
     texts: int = 8000
-    """How many texts, prompts drawn from the corpus without repetition."""
+    """How many texts; no document of the corpus begins two, but two documents may begin alike."""
 
     max_new_tokens: int = 128
     """Most tokens of a continuation."""
@@ -79,7 +81,7 @@ class WrittenFile:
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path = path
-        self._settings = Settings(path.with_name(f"{path.name}.run.json"), path, settings)
+        self._settings = Settings(_settings_file(path), path, settings)
         self._check()
 
     def resume(self, sizes: Sequence[int]) -> tuple[int, int]:
@@ -96,8 +98,9 @@ class WrittenFile:
             DataError: It holds something else than texts.
         """
         self._check()
-        self._settings.keep()
         lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        if not lines:
+            self._settings.keep()
         whole = [line for line in lines if line.endswith(b"\n")]
         for number, line in enumerate(whole, start=1):
             _text(f"{self.path}, line {number}", line)
@@ -155,17 +158,19 @@ def write(
         How many texts the file holds.
 
     Raises:
-        RunError: The file is another run's, holds more than this one has, or cannot be written.
+        RunError: The file is another run's, or one is at work on it; it holds more than this one
+            has, or cannot be written.
         DataError: It holds something else than texts.
     """
     batches = _batches(encoder, documents, config)
     total = sum(map(len, batches))
-    done, first = out.resume(list(map(len, batches)))
-    for number, prompts in enumerate(batches[first:], start=first):
-        done += len(prompts)
-        torch.manual_seed(config.seed * 1_000_003 + number)
-        out.append(continued(target, encoder, prompts, config, greedy=number % 2 == 0))
-        progress(done, total)
+    with alone(out.path, out.path):
+        done, first = out.resume(list(map(len, batches)))
+        for number, prompts in enumerate(batches[first:], start=first):
+            done += len(prompts)
+            torch.manual_seed(config.seed * 1_000_003 + number)
+            out.append(continued(target, encoder, prompts, config, greedy=number % 2 == 0))
+            progress(done, total)
     return total
 
 
@@ -202,26 +207,60 @@ def continued(
     return texts
 
 
-def read(path: Path) -> list[Written]:
+def read(path: Path, vocab_size: int | None = None) -> list[Written]:
     """Reads a file of such texts.
 
+    Args:
+        path: The file.
+        vocab_size: Its ids are below that; any are taken where it is None.
+
     Raises:
-        DataError: Missing, empty or of another form.
+        DataError: Missing, empty, of another form or of another vocabulary.
     """
     texts = []
     for number, line in enumerate(read_text(path).splitlines(), start=1):
-        texts.append(_text(f"{path}, line {number}", line))
+        texts.append(_text(f"{path}, line {number}", line, vocab_size))
     if not texts:
         raise DataError(f"{path}: empty: holds no text")
     return texts
 
 
-def _text(where: str, line: str | bytes) -> Written:
+def check_writer(path: Path, target: Path) -> None:
+    """Refuses text by another model, where the settings beside the file tell which one wrote it.
+
+    Args:
+        path: The file.
+        target: Directory of the model that is to have written it.
+
+    Raises:
+        DataError: Another one did.
+    """
+    try:
+        facts = json.loads(_settings_file(path).read_text(encoding="utf-8"))
+        writer, known = facts["target"], facts[INPUTS][facts["target"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        return
+    if known != inputs.of_model(target):
+        raise DataError(f"{path}: written by a model that was in {writer}, not by that in {target}")
+
+
+def _settings_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.run.json")
+
+
+def _text(where: str, line: str | bytes, vocab_size: int | None = None) -> Written:
     try:
         record = json.loads(line)
-        return Written(list(map(int, record["ids"])), int(record["prompt_tokens"]))
-    except (ValueError, TypeError, KeyError) as error:
+        ids, prompt_tokens = record["ids"], record["prompt_tokens"]
+        numbers = {type(number) for number in (*ids, prompt_tokens)}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(f'{where}: needs "ids" and "prompt_tokens"') from error
+    if not isinstance(ids, list) or numbers != {int}:
+        raise DataError(f'{where}: "ids" and "prompt_tokens" must be whole numbers')
+    if vocab_size is not None and ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise DataError(f"{where}: id {wrong}, but the target's are 0 to {vocab_size - 1}")
+    return Written(ids, prompt_tokens)
 
 
 def _batches(

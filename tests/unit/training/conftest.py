@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,13 @@ def talks(stories: Path) -> Path:
     ]
     file.write_text("\n\n".join(talks))
     return file
+
+
+def unseen(file: Path) -> Path:
+    """A corpus' documents in another file of that name, as if they were held out."""
+    folder = file.parent / "unseen"
+    folder.mkdir(exist_ok=True)
+    return Path(shutil.copy(file, folder))
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ def test_the_bundled_heads_guess_the_bundled_target(demo_target: Path, demo_medu
     prompts = [encoder.text(opening.text) for opening in openings]
     texts = continued(model, encoder, prompts, WriteConfig(max_new_tokens=32), greedy=True)
     found = acceptance.ranks(model, load_heads(demo_medusa, lm_head), texts, lm_head)
-    # The card has 0.68 and 2.21 over more and longer texts of this domain.
+    # The card has 0.82 and, with five nodes, 3.16 over more and longer texts of this domain.
     assert acceptance.accuracies(found, 1)[0, 0] > 0.5
     tree = medusa_checkpoint.load(demo_medusa, lm_head=lm_head).tree
     assert tree is not None

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from training import runs
+from training.commands import _tell
+from training.commands import train as commands
+from training.distill import Labels
+from training.folder import State
 
 
 def test_its_extra_brings_no_store() -> None:
@@ -12,3 +23,67 @@ def test_its_extra_brings_no_store() -> None:
     subprocess.run(
         [sys.executable, "-c", f"{blocked}; import training.commands"], check=True, timeout=60
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "best"),
+    [
+        (State(step=20, best_step=15, best={"score": 0.5}), "those of step 15\nscore 0.500"),
+        (
+            State(step=20, best={"score": 0.5}),
+            "those that training started from: no step was better\nscore 0.500",
+        ),
+        (State(step=20), "the last: no score was a number\n"),
+    ],
+)
+def test_a_run_tells_which_weights_it_leaves(
+    state: State, best: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _tell(Path("out/model"), state)
+    assert capsys.readouterr().out == f"Written to out/model\nThe best weights are {best}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "given"),
+    [
+        ("distill", [], {"fresh": False, "labels": Labels.TARGET}),
+        ("distill", ["--fresh", "--labels", "text"], {"fresh": True, "labels": Labels.TEXT}),
+        ("medusa", [], {"shape": runs.HeadShape()}),
+        ("medusa", ["--own-lm", "--see-token"], {"shape": runs.HeadShape()}),
+        ("medusa", ["--shared-lm"], {"shape": runs.HeadShape(own_lm=False)}),
+        ("medusa", ["--state-only"], {"shape": runs.HeadShape(sees_token=False)}),
+    ],
+)
+def test_what_is_asked_for_is_trained(
+    command: str,
+    options: list[str],
+    given: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: dict[str, Any] = {}
+
+    def run(**asked: Any) -> State:
+        told.update(asked)
+        return State()
+
+    monkeypatch.setattr(runs, command, run)
+    result = CliRunner().invoke(commands, [*_needed(command, tmp_path), *options])
+    assert result.exit_code == 0, result.output
+    assert {name: told[name] for name in given} == given
+
+
+def test_labels_are_those_there_are(tmp_path: Path) -> None:
+    result = CliRunner().invoke(commands, [*_needed("distill", tmp_path), "--labels", "guesses"])
+    assert result.exit_code == 2
+    assert "must be one of target, text" in result.output
+
+
+def _needed(command: str, folder: Path) -> list[str]:
+    """A command with what it cannot go without."""
+    for name in ("corpus.txt", "held.txt"):
+        (folder / name).touch()
+    options = {"target": folder, "corpus": folder / "corpus.txt", "held-out": folder / "held.txt"}
+    options |= {"draft": folder} if command == "distill" else {}
+    parts = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    return [command, *parts, "--out", str(folder / "out")]

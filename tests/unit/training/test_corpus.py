@@ -8,8 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from tokenizers import normalizers
 
 from common.errors import ModelError
+from common.tokenizer import Tokenizer
+from tests.tiny_tokenizers import byte_fallback
 from training import blocks
 from training.corpus import Document, Turn, read
 from training.encode import Encoder, Ids
@@ -62,6 +66,9 @@ def test_plain_text_is_cut_at_separators_or_blank_lines(tmp_path: Path) -> None:
         ("blank.jsonl", "\n \n", "empty"),
         ("latin.txt", b"caf\xe9 au lait", "not UTF-8: byte 3"),
         ("broken.jsonl", '{"text": "a"}\n{"text": \n', "line 2: not JSON"),
+        ("deep.jsonl", "[" * 200_000, "line 1: not JSON"),
+        ("half.jsonl", '{"text": "a \\ud83d b"}\n', "line 1: holds half a character"),
+        ("blank.jsonl", '{"text": "a"}\n{"text": " "}\n', 'line 2: "text" is empty'),
         ("odd.jsonl", '{"body": "a"}\n', 'line 1: needs "text"'),
         ("roles.jsonl", '{"messages": [{"role": "user"}]}\n', 'each of "messages" needs'),
     ],
@@ -125,6 +132,42 @@ def test_a_chat_template_that_conversations_lack_is_named(target: Path, tmp_path
     assert encoder.documents([Document(text="The cat")])
 
 
+def test_ids_are_those_that_the_model_is_served_with(tmp_path: Path) -> None:
+    backend = byte_fallback()._backend
+    marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    backend.normalizer = normalizers.Sequence(marks)  # type: ignore[assignment]
+    backend.save(str(tmp_path / "tokenizer.json"))
+    template = "{% for turn in messages %}<s>{{ turn.content }}{% endfor %}"
+    # With these settings transformers marks the beginning of a text only.
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": False, "chat_template": template}
+    names = {"eos_token": "<s>", "unk_token": "<unk>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | names))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    encoder, served = Encoder(tmp_path), Tokenizer.load(tmp_path)
+    assert served is not None
+    ids = encoder.chat((Turn("user", "the cat"), Turn("user", "s")))
+    messages = [{"role": "user", "content": text} for text in ("the cat", "s")]
+    assert ids == served.apply_chat_template(messages)
+    assert encoder.text("the cat") == served.encode("the cat")
+    (plain,) = encoder.documents([Document(text="the cat")])
+    assert plain == [*served.encode("the cat"), encoder.end]
+
+
+def test_a_tokenizer_in_an_older_form_is_named(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"a": 0, "<|endoftext|>": 1}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ModelError, match=r"`vocab.json` is not read: .* writes tokenizer\.json"):
+        Encoder(tmp_path)
+
+
+def test_a_damaged_tokenizer_is_named(target: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(target, tmp_path / "target")
+    (directory / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="target: no tokenizer to be had there"):
+        Encoder(directory)
+
+
 def test_the_batch_of_a_step_depends_on_seed_and_step_alone(
     stories: Path, talks: Path, encoder: Encoder
 ) -> None:
@@ -147,3 +190,17 @@ def test_a_mixture_keeps_its_proportion(stories: Path, talks: Path, encoder: Enc
     batch = blocks.Mixture(first, second, share=0.75).batch(2, 8)
     assert batch[:2].tolist() == first.batch(2, 2).tolist()
     assert batch[2:].tolist() == second.batch(2, 6).tolist()
+
+
+@pytest.mark.parametrize(("share", "size"), [(0.75, 2), (0.6, 4), (0.1, 1), (0.0, 2), (1.0, 2)])
+def test_a_mixture_keeps_its_proportion_in_the_long_run(share: float, size: int) -> None:
+    first, second = (
+        blocks.Blocks(torch.arange(start, start + 500)[:, None], seed=0) for start in (0, 1000)
+    )
+    mixture = blocks.Mixture(first, second, share=share)
+    batches = [mixture.batch(step, size)[:, 0].tolist() for step in range(100)]
+    assert all(len(batch) == size for batch in batches)
+    every = [number for batch in batches for number in batch]
+    assert len(set(every)) == 100 * size, "no block is passed over, and none comes again"
+    assert sum(number >= 1000 for number in every) == round(100 * size * share)
+    assert mixture.batch(57, size)[:, 0].tolist() == batches[57]

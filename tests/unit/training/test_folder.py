@@ -82,6 +82,46 @@ def test_a_full_disk_takes_no_point_of_the_curves(tmp_path: Path) -> None:
         folder.record({"step": 1})
 
 
+@pytest.mark.parametrize("most_bytes", [0, 20])
+def test_best_weights_are_replaced_whole_or_not(most_bytes: int, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, {})
+    folder.score(_module(1), {"score": 0.1})
+    before = (tmp_path / "best.safetensors").stat().st_ino
+    with full_after(most_bytes), pytest.raises(RunError):
+        folder.score(_module(2), {"score": 0.2})
+    assert (tmp_path / "best.safetensors").stat().st_ino == before
+    folder.score(_module(3), {"score": 0.3})
+    module = _module(0)
+    folder.load_best(module)
+    assert module.weight.item() == 3
+
+
+def test_damaged_best_weights_are_named(tmp_path: Path) -> None:
+    (tmp_path / "best.safetensors").write_bytes(b"not tensors")
+    with pytest.raises(RunError, match=r"best\.safetensors: cannot be read"):
+        RunFolder(tmp_path, {}).load_best(_module(1))
+
+
+def test_settings_are_written_where_a_run_begins_and_never_again(tmp_path: Path) -> None:
+    _save(tmp_path, 1)
+    file = tmp_path / "run.json"
+    before = file.stat().st_ino, file.stat().st_mtime_ns
+    _save(tmp_path, 2)
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == before
+
+
+def test_a_second_run_is_kept_out_of_a_folder_while_one_is_at_work(tmp_path: Path) -> None:
+    first, second = RunFolder(tmp_path, {}), RunFolder(tmp_path, {})
+    with (
+        first.alone(),
+        pytest.raises(RunError, match="another run is at work there"),
+        second.alone(),
+    ):
+        pass
+    with second.alone():
+        pass
+
+
 def test_all_that_a_run_leaves_is_as_readable(tmp_path: Path) -> None:
     _save(tmp_path, 1)
     RunFolder(tmp_path, {}).score(_module(1), {"score": 0.1})

@@ -10,7 +10,6 @@ import pytest
 from training import held_out
 from training.encode import Encoder
 from training.errors import DataError
-from training.held_out import HeldOutConfig
 from training.models import load_model
 
 
@@ -19,4 +18,4 @@ def test_two_domains_of_one_name_are_refused(
 ) -> None:
     other = shutil.copy(stories, tmp_path / "stories.jsonl")
     with pytest.raises(DataError, match=r"domain stories, as .*stories\.jsonl is: rename one"):
-        held_out.load([stories, Path(other)], load_model(target), encoder, HeldOutConfig())
+        held_out.load([stories, Path(other)], load_model(target), encoder, 4)

@@ -12,6 +12,7 @@ from training import heads as head_training
 from training import loss as losses
 from training.heads import Heads
 from training.loss import distil_backward, soft_cross_entropy
+from training.output import OutputLayer
 
 BLOCKS, LENGTH, HIDDEN, VOCAB, HEADS = 5, 7, 8, 30, 3
 
@@ -44,7 +45,7 @@ def test_the_loss_and_its_gradient_are_cross_entropys() -> None:
 
 def test_distillation_in_parts_equals_the_whole(accelerator: Accelerator) -> None:
     leaf, weight = STATES.clone().requires_grad_(True), LM_HEAD.clone().requires_grad_(True)
-    found = distil_backward(leaf, weight, TAUGHT, TEACHER_LM, accelerator)
+    found = distil_backward(leaf, OutputLayer(weight), TAUGHT, OutputLayer(TEACHER_LM), accelerator)
     whole, same = STATES.clone().requires_grad_(True), LM_HEAD.clone().requires_grad_(True)
     labels = (TAUGHT @ TEACHER_LM.T).softmax(-1)
     wanted = F.cross_entropy((whole @ same.T).flatten(0, 1), labels.flatten(0, 1))
@@ -69,7 +70,7 @@ def test_heads_one_at_a_time_equal_all_together(
 
     heads, leaf = made(), STATES.clone().requires_grad_(True)
     found = head_training.backward(
-        heads, IDS, leaf, LM_HEAD, TAUGHT, TEACHER_LM, scales, accelerator
+        heads, IDS, leaf, LM_HEAD, TAUGHT, OutputLayer(TEACHER_LM), scales, accelerator
     )
 
     same, whole = made(), STATES.clone().requires_grad_(True)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from common.errors import ModelError
 from tests.unit.training.full_disk import full_after
 from training.encode import Encoder
 from training.errors import RunError
-from training.models import load_model, save_model
+from training.models import ends, load_model, save_model
 
 
 def test_a_saved_model_is_as_readable_as_its_config(target: Path) -> None:
     modes = {file.name: file.stat().st_mode for file in target.iterdir()}
     assert modes["model.safetensors"] == modes["config.json"]
+
+
+def test_a_saved_model_has_the_tokenizer_of_its_source(target: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(target, tmp_path / "source")
+    file = source / "tokenizer.json"
+    definition = json.loads(file.read_text())
+    merges = [" ".join(pair) for pair in definition["model"]["merges"]]  # as older files have them
+    file.write_text(json.dumps(definition | {"model": definition["model"] | {"merges": merges}}))
+    save_model(load_model(target), Encoder(source).tokenizer, tmp_path / "model")
+    assert (tmp_path / "model" / "tokenizer.json").read_bytes() == file.read_bytes()
 
 
 @pytest.mark.parametrize("most_bytes", [0, 20_000], ids=["config", "weights"])
@@ -28,6 +41,23 @@ def test_a_full_disk_is_named(
         pytest.raises(RunError, match=r"/model: cannot be written: .*File too large"),
     ):
         save_model(model, encoder.tokenizer, out)
+    assert not list(out.glob("*"))
+
+
+def test_a_crash_while_a_model_is_written_leaves_the_one_before(
+    target: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    out = tmp_path / "model"
+    save_model(load_model(target), encoder.tokenizer, out)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    changed = load_model(target)
+    torch.nn.init.zeros_(changed.get_input_embeddings().weight)
+    with full_after(20_000), pytest.raises(RunError):
+        save_model(changed, encoder.tokenizer, out)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    save_model(changed, encoder.tokenizer, out)
+    assert load_model(out).get_input_embeddings().weight.abs().max() == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
 def test_a_model_that_cannot_be_opened_is_not_said_to_be_missing(
@@ -38,3 +68,11 @@ def test_a_model_that_cannot_be_opened_is_not_said_to_be_missing(
     file.symlink_to(file)
     with pytest.raises(ModelError, match=r"weights cannot be loaded: .*Too many levels"):
         load_model(tmp_path)
+
+
+def test_ids_that_a_model_does_not_have_end_nothing(target: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(target, tmp_path / "target")
+    file = directory / "generation_config.json"
+    settings = json.loads(file.read_text()) | {"eos_token_id": [-1, 3, 999_999]}
+    file.write_text(json.dumps(settings))
+    assert ends(load_model(directory)) == [3]

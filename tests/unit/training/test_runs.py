@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,18 +16,20 @@ from accelerate import Accelerator
 from paceline.cli._app import app as paceline_app
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from common.errors import ModelError
 from common.model import medusa_checkpoint
 from tests import tiny_models
-from tests.unit.training.conftest import SHAPE
-from training import choose_tree, runs, step_time
+from tests.unit.training.conftest import SHAPE, unseen
+from training import choose_tree, curves, inputs, runs, step_time
 from training.commands import train as commands
+from training.curves import plot
 from training.distill import Labels
 from training.encode import Encoder
 from training.errors import DataError, RunError
-from training.folder import RunFolder
+from training.folder import RunFolder, State
 from training.loop import LoopConfig, decayed, train
 from training.models import load_model
 
@@ -34,6 +37,12 @@ HOW = runs.How(seed=3, block_tokens=16, device="cpu", half=False)
 LOOP = LoopConfig(
     steps=12, batch=4, learning_rate=5e-3, warmup_share=0.1, log_every=1, evaluate_every=4
 )
+
+
+@pytest.fixture(autouse=True)
+def _sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longest by far of a run this short."""
+    monkeypatch.setattr(curves, "plot", lambda folder, points: (folder / "curves.png").touch())
 
 
 class Killed(Exception):
@@ -61,7 +70,7 @@ def _distill(
         draft=draft,
         fresh=False,
         labels=Labels.TARGET,
-        data=runs.Data(corpora=[documents], held_out=[documents]),
+        data=runs.Data(corpora=[documents], held_out=[unseen(documents)]),
         prompts=4,
         out=out,
         loop=LOOP,
@@ -80,7 +89,7 @@ class Setting:
     """A kind of run and where it leaves its curves."""
 
     kind: str
-    run: Callable[[Path, Any], dict[str, float]]
+    run: Callable[[Path, Any], State]
     folders: Sequence[str]
 
 
@@ -88,15 +97,16 @@ class Setting:
 def setting(
     request: pytest.FixtureRequest, target: Path, stories: Path, talks: Path, texts: Path
 ) -> Setting:
-    data = runs.Data(corpora=[stories], written=[texts], share=0.5, held_out=[stories, talks])
+    held_out = [unseen(stories), talks]
+    data = runs.Data(corpora=[stories], written=[texts], share=0.5, held_out=held_out)
 
-    def pretrain(out: Path, progress: Any) -> dict[str, float]:
+    def pretrain(out: Path, progress: Any) -> State:
         corpora = [stories, talks]
         return runs.pretrain(
             corpora=corpora, out=out, shape=SHAPE, loop=LOOP, how=HOW, progress=progress
         )
 
-    def distill(out: Path, progress: Any) -> dict[str, float]:
+    def distill(out: Path, progress: Any) -> State:
         return runs.distill(
             target=target,
             draft=target,
@@ -110,7 +120,7 @@ def setting(
             progress=progress,
         )
 
-    def medusa(out: Path, progress: Any) -> dict[str, float]:
+    def medusa(out: Path, progress: Any) -> State:
         return runs.medusa(
             target=target,
             shape=runs.HeadShape(num_heads=2),
@@ -144,7 +154,10 @@ def test_a_killed_run_goes_on_to_the_same_losses(setting: Setting, tmp_path: Pat
         whole = _curve(tmp_path / "whole" / folder)
         assert _curve(tmp_path / "killed" / folder) == whole
         assert len([point for point in whole if "loss" in point]) in (8, 12)
-        assert (tmp_path / "killed" / folder / "curves.png").stat().st_size > 1000
+        picture = tmp_path / "killed" / folder / "curves.png"
+        assert picture.exists()
+        plot(picture.parent, whole)
+        assert picture.stat().st_size > 1000
 
 
 def test_a_drafter_with_dropout_goes_on_to_the_same_losses(
@@ -201,11 +214,12 @@ def test_a_folder_of_another_run_is_refused(
 
 @KINDS
 def test_a_run_that_never_began_binds_nobody(setting: Setting, tmp_path: Path) -> None:
-    for folder in setting.folders:
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "run.json").write_text('{"kind": "another"}')
-    setting.run(tmp_path, _silent)
-    facts = json.loads((tmp_path / setting.folders[0] / "run.json").read_text())
+    folder = tmp_path / setting.folders[0]
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text('{"kind": "another"}')
+    with pytest.raises(Killed):
+        setting.run(tmp_path, _dying_at(1))
+    facts = json.loads((folder / "run.json").read_text())
     assert (facts["kind"], facts["seed"]) == (setting.kind, 3)
 
 
@@ -217,7 +231,6 @@ def test_a_run_is_bound_before_its_first_checkpoint(setting: Setting, tmp_path: 
     assert not (folder / "checkpoint").exists()
     with pytest.raises(RunError, match="holds a run with"):
         RunFolder(folder, {"kind": "another"})
-    setting.run(tmp_path, _silent)
 
 
 def test_a_corpus_that_was_not_there_may_be_corrected(
@@ -257,6 +270,94 @@ def test_a_damaged_checkpoint_is_named(setting: Setting, tmp_path: Path) -> None
     (tmp_path / "checkpoint" / "optimizer.pt").write_bytes(b"not tensors")
     with pytest.raises(RunError, match="checkpoint: cannot go on from it"):
         setting.run(tmp_path, _silent)
+
+
+@pytest.mark.parametrize("changed", ["stories.jsonl", "draft/model.safetensors"])
+def test_a_run_does_not_go_on_with_other_files(
+    changed: str, target: Path, stories: Path, tmp_path: Path
+) -> None:
+    documents, draft = Path(shutil.copy(stories, tmp_path)), tmp_path / "draft"
+    shutil.copytree(target, draft)
+    distill = partial(_distill, target, draft, documents, tmp_path / "out")
+    with pytest.raises(Killed):
+        distill(_dying_at(6))
+    file, named = tmp_path / changed, changed.partition("/")[0]
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"cat", b"cow") if file == documents else content[::-1])
+    with pytest.raises(
+        RunError, match=rf"out holds a run that began with something else in .*/{named}: give an"
+    ):
+        distill()
+    file.write_bytes(content)
+    distill()
+
+
+@pytest.mark.parametrize("setting", ["distill"], indirect=True)
+def test_a_run_of_an_older_version_goes_on(setting: Setting, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        setting.run(tmp_path, _dying_at(6))
+    facts = json.loads((tmp_path / "run.json").read_text())
+    del facts["inputs"]
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+    assert setting.run(tmp_path, _silent).step == LOOP.steps
+
+
+def test_a_large_file_is_looked_at_in_pieces_from_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "_WHOLE_BYTES", 100)
+    monkeypatch.setattr(inputs, "_PIECE_BYTES", 10)
+    file = tmp_path / "large"
+    whole = bytes(10_000)
+    found = set()
+    for content in (whole, b"1" + whole[1:], whole[:-1] + b"1", whole + b"0"):
+        file.write_bytes(content)
+        found |= {*inputs.contents([file]).values()}
+    assert len(found) == 4
+
+
+def test_what_is_trained_on_is_not_held_out(stories: Path, tmp_path: Path) -> None:
+    link = tmp_path / "stories.jsonl"
+    link.symlink_to(stories)
+    with pytest.raises(DataError, match=r"stories\.jsonl: held out, but --corpus has it"):
+        runs.Data(corpora=[stories], held_out=[link])
+
+
+def test_a_target_whose_logits_are_made_otherwise_is_refused(
+    target: Path, stories: Path, tmp_path: Path
+) -> None:
+    vocab = load_model(target).config.vocab_size
+    ours = tiny_models.ARCHITECTURES["llama"]
+    config = AutoConfig.for_model("hyperclovax", **{**ours, "vocab_size": vocab})
+    config.logits_scaling = 2.0
+    other = Path(shutil.copytree(target, tmp_path / "other"))
+    AutoModelForCausalLM.from_config(config).save_pretrained(other)
+    with pytest.raises(ModelError, match="other: its logits are not what"):
+        _distill(other, target, stories, tmp_path / "out")
+
+
+def test_a_device_that_is_not_there_is_said(stories: Path, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    arguments = ["--corpus", str(stories), "--out", str(tmp_path / "out"), "--device", "cuda"]
+    result = CliRunner().invoke(commands, ["pretrain", *arguments])
+    assert result.exit_code == 1
+    assert result.output.startswith("error: device cuda: ")
+
+
+def test_a_seed_is_one_that_generators_take(stories: Path, tmp_path: Path) -> None:
+    arguments = ["--corpus", str(stories), "--out", str(tmp_path), "--seed", "99999999999999"]
+    result = CliRunner().invoke(commands, ["pretrain", *arguments])
+    assert result.exit_code == 2
+    assert "--seed" in result.output
+
+
+def test_heads_need_tokens_to_guess(target: Path, stories: Path, tmp_path: Path) -> None:
+    arguments = ["--target", str(target), "--corpus", str(stories), "--out", str(tmp_path / "out")]
+    arguments += ["--held-out", str(unseen(stories)), "--block-tokens", "8", "--num-heads", "7"]
+    result = CliRunner().invoke(commands, ["medusa", *arguments])
+    assert result.exit_code == 2
+    assert result.output.startswith("error: --num-heads: must be 6 or fewer: a block has 8 tokens")
 
 
 @pytest.mark.parametrize("setting", ["medusa"], indirect=True)
@@ -327,7 +428,7 @@ def test_a_folder_that_cannot_be_made_is_named(
     if command != "pretrain":
         arguments += ["--target", str(target)]
     if command in ("distill", "medusa"):
-        arguments += ["--held-out", str(stories)]
+        arguments += ["--held-out", str(unseen(stories))]
     if command == "distill":
         arguments += ["--draft", str(target)]
     result = CliRunner().invoke(commands, [command, *arguments])
@@ -375,7 +476,7 @@ def test_the_commands_from_corpus_to_tree(
     target: Path, stories: Path, texts: Path, tmp_path: Path
 ) -> None:
     """Heads are trained, their tree chosen from given step times, and both measured."""
-    held = ["--target", str(target), "--held-out", str(stories), "--prompts", "4"]
+    held = ["--target", str(target), "--held-out", str(unseen(stories)), "--prompts", "4"]
     small = ["--steps", "4", "--batch", "2", "--block-tokens", "16", "--evaluate-every", "2"]
     data = ["--corpus", str(stories), "--written", str(texts)]
     out = tmp_path / "run"
@@ -386,6 +487,8 @@ def test_the_commands_from_corpus_to_tree(
         return result.output
 
     run("medusa", *held, *data, *small, "--num-heads", "2", "--out", str(out), "--fp32")
+    printed = run("measure", *held, "--heads", str(out / "heads"))
+    assert "no tree yet: `paceline train tree` chooses one" in printed
     printed = run("tree", *held, "--heads", str(out / "heads"), "--step-ms", "1:1,9:1.01")
     assert "chosen" in printed
     facts = medusa_checkpoint.read_facts(out / "heads")
@@ -393,6 +496,13 @@ def test_the_commands_from_corpus_to_tree(
     printed = run("measure", *held, "--heads", str(out / "heads"), "--draft", str(target))
     assert f"the tree of {len(facts['tree'])} nodes" in printed
     assert "stories" in printed
+    found = run("measure", *held, "--heads", str(out / "heads"), "--draft", str(target), "--json")
+    figures = json.loads(found)
+    assert 0 < figures["drafter"]["stories"]["agreement"] <= 1
+    assert figures["heads"]["stories"]["nodes"] == len(facts["tree"])
+    printed = run("medusa", *held, *data, *small, "--num-heads", "2", "--out", str(out), "--fp32")
+    assert "The best weights are " in printed
+    assert medusa_checkpoint.read_facts(out / "heads") == facts, "the tree stays"
 
 
 @pytest.mark.parametrize("name", ["pretrain", "write", "distill", "medusa", "tree", "measure"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from common.errors import InvalidArgument
 from common.model import medusa_checkpoint
 from training import acceptance, choose_tree, tree
 from training.acceptance import tree_tokens
@@ -16,7 +18,7 @@ from training.choose_tree import parsed
 from training.encode import Encoder
 from training.heads import Heads
 from training.models import load_model
-from training.tree import PathWorth, choices, grow, interpolated, of_size
+from training.tree import PathWorth, choices, grow, of_size
 from training.written import Written
 
 HEADS, RANKS = 2, 3
@@ -98,8 +100,18 @@ def test_no_tree_is_larger_than_asked_for(target: Path, stories: Path, tmp_path:
 
 
 def test_step_times_are_interpolated() -> None:
-    table = parsed("2:3,4:5.0,12:9")
-    assert [interpolated(table, rows) for rows in (1, 2, 3, 4, 8, 12, 20)] == [3, 3, 4, 5, 7, 9, 9]
+    found = choices([_found(0)], parsed("2:3,4:5.0,12:9"), RANKS)
+    assert [choice.step_ms for choice in found] == [3, 3, 4, 5, 5.5, 6, 6.5, 7, 7.5, 8, 8.5, 9]
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [("4", "must be like"), ("4:x", "must be like"), ("0:3,4:5", "rows start"), ("4:5", "two")],
+)
+def test_times_that_cannot_be_read_are_refused(table: str, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"--step-ms: .*{why}"):
+        parsed(table)
+    assert parsed("") == {}
 
 
 def test_tokens_with_a_tree_by_hand() -> None:
@@ -122,9 +134,9 @@ def test_accuracies_leave_out_what_stands_behind_the_end() -> None:
 
 
 def test_ranks_are_those_of_the_tokens_that_come(target: Path, encoder: Encoder) -> None:
-    model = load_model(target)
+    model = load_model(target, float32=True)
     lm_head = model.get_output_embeddings().weight
-    heads = Heads(lm_head, num_heads=HEADS, num_layers=1, own_lm=False).to(lm_head.dtype)
+    heads = Heads(lm_head, num_heads=HEADS, num_layers=1, own_lm=False)
     texts = [Written([5, 9, 7, 30, 12, 44], 2), Written([8, 6, 31], 1)]
     found = acceptance.ranks(model, heads, texts, lm_head)
     # Fresh heads are the output layer itself, so they rank by the next token's logits.
@@ -141,12 +153,11 @@ def test_ranks_are_those_of_the_tokens_that_come(target: Path, encoder: Encoder)
 
 
 def test_ranks_are_of_heads_that_saw_the_token_between(target: Path) -> None:
-    model = load_model(target)
+    model = load_model(target, float32=True)
     lm_head = model.get_output_embeddings().weight
     heads = Heads(lm_head, num_heads=HEADS, num_layers=1, own_lm=False, sees_token=True)
     for matrix in heads.tokens:
         torch.nn.init.eye_(matrix)
-    heads = heads.to(lm_head.dtype)
     ids = [5, 9, 7, 30, 12, 44]
     found = acceptance.ranks(model, heads, [Written(ids, 2)], lm_head)
     states = model.base_model(input_ids=torch.tensor([ids])).last_hidden_state[0]
@@ -155,6 +166,32 @@ def test_ranks_are_of_heads_that_saw_the_token_between(target: Path) -> None:
             chosen = torch.tensor([ids[place + 1]])
             logits = heads.logits(0, states[place][None], chosen, lm_head)[0]
             assert row[0] == (logits > logits[ids[place + 2]]).sum()
+
+
+def test_of_equal_logits_the_lowest_id_is_the_likelier() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0]] * 5)
+    ranks = acceptance._rank(logits, torch.tensor([1, 2, 4, 3, -1]))
+    assert ranks.tolist() == [0, 1, 2, 3, -1]
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_ranks_are_by_float32_logits(half: bool, target: Path) -> None:
+    """Also where a model computes in bfloat16, whose logits tie."""
+    model = load_model(target)
+    lm_head = model.get_output_embeddings().weight
+    heads = Heads(lm_head, num_heads=1, num_layers=1, own_lm=False)
+    seen: list[torch.dtype] = []
+    inner = heads.logits
+
+    def logits(*args: Any) -> torch.Tensor:
+        found = inner(*args)
+        seen.append(found.dtype)
+        return found
+
+    heads.logits = logits  # type: ignore[method-assign]
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        acceptance.ranks(model, heads, [Written([5, 9, 7, 30], 2)], lm_head)
+    assert seen == [torch.float32]
 
 
 def test_the_target_agrees_with_itself(target: Path) -> None:

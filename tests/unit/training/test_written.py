@@ -19,6 +19,7 @@ from training.commands import train as commands
 from training.encode import Encoder
 from training.errors import DataError, RunError
 from training.models import ends, load_model
+from training.whole import alone
 from training.written import WriteConfig, Written, WrittenFile, continued
 
 
@@ -132,11 +133,49 @@ def test_files_of_written_text_are_checked(tmp_path: Path) -> None:
         (b"", "empty"),
         (b'{"ids": [1]}\n', "line 1: needs"),
         (b"\xff\n", "not UTF-8"),
+        (b"[" * 100_000 + b"\n", "line 1: needs"),
+        (
+            b'{"ids": [5], "prompt_tokens": 1}\n{"ids": [320], "prompt_tokens": 1}\n',
+            "line 2: id 320",
+        ),
+        (b'{"ids": [5, -7], "prompt_tokens": 1}\n', "line 1: id -7, but the target's are 0 to 319"),
+        (b'{"ids": [5000000000], "prompt_tokens": 1}\n', "line 1: id 5000000000"),
+        (b'{"ids": [Infinity], "prompt_tokens": 1}\n', "line 1: .*must be whole numbers"),
+        (b'{"ids": ["5"], "prompt_tokens": 1}\n', "line 1: .*must be whole numbers"),
     ):
         file.write_bytes(content)
         with pytest.raises(DataError, match=problem) as raised:
-            written.read(file)
+            written.read(file, 320)
         assert "written.jsonl" in str(raised.value)
+
+
+def test_text_by_another_model_is_refused(target: Path, texts: Path, tmp_path: Path) -> None:
+    copy = _copied(texts, tmp_path)
+    written.check_writer(copy, target)
+    moved = shutil.copytree(target, tmp_path / "moved")
+    written.check_writer(copy, moved)
+    (moved / "config.json").write_text("{}")
+    with pytest.raises(DataError, match=r"written\.jsonl: written by a model that was in .*target"):
+        written.check_writer(copy, moved)
+    settings = copy.with_name("written.jsonl.run.json")
+    older = json.loads(settings.read_text())
+    del older["inputs"]
+    settings.write_text(json.dumps(older))
+    written.check_writer(copy, moved)
+    settings.unlink()
+    written.check_writer(copy, moved)
+
+
+def test_two_runs_do_not_write_one_file(
+    target: Path, stories: Path, talks: Path, texts: Path, tmp_path: Path
+) -> None:
+    out = _copied(texts, tmp_path)
+    with (
+        alone(out, out),
+        pytest.raises(RunError, match=r"written\.jsonl: another run is at work there"),
+    ):
+        _write(out, target, [stories, talks])
+    assert _write(out, target, [stories, talks]) == 24
 
 
 @pytest.mark.parametrize("greedy", [True, False])
