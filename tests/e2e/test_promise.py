@@ -130,7 +130,7 @@ def test_stop_strings_end_the_text(client: Client) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"prompt": ""}, InvalidArgumentError, "empty"),
+        ({"prompt": ""}, InvalidArgumentError, "at least 1 token"),
         ({"token_ids": [99999]}, InvalidArgumentError, "4095"),
         ({"prompt": "a", "max_tokens": 5000}, InvalidArgumentError, "2048"),
         ({"prompt": "a", "top_p": 1.5}, InvalidArgumentError, "top_p"),

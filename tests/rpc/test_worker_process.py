@@ -231,16 +231,16 @@ async def test_a_pair_drains_without_breaking_a_request(tiny_directory: Path) ->
 
 
 async def _busy(channel: grpc.aio.Channel) -> list[asyncio.Task[None]]:
-    """Gives a verifier some seconds' work; its calls, the first of which has begun."""
+    """Gives a verifier half a minute's work; its calls, the first of which has begun."""
     stub = verifier_pb2_grpc.VerifierStub(channel)
-    calls = [stub.Generate(ask([5 + i], 500), timeout=60) for i in range(128)]
+    calls = [stub.Generate(ask([5 + i % 128], 500), timeout=60) for i in range(512)]
     await calls[0].read()
     return [asyncio.create_task(Text().rest(call)) for call in calls]
 
 
 async def test_grace_ends_and_a_second_signal_ends_it_sooner(tiny_directory: Path) -> None:
     # One text at a time: all of them at once would be done within the grace.
-    flags = "--grace-s", "60", "--engine.max-running", "1"
+    flags = "--grace-s", "60", "--engine.max-running", "1", "--engine.max-waiting", "600"
     async with (
         running("verifier", tiny_directory, *flags) as (hurried, first),
         running("verifier", tiny_directory, *flags) as (drained, second),
