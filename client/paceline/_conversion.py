@@ -62,11 +62,6 @@ def never_connected(error: errors.RpcError) -> bool:
     return bool(details.startswith(_NEVER_CONNECTED) and not _CLOSED.search(details))
 
 
-def was_reset(code: grpc.StatusCode, details: str) -> bool:
-    """Whether a call failed because the way to the server was cut, though gRPC says INTERNAL."""
-    return code is grpc.StatusCode.INTERNAL and _RESET in details
-
-
 def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.RpcError:
     """Builds the exception for one status.
 
@@ -82,7 +77,7 @@ def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.Rpc
             f"the request is too large: it must have at most {sizes['most']} bytes{fewer}, "
             f"got {sizes['size']}"
         )
-    if was_reset(code, details):
+    if code is grpc.StatusCode.INTERNAL and _RESET in details:
         return errors.UnavailableError(f"the connection to {address} was lost ({details})")
     cls = CLASS_OF_CODE.get(code, errors.UnknownError)
     return cls(_message(code, details, address))
@@ -109,6 +104,8 @@ def _message(code: grpc.StatusCode, details: str, address: str) -> str:
     if code is grpc.StatusCode.UNIMPLEMENTED and details == "Method not found!":
         return f"the server at {address} does not know this call; is it a Paceline gateway?"
     if _NO_GATEWAY.match(details):
+        if code is grpc.StatusCode.UNAVAILABLE:  # gRPC's for 429, 502, 503 and 504
+            return f"a proxy at {address} has no gateway for it now ({details})"
         return f"{address} answered as no gateway does ({details}); is it one?"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline Exceeded" in details:
         return f"no complete answer from {address} in time; raise the timeout to wait longer"

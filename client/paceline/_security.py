@@ -1,6 +1,7 @@
 """How a client proves who it is, and knows whom it talks to."""
 
 import os
+import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ KEY_VARIABLE = "PACELINE_KEY"
 INSECURE_VARIABLE = "PACELINE_INSECURE"
 
 _SYSTEM = "system"
+_CERTIFICATE = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----.+?-----END ", re.DOTALL)
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 _File = str | os.PathLike[str]
@@ -156,11 +158,10 @@ def _insecure_by_environment() -> bool:
 
 def _certificates(name: str, file: _File | None) -> bytes | None:
     content = _read(name, file)
-    if file is not None and not _loads(lambda tls: tls.load_verify_locations(file), file):
+    if content is not None and not _CERTIFICATE.search(content):
         raise ArgumentError(
             f"tls.{name}",
-            f"must hold a PEM certificate (-----BEGIN CERTIFICATE-----), but {file} holds none "
-            "that can be read",
+            f"must hold a PEM certificate (-----BEGIN CERTIFICATE-----), but {file} holds none",
         )
     return content
 
@@ -169,7 +170,7 @@ def _private_key(file: _File | None, cert: _File | None) -> bytes | None:
     content = _read("key", file)
     if file is None or cert is None:
         return None
-    if not _loads(lambda tls: tls.load_cert_chain(cert, file, password=""), cert, file):
+    if not _belong_together(cert, file):
         raise ArgumentError(
             "tls.key",
             f"must hold the private key of {cert} as PEM without a password, but {file} does not",
@@ -177,14 +178,14 @@ def _private_key(file: _File | None, cert: _File | None) -> bytes | None:
     return content
 
 
-def _loads(load: Callable[[ssl.SSLContext], None], *files: _File) -> bool:
-    """Whether files are what they should be; gRPC would blame the other side for them."""
-    if not all(Path(file).is_file() for file in files):
+def _belong_together(cert: _File, key: _File) -> bool:
+    """Whether a key is the certificate's; gRPC would blame the other side for any other."""
+    if not (Path(cert).is_file() and Path(key).is_file()):
         return True  # a pipe, as a shell's <(command), has been read by now
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_ciphers("ALL:@SECLEVEL=0")  # how strong a key must be is for gRPC to say
     try:
-        load(context)
+        context.load_cert_chain(cert, key, password="")
     except ssl.SSLError:
         return False
     return True

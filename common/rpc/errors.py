@@ -11,12 +11,15 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
-from paceline._conversion import was_reset
 
 from common import errors
 from common.telemetry.span import raised_in
 
 log = logging.getLogger(__name__)
+
+# A stream that is reset, by a proxy that lost whom it called, is INTERNAL to gRPC; a service's own
+# INTERNAL says otherwise.
+_RESET = "Received RST_STREAM"
 
 _BY_CODE: dict[grpc.StatusCode, type[errors.PacelineError]] = {
     grpc.StatusCode[cls.code]: cls
@@ -50,7 +53,7 @@ def from_rpc_error(error: grpc.aio.AioRpcError, peer: str | None = None) -> erro
         field, _, problem = details.partition(": ")
         return errors.InvalidArgument(field, problem) if problem else _Plain(details)
     cls = _BY_CODE.get(error.code(), errors.PacelineError)
-    if was_reset(error.code(), details):  # by a proxy: whoever is behind it is gone
+    if error.code() is grpc.StatusCode.INTERNAL and _RESET in details:
         cls = errors.Unavailable
     return cls(f"{peer}: {details}" if peer and cls is errors.Unavailable else details)
 

@@ -151,6 +151,13 @@ def test_an_answer_without_a_status_is_no_gateways(details: str) -> None:
     )
 
 
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_proxy_may_have_no_gateway_for_now(status: int) -> None:
+    details = f"Received http2 header with status: {status}"
+    error = from_status(grpc.StatusCode.UNAVAILABLE, details, ADDRESS)
+    assert str(error) == f"a proxy at host:1 has no gateway for it now ({details})"
+
+
 @pytest.mark.parametrize(
     ("side", "whose"),
     [("CLIENT: Sent", " (for most gateways far fewer)"), ("SERVER: Received", "")],

@@ -126,8 +126,8 @@ def test_the_environment_names_certificates(
         "",
         "no certificate",
         "-----BEGIN CERTIFICATE-----\ncut off",
-        "-----BEGIN CERTIFICATE-----\nbm9uZQ==\n-----END CERTIFICATE-----\n",
         "-----BEGIN PRIVATE KEY-----",
+        "-----BEGIN X509 CRL-----\nbm9uZQ==\n-----END X509 CRL-----\n",
     ],
 )
 def test_a_file_without_a_certificate_is_named(
@@ -176,24 +176,39 @@ def test_a_key_may_be_as_weak_as_gateways_take_it(tmp_path: Path) -> None:
     assert paceline.Tls(ca=files.ca, cert=files.cert, key=files.key).credentials() is not None
 
 
+def piped(content: bytes, stack: ExitStack) -> str:
+    """Returns what a shell's `<(command)` is: its content is for the first who reads."""
+    reader, writer = os.pipe()
+    stack.callback(os.close, reader)
+    with os.fdopen(writer, "wb") as pipe:
+        pipe.write(content)
+    return f"/dev/fd/{reader}"
+
+
 def test_what_is_no_file_is_read_once(tmp_path: Path) -> None:
-    """A shell's `<(command)` gives its content to the first who reads."""
     files = Authority("gateway").issue(tmp_path)
     with ExitStack() as stack:
-        given = {}
-        for name in ("ca", "cert", "key"):
-            reader, writer = os.pipe()
-            stack.callback(os.close, reader)
-            with os.fdopen(writer, "wb") as pipe:
-                pipe.write(getattr(files, name).read_bytes())
-            given[name] = f"/dev/fd/{reader}"
+        given = {
+            name: piped(getattr(files, name).read_bytes(), stack) for name in ("ca", "cert", "key")
+        }
         assert paceline.Tls(**given).credentials() is not None
+        broken = paceline.Tls(ca=piped(b"no certificate", stack))
+        with pytest.raises(paceline.ArgumentError, match=r"^tls\.ca: must hold a PEM certificate"):
+            broken.credentials()
 
 
-def test_a_file_may_hold_more_than_its_certificates(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "-----BEGIN CERTIFICATE-----\nbm9uZQ==\n-----END CERTIFICATE-----\n",
+        "-----BEGIN X509 CRL-----\nbm9uZQ==\n-----END X509 CRL-----\n",
+    ],
+)
+def test_a_file_may_hold_more_than_its_certificates(more: str, tmp_path: Path) -> None:
     Authority("gateway").issue(tmp_path)
     ca = tmp_path / "ca.pem"
-    ca.write_text(f"# Größe\n{ca.read_text()}{ca.read_text()}")
+    ca.write_text(f"# Größe\n{ca.read_text()}{ca.read_text()}{more}")
     assert paceline.Tls(ca=ca).credentials() is not None
 
 
