@@ -144,7 +144,8 @@ async def exposed(host: str, port: int | None, source: Source) -> AsyncIterator[
 
     Args:
         host: Address to listen on, of IPv6 with or without brackets; any one of a family stands for
-            all of both, as for gRPC.
+            all of both, as for gRPC, but not where sockets are made for IPv6 only
+            (net.ipv6.bindv6only).
         port: Port to listen on; 0 takes a free one, None serves nothing.
         source: What is told.
 
@@ -162,7 +163,7 @@ async def exposed(host: str, port: int | None, source: Source) -> AsyncIterator[
     registry.register(_Reader(source, asyncio.get_running_loop()))
     try:
         # Not on the event loop: the library looks the address's name up.
-        bare = any_address(host.strip("[]"))
+        bare = any_address(host.strip("[]"), asks=False)
         server, thread = await asyncio.to_thread(start_http_server, port, bare, registry)
         server.set_app(_or_an_error(make_wsgi_app(registry)))
     except OSError as error:
