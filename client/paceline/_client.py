@@ -137,9 +137,11 @@ class Client(BaseClient[Generation]):
         """
         try:
             yield
-        except (grpc.RpcError, ValueError):  # what gRPC raises itself
+        except grpc.RpcError:  # what gRPC raises itself
             raise
-        except BaseException:
+        except BaseException as error:
+            if self._closed and isinstance(error, ValueError):  # gRPC's own, of its channel
+                raise
             former = self._channel
             self._connect()
             # Whoever lets go of it last closes it, and that may take for ever, too. By the time

@@ -73,7 +73,7 @@ def test_a_client_outlives_ctrl_c(
     left_to_be_closed()
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, TimeoutError])
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, TimeoutError, ValueError])
 @pytest.mark.parametrize(
     ("rpc", "call"),
     [
@@ -341,6 +341,21 @@ def test_closing_the_client_cancels_what_runs(gateway: ScriptedGateway) -> None:
         client.generate("go")
     with pytest.raises(paceline.ClientClosedError):
         client.models()
+
+
+def test_a_client_that_is_closed_meanwhile_takes_no_other_channel(
+    client: paceline.Client,
+) -> None:
+    channel, tokenize = client._channel, client._stub.Tokenize
+
+    def late(*args: Any, **options: Any) -> Any:
+        client.close()
+        return tokenize(*args, **options)
+
+    client._stub.Tokenize = late
+    with pytest.raises(ValueError, match="closed"):
+        client.tokenize("a")
+    assert client._channel is channel
 
 
 @pytest.mark.parametrize("closing", [True, False])

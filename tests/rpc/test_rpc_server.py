@@ -50,15 +50,17 @@ class Scripted(worker_pb2_grpc.WorkerServicer):
 
 
 @asynccontextmanager
-async def running(servicer: Scripted) -> AsyncIterator[SimpleNamespace]:
-    started = await server.start(register=servicer.register, host="127.0.0.1", port=0)
-    async with channel.open_channel(f"127.0.0.1:{started.port}") as opened:
-        yield SimpleNamespace(
-            server=started,
-            worker=worker_pb2_grpc.WorkerStub(opened),
-            health=health_pb2_grpc.HealthStub(opened),
-        )
-    await started.stop()
+async def running(servicer: Scripted, **options) -> AsyncIterator[SimpleNamespace]:
+    started = await server.start(register=servicer.register, host="127.0.0.1", port=0, **options)
+    try:
+        async with channel.open_channel(f"127.0.0.1:{started.port}") as opened:
+            yield SimpleNamespace(
+                server=started,
+                worker=worker_pb2_grpc.WorkerStub(opened),
+                health=health_pb2_grpc.HealthStub(opened),
+            )
+    finally:
+        await started.stop()
 
 
 EVERY_ERROR = [
@@ -148,15 +150,10 @@ async def test_an_address_of_ipv6_may_have_brackets(host: str) -> None:
 
 
 async def test_a_request_above_the_servers_size_is_refused() -> None:
-    started = await server.start(
-        register=Scripted().register, host="127.0.0.1", port=0, max_receive_bytes=1000
-    )
-    async with channel.open_channel(f"127.0.0.1:{started.port}") as opened:
-        check = health_pb2_grpc.HealthStub(opened).Check
+    async with running(Scripted(), max_receive_bytes=1000) as target:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await check(health_pb2.HealthCheckRequest(service="x" * 1000))
-        await check(health_pb2.HealthCheckRequest())
-    await started.stop()
+            await target.health.Check(health_pb2.HealthCheckRequest(service="x" * 1000))
+        await target.health.Check(health_pb2.HealthCheckRequest())
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -174,21 +171,13 @@ def token(size: int) -> tuple[tuple[str, str], ...]:
 
 
 async def test_a_worker_answers_beside_more_calls_than_a_stranger_may_have() -> None:
-    started = await server.start(
-        register=Scripted().register,
-        host="127.0.0.1",
-        port=0,
-        max_streams=channel.WORKER_STREAMS,
-    )
-    async with channel.open_channel(f"127.0.0.1:{started.port}") as opened:
-        worker = worker_pb2_grpc.WorkerStub(opened)
+    async with running(Scripted(), max_streams=channel.WORKER_STREAMS) as target:
         request = worker_pb2.WatchStatusRequest()
-        calls = [worker.WatchStatus(request) for _ in range(channel.PUBLIC_STREAMS)]
+        calls = [target.worker.WatchStatus(request) for _ in range(channel.PUBLIC_STREAMS)]
         await asyncio.gather(*(call.read() for call in calls))
-        await worker.Describe(worker_pb2.DescribeRequest(), timeout=20)
+        await target.worker.Describe(worker_pb2.DescribeRequest(), timeout=20)
         for call in calls:
             call.cancel()
-    await started.stop()
 
 
 async def test_a_service_far_away_is_reached_at_the_first_try() -> None:
@@ -203,15 +192,10 @@ async def test_a_service_far_away_is_reached_at_the_first_try() -> None:
 
 async def test_health_can_begin_not_serving() -> None:
     health = Health(serving=False)
-    started = await server.start(
-        register=Scripted().register, host="127.0.0.1", port=0, health=health
-    )
-    async with channel.open_channel(f"127.0.0.1:{started.port}") as opened:
-        stub = health_pb2_grpc.HealthStub(opened)
-        before = await stub.Check(health_pb2.HealthCheckRequest())
+    async with running(Scripted(), health=health) as target:
+        before = await target.health.Check(health_pb2.HealthCheckRequest())
         await health.set_serving(True)
-        after = await stub.Check(health_pb2.HealthCheckRequest())
-    await started.stop()
+        after = await target.health.Check(health_pb2.HealthCheckRequest())
     assert before.status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert after.status == health_pb2.HealthCheckResponse.SERVING
 
