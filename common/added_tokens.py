@@ -86,6 +86,9 @@ def _id(entry: tuple[Any, Any]) -> int:
 def _token(said: Any) -> AddedToken:
     from tokenizers import AddedToken  # lazily: see `common.tokenizer`
 
+    content = said["content"]
+    if not isinstance(content, str):
+        raise TypeError
     flags = {flag: bool(said.get(flag)) for flag in _FLAGS}
     normalized = bool(said.get("normalized", not flags["special"]))
-    return AddedToken(said["content"], normalized=normalized, **flags)
+    return AddedToken(content, normalized=normalized, **flags)

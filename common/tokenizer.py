@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.added_tokens import complete
 from common.errors import InvalidArgument, ModelError
-from common.tokenizer_form import canonical
+from common.tokenizer_form import canonical, plain
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -34,12 +34,12 @@ go as a batch: of what tokenizers has, only what takes batches lets other thread
 
 
 def fingerprint(directory: Path) -> str:
-    """Hashes what decides a tokenizer's ids.
+    """Hashes what decides a tokenizer's ids, but for tokens that only its other files add.
 
-    Truncation and padding are left out: they are settings of whoever saved the file. The order
-    of keys and the file's layout do not matter either, nor which version wrote it; see
-    `common.tokenizer_form`. Of a model that has no tokenizer.json but a tokenizer in an older
-    form, that form's files count.
+    Those are compared where tokenizers are loaded; see `Tokenizer.same_as`. Truncation and padding
+    are left out: they are settings of whoever saved the file. The order of keys and the file's
+    layout do not matter either, nor which version wrote it; see `common.tokenizer_form`. Of a
+    model that has no tokenizer.json but a tokenizer in an older form, that form's files count.
 
     Returns:
         SHA-256 in hexadecimal, or "" where the directory has no tokenizer at all.
@@ -51,9 +51,16 @@ def fingerprint(directory: Path) -> str:
     if not definition:
         older = [file for file in (directory / name for name in _OLDER) if file.is_file()]
         return hashlib.sha256(b"".join(f.read_bytes() for f in older)).hexdigest() if older else ""
-    form = canonical(definition)
-    written = json.dumps(form, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
+    return _hash(canonical(definition))
+
+
+def former_fingerprint(directory: Path) -> str:
+    """The fingerprint of a tokenizer.json as it is written, whoever wrote it.
+
+    Raises:
+        ModelError: The file is not JSON.
+    """
+    return _hash(plain(_read_json(directory / _DEFINITION)))
 
 
 def lacking(directory: Path) -> str:
@@ -81,7 +88,6 @@ class Tokenizer:
         # An entry spells each character of its text with one of its own, or each byte with one.
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.longest_token_chars = max(map(len, vocabulary), default=0)
-        self._size = len(vocabulary)
         self._backend = backend
         self._template = template
         self._pieces: dict[int, str] = {}
@@ -118,7 +124,7 @@ class Tokenizer:
         return self._template is not None
 
     def same_as(self, other: Tokenizer) -> bool:
-        """Whether another of this fingerprint does the same, as its other files have it too."""
+        """Whether another of this fingerprint does the same, by its directory's other files too."""
         return self._kind == other._kind
 
     @cached_property
@@ -137,7 +143,8 @@ class Tokenizer:
     @property
     def _kind(self) -> tuple[object, ...]:
         template = self._template and self._template.key
-        return template, self._size, self.silent_ids
+        added = self._backend.get_added_tokens_decoder()
+        return template, frozenset(added.items())
 
     def piece(self, id_: int) -> str:
         """Returns `decode` of one id; what was asked for before is remembered."""
@@ -203,6 +210,11 @@ class Tokenizer:
             (found,) = self._backend.encode_batch_fast([text], add_special_tokens=special)
         ids: list[int] = found.ids
         return ids
+
+
+def _hash(form: Mapping[str, Any]) -> str:
+    written = json.dumps(form, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _load_backend(path: Path) -> Backend:

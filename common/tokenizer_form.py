@@ -27,6 +27,11 @@ _NOTHING_AROUND = {
 }
 
 
+def plain(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """A definition as it is written, without settings of whoever saved it."""
+    return {key: value for key, value in definition.items() if key not in _SAVERS}
+
+
 def canonical(definition: Mapping[str, Any]) -> dict[str, Any]:
     """A definition as it would be written today.
 
@@ -40,7 +45,7 @@ def canonical(definition: Mapping[str, Any]) -> dict[str, Any]:
         "post_processor": _NOTHING_AROUND if around in (None, _BYTES) else around,
         "decoder": _parts(definition.get("decoder"), splitting=False),
     }
-    return {key: value for key, value in definition.items() if key not in _SAVERS} | changed
+    return plain(definition) | changed
 
 
 def _model(model: Any) -> Any:

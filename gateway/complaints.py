@@ -66,9 +66,10 @@ class Complaints:
                 self._models.add(model)
                 log.warning(
                     "no directory is named like this model: of those with its tokenizer, which "
-                    "differ in chat template, the last counts",
+                    "differ in chat template or added tokens, the last counts",
                     extra={"model": model, "directories": [*named]},
                 )
+                return
 
     def _check_pair(self, verifier: Candidate, drafter: Candidate) -> None:
         """Tells once per pair of processes that they do not fit; placement just skips them."""

@@ -1,7 +1,7 @@
 """Which of the tokenizers that are loaded is a model's.
 
-Models that share a tokenizer.json need not share a chat template: a base model has none, and two
-that were tuned for different ends have one each.
+Models that share a tokenizer.json need not share a chat template, nor the tokens that are added to
+it: a base model has none, and two that were tuned for different ends have their own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from common.tokenizer import Tokenizer, lacking
+from common.tokenizer import Tokenizer, former_fingerprint, lacking
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ Named = dict[str, Tokenizer]
 """Tokenizers of one fingerprint, by the names of their directories."""
 
 Tokenizers = Mapping[str, Named]
-"""All that are loaded, by fingerprint."""
+"""All that are loaded, by fingerprint, former ones included."""
 
 
 def load(directories: Sequence[Path]) -> Tokenizers:
@@ -35,9 +35,13 @@ def load(directories: Sequence[Path]) -> Tokenizers:
             log.warning("model directory has no tokenizer", extra=said)
             continue
         named = loaded.setdefault(tokenizer.fingerprint, {})
+        # Workers of an earlier 0.x report that one; gateways go first in an upgrade.
+        loaded[former_fingerprint(directory)] = named
         if not tokenizer.same_as(named.pop(directory.name, tokenizer)):
             said = {"directory": str(directory)}
-            log.warning("a directory of the same name has another chat template", extra=said)
+            log.warning(
+                "a directory of the same name has another chat template or other tokens", extra=said
+            )
         alike = (each for each in named.values() if each.same_as(tokenizer))
         named[directory.name] = next(alike, tokenizer)  # one of them takes a hundred megabytes
     return loaded

@@ -86,7 +86,10 @@ def test_ids_that_tokens_do_not_have_are_told(
     assert record.__dict__["tokens"] == {"<s>": PIECES, END: PIECES + 5}
 
 
-@pytest.mark.parametrize("claims", [5, {"x": said(END)}, {"1": END}, {"1": {"special": True}}])
+@pytest.mark.parametrize(
+    "claims",
+    [5, {"x": said(END)}, {"1": END}, {"1": {"special": True}}, {"1": {"content": None}}],
+)
 def test_claims_of_another_form_are_refused(claims: object, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"tokenizer_config\.json: added_tokens_decoder: must"):
         loaded(tmp_path, added_tokens_decoder=claims)

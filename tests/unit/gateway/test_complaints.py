@@ -6,9 +6,11 @@ import dataclasses
 
 import pytest
 
+from common.chat_template import ChatTemplate
+from common.tokenizer import Tokenizer
 from gateway.candidate import Candidate
 from gateway.complaints import Complaints
-from tests.tiny_tokenizers import byte_level, metaspace
+from tests.tiny_tokenizers import byte_level
 from tests.unit.gateway.candidates import verifier
 
 
@@ -50,11 +52,13 @@ def test_that_a_model_takes_no_text_is_told_only_where_nobody_of_it_does(
 def test_that_a_model_may_be_rendered_for_another_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    Complaints({"f": {"m": byte_level(), "x": metaspace()}}).check([OLD], [])
+    answering = Tokenizer(byte_level()._backend, fingerprint="", template=ChatTemplate("x", {}))
+    Complaints({"f": {"m": byte_level(), "x": answering}}).check([OLD], [])
     Complaints({"f": {"w": byte_level(), "x": byte_level()}}).check([OLD], [])
     assert not caplog.records
-    complaints = Complaints({"f": {"w": byte_level(), "x": metaspace()}})
+    named = {"w": byte_level(), "x": answering}
+    complaints = Complaints({"f": named, "g": named})
     for _ in range(2):
-        complaints.check([OLD], [])
-    (record,) = caplog.records
+        complaints.check([OLD, NEW], [])
+    _, record = caplog.records  # the first is of the two tokenizers
     assert (record.model, record.directories) == ("m", ["w", "x"])
