@@ -95,7 +95,7 @@ class Accumulator:
     def _start(self, started: pb.GenerationStarted) -> None:
         if started.resumed_tokens != len(self._token_ids):
             raise UnimplementedError("this gateway does not resume generations")
-        if not self.begun:
+        if not self._token_ids:  # else what came goes on from the prompt that was told first
             self._started = started
         self.begun = True
 

@@ -73,6 +73,22 @@ def test_text_that_came_without_ids_is_not_taken_twice() -> None:
     assert result.text == "aheld"
 
 
+def test_ids_are_told_with_the_start_that_they_came_after() -> None:
+    folded = received()
+    resumption().request(folded)
+    anew = pb.GenerationStarted(
+        request_id="r", model="m", seed=3, numerics="n", prompt_digest=b"other", prompt_time_s=9
+    )
+    folded.add(pb.GenerateResponse(started=anew))
+    folded.add(pb.GenerateResponse(chunk=pb.GenerationChunk(token_ids=[4], sources=[2])))
+    on = pb.GenerationStarted(request_id="r", model="m", seed=3, resumed_tokens=1)
+    folded.add(pb.GenerateResponse(started=on))
+    request = resumption().request(folded)
+    assert (request.request_id, request.model, request.sampling.seed) == ("r", "m", 3)
+    assert request.resume.prompt_digest == b"other", "the ids go on from that prompt"
+    assert (request.resume.numerics, request.resume.prompt_time_s) == ("n", 9)
+
+
 def test_a_gateway_that_begins_anew_is_refused() -> None:
     folded = received(pb.GenerationChunk(text="a", token_ids=[4], sources=[2]))
     with pytest.raises(errors.UnimplementedError):
