@@ -25,7 +25,7 @@ from gateway.discovery.target import parse_targets
 from gateway.fleet import Fleet
 from gateway.fleet_service import FleetService
 from gateway.generation import Generations
-from gateway.service import MAX_MESSAGE_BYTES, InferenceService
+from gateway.service import MAX_RECEIVED_BYTES, InferenceService
 from gateway.sessions import Sessions
 from gateway.time_limit import TimeLimit
 from gateway.tokenizers import Tokenizers
@@ -99,7 +99,7 @@ async def serve(settings: GatewayConfig, loaded: Tokenizers) -> None:
             port=settings.port,
             grace_s=settings.grace_s,
             health=health,
-            max_receive_bytes=MAX_MESSAGE_BYTES,
+            max_receive_bytes=MAX_RECEIVED_BYTES,
             tls=settings.tls,
             on_ready=partial(server.announce, "gateway"),
             health_port=settings.health_port,

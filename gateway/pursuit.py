@@ -115,11 +115,6 @@ class Pursuit:
                 await self._move(error, deadline)
         yield Committed(end=end)
 
-    @property
-    def ids(self) -> list[int]:
-        """All tokens: the prompt's, and those of the output so far."""
-        return [*self._order.prompt_ids, *self._ids]
-
     def stopped(self, completion_tokens: int, stop: str) -> Complete:
         """How it ended where a stop string did it: the verifier's own report is never read then.
 

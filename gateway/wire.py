@@ -33,7 +33,7 @@ from gateway.request import (
 )
 
 # Encoding takes some 120 bytes of memory for each one of text, of one text at a time, and the
-# gateway is to stay under 300 MB; this is still a few hundred thousand tokens.
+# gateway is to stay under 300 MB; this is still some 250,000 tokens of text, or 350,000 ids.
 MAX_REQUEST_BYTES = 1 << 20
 
 # What a client adds to a request that is resumed: id, model and seed, as they were told.

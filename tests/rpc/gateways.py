@@ -26,7 +26,7 @@ from gateway.config import FailoverConfig
 from gateway.fleet import Fleet
 from gateway.fleet_service import FleetService
 from gateway.generation import Generations
-from gateway.service import MAX_MESSAGE_BYTES, InferenceService
+from gateway.service import MAX_RECEIVED_BYTES, InferenceService
 from gateway.sessions import Sessions
 from gateway.time_limit import TimeLimit
 from gateway.watch import Watch
@@ -115,7 +115,7 @@ async def gateway(
             host="127.0.0.1",
             port=0,
             health=health,
-            max_receive_bytes=MAX_MESSAGE_BYTES,
+            max_receive_bytes=MAX_RECEIVED_BYTES,
             tls=tls,
         )
         stack.push_async_callback(server.stop)

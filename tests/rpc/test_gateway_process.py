@@ -123,7 +123,7 @@ async def test_a_generation_then_a_clean_end_within_the_memory_limit(demo_target
             assert "".join(message.chunk.text for message in messages) == "A short answer."
             for chars, code in (
                 (1000 << 10, grpc.StatusCode.INVALID_ARGUMENT),
-                (4 << 20, grpc.StatusCode.RESOURCE_EXHAUSTED),
+                (2 << 20, grpc.StatusCode.RESOURCE_EXHAUSTED),
             ):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stub.Tokenize(inference_pb2.TokenizeRequest(text="x" * chars))

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class InferenceStub(object):
-    """Text generation and tokenisation. A request has at most 1 MiB, and at most 4 MiB with what Resume
-    holds.
+    """Text generation and tokenisation. A request has at most 1 MiB, and at most 2 MiB with what Resume
+    holds: some 250,000 tokens.
     """
 
     def __init__(self, channel):
@@ -59,8 +59,8 @@ class InferenceStub(object):
 
 
 class InferenceServicer(object):
-    """Text generation and tokenisation. A request has at most 1 MiB, and at most 4 MiB with what Resume
-    holds.
+    """Text generation and tokenisation. A request has at most 1 MiB, and at most 2 MiB with what Resume
+    holds: some 250,000 tokens.
     """
 
     def Generate(self, request, context):
@@ -123,8 +123,8 @@ def add_InferenceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Inference(object):
-    """Text generation and tokenisation. A request has at most 1 MiB, and at most 4 MiB with what Resume
-    holds.
+    """Text generation and tokenisation. A request has at most 1 MiB, and at most 2 MiB with what Resume
+    holds: some 250,000 tokens.
     """
 
     @staticmethod
