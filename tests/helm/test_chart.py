@@ -4,6 +4,7 @@ import tomllib
 
 import helm_python as helm
 import pytest
+import yaml
 
 from tests.helm.chart import (
     CHART,
@@ -200,6 +201,29 @@ def test_what_cannot_be_deployed_is_refused_by_name(given: dict, message: str) -
     with pytest.raises(helm.HelmError) as caught:
         render(given)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/models/model", "/models/model/"])
+def test_a_path_names_its_model_whatever_it_is(path: str) -> None:
+    changes = {"verifier": {"pools": {"a": {"model": {"path": path}}}}}
+    objects = objects_of(render(overlay(BASE, changes)))
+    config = one(objects, "ConfigMap", "demo-paceline-verifier-a")["data"]["config.yaml"]
+    assert f"model: {path}\n" in config
+
+
+def test_certificates_without_a_secret_may_be_named_in_config() -> None:
+    """Such as a volume of extraVolumes brings."""
+    files = {"cert": "/certificates/tls.crt", "key": "/certificates/tls.key"}
+    changes = {
+        "gateway": {"config": {"tls": files, "fleet_tls": files}},
+        "verifier": {"defaults": {"config": {"tls": files}}},
+    }
+    objects = objects_of(render(overlay(BASE, changes)))
+    for name, key in (("gateway", "tls"), ("gateway", "fleet_tls"), ("verifier-a", "tls")):
+        config = one(objects, "ConfigMap", f"demo-paceline-{name}")["data"]["config.yaml"]
+        assert yaml.safe_load(config)[key] == files
+    (port,) = one(objects, "Service", "demo-paceline")["spec"]["ports"]
+    assert "appProtocol" not in port  # h2c is HTTP/2 in plaintext
 
 
 def test_a_port_that_is_not_served_is_free_for_lanes() -> None:

@@ -153,6 +153,19 @@ def test_a_slow_start_is_no_failed_rollout(objects) -> None:
     assert deadlines_s["demo-paceline-gateway"] == max(deadlines_s.values())
 
 
+@pytest.mark.parametrize("interval_s", [0.5, 3600])
+def test_a_worker_may_count_before_its_rollout_has_failed(interval_s: float) -> None:
+    """Kubernetes takes no deadline that is shorter, and it is the rest that is for the start."""
+    deadlines_s = []
+    for discovery in ("kubernetes", "dns"):
+        changes = {"discovery": discovery, "gateway": {"config": {"dns_interval_s": interval_s}}}
+        objects = objects_of(render(overlay(VARIANTS["one-verifier"], changes)))
+        gateway, verifier = (each["spec"] for each in services(objects))
+        deadlines_s.append(verifier["progressDeadlineSeconds"])
+        assert gateway["progressDeadlineSeconds"] >= deadlines_s[-1]
+    assert deadlines_s[1] == deadlines_s[0] + verifier["minReadySeconds"]
+
+
 def test_pods_are_replaced_one_by_one_or_all_at_once_as_is_said() -> None:
     objects = objects_of(render(VARIANTS["recreated-and-slow"]))
     strategies = {
@@ -181,7 +194,7 @@ def test_volumes_and_mounts_match(objects) -> None:
 def test_config_maps_and_accounts_exist(objects) -> None:
     maps = {item["metadata"]["name"] for item in of_kind(objects, "ConfigMap")}
     accounts = {item["metadata"]["name"] for item in of_kind(objects, "ServiceAccount")}
-    given = {"default", "g"} if not accounts else set()
+    given = {"default", "g", "w"}
     for deployment in services(objects):
         spec = pod_of(deployment)["spec"]
         assert spec["serviceAccountName"] in accounts | given
@@ -193,15 +206,15 @@ def test_config_maps_and_accounts_exist(objects) -> None:
     ("variant", "names"),
     [
         ("one-verifier", ["demo-paceline-gateway", "demo-paceline-worker"]),
-        ("named-accounts", ["g", "w"]),
-        ("one-account", ["all"]),
+        ("named-accounts", []),
+        ("one-named-account", ["demo-paceline-worker"]),
         ("own-accounts", []),
     ],
 )
-def test_accounts_are_made_whatever_their_names(variant: str, names: list[str]) -> None:
+def test_accounts_with_a_name_are_there_already(variant: str, names: list[str]) -> None:
     accounts = of_kind(objects_of(render(VARIANTS[variant])), "ServiceAccount")
     assert [each["metadata"]["name"] for each in accounts] == names
-    if variant == "one-account":
+    if variant == "one-named-account":
         assert accounts[0]["metadata"]["annotations"] == {"role": "arn"}
 
 
@@ -295,6 +308,12 @@ def test_the_store_has_room_for_what_it_may_hold(changes: dict, limit: str) -> N
     assert store["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
 
 
+def test_a_store_without_resources_of_its_own_still_has_a_limit() -> None:
+    objects = objects_of(render(overlay(VARIANTS["one-verifier"], {"valkey": {"resources": None}})))
+    (store,) = containers(one(objects, "Deployment", "demo-paceline-valkey"))
+    assert store["resources"] == {"limits": {"memory": "384Mi"}}
+
+
 @pytest.mark.parametrize(
     ("image", "wanted"),
     [
@@ -302,6 +321,12 @@ def test_the_store_has_room_for_what_it_may_hold(changes: dict, limit: str) -> N
         ({"registry": ""}, "mirror/all/valkey/valkey:8.1-alpine"),
         ({"registry": "own", "repository": "v"}, "own/v:8.1-alpine"),
         ({"digest": "sha256:" + "0" * 64}, "docker.io/valkey/valkey@sha256:" + "0" * 64),
+        ({"repository": "registry.corp/v/v"}, "registry.corp/v/v:8.1-alpine"),
+        ({"repository": "registry:5000/v"}, "registry:5000/v:8.1-alpine"),
+        ({"repository": "localhost/v"}, "localhost/v:8.1-alpine"),
+        ({"repository": "v.1/localhost"}, "v.1/localhost:8.1-alpine"),
+        ({"repository": "valkey.v1"}, "docker.io/valkey.v1:8.1-alpine"),
+        ({"repository": "v/localhost/w.x"}, "docker.io/v/localhost/w.x:8.1-alpine"),
     ],
 )
 def test_the_store_s_image_is_named_as_all_are(image: dict, wanted: str) -> None:

@@ -178,7 +178,8 @@ def test_models_are_fetched_to_where_they_are_looked_for(tmp_path: Path) -> None
         assert target == str(getattr(settings, "model", None) or settings.models[0])
         written = [m["mountPath"] for m in init["volumeMounts"] if not m.get("readOnly")]
         assert target in written
-        assert {"HF_TOKEN", "HTTPS_PROXY"} <= {each["name"] for each in init["env"]}
+        names = [each["name"] for each in init["env"]]
+        assert names == ["HOME", "HF_HOME", "HF_TOKEN", "HTTPS_PROXY"]
         assert "/etc/authority" in {mount["mountPath"] for mount in init["volumeMounts"]}
         (container,) = pod_of(deployment)["spec"]["containers"]
         assert init["resources"] == container["resources"]

@@ -31,7 +31,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "hubToken": {"existingSecret": "hub"},
             "image": {"registry": "registry.example.com/p"},
             "pods": {
-                "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+                "extraEnv": [
+                    {"name": "HTTPS_PROXY", "value": "http://proxy:3128"},
+                    {"name": "HF_HOME", "value": "/home/hub"},
+                    {"name": "TRANSFORMERS_OFFLINE", "value": "1"},
+                ],
                 "extraVolumes": [{"name": "authority", "configMap": {"name": "authority"}}],
                 "extraVolumeMounts": [{"name": "authority", "mountPath": "/etc/authority"}],
             },
@@ -68,9 +72,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         {"tls": {"public": {"existingSecret": "public"}}, "auth": {"existingSecret": "tenants"}},
     ),
     "named-accounts": overlay(_SMALL, {"serviceAccount": {"gateway": "g", "worker": "w"}}),
-    "one-account": overlay(
-        _SMALL,
-        {"serviceAccount": {"gateway": "all", "worker": "all", "annotations": {"role": "arn"}}},
+    "one-named-account": overlay(
+        _SMALL, {"serviceAccount": {"gateway": "g", "annotations": {"role": "arn"}}}
     ),
     "own-accounts": overlay(
         _SMALL, {"serviceAccount": {"create": False, "gateway": "g"}, "rbac": {"create": False}}

@@ -1,7 +1,10 @@
+{{/* No registry goes before a repository that begins with one, as container runtimes tell it. */}}
 {{- define "paceline.image" -}}
 {{- $image := .load.values.image -}}
 {{- $common := .root.Values.image -}}
+{{- if not (regexMatch "^(localhost|[^/]*[.:][^/]*)/" $image.repository) -}}
 {{- with $image.registry | default $common.registry -}}{{ . }}/{{- end -}}
+{{- end -}}
 {{ $image.repository }}
 {{- if $image.digest -}}
 @{{ $image.digest }}
@@ -149,11 +152,16 @@
   env:
     - {name: HOME, value: /tmp}
     - {name: HF_HOME, value: /tmp/hub}
+    {{- /* What is set already and what is for the service alone: that it is to fetch nothing. */}}
+    {{- $not := list "HOME" "HF_HOME" "HF_HUB_OFFLINE" "TRANSFORMERS_OFFLINE" }}
     {{- with include "paceline.hubToken" $.root | trim }}
     {{- . | nindent 4 }}
+    {{- $not = append $not "HF_TOKEN" }}
     {{- end }}
-    {{- with $.load.values.extraEnv }}
-    {{- toYaml . | nindent 4 }}
+    {{- range $.load.values.extraEnv }}
+    {{- if not (has .name $not) }}
+    {{- list . | toYaml | nindent 4 }}
+    {{- end }}
     {{- end }}
   {{- with $.load.values.resources }}
   resources: {{- toYaml . | nindent 4 }}

@@ -24,9 +24,19 @@ the pool over its tier's over those of `pods`. All other templates range over th
 {{- end -}}
 
 {{/* How long a rollout may be without progress. A new pod may wait for the GPU of the one before it,
-     for all its grace, and starts then; the rest is for nodes and images. */}}
+     for all its grace, and starts then; one that is ready counts after minReadySeconds; the rest is
+     for nodes and images. Of one workload: (dict "root" $ "load" workload). */}}
 {{- define "paceline.deadlineS" -}}
-{{- add .startupS (include "paceline.graceS" .) 300 -}}
+{{- $values := .load.values -}}
+{{- add $values.startupS (include "paceline.graceS" $values) (include "paceline.minReadyS" . | default 0) 300 -}}
+{{- end -}}
+
+{{/* How long a worker found by DNS is ready before it counts, of the same; empty for all others. Gateways
+     look names up every so often, and name servers keep for 30 s what they have said. */}}
+{{- define "paceline.minReadyS" -}}
+{{- if and .load.pool (eq .root.Values.discovery "dns") -}}
+{{- add 30 (ceil (.root.Values.gateway.config.dns_interval_s | default 5)) 5 -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "paceline.graceS" -}}
@@ -57,7 +67,8 @@ the pool over its tier's over those of `pods`. All other templates range over th
 {{- fail (printf "%s.pools.%s.model: exactly one of path, hub, pvc, oci and download is needed, got %d" .load.tier .load.pool (len $sources)) -}}
 {{- end -}}
 {{- $model := mustMergeOverwrite (dict "key" "model") (deepCopy .load.values.model) -}}
-{{- if not (or $model.name (include "paceline.model.location" $model | trimPrefix "/models/model")) -}}
+{{- $volume := or $model.pvc $model.oci -}}
+{{- if and $volume (not (or $model.name ($volume.path | default "" | trimAll "/"))) -}}
 {{- fail (printf "%s.pools.%s.model.name: is needed where %s has no path to take it from" .load.tier .load.pool (first $sources)) -}}
 {{- end -}}
 {{- toJson (list $model) -}}
