@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,11 +13,20 @@ _WHOLE_BYTES = 64 << 20
 """Larger files are looked at in pieces spread over their length."""
 
 _PIECES, _PIECE_BYTES = 256, 1 << 16
-_BESIDE_WEIGHTS = ("config.json", "generation_config.json", "tokenizer.json")
+_BESIDE_WEIGHTS = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 
 
 def contents(files: Iterable[Path], models: Iterable[Path] = ()) -> dict[str, str]:
-    """What is in files and in directories of models, by path; without those that cannot be read."""
+    """What is in files and in directories of models, by path.
+
+    Without those that cannot be read, and without pipes, which can be read only once.
+    """
     found = {str(file): _digest([file]) for file in files}
     found |= {str(model): of_model(model) for model in models}
     return {path: digest for path, digest in found.items() if digest}
@@ -26,16 +36,25 @@ def of_model(directory: Path) -> str:
     """What is in a model's files; "" where they cannot be read: who loads it says why."""
     try:
         names = [*checkpoint.weight_files(directory), *_BESIDE_WEIGHTS]
+        ends = _ends(directory / "generation_config.json")
     except Exception:  # of an index that is none
         return ""
-    return _digest([directory / name for name in names if (directory / name).is_file()])
+    return _digest([directory / name for name in names if (directory / name).is_file()], ends)
 
 
-def _digest(files: Iterable[Path]) -> str:
-    found = hashlib.sha256()
+def _ends(file: Path) -> bytes:
+    """What ends a text: all that counts here of the settings for generation."""
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return json.dumps(settings.get("eos_token_id")).encode()
+
+
+def _digest(files: Iterable[Path], beside: bytes = b"") -> str:
+    found = hashlib.sha256(beside)
     size = 0
     try:
         for file in files:
+            if not file.is_file():
+                return ""
             size += file.stat().st_size
             found.update(_part(file))
     except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +24,9 @@ from common.errors import ModelError
 from common.model import medusa_checkpoint
 from tests import tiny_models
 from tests.unit.training.conftest import SHAPE, unseen
-from training import choose_tree, curves, inputs, runs, step_time
+from training import choose_tree, corpus, curves, inputs, runs, step_time
 from training.commands import train as commands
+from training.corpus import Document
 from training.curves import plot
 from training.distill import Labels
 from training.encode import Encoder
@@ -314,6 +316,40 @@ def test_a_large_file_is_looked_at_in_pieces_from_end_to_end(
         file.write_bytes(content)
         found |= {*inputs.contents([file]).values()}
     assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "counts"),
+    [
+        ("chat_template.jinja", "{{ messages[0].content }}", True),
+        ("tokenizer_config.json", '{"eos_token": "other"}', True),
+        ("special_tokens_map.json", '{"bos_token": "other"}', True),
+        ("generation_config.json", '{"eos_token_id": [1, 2]}', True),
+        ("generation_config.json", '{"eos_token_id": 3, "temperature": 0.3}', False),
+        ("README.md", "A model.", False),
+    ],
+)
+def test_of_a_model_what_decides_ids_counts(
+    name: str, change: str, counts: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 3}')
+    before = inputs.of_model(tmp_path)
+    (tmp_path / name).write_text(change)
+    assert (inputs.of_model(tmp_path) != before) == counts
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="no names of open pipes")
+def test_a_corpus_out_of_a_pipe_is_left_to_be_read() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"The cat.")
+    os.close(writer)
+    pipe = Path(f"/dev/fd/{reader}")
+    try:
+        assert inputs.contents([pipe]) == {}
+        assert corpus.read([pipe]) == [Document(text="The cat.")]
+    finally:
+        os.close(reader)
 
 
 def test_what_is_trained_on_is_not_held_out(stories: Path, tmp_path: Path) -> None:
