@@ -76,5 +76,8 @@ def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
             tensor_file.share(new / name)
         directory.mkdir(parents=True, exist_ok=True)
         for file in new.iterdir():
-            file.replace(directory / file.name)
+            there = directory / file.name
+            if there.is_dir():  # named chat templates; a folder replaces only an empty one
+                shutil.rmtree(there)
+            file.replace(there)
         new.rmdir()

@@ -31,6 +31,15 @@ def test_a_saved_model_has_the_tokenizer_of_its_source(target: Path, tmp_path: P
     assert (tmp_path / "model" / "tokenizer.json").read_bytes() == file.read_bytes()
 
 
+def test_a_model_with_several_chat_templates_is_saved_again(target: Path, tmp_path: Path) -> None:
+    tokenizer = Encoder(target).tokenizer
+    for version in ("one", "two"):
+        tokenizer.chat_template = {"default": "{{ messages }}", "tools": version}
+        save_model(load_model(target), tokenizer, tmp_path / "model")
+        assert Encoder(tmp_path / "model").tokenizer.chat_template == tokenizer.chat_template
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 @pytest.mark.parametrize("most_bytes", [0, 20_000], ids=["config", "weights"])
 def test_a_full_disk_is_named(
     most_bytes: int, target: Path, encoder: Encoder, tmp_path: Path

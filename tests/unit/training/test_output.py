@@ -54,6 +54,13 @@ def test_a_model_that_does_something_else_is_refused() -> None:
         output.check(model, Path("there"))
 
 
+def test_a_model_whose_logits_are_no_numbers_is_refused() -> None:
+    model = _model("llama")
+    torch.nn.init.constant_(model.get_output_embeddings().weight, float("nan"))
+    with pytest.raises(ModelError, match=r"^there: its logits are not what"):
+        output.check(model, Path("there"))
+
+
 def test_a_learner_learns_its_bias(accelerator: Accelerator) -> None:
     model, ids = _model("phi"), torch.randint(3, 199, (1, 9))
     hidden = model.base_model(input_ids=ids).last_hidden_state.detach().requires_grad_(True)
