@@ -200,11 +200,13 @@ class Sure(Heads):
     """Heads that are right about the target: these logits come out of it for every later token."""
 
     logits_: Tensor = field(default_factory=lambda: torch.zeros(0))  # [heads, V]
+    ranked: Tensor | None = None  # what `top` was last given
 
     def logits(self, hidden: Tensor, chosen: Ids[int]) -> Tensor:
         return self.logits_[:, None].repeat(1, len(hidden), 1)
 
     def top(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        self.ranked = logits
         chances, ids = logits.softmax(-1).topk(k)
         return ids, chances
 
@@ -273,6 +275,22 @@ def test_a_bias_and_a_penalty_come_before_guesses_without_noise(
     assert wanted[0] != 6 != wanted[1]
     assert wanted[2] == 6
     assert [_paths(_tree(proposer, one))[0][0] for one in made] == wanted
+
+
+def test_every_head_has_the_bias_and_penalty_of_its_text_alone() -> None:
+    logits = 2 * torch.randn(DEPTH, VOCAB, generator=torch.Generator().manual_seed(3))
+    heads = Sure([[0.0]] * DEPTH, logits_=logits)
+    proposer, wanted = _proposer(heads, FREE), []
+    for change in ({}, {"logit_bias": {6: -3.0, 9: 2.0}, "repetition_penalty": 1.3}):
+        one = sequence([5, 6], 50, sampling=SamplingParams(temperature=0.0, **change))  # type: ignore[arg-type]
+        one.watch_ids(VOCAB, torch.device("cpu"))
+        proposer.open(one)
+        _observe(proposer, one, TokenTree(6))
+        rows = [Row(one.request.sampling, len(one.ids) + head, one.seen) for head in range(DEPTH)]
+        wanted.append(adjust(logits, rows))
+    _tree(proposer, one)
+    assert heads.ranked is not None
+    assert torch.allclose(heads.ranked, torch.stack(wanted, 1))
 
 
 def test_greedy_and_drawn_texts_are_guessed_for_at_once() -> None:
