@@ -15,7 +15,6 @@ from pathlib import Path
 from common.errors import StartupError
 from launcher import rundir
 from launcher.process import Process
-from launcher.rundir import socket_path
 
 MAX_MEMORY_BYTES = 64 << 20
 PING_S = 1.0
@@ -70,7 +69,7 @@ def command(directory: Path) -> list[str]:
         ) from error
     options = {
         "port": "0",
-        "unixsocket": str(socket_path(directory)),
+        "unixsocket": str(rundir.socket_path(directory)),
         "unixsocketperm": "700",
         "dir": str(directory),
         "save": "",
@@ -84,7 +83,7 @@ def command(directory: Path) -> list[str]:
 
 def url(directory: Path) -> str:
     """Return what redis-py connects to."""
-    return f"unix://{socket_path(directory)}"
+    return f"unix://{rundir.socket_path(directory)}"
 
 
 def answers(directory: Path) -> bool:
@@ -92,7 +91,7 @@ def answers(directory: Path) -> bool:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(PING_S)
-            connection.connect(str(socket_path(directory)))
+            connection.connect(str(rundir.socket_path(directory)))
             connection.sendall(b"PING\r\n")
             return connection.recv(64).startswith(b"+PONG")
     except OSError:

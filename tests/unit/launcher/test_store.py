@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,9 +42,7 @@ def test_only_a_store_needs_its_program(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has parent-death signals")
-def test_it_does_not_outlive_a_launcher_that_is_killed(
-    tmp_path: Path, gone: Callable[[int], bool]
-) -> None:
+def test_it_does_not_outlive_a_launcher_that_is_killed(gone: Callable[[int], bool]) -> None:
     launcher = """
 import time
 from launcher import rundir, store
@@ -51,18 +50,19 @@ with store.running() as url:
     print(url, flush=True)
     time.sleep(60)
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", launcher],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    ) as parent:
-        assert parent.stdout
-        url = parent.stdout.readline().strip()
-        with redis.Redis.from_url(url) as client:
-            pid = client.info()["process_id"]
-        parent.kill()
-    assert gone(pid)
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # as a socket's path has to be
+        with subprocess.Popen(
+            [sys.executable, "-c", launcher],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": short},
+        ) as parent:
+            assert parent.stdout
+            url = parent.stdout.readline().strip()
+            with redis.Redis.from_url(url) as client:
+                pid = client.info()["process_id"]
+            parent.kill()
+        assert gone(pid)
 
 
 def test_it_runs_without_a_deployment_and_leaves_nothing() -> None:
