@@ -15,7 +15,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,7 +82,7 @@ class Way:
     """N-grams of other sequences handed over."""
 
 
-def main(argv: Ids[str] | None = None) -> None:
+def main(argv: Seq[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m bench.pools", description=__doc__)
     parser.add_argument("--seconds", type=some_seconds, default=20.0, help="of each measurement")
@@ -127,7 +127,7 @@ def written(way: Way, counts: PoolCounts) -> str:
     )
 
 
-def report(ways: Ids[Way]) -> None:
+def report(ways: Seq[Way]) -> None:
     """Prints the measurements."""
     names = ("propose", "observe", "share", "step")
     print(f"{'us, median and p99':24}" + "".join(f"{name:>16}" for name in names))

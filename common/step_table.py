@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 
-StepTable = Ids[tuple[int, float]]
+StepTable = Seq[tuple[int, float]]
 """Seconds of a step by rows, rows rising; at least two entries."""
 
 Others = tuple[float, float]

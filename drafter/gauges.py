@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from common.fading_mean import FadingMean
@@ -51,7 +51,7 @@ class Gauges:
         self.wait_s = FadingMean(weight=0.05)
         """From a round's arrival to the first pass for its branch, in seconds."""
 
-    def stepping(self, batch: Items[Item], sessions: int, now: float) -> None:
+    def stepping(self, batch: Seq[Item], sessions: int, now: float) -> None:
         """Takes note of a step that is about to run.
 
         Args:

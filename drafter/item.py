@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 import numpy as np
@@ -32,9 +32,9 @@ class Item(NamedTuple):
     """The same."""
     committed: int = 0
     """Ids to compute, from `Text.computed` on."""
-    nodes: Ids[Node] = ()
+    nodes: Seq[Node] = ()
     """Nodes to compute; each has a slot, and so have those before it."""
-    ends: Ids[Node] = ()
+    ends: Seq[Node] = ()
     """Nodes whose next token is to be chosen after the pass."""
 
     @property

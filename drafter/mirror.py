@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -68,7 +68,7 @@ class Mirror:
     """Whether further outcomes of the chain in flight may be drafted for: see `look_ahead`."""
     root: Node = field(init=False)
     """The last committed id."""
-    _lesson: tuple[Ids[Node], Node, Ids[int]] | None = None  # see `Chances.observe`
+    _lesson: tuple[Seq[Node], Node, Seq[int]] | None = None  # see `Chances.observe`
     _outlook: list[tuple[Node, int]] | None = None  # further outcomes, the likeliest last
     _ahead: dict[Outcome, int] = field(
         default_factory=dict
@@ -304,7 +304,7 @@ class Mirror:
         """A node of the last committed id."""
         return Node(self.text.ids[-1], len(self.text.ids) - 1)
 
-    def _keep(self, right: Ids[Node]) -> list[tuple[int, int]]:
+    def _keep(self, right: Seq[Node]) -> list[tuple[int, int]]:
         """Counts computed nodes that are committed now as such; returns what is to be copied."""
         moves = []
         for node in right:

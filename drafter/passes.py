@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 
 import torch
 from torch import Tensor
@@ -87,13 +87,13 @@ class Passes:
         return sum(item.mirror.round is not None for item, _ in ends)
 
 
-def _narrowed(logits: Tensor, sizes: Ids[int]) -> Tensor:
+def _narrowed(logits: Tensor, sizes: Seq[int]) -> Tensor:
     """Logits without the ids from each row's size on; a size of 0 leaves all of them. # [N, V]"""
     ids = torch.arange(logits.shape[1], device=logits.device)
     most = torch.tensor([size or len(ids) for size in sizes], device=logits.device)
     return logits.masked_fill(ids >= most[:, None], -torch.inf)
 
 
-def _chosen(logits: Tensor, rows: Ids[Row]) -> list[Ranked]:
+def _chosen(logits: Tensor, rows: Seq[Row]) -> list[Ranked]:
     """The choices alone, where nobody wants to know what comes next."""
     return [Ranked((token,), ()) for token in sample(logits, rows).tolist()]

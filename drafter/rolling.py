@@ -7,7 +7,7 @@ likeliest after the one before, or drawn with the noise of its position.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 
 from common.model.roll import Certainty, RollOptions
 from common.model.runner import Runner
@@ -18,7 +18,7 @@ from drafter.nodes import Node, Tail
 from drafter.outlook import Chances
 
 
-def levels(batch: Ids[Item], most: int) -> int:
+def levels(batch: Seq[Item], most: int) -> int:
     """How many further tokens may follow the next one of every branch in the same call.
 
     Args:
@@ -46,7 +46,7 @@ def levels(batch: Ids[Item], most: int) -> int:
     return max(most, 0) if any(item.ends for item in batch) else 0
 
 
-def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[int, int]:
+def roll(runner: Runner, batch: Seq[Item], count: int, news: int = -1) -> tuple[int, int]:
     """Computes a batch, and further tokens of every branch.
 
     Args:
@@ -89,7 +89,7 @@ def roll(runner: Runner, batch: Ids[Item], count: int, news: int = -1) -> tuple[
     return len(rolled.ids), sum(counts)
 
 
-def _survivors(ids: Ids[int], most: int) -> Ids[int]:
+def _survivors(ids: Seq[int], most: int) -> Seq[int]:
     """The first of some tokens, without the places where there are none."""
     return ids[: ids.index(-1) if -1 in ids[:most] else most]
 
@@ -97,9 +97,9 @@ def _survivors(ids: Ids[int], most: int) -> Ids[int]:
 def _follow(
     mirror: Mirror,
     node: Node,
-    slots: Ids[int],
-    ids: Ids[Ids[int]],
-    behind: Ids[Ids[float]] | None,
+    slots: Seq[int],
+    ids: Seq[Seq[int]],
+    behind: Seq[Seq[float]] | None,
 ) -> None:
     """Takes note of what is made of a node, and of its choices one after another.
 
@@ -124,7 +124,7 @@ def _follow(
     _follow(mirror, child, slots[1:], ids[1:], further)
 
 
-def _certainty(ends: Ids[tuple[Mirror, Node]]) -> Certainty:
+def _certainty(ends: Seq[tuple[Mirror, Node]]) -> Certainty:
     """How far to go on after these nodes."""
     chances = [mirror.chances.by_range for mirror, _ in ends]
     limits = [mirror.limit(node) for mirror, node in ends]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from common import fence
@@ -27,7 +27,7 @@ _FOREIGN = "its ids do not fit this model"
 class Opening(NamedTuple):
     """A session to mirror, as its Open tells it."""
 
-    ids: Ids[int]
+    ids: Seq[int]
     """All that is committed."""
     sampling: SamplingParams
     """How to draft."""

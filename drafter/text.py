@@ -12,7 +12,7 @@ finds in the cache what was computed of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 import torch
@@ -69,7 +69,7 @@ class Text:
         computed: How many of these have keys and values.
     """
 
-    def __init__(self, ids: Ids[int], extent: Extent, blocks: BlockManager, salt: bytes) -> None:
+    def __init__(self, ids: Seq[int], extent: Extent, blocks: BlockManager, salt: bytes) -> None:
         self._extent, self._blocks, self._salt = extent, blocks, salt
         self.path_hash = fence.extend(fence.EMPTY, ids)
         """Of all that is committed."""
@@ -97,7 +97,7 @@ class Text:
         """Positions it has left behind them."""
         return self.limit - len(self.ids)
 
-    def keep_seen(self, ids: Ids[int], vocab_size: int, device: torch.device) -> None:
+    def keep_seen(self, ids: Seq[int], vocab_size: int, device: torch.device) -> None:
         """Keeps `seen` from now on.
 
         Args:
@@ -111,7 +111,7 @@ class Text:
         """Whether so many more ids go on behind those that are held."""
         return len(self.ids) + count <= self._extent.most
 
-    def extend(self, ids: Ids[int]) -> None:
+    def extend(self, ids: Seq[int]) -> None:
         """Adds committed ids; where it does not take so many, nothing held is computed any more."""
         self.path_hash = fence.extend(self.path_hash, ids)
         if self.seen is not None:
@@ -122,7 +122,7 @@ class Text:
         self.lease.release()
         self._begin([*self.ids, *ids], self.dropped)
 
-    def _begin(self, ids: Ids[int], before: int) -> None:
+    def _begin(self, ids: Seq[int], before: int) -> None:
         """Holds the end of ids that follow so many; nothing but a cached prefix is computed."""
         self.dropped = self._extent.dropped(before + len(ids))
         self.ids = list(ids[self.dropped - before :])

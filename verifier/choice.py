@@ -14,7 +14,7 @@ to say anything are made up for once others are long enough. The text is the sam
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from verifier.cost import StepCost
@@ -95,7 +95,7 @@ class MethodChoice:
         cost: Of the engine's steps.
     """
 
-    def __init__(self, methods: Ids[str], cost: StepCost) -> None:
+    def __init__(self, methods: Seq[str], cost: StepCost) -> None:
         joined = (name for name in JOINED if set(name.split("+")) <= set(methods))
         self._methods = (*methods, *joined)
         self._cost = cost
@@ -129,7 +129,7 @@ class MethodChoice:
         for records in (self._records(sequence.request), self._everybody):
             records.learn(sequence.method, worth)
 
-    def _pick(self, offered: Ids[str], own: _Records) -> str:
+    def _pick(self, offered: Seq[str], own: _Records) -> str:
         unknown = [name for name in offered if self._everybody.of(name).begun < _TRIALS]
         if unknown:
             return min(unknown, key=lambda name: self._everybody.of(name).begun)
@@ -174,7 +174,7 @@ def domain(request: Request) -> Domain:
     return Domain(repeats, not request.sampling.greedy)
 
 
-def repeated(ids: Ids[int]) -> float:
+def repeated(ids: Seq[int]) -> float:
     """Share of a text's last n-grams that occurred before."""
     ids = ids[-_LOOKED_AT:]
     ngrams = [tuple(ids[at : at + _NGRAM]) for at in range(len(ids) - _NGRAM + 1)]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from common.model.kv_cache import KvLease
@@ -196,7 +196,7 @@ class _Ratio:
         self.steps = 0
 
 
-def measure(runner: Runner, rows: Ids[int] = _ROWS) -> Measured:
+def measure(runner: Runner, rows: Seq[int] = _ROWS) -> Measured:
     """Times trees of each size on an idle engine, which also sets its kernels up.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Works
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from common.fading_mean import FadingMean
@@ -53,7 +53,7 @@ class Gauges:
         self.occupancy = FadingMean(weight=0.05)
         """Share of a step in use, of its sequences or of its rows, whichever is more; 0 to 1."""
 
-    def stepping(self, batch: Works[Work], running: int, now: float) -> None:
+    def stepping(self, batch: Seq[Work], running: int, now: float) -> None:
         """Takes note of a step that is about to run.
 
         Args:

@@ -7,7 +7,7 @@ them. All calls come from the engine's thread. A new method is one file in
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -24,11 +24,11 @@ class Outcome(NamedTuple):
     """What was checked: the nodes of all proposers of the sequence. Another tree than the one
     they were added to where the cache had no room for it, or the sequence had to give its cache
     back; indices of proposed nodes mean nothing then."""
-    choices: Ids[int]
+    choices: Seq[int]
     """The target's own choice after each node, `[nodes]`."""
-    accepted: Ids[int]
+    accepted: Seq[int]
     """Nodes committed, from the root's child down."""
-    ids: Ids[int]
+    ids: Seq[int]
     """Tokens committed: those of the accepted nodes, and one more unless the text ended. Of several
     rounds in which nothing was proposed, all of theirs."""
     output: Output | None = None

@@ -11,7 +11,7 @@ one runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Works
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +60,7 @@ class Rolling:
     def __init__(self, runner: Runner, cost: StepCost, interval_s: float) -> None:
         self._runner, self._cost, self._interval_s = runner, cost, interval_s
 
-    def passes(self, batch: Works[Work], rests: Callable[[Sequence], bool]) -> int:
+    def passes(self, batch: Seq[Work], rests: Callable[[Sequence], bool]) -> int:
         """How many passes of a batch may be one call; reserves cache for their tokens.
 
         Args:
@@ -89,7 +89,7 @@ class Rolling:
         return min(int(seconds / self._cost.step_s(texts)), _MOST_PASSES)
 
     def run(
-        self, batch: Works[Work], count: int, news: int, enough: Callable[[], bool]
+        self, batch: Seq[Work], count: int, news: int, enough: Callable[[], bool]
     ) -> Iterator[Found]:
         """Computes several passes; a text whose end comes takes no part in those after it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as Works
+from collections.abc import Sequence as Seq
 
 from common.model.output import Output
 from common.model.roll import Drawing
@@ -16,7 +16,7 @@ from verifier.scheduler import Work
 from verifier.sequence import Sequence
 
 
-def score(runner: Runner, batch: Works[Work]) -> list[Scores | None]:
+def score(runner: Runner, batch: Seq[Work]) -> list[Scores | None]:
     """Computes a batch, in one pass.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -154,7 +154,7 @@ class Counts(Drafts):
     accepted_by_method: dict[str, int] = field(default_factory=dict)
     """Draft tokens committed, by the method that proposed them."""
 
-    def add_round(self, drafted: int, accepted: int, owners: Ids[str]) -> None:
+    def add_round(self, drafted: int, accepted: int, owners: Seq[str]) -> None:
         """Counts one target pass.
 
         Args:
@@ -182,9 +182,9 @@ class Counts(Drafts):
 class Event(NamedTuple):
     """News of one request; `finish` or `error` end it."""
 
-    ids: Ids[int] = ()
+    ids: Seq[int] = ()
     """Committed since the last event."""
-    sources: Ids[Source] = ()
+    sources: Seq[Source] = ()
     """How each came."""
     finish: FinishReason | None = None
     """Set at the end."""
@@ -289,7 +289,7 @@ class Sequence:
         self.computed += rows
         self.lease.publish(self.ids, self.computed)
 
-    def commit(self, ids: Ids[int]) -> int:
+    def commit(self, ids: Seq[int]) -> int:
         """Appends ids up to the first that ends the text; returns how many were taken."""
         taken = 0
         for token in ids[: self.room]:

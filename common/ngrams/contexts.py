@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 
 Context = tuple[int, ...]
 """The last tokens before the one in question, oldest first."""
@@ -36,18 +36,18 @@ class Contexts:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    def add(self, context: Ids[int], token: int) -> None:
+    def add(self, context: Seq[int], token: int) -> None:
         """Counts `token` after each suffix of `context`."""
         known = tuple(context[-self.order :])
         for start in range(len(known)):
             self._count(known[start:], token, 1.0)
 
-    def extend(self, ids: Ids[int], start: int) -> None:
+    def extend(self, ids: Seq[int], start: int) -> None:
         """Counts every token of a text from index `start` on, after the tokens before it."""
         for index in range(max(start, 1), len(ids)):
             self.add(ids[max(index - self.order, 0) : index], ids[index])
 
-    def add_ngram(self, ngram: Ids[int], weight: float) -> None:
+    def add_ngram(self, ngram: Seq[int], weight: float) -> None:
         """Counts each token of an n-gram after all those before it.
 
         Args:
@@ -57,7 +57,7 @@ class Contexts:
         for end in range(1, len(ngram)):
             self._count(tuple(ngram[:end]), ngram[end], weight)
 
-    def followers(self, context: Ids[int]) -> Mapping[int, float] | None:
+    def followers(self, context: Seq[int]) -> Mapping[int, float] | None:
         """Counts by token after exactly this context; None where it was never seen."""
         found = self._find(tuple(context))
         return dict([found]) if isinstance(found, tuple) else found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -60,7 +60,7 @@ class Predictor:
 
     def __init__(
         self,
-        sources: Ids[tuple[int, Contexts | Tables]],
+        sources: Seq[tuple[int, Contexts | Tables]],
         order: int,
         calibration: Calibration,
         steps: StepTable,
@@ -76,10 +76,10 @@ class Predictor:
 
     def search(
         self,
-        ids: Ids[int],
+        ids: Seq[int],
         most: int,
         others: Others = (0.0, 0.0),
-        line: Ids[int] = (),
+        line: Seq[int] = (),
         agreed: int = 0,
     ) -> tuple[list[int], list[int], list[float], int]:
         """Finds the likeliest candidates, and a few more than are worth checking.
@@ -146,7 +146,7 @@ class Predictor:
             worth.add(each.chance)
         return worth.best
 
-    def learn(self, ids: Ids[int]) -> None:
+    def learn(self, ids: Seq[int]) -> None:
         """Compares what was found with the text that came.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -96,7 +96,7 @@ class Wish(NamedTuple):
 class Opening(NamedTuple):
     """A mirror to begin."""
 
-    ids: Ids[int]
+    ids: Seq[int]
     """All that is committed."""
     sampling: SamplingParams
     """How to draft."""
@@ -113,7 +113,7 @@ class Ended(NamedTuple):
 
     key: RoundKey
     """How it ended."""
-    ids: Ids[int]
+    ids: Seq[int]
     """Tokens committed."""
     wish: Wish
     """After it."""

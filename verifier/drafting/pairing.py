@@ -8,7 +8,7 @@ where another is measured to be better.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
@@ -73,7 +73,7 @@ class Pairing:
         self,
         session: DraftSession,
         now: float,
-        addresses: Ids[str] | None = None,
+        addresses: Seq[str] | None = None,
         *,
         wanted: bool = True,
     ) -> None:
@@ -92,7 +92,7 @@ class Pairing:
             self._mirror(session, link, on_trial=not pays, wanted=pays and wanted)
 
     def _candidate(
-        self, session: DraftSession, now: float, addresses: Ids[str]
+        self, session: DraftSession, now: float, addresses: Seq[str]
     ) -> tuple[DraftLink, bool] | None:
         """The first drafter that can be reached and pays or is due for a trial; whether it pays."""
         for address in addresses:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ class RemoteMirror:
         """Whether a branch is asked for and has not come."""
         return self.key is not None and self.branch is None
 
-    def end_round(self, length: int, outcome: Outcome, checked: Ids[int], right: int) -> RoundKey:
+    def end_round(self, length: int, outcome: Outcome, checked: Seq[int], right: int) -> RoundKey:
         """Goes on to the text after a round; returns how that ended.
 
         Args:

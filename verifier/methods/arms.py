@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from verifier.cost import StepCost
@@ -88,7 +88,7 @@ class Arms:
         self._rounds = 0
 
     def settle(
-        self, usual: Ids[float], leanings: Ids[Leaning], standing: Standing, rounds: int = 1
+        self, usual: Seq[float], leanings: Seq[Leaning], standing: Standing, rounds: int = 1
     ) -> Arm:
         """Which remote members are to draft after the next round.
 
@@ -121,7 +121,7 @@ class Arms:
         return (standing.remote | self._trial(self._rounds + 1)) & self._remote
 
     def choose(
-        self, foreseen: Ids[float], leanings: Ids[Leaning], present: Arm, remote: Arm
+        self, foreseen: Seq[float], leanings: Seq[Leaning], present: Arm, remote: Arm
     ) -> Arm:
         """The set to draft with: the most tokens a second, now and then one not seen for long.
 
@@ -142,7 +142,7 @@ class Arms:
             self._last[self._tried] = self._rounds  # also where it is not there to take part
         return max(sets, key=next_round) | (self._trial(self._rounds) & ~self._remote)
 
-    def _useful(self, foreseen: Ids[float]) -> list[Arm]:
+    def _useful(self, foreseen: Seq[float]) -> list[Arm]:
         """All sets without members that expect nothing."""
         idle = self.foreseeing & sum(
             1 << member for member, tokens in enumerate(foreseen) if tokens < _BOUNDS[0]
@@ -154,7 +154,7 @@ class Arms:
         due = round_ >= _TRY_EVERY and round_ % _TRY_EVERY < _TRIAL_ROUNDS
         return 1 << self._tried if due else 0
 
-    def ranked(self, foreseen: Ids[float]) -> list[int]:
+    def ranked(self, foreseen: Seq[float]) -> list[int]:
         """Members, those first that bring the most tokens a node."""
         kind = _kind(foreseen)
 
@@ -169,10 +169,10 @@ class Arms:
     def learn(
         self,
         arm: Arm,
-        foreseen: Ids[float],
-        leanings: Ids[Leaning],
-        path: Ids[Arm],
-        wanted: Ids[Arm],
+        foreseen: Seq[float],
+        leanings: Seq[Leaning],
+        path: Seq[Arm],
+        wanted: Seq[Arm],
         missed: Arm = 0,
     ) -> None:
         """Takes what a round brought.
@@ -206,7 +206,7 @@ class Arms:
                 more = reach(path, part) - reach(path, part & self.foreseeing)
                 self._of(part, kind).add(more)
 
-    def follow(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning], tokens: int) -> float:
+    def follow(self, arm: Arm, foreseen: Seq[float], leanings: Seq[Leaning], tokens: int) -> float:
         """Takes a round in which a set was all by itself, and what others foresee was not asked.
 
         Args:
@@ -243,18 +243,18 @@ class Arms:
         slow.age(self._rounds)
         slow.add(min(seconds / self._cost.unloaded_s(nodes), _FAR * slow.value))
 
-    def patience_s(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning]) -> float:
+    def patience_s(self, arm: Arm, foreseen: Seq[float], leanings: Seq[Leaning]) -> float:
         """How long to wait for those of a set that do not foresee, rather than go without them."""
         more = self._of(arm, _kind(foreseen)).value * self.factor(arm, leanings)
         return _PATIENCE * more / self._rate(arm & self.foreseeing, foreseen, leanings)
 
-    def factor(self, arm: Arm, leanings: Ids[Leaning]) -> float:
+    def factor(self, arm: Arm, leanings: Seq[Leaning]) -> float:
         """How much more a text gets from those of a set that do not foresee than others do."""
         others = arm & ~self.foreseeing
         factors = (leanings[m].factor for m in range(self._members) if others >> m & 1)
         return max(factors, default=1.0)
 
-    def _rate(self, arm: Arm, foreseen: Ids[float], leanings: Ids[Leaning]) -> float:
+    def _rate(self, arm: Arm, foreseen: Seq[float], leanings: Seq[Leaning]) -> float:
         kind, sure = _kind(foreseen), arm & self.foreseeing
         tokens = 0.0
         if sure:
@@ -284,7 +284,7 @@ class Arms:
         return found
 
 
-def reach(path: Ids[Arm], arm: Arm) -> int:
+def reach(path: Seq[Arm], arm: Arm) -> int:
     """How far down an accepted path a set comes by itself."""
     for depth, backers in enumerate(path):
         if not backers & arm:
@@ -292,15 +292,15 @@ def reach(path: Ids[Arm], arm: Arm) -> int:
     return len(path)
 
 
-def _kind(foreseen: Ids[float]) -> int:
+def _kind(foreseen: Seq[float]) -> int:
     return bisect_right(_BOUNDS, max(foreseen))
 
 
-def _best(foreseen: Ids[float], arm: Arm) -> float:
+def _best(foreseen: Seq[float], arm: Arm) -> float:
     """Most tokens that one member of a set expects to bring."""
     return max(tokens for member, tokens in enumerate(foreseen) if arm >> member & 1)
 
 
-def _parts(arm: Arm) -> Ids[Arm]:
+def _parts(arm: Arm) -> Seq[Arm]:
     """All sets within a set, but the empty one."""
     return [part for part in range(1, arm + 1) if part & arm == part]

@@ -9,7 +9,7 @@ link's clocks.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from common.fading_mean import FadingMean
@@ -291,7 +291,7 @@ def _add(branch: Branch, tree: TokenTree) -> list[int]:
     return nodes
 
 
-def _common(checked: Ids[int], accepted: Ids[int]) -> int:
+def _common(checked: Seq[int], accepted: Seq[int]) -> int:
     """How many nodes of a chain were right, from its start."""
     right = 0
     for mine, theirs in zip(checked, accepted, strict=False):

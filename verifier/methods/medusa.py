@@ -13,7 +13,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterator
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,9 +40,9 @@ _TRY_EVERY = 16
 class Guesses:
     """What the heads say of the tokens after the next: by depth, likeliest first."""
 
-    ids: Ids[Ids[int]]
+    ids: Seq[Seq[int]]
     """`[heads, ranks]`, or fewer where warpers leave fewer."""
-    chances: Ids[Ids[float]]
+    chances: Seq[Seq[float]]
     """`[heads, ranks]`, each given that the guess before it was right."""
 
 
@@ -167,7 +167,7 @@ class MedusaProposer:
         for _, session, _ in fresh:
             session.state = None
 
-    def _likeliest(self, logits: Tensor, indices: Ids[int]) -> list[Guesses]:
+    def _likeliest(self, logits: Tensor, indices: Seq[int]) -> list[Guesses]:
         """Guesses without noise, for some of the sequences. # [heads, sequences, V]"""
         ids, chances = (each.tolist() for each in self._heads.top(logits, self._ranks))
         return [
@@ -175,7 +175,7 @@ class MedusaProposer:
             for index in indices
         ]
 
-    def _drawn(self, logits: Tensor, sequences: Ids[Sequence]) -> list[Guesses]:
+    def _drawn(self, logits: Tensor, sequences: Seq[Sequence]) -> list[Guesses]:
         """Guesses with the noise of the tokens they are of. # [heads, sequences, V]"""
         ranked = rank(logits.flatten(0, 1), _rows(logits, sequences), self._ranks)
         guesses = []
@@ -223,7 +223,7 @@ class MedusaProposer:
             self._trust[depth].observe(chance, hits[depth])
 
 
-def _rows(logits: Tensor, sequences: Ids[Sequence]) -> list[Row]:
+def _rows(logits: Tensor, sequences: Seq[Sequence]) -> list[Row]:
     """What decides each token guessed, heads one after another. # [heads, sequences, V]
 
     Of a path only what is committed counts as seen: what stands before a guess is another one.
@@ -262,7 +262,7 @@ def _draws(sequence: Sequence) -> bool:
     return request.acceptance == "coupled" and not request.sampling.greedy
 
 
-def _chances(behind: Ids[float], sharpness: float) -> list[float]:
+def _chances(behind: Seq[float], sharpness: float) -> list[float]:
     """Chances of tokens by how far their scores are behind the best.
 
     At most as sharply as they would be without noise: what heads are wrong by grows with the scores
@@ -292,7 +292,7 @@ def _ranked(guesses: Guesses, factors: list[float]) -> Iterator[tuple[float, tup
             heapq.heappush(heap, (-before * chances[depth - 1][rank + 1], before, sibling))
 
 
-def _add(guesses: Guesses, paths: Ids[tuple[int, ...]], tree: TokenTree) -> dict[int, float]:
+def _add(guesses: Guesses, paths: Seq[tuple[int, ...]], tree: TokenTree) -> dict[int, float]:
     """Adds paths of ranks, parents before children; returns each node's own chance."""
     nodes: dict[tuple[int, ...], int] = {(): 0}
     chances = {}

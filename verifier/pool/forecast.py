@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -25,11 +25,11 @@ class Origin(IntEnum):
 class Forecast(NamedTuple):
     """Candidates of one round: a trie in order of falling chance."""
 
-    tokens: Ids[int] = ()
+    tokens: Seq[int] = ()
     """Token of each candidate."""
-    parents: Ids[int] = ()
+    parents: Seq[int] = ()
     """Index of each one's parent; -1 stands for the root."""
-    chances: Ids[float] = ()
+    chances: Seq[float] = ()
     """Chance that the text takes this path, `[candidates]`."""
     worth: int = 0
     """How many of the first give the most tokens for the seconds of the step."""
@@ -59,7 +59,7 @@ class Forecaster:
 
     def __init__(
         self,
-        sources: Ids[tuple[Origin, Contexts | Tables]],
+        sources: Seq[tuple[Origin, Contexts | Tables]],
         order: int,
         calibration: Calibration,
         cost: StepCost,
@@ -68,7 +68,7 @@ class Forecaster:
         self._cost = cost
         self._predictor = Predictor(sources, order, calibration, cost.table_behind(behind))
 
-    def forecast(self, ids: Ids[int], most: int, line: Ids[int] = (), agreed: int = 0) -> Forecast:
+    def forecast(self, ids: Seq[int], most: int, line: Seq[int] = (), agreed: int = 0) -> Forecast:
         """The likeliest candidates, and a few more than are worth checking.
 
         Args:
@@ -96,7 +96,7 @@ class Forecaster:
         forecast.plant(tree, count)
         return count
 
-    def learn(self, ids: Ids[int]) -> None:
+    def learn(self, ids: Seq[int]) -> None:
         """Compares the last forecast with the text that came.
 
         Args:

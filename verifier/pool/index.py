@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from typing import Protocol
 
 _MOST_TOKENS = 4096
@@ -12,7 +12,7 @@ _MOST_TOKENS = 4096
 class Index(Protocol):
     """Something that knows a text up to some place."""
 
-    def extend(self, ids: Ids[int], start: int) -> None:
+    def extend(self, ids: Seq[int], start: int) -> None:
         """Takes the tokens of a text from index `start` on; those before it are known."""
 
 
@@ -28,7 +28,7 @@ class TextIndex:
         self._indexes = indexes
         self._known = start
 
-    def catch_up(self, ids: Ids[int]) -> bool:
+    def catch_up(self, ids: Seq[int]) -> bool:
         """Takes further tokens into account; returns whether all of them are by now."""
         end = min(self._known + _MOST_TOKENS, len(ids))
         if end > self._known:

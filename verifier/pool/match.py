@@ -8,7 +8,7 @@ one piece, as a prompt does, only the end is followed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 
 LEAST = 4
 """Tokens that must agree before an occurrence is followed."""
@@ -30,7 +30,7 @@ class Match:
         self._older: dict[tuple[int, ...], int] = {}
         self._pointer = 0  # 0 where nothing is followed: nothing stands before index 1
 
-    def extend(self, ids: Ids[int], start: int) -> None:
+    def extend(self, ids: Seq[int], start: int) -> None:
         """Takes the tokens of a text from index `start` on; those before it are known."""
         recent = len(ids) - _MOST_LENGTH
         if start < recent:  # a pointer that far back is found again by what agrees since
@@ -41,7 +41,7 @@ class Match:
             self._follow(ids, index)
             self._remember(ids, index + 1)
 
-    def continuation(self, ids: Ids[int], most: int) -> Ids[int]:
+    def continuation(self, ids: Seq[int], most: int) -> Seq[int]:
         """What stood after the earlier occurrence; empty where there is none.
 
         Where that runs into the end of the text, the text repeats itself and is expected to go on.
@@ -55,7 +55,7 @@ class Match:
         period = len(ids) - self._pointer
         return [ids[self._pointer + step % period] for step in range(most)]
 
-    def _follow(self, ids: Ids[int], index: int) -> None:
+    def _follow(self, ids: Seq[int], index: int) -> None:
         """Moves the pointer over the token at `index`."""
         if self._pointer and ids[self._pointer] == ids[index]:
             self._pointer += 1
@@ -70,7 +70,7 @@ class Match:
         else:
             self._pointer = self.length = 0
 
-    def _remember(self, ids: Ids[int], end: int) -> None:
+    def _remember(self, ids: Seq[int], end: int) -> None:
         """Notes that the text up to `end` ended in its last tokens."""
         if end < LEAST:
             return
@@ -78,7 +78,7 @@ class Match:
             self._older, self._places = self._places, {}
         self._places[tuple(ids[end - LEAST : end])] = end
 
-    def _remember_all(self, ids: Ids[int], start: int, end: int) -> None:
+    def _remember_all(self, ids: Seq[int], start: int, end: int) -> None:
         """Notes the same of each place after `start` up to `end`, in a tenth of the time."""
         first = max(start + 1, LEAST)
         if end < first:
@@ -89,7 +89,7 @@ class Match:
         self._places.update(zip(zip(*last, strict=True), range(first, end + 1), strict=True))
 
 
-def _agreement(ids: Ids[int], one: int, other: int) -> int:
+def _agreement(ids: Seq[int], one: int, other: int) -> int:
     """Tokens that agree before two places of a text."""
     length = 0
     while length < min(one, _MOST_LENGTH) and ids[one - 1 - length] == ids[other - 1 - length]:

@@ -6,7 +6,7 @@ Implemented by `common.store.pools`; engines know nothing of where the n-grams a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from typing import Protocol
 
 from common.ngrams import Tables
@@ -15,7 +15,7 @@ from common.ngrams import Tables
 class SharedPool(Tables, Protocol):
     """One tenant's n-grams. No method blocks or raises."""
 
-    def add(self, ids: Ids[int]) -> None:
+    def add(self, ids: Seq[int]) -> None:
         """Takes a stretch of committed text: its n-grams of `ngram_tokens` tokens each."""
 
     def expect(self, tokens: Iterable[int]) -> None:

@@ -12,7 +12,7 @@ node are just what the paper's mask lets it see, and its depth is its position.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 
 from common.model.tree import TokenTree
 
@@ -35,12 +35,12 @@ class Window:
         self._refill()
 
     @property
-    def levels(self) -> Ids[Ids[int]]:
+    def levels(self) -> Seq[Seq[int]]:
         """Tokens by level; level 0 begins with column 1."""
         return self._levels
 
     @property
-    def nodes(self) -> Ids[Ids[int]]:
+    def nodes(self) -> Seq[Seq[int]]:
         """Nodes of the tree `place` was given, by level; level 0 begins with the root."""
         return self._nodes
 
@@ -68,7 +68,7 @@ class Window:
             row = [tree.probe(node, token) for node, token in zip(above, level, strict=True)]
             self._nodes.append(row)
 
-    def learn(self, choices: Ids[int], shift: int) -> None:
+    def learn(self, choices: Seq[int], shift: int) -> None:
         """Moves the trajectories on by what the target said.
 
         Args:

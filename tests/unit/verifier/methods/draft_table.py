@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -160,7 +160,7 @@ class Table:
         self.observe(tree, [], [token], wanted=wanted)
 
     def observe(
-        self, tree: TokenTree, accepted: Ids[int], ids: Ids[int], *, wanted: bool = True
+        self, tree: TokenTree, accepted: Seq[int], ids: Seq[int], *, wanted: bool = True
     ) -> None:
         """Tells the proposer how a round ended; the tokens are committed."""
         outcome = Outcome(

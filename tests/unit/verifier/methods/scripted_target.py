@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import torch
@@ -18,14 +18,14 @@ from verifier.sequence import Request, Sequence
 
 NO_OUTPUT = Computed(logits=torch.empty(1, 0), states=torch.empty(1, 0))
 
-Target = Callable[[Ids[int]], int]
+Target = Callable[[Seq[int]], int]
 """The next token after a text."""
 
 
-def follow(text: Ids[int]) -> Target:
+def follow(text: Seq[int]) -> Target:
     """A target with one text in mind, and zeros after it or off it."""
 
-    def target(ids: Ids[int]) -> int:
+    def target(ids: Seq[int]) -> int:
         known = len(ids) < len(text) and list(ids) == list(text[: len(ids)])
         return text[len(ids)] if known else 0
 
@@ -37,11 +37,11 @@ class Round:
     """One pass."""
 
     tree: TokenTree
-    accepted: Ids[int]
-    ids: Ids[int]
+    accepted: Seq[int]
+    ids: Seq[int]
 
 
-def sequence(prompt: Ids[int], tokens: int, **options: object) -> Sequence:
+def sequence(prompt: Seq[int], tokens: int, **options: object) -> Sequence:
     """A sequence outside any engine."""
     request = Request(
         request_id="r",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 import pytest
@@ -42,7 +42,7 @@ class Timed:
         self._target = target
         self.now = 0.0
 
-    def __call__(self, ids: Ids[int]) -> int:
+    def __call__(self, ids: Seq[int]) -> int:
         self.now += 1.0
         return self._target(ids)
 
@@ -52,7 +52,7 @@ def _still() -> float:
     return 0.0
 
 
-def _chain(ids: Ids[int]) -> int:
+def _chain(ids: Seq[int]) -> int:
     """A target that looks at its last token only, and goes round 211 of them."""
     return (7 * ids[-1] + 5) % 211
 
@@ -189,7 +189,7 @@ class RecordedPool:
     def table(self, first: int) -> None:
         return None
 
-    def add(self, ids: Ids[int]) -> None:
+    def add(self, ids: Seq[int]) -> None:
         tokens = Recorded.ngram_tokens
         self._added += [tuple(ids[end - tokens : end]) for end in range(tokens, len(ids) + 1)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 import pytest
@@ -27,7 +27,7 @@ DEAR = StepCost(((1, 0.001), (64, 0.064)))
 class Heads:
     """Heads that always say the same: head h, rank r guesses token 100 h + r."""
 
-    chances: Ids[Ids[float]]
+    chances: Seq[Seq[float]]
     tree: tuple[tuple[int, ...], ...] | None = None
     chosen: list[int] = field(default_factory=list)
     """Of each state that it was run for."""
@@ -37,7 +37,7 @@ class Heads:
     def num_heads(self) -> int:
         return len(self.chances)
 
-    def logits(self, hidden: Tensor, chosen: Ids[int]) -> Tensor:
+    def logits(self, hidden: Tensor, chosen: Seq[int]) -> Tensor:
         self.runs += 1
         self.chosen += chosen
         return torch.zeros(self.num_heads, len(hidden), 0)
@@ -59,7 +59,7 @@ def _observe(
     proposer: MedusaProposer,
     one: Sequence,
     tree: TokenTree,
-    accepted: Ids[int] = (),
+    accepted: Seq[int] = (),
     bonus: int | None = 7,
     *,
     wanted: bool = True,
@@ -202,7 +202,7 @@ class Sure(Heads):
     logits_: Tensor = field(default_factory=lambda: torch.zeros(0))  # [heads, V]
     ranked: Tensor | None = None  # what `top` was last given
 
-    def logits(self, hidden: Tensor, chosen: Ids[int]) -> Tensor:
+    def logits(self, hidden: Tensor, chosen: Seq[int]) -> Tensor:
         return self.logits_[:, None].repeat(1, len(hidden), 1)
 
     def top(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
