@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from common.model.medusa import token_vectors
-from common.model.medusa_checkpoint import HeadWeights, Tree
+from common.model.medusa_weights import HeadWeights, Tree
 from training.loss import chunks, distributions, soft_cross_entropy
 from training.output import OutputLayer
 

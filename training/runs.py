@@ -13,7 +13,7 @@ from torch import Tensor
 
 from common.errors import InvalidArgument
 from common.model import medusa_checkpoint
-from common.model.medusa_checkpoint import HeadWeights
+from common.model.medusa_weights import HeadWeights
 from training import blocks, corpus, held_out, inputs, output, written
 from training import distill as distillation
 from training import medusa as medusa_training

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from common.model import medusa_checkpoint
 from common.model.linear import MakeProduct, packed_products
-from common.model.medusa_checkpoint import HeadWeights, Tree
+from common.model.medusa_weights import HeadWeights, Tree
 from common.model.native import Decoder, NativeHeads, top
 from common.model.room import SMALLER_CACHE, room_for
 

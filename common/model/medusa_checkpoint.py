@@ -1,14 +1,4 @@
-"""Files of Medusa heads: the three published layouts, and one of ours.
-
-Published, each told by its keys (`h` counts heads, `l` a head's blocks, `L` is how many):
-
-    medusa_lm_head.pt            Medusa-1, v0.1: `{h}.{l}.linear.weight` and `.bias`, and
-                                 `{h}.{L}.weight`, the head's own output matrix
-    a whole model                Medusa-2: the same keys after `medusa_head.`, beside the model's
-    medusa_lm_head.safetensors   no `{h}.{L}.weight`: the base model's output matrix serves all
-
-The numbers of heads and blocks are read off the keys: published `config.json` files are wrong
-about them. Every key must be there, none may be left over and every shape must fit.
+"""Files of Medusa heads: the published layouts (see `common.model.medusa_published`), and ours.
 
 Ours is a directory of two files. `medusa.safetensors` holds
 
@@ -35,63 +25,28 @@ and `medusa.json` an object with
 from __future__ import annotations
 
 import json
-import pickle
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model import tensor_file
-
-Tree = tuple[tuple[int, ...], ...]
+from common.model import medusa_published, tensor_file
+from common.model.medusa_weights import FACTS_FILE, HeadWeights, Tree, check, read
 
 WEIGHTS_FILE = "medusa.safetensors"
-FACTS_FILE = "medusa.json"
 FORMAT = "paceline-medusa"
 VERSION = 1
 BASE_SAMPLES = 32
 
-_PUBLISHED = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
-_KEY = re.compile(r"(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
-_PREFIX = "medusa_head."
 # bfloat16 and float16 round differently; another model's values are off by far more.
 _RELATIVE, _ABSOLUTE = 2e-2, 1e-3
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadWeights:
-    """Weights of K heads of L blocks each, over hidden size d and vocabulary V."""
-
-    block: Tensor
-    """W of every block, `[K, L, d, d]`."""
-    bias: Tensor
-    """b of every block, `[K, L, d]`."""
-    lm: Tensor | None
-    """Output matrices, `[K, V, d]`; None where the base model's serves all heads."""
-    token: Tensor | None = None
-    """U of every first block, `[K, d, d]`; None where heads see the state alone."""
-    tree: Tree | None = None
-    """Sparse static tree chosen for these heads: paths of ranks."""
-
-    @property
-    def num_heads(self) -> int:
-        """K."""
-        return self.block.shape[0]
-
-    @property
-    def num_layers(self) -> int:
-        """L."""
-        return self.block.shape[1]
-
-
 def load(path: Path, *, lm_head: Tensor) -> HeadWeights:
-    """Reads heads in any of the layouts above.
+    """Reads heads in any of these layouts.
 
     Args:
         path: A directory, or the file in it that holds the weights.
@@ -104,13 +59,7 @@ def load(path: Path, *, lm_head: Tensor) -> HeadWeights:
         return _load_ours(path, lm_head)
     if path.name == WEIGHTS_FILE:
         return _load_ours(path.parent, lm_head)
-    files = _files(path)
-    tensors: dict[str, Tensor] = {}
-    for file in files:
-        tensors |= _read(file, _PREFIX if _whole_model(file) else None)
-    if not tensors:
-        raise ModelError(f"{path}: no Medusa heads there: no key starts with {_PREFIX}")
-    return _from_published(files[0], tensors, lm_head)
+    return medusa_published.load(path, lm_head)
 
 
 def save(path: Path, weights: HeadWeights, *, lm_head: Tensor) -> None:
@@ -233,12 +182,12 @@ def _load_ours(path: Path, lm_head: Tensor) -> HeadWeights:
         "block.weight": (heads, layers, hidden, hidden),
         "block.bias": (heads, layers, hidden),
     }
-    tensors = _read(path / WEIGHTS_FILE, None)
+    tensors = read(path / WEIGHTS_FILE, None)
     if "lm.weight" in tensors:
         shapes["lm.weight"] = (heads, vocab, hidden)
     if "token.weight" in tensors:
         shapes["token.weight"] = (heads, hidden, hidden)
-    _check(path / WEIGHTS_FILE, tensors, shapes)
+    check(path / WEIGHTS_FILE, tensors, shapes)
     tree = facts.get("tree")
     return HeadWeights(
         block=tensors["block.weight"],
@@ -254,106 +203,6 @@ def _count(file: Path, facts: Mapping[str, Any], field: str) -> int:
     if type(value) is not int or value < 1:
         raise ModelError(f"{file}: {field}: {value}, but must be a whole number from 1")
     return value
-
-
-def _files(path: Path) -> list[Path]:
-    """The file of heads at `path`, or the files of the model that holds them."""
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise ModelError(f"{path}: no such file or directory")
-    for name in _PUBLISHED:
-        if (path / name).is_file():
-            return [path / name]
-    for pattern in ("model*.safetensors", "pytorch_model*.bin"):
-        if found := sorted(path.glob(pattern)):
-            return found
-    raise ModelError(f"{path}: holds no {FACTS_FILE}, no {' or '.join(_PUBLISHED)}, and no model")
-
-
-def _whole_model(file: Path) -> bool:
-    return file.name.startswith(("model", "pytorch_model"))
-
-
-def _read(file: Path, prefix: str | None) -> dict[str, Tensor]:
-    """Tensors of a file by key; only those under `prefix`, where one is given."""
-    try:
-        if file.suffix == ".safetensors":
-            with tensor_file.opened(file) as opened:
-                keys = [key for key in opened.keys() if key.startswith(prefix or "")]  # noqa: SIM118
-                return {key: opened.get_tensor(key) for key in keys}
-        _check_form(file)
-        held = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ModelError(f"{file}: refused: holds more than tensors") from error
-    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(held, dict):
-        raise ModelError(f"{file}: must hold tensors by key")
-    for key, value in held.items():
-        if not isinstance(key, str) or not isinstance(value, Tensor):
-            raise ModelError(f"{file}: {key}: not a tensor")
-    return {key: value for key, value in held.items() if key.startswith(prefix or "")}
-
-
-def _check_form(file: Path) -> None:
-    """Refuses what PyTorch never wrote: it takes such for pickles of more than tensors."""
-    with file.open("rb") as stream:
-        start = stream.read(2)
-    if not start:
-        raise ModelError(f"{file}: empty")
-    if start != b"PK" and not start.startswith(b"\x80"):  # a zip file, and a pickle
-        raise ModelError(f"{file}: not a PyTorch file (a Git LFS pointer?)")
-
-
-def _from_published(file: Path, tensors: dict[str, Tensor], lm_head: Tensor) -> HeadWeights:
-    plain = {key.removeprefix(_PREFIX): value for key, value in tensors.items()}
-    heads, layers, own = _counts(file, plain)
-    vocab, hidden = lm_head.shape
-    shapes: dict[str, tuple[int, ...]] = {}
-    for head in range(heads):
-        for layer in range(layers):
-            shapes[f"{head}.{layer}.linear.weight"] = (hidden, hidden)
-            shapes[f"{head}.{layer}.linear.bias"] = (hidden,)
-        if own:
-            shapes[f"{head}.{layers}.weight"] = (vocab, hidden)
-    _check(file, plain, shapes)
-
-    def stacked(name: str) -> Tensor:
-        rows = [plain[f"{h}.{i}.linear.{name}"] for h in range(heads) for i in range(layers)]
-        return torch.stack(rows).view(heads, layers, *rows[0].shape)
-
-    lm = torch.stack([plain[f"{h}.{layers}.weight"] for h in range(heads)]) if own else None
-    return HeadWeights(block=stacked("weight"), bias=stacked("bias"), lm=lm)
-
-
-def _counts(file: Path, keys: Iterable[str]) -> tuple[int, int, bool]:
-    """Heads, blocks of a head, and whether heads have output matrices of their own."""
-    parts = []
-    for key in keys:
-        match = _KEY.fullmatch(key)
-        if match is None:
-            raise ModelError(f"{file}: {key}: no such key in any layout of Medusa heads")
-        parts.append((int(match[1]), int(match[2]), match[3]))
-    heads = 1 + max(head for head, _, _ in parts)
-    layers = 1 + max((layer for _, layer, name in parts if name != "weight"), default=0)
-    return heads, layers, any(name == "weight" for _, _, name in parts)
-
-
-def _check(
-    file: Path, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
-) -> None:
-    """Raises unless the keys are exactly these, with these shapes."""
-    for key, shape in shapes.items():
-        if key not in tensors:
-            raise ModelError(f"{file}: {key}: missing")
-        found = tuple(tensors[key].shape)
-        if found != shape:
-            raise ModelError(f"{file}: {key}: shape {found}, but this model needs {shape}")
-        if not tensors[key].is_floating_point():
-            raise ModelError(f"{file}: {key}: {tensors[key].dtype}, but must be floating point")
-    for key in sorted(tensors.keys() - shapes.keys()):
-        raise ModelError(f"{file}: {key}: does not belong to the other keys")
 
 
 def _sample(lm_head: Tensor) -> list[float]:

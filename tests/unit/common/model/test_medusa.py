@@ -18,7 +18,8 @@ from torch import Tensor
 from common.errors import ModelError
 from common.model import medusa_checkpoint
 from common.model.medusa import MedusaHeads
-from common.model.medusa_checkpoint import FACTS_FILE, WEIGHTS_FILE, HeadWeights, checked_tree
+from common.model.medusa_checkpoint import WEIGHTS_FILE, checked_tree
+from common.model.medusa_weights import FACTS_FILE, HeadWeights
 from common.model.native import NativeHeads
 
 HIDDEN, VOCAB, HEADS = 16, 40, 3
