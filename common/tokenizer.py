@@ -54,15 +54,6 @@ def fingerprint(directory: Path) -> str:
     return _hash(canonical(definition))
 
 
-def former_fingerprint(directory: Path) -> str:
-    """The fingerprint of a tokenizer.json as it is written, whoever wrote it.
-
-    Raises:
-        ModelError: The file is not JSON.
-    """
-    return _hash(plain(_read_json(directory / _DEFINITION)))
-
-
 def lacking(directory: Path) -> str:
     """Says why a model directory has no tokenizer to load, and what helps."""
     older = next((name for name in _OLDER if (directory / name).is_file()), None)
@@ -74,6 +65,8 @@ class Tokenizer:
 
     Attributes:
         fingerprint: As `fingerprint` says.
+        former_fingerprint: Hash of tokenizer.json as it is written, whoever wrote it.
+        template: Renders conversations; None where the model has none.
         longest_token_chars: Most characters that one token can stand for.
     """
 
@@ -82,14 +75,15 @@ class Tokenizer:
         backend: Backend,
         *,
         fingerprint: str,
+        former_fingerprint: str = "",
         template: ChatTemplate | None,
     ) -> None:
-        self.fingerprint = fingerprint
+        self.fingerprint, self.former_fingerprint = fingerprint, former_fingerprint
         # An entry spells each character of its text with one of its own, or each byte with one.
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.longest_token_chars = max(map(len, vocabulary), default=0)
         self._backend = backend
-        self._template = template
+        self.template = template
         self._pieces: dict[int, str] = {}
 
     @classmethod
@@ -112,16 +106,18 @@ class Tokenizer:
         special = _special_tokens(directory, settings)
         ends = [special[name] for name in ("bos_token", "eos_token") if name in special]
         complete(backend, file, settings.get("added_tokens_decoder") or {}, ends)
+        definition = _read_json(directory / _DEFINITION)
         return cls(
             backend,
-            fingerprint=fingerprint(directory),
+            fingerprint=_hash(canonical(definition)),
+            former_fingerprint=_hash(plain(definition)),
             template=_load_template(directory, settings, special),
         )
 
     @property
     def has_chat_template(self) -> bool:
         """Whether `apply_chat_template` can be called."""
-        return self._template is not None
+        return self.template is not None
 
     def same_as(self, other: Tokenizer) -> bool:
         """Whether another of this fingerprint does the same, by its directory's other files too."""
@@ -142,7 +138,7 @@ class Tokenizer:
 
     @property
     def _kind(self) -> tuple[object, ...]:
-        template = self._template and self._template.key
+        template = self.template and self.template.key
         added = self._backend.get_added_tokens_decoder()
         return template, frozenset(added.items())
 
@@ -186,22 +182,8 @@ class Tokenizer:
         Raises:
             InvalidArgument: The template refuses the messages.
         """
-        return self._encode(self.render(messages, time_s), special=False)
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        time_s: float | None = None,
-        *,
-        answer: bool = True,
-    ) -> str:
-        """Renders a conversation; see `ChatTemplate.render`.
-
-        Raises:
-            InvalidArgument: The template refuses the messages.
-        """
-        assert self._template is not None, "check has_chat_template first"
-        return self._template.render(messages, time_s, answer=answer)
+        assert self.template is not None, "check has_chat_template first"
+        return self._encode(self.template.render(messages, time_s), special=False)
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
         if len(text) < LONG:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from common.tokenizer import Tokenizer, former_fingerprint, lacking
+from common.tokenizer import Tokenizer, lacking
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def load(directories: Sequence[Path]) -> Tokenizers:
             continue
         named = loaded.setdefault(tokenizer.fingerprint, {})
         # Workers of an earlier 0.x report that one; gateways go first in an upgrade.
-        loaded[former_fingerprint(directory)] = named
+        loaded[tokenizer.former_fingerprint] = named
         if not tokenizer.same_as(named.pop(directory.name, tokenizer)):
             said = {"directory": str(directory)}
             log.warning(

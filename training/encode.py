@@ -124,11 +124,12 @@ class Encoder:
         return document.text, True
 
     def _template(self, turns: Sequence[Turn], *, answer: bool) -> str:
-        if not self._served.has_chat_template:
+        template = self._served.template
+        if template is None:
             raise ModelError(f"{self._directory}: no chat template, which conversations need")
         messages = [{"role": turn.role, "content": turn.content} for turn in turns]
         try:
-            return self._served.render(messages, answer=answer)
+            return template.render(messages, answer=answer)
         except InvalidArgument as error:
             raise ModelError(
                 f"{self._directory}: its chat template refuses a conversation: {error.__cause__}"

@@ -4,6 +4,7 @@ import asyncio
 import re
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -14,7 +15,7 @@ from common import errors
 from common.tokenizer import Tokenizer
 from gateway import workers
 from gateway.prompt_digest import digest
-from tests.rpc.gateways import gateway, ids_of
+from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.scripted_workers import CACHED, DRAFTED, NUMERICS, ScriptedWorker, serving
 from tests.waiting import until
 
@@ -459,6 +460,20 @@ async def test_tokenize_and_detokenize(tokenizer: Tokenizer) -> None:
     assert caught.value.details() == "token_ids: ids must be in [0, 4095], got 4096"
 
 
+async def refusals(target: Gateway, **prompt: Any) -> list[str]:
+    """What is said of a prompt that is refused, to generate after and to tokenize."""
+    said = []
+    for call in (
+        target.generate(**prompt),
+        target.stub.Tokenize(inference_pb2.TokenizeRequest(**prompt)),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        said.append(str(caught.value.details()))
+    return said
+
+
 async def test_what_cannot_fit_is_refused_before_it_is_encoded(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,14 +495,8 @@ async def test_what_cannot_fit_is_refused_before_it_is_encoded(
             ("chat.messages", f"{most} characters", {"chat": chat}),
             ("chat.messages", "4096 turns", {"chat": turns}),
         ):
-            for call in (
-                target.generate(**prompt),
-                target.stub.Tokenize(inference_pb2.TokenizeRequest(**prompt)),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await call
-                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-                assert re.match(f"{field}: must .*at most {limit}", caught.value.details())
+            for said in await refusals(target, **prompt):
+                assert re.match(f"{field}: must .*at most {limit}", said)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await target.stub.Detokenize(inference_pb2.DetokenizeRequest(token_ids=[5] * 257))
         assert caught.value.details() == "token_ids: must be at most 256 ids, got 257"
@@ -503,15 +512,8 @@ async def test_text_has_only_tokens_that_the_model_has(tokenizer: Tokenizer) -> 
     )
     async with serving(verifier), gateway(verifier.address, tokenizer=tokenizer) as target:
         for field, prompt in (("text", {"text": "hi"}), ("chat.messages", {"chat": chat})):
-            for call in (
-                target.generate(**prompt),
-                target.stub.Tokenize(inference_pb2.TokenizeRequest(**prompt)),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await call
-                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-                rule = f"{field}: ids must be in [0, {id_ - 1}], got "
-                assert caught.value.details().startswith(rule)
+            for said in await refusals(target, **prompt):
+                assert said.startswith(f"{field}: ids must be in [0, {id_ - 1}], got ")
     assert verifier.requests == []
 
 

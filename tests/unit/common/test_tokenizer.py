@@ -108,9 +108,9 @@ def test_a_long_text_is_the_same_as_a_batch(family: Callable[[], Tokenizer]) -> 
 def test_so_is_a_long_conversation(demo_target: Path) -> None:
     tokenizer = Tokenizer.load(demo_target)
     assert tokenizer is not None
-    assert tokenizer._template is not None
+    assert tokenizer.template is not None
     messages = [{"role": "user", "content": "A table for two. "}] * 400
-    text = tokenizer._template.render(messages)
+    text = tokenizer.template.render(messages)
     ids = tokenizer.apply_chat_template(messages)
     assert ids == tokenizer._backend.encode(text, add_special_tokens=False).ids
     assert tokenizer.decode(ids) == tokenizer._backend.decode(ids)
@@ -258,8 +258,8 @@ def test_special_tokens_come_from_where_transformers_takes_them(
     expected = theirs.apply_chat_template(messages, tokenize=False)
     ours = Tokenizer.load(directory)
     assert ours is not None
-    assert ours._template is not None
-    assert ours._template.render(messages) == expected
+    assert ours.template is not None
+    assert ours.template.render(messages) == expected
 
 
 def test_a_fingerprint_needs_only_the_standard_library() -> None:
