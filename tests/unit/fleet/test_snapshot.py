@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from fleet.snapshot import State, Tier, tokens_per_s
-from tests.unit.fleet.samples import identity, load, snapshot, worker
+from tests.unit.fleet.samples import identity, load, pair, snapshot, worker
 
 
 def test_speed_is_what_was_added_in_between() -> None:
@@ -33,3 +35,20 @@ def test_finding_workers() -> None:
     assert now.of(Tier.DRAFTER, State.READY) == []
     assert now.worker("v9") is None
     assert [each.verifier for each in snapshot().pairs_of(worker("d1"))] == ["v1", "v2"]
+
+
+def test_however_many_there_are_they_are_gone_through_once() -> None:
+    class Counted(tuple[Any, ...]):
+        times = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            self.times += 1
+            return super().__iter__()
+
+    verifiers, drafters = ("v1", "v2", "v3"), ("d1", "d2")
+    workers = Counted(worker(address) for address in (*verifiers, *drafters))
+    pairs = Counted(pair(verifier, drafter) for verifier in verifiers for drafter in drafters)
+    now = snapshot(workers=workers, pairs=pairs)
+    found = [now.worker(address) for address in (*verifiers, *drafters)]
+    assert [len(now.pairs_of(each)) for each in found if each] == [2, 2, 2, 3, 3]
+    assert (workers.times, pairs.times) == (1, 1)
