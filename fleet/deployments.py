@@ -33,6 +33,8 @@ _TIER = "app.kubernetes.io/component"
 _POOL = "paceline/pool"
 
 _TIMEOUT_S = 15.0
+_MOST_PAUSE_S = 15
+"""Before a call is tried once more, however long a server that is busy asks to be left alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,12 +243,13 @@ def _configuration(
     """Returns where the API server is, and the namespace that is meant where none is named."""
     try:
         from kubernetes import client, config
+        from urllib3 import Retry
     except ImportError:
         raise StartupError(
             "scale needs the Kubernetes client: pip install 'paceline-server[kubernetes]'"
         ) from None
     configuration = client.Configuration()
-    configuration.retries = 1
+    configuration.retries = Retry(1, retry_after_max=_MOST_PAUSE_S)
     file = str(kubeconfig) if kubeconfig else None
     try:
         config.load_kube_config(file, context, configuration)

@@ -53,6 +53,7 @@ class KubeApi:
         token: The bearer token it wants; None lets everybody in.
         forbidden: Verbs, worded as in `requests`, that are answered with 403.
         failure: Status that every call is answered with; None for none.
+        retry_after_s: How long it then asks to be left alone; None does not ask.
         gone_by_status: Whether a watch from too old a version is answered with status 410, not
             with an ERROR event. Clusters do both.
     """
@@ -63,6 +64,7 @@ class KubeApi:
         self.token: str | None = None
         self.forbidden: set[str] = set()
         self.failure: int | None = None
+        self.retry_after_s: int | None = None
         self.gone_by_status = False
         self._objects: dict[tuple[str, str, str], Object] = {}  # plural, namespace, name
         self._history: list[tuple[int, str, str, Object]] = []
@@ -199,7 +201,10 @@ class KubeApi:
             return _refusal(403, "Forbidden", f"{what}.{resource.group} is forbidden: {message}")
         if self.failure:
             await self._note(said, request)
-            return _refusal(self.failure, "InternalError", "etcd has no leader")
+            answer = _refusal(self.failure, "InternalError", "etcd has no leader")
+            if self.retry_after_s is not None:
+                answer.headers["Retry-After"] = str(self.retry_after_s)
+            return answer
         if verb != "watch":  # which is noted once it is followed
             await self._note(said, request)
         return None

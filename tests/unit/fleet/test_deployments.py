@@ -17,6 +17,7 @@ from common.errors import (
     StartupError,
     Unavailable,
 )
+from fleet import deployments
 from fleet.deployments import Deployments, PoolName, Scaled
 from tests.fakes import kubeapi
 from tests.fakes.kube_resources import DEPLOYMENTS, SCALERS, Object
@@ -65,8 +66,8 @@ async def scale(kubeconfig: Path, pool: PoolName, replicas: int, **options: Any)
     namespace = options.pop("namespace", None)
 
     def ask() -> Scaled:
-        with Deployments(kubeconfig, namespace=namespace) as deployments:
-            return deployments.scale(pool, replicas, **options)
+        with Deployments(kubeconfig, namespace=namespace) as found:
+            return found.scale(pool, replicas, **options)
 
     return await asyncio.to_thread(ask)
 
@@ -146,6 +147,16 @@ async def test_strangers_and_broken_servers(cluster: KubeApi, kubeconfig: Path) 
     cluster.token, cluster.failure = None, 400
     with pytest.raises(Unavailable, match="answered 400: etcd has no leader"):
         await scale(kubeconfig, T4, 7)
+
+
+async def test_a_busy_server_is_asked_once_more_and_not_waited_for_longer(
+    cluster: KubeApi, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployments, "_MOST_PAUSE_S", 0)
+    cluster.failure, cluster.retry_after_s = 429, 3600
+    with pytest.raises(Unavailable, match="answered 429"):
+        await scale(kubeconfig, T4, 7)
+    assert [verb for verb, _ in cluster.requests] == ["list deployments"] * 2
 
 
 @pytest.mark.parametrize("text", ["t4", "drafter/", "gateway/x", "/x", ""])
