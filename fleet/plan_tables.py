@@ -55,6 +55,8 @@ def verdict(config: PlanConfig, options: Sequence[Option]) -> Text:
     drafters = [name for name in config.drafters if config.limits.get(name, 1)]
     if not (drafters and config.most_draft_tokens):
         lines.append("No drafters were considered: the plan allows none.")
+    elif all(option.layout.drafter is None for option in options):
+        lines.append("With drafters of these types no fleet meets the goal.")
     elif best.layout.drafter is None:
         lines.append("Drafting does not pay for this goal: plain decoding is cheaper.")
     elif plain is None:

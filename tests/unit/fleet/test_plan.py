@@ -82,6 +82,12 @@ def test_a_draft_that_is_never_right_does_not_pay() -> None:
     assert "Drafting does not pay" in verdict(LARGE, options).plain
 
 
+def test_drafters_that_do_not_hold_the_model_are_not_called_too_dear() -> None:
+    config = replace(LARGE, draft=replace(LARGE.draft, params_billion=8))
+    said = verdict(config, plan(config)).plain
+    assert said.endswith("With drafters of these types no fleet meets the goal.")
+
+
 @pytest.mark.parametrize(
     "config", [replace(LARGE, drafters=()), replace(LARGE, most_draft_tokens=0)]
 )
