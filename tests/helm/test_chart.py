@@ -51,6 +51,9 @@ def test_lint(example: str) -> None:
         ({"pods": None}, "missing property 'pods'"),
         ({"gateway": {"config": None}}, "missing property 'config'"),
         ({"verifier": {"defaults": None}}, "missing property 'defaults'"),
+        ({"verifier": {"defaults": {"strategy": None}}}, "missing property 'strategy'"),
+        ({"drafter": {"defaults": {"config": None}}}, "missing property 'config'"),
+        ({"pods": {"pdb": None}}, "missing property 'pdb'"),
     ],
 )
 def test_the_schema_refuses_what_is_no_setting(changes: dict, message: str) -> None:

@@ -191,6 +191,19 @@ def test_volumes_and_mounts_match(objects) -> None:
         assert mounted == set(volumes)
 
 
+def test_no_variable_is_set_twice(objects) -> None:
+    for deployment in of_kind(objects, "Deployment"):
+        for container in containers(deployment):
+            names = [each["name"] for each in container.get("env", ())]
+            assert len(names) == len(set(names))
+
+
+def test_a_variable_of_ones_own_takes_the_place_of_the_charts() -> None:
+    for deployment in services(objects_of(render(VARIANTS["downloads"]))):
+        (container,) = pod_of(deployment)["spec"]["containers"]
+        assert {"name": "HOME", "value": "/home"} in container["env"]
+
+
 def test_config_maps_and_accounts_exist(objects) -> None:
     maps = {item["metadata"]["name"] for item in of_kind(objects, "ConfigMap")}
     accounts = {item["metadata"]["name"] for item in of_kind(objects, "ServiceAccount")}

@@ -33,6 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "pods": {
                 "extraEnv": [
                     {"name": "HTTPS_PROXY", "value": "http://proxy:3128"},
+                    {"name": "HOME", "value": "/home"},
                     {"name": "HF_HOME", "value": "/home/hub"},
                     {"name": "TRANSFORMERS_OFFLINE", "value": "1"},
                 ],

@@ -13,7 +13,20 @@
 {{- end -}}
 {{- end -}}
 
+{{/* What extraEnv names is not set by the chart: where objects are applied on the server, no name may
+     stand there twice. */}}
 {{- define "paceline.env" -}}
+{{- $given := .load.values.extraEnv | default list -}}
+{{- $names := list -}}
+{{- range $given -}}{{- $names = append $names .name -}}{{- end -}}
+{{- $env := list -}}
+{{- range include "paceline.ownEnv" . | fromYamlArray -}}
+{{- if not (has .name $names) -}}{{- $env = append $env . -}}{{- end -}}
+{{- end -}}
+{{- concat $env $given | toYaml -}}
+{{- end -}}
+
+{{- define "paceline.ownEnv" -}}
 - {name: HOME, value: /tmp}
 {{- $models := include "paceline.models" . | fromJsonArray }}
 {{- $hub := false }}
@@ -27,9 +40,6 @@
 {{- if ne .load.tier "drafter" }}
 {{- $variable := printf "PACELINE_%s_STORE_URL" (upper .load.tier) }}
 {{- include "paceline.storeEnv" (dict "root" .root "variable" $variable) }}
-{{- end }}
-{{- with .load.values.extraEnv }}
-{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
