@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,12 +16,16 @@ from gateway.autoscale import Autoscaler, Pool
 from gateway.candidate import Candidate
 from gateway.catalogue import Catalogue
 from gateway.complaints import Complaints
+from gateway.gain import Gains
 from gateway.listing import Listing
 from gateway.model import Model
 from gateway.placement import Placement, place
 from gateway.snapshot import Snapshot, WorkerView, pairs, standing
 from gateway.tokenizers import Tokenizers
 from gateway.workers import WorkerHandle, candidates
+
+_GAINS_S = 1.0
+"""What is measured is looked through so often: it is averages over about as long."""
 
 
 class Fleet:
@@ -57,6 +63,8 @@ class Fleet:
         self._tasks = Tasks()
         self._autoscaler = Autoscaler()
         self._turns: Counter[str] = Counter()  # requests placed that may draft, by verifier
+        self._gains: dict[str, Gains] = {}  # by model
+        self._judged_at = -math.inf
 
     async def __aenter__(self) -> Fleet:
         for listing in (self._verifiers, self._drafters):
@@ -103,6 +111,7 @@ class Fleet:
             away=self.catalogue.away(model),
             turn=self._turn,
             tokens=tokens,
+            gains=self._gains_of(model),
         )
 
     def go_on(
@@ -135,6 +144,7 @@ class Fleet:
             tokens=tokens,
             owner=owner,
             shunned=shunned,
+            gains=self._gains_of(model),
         )
         try:
             return choose(method, turn=self._turn)
@@ -223,6 +233,17 @@ class Fleet:
         """
         self._turns[verifier] += 1
         return self._turns[verifier]
+
+    def _gains_of(self, model: Model) -> Gains:
+        """What a model's verifiers have measured, of any two workers: too much to look through for
+        each request."""
+        now = time.monotonic()
+        if now - self._judged_at >= _GAINS_S:
+            self._gains, self._judged_at = {}, now
+        if model.name not in self._gains:
+            serving = self.catalogue.serving(model)
+            self._gains[model.name] = Gains(serving, self._drafters.recent)
+        return self._gains[model.name]
 
     def _handle(self, tier: str, address: str) -> WorkerHandle:
         return WorkerHandle(

@@ -80,6 +80,7 @@ def place(
     turn: Callable[[str], int] = lambda verifier: 0,
     tokens: int = 0,
     away: Sequence[Candidate] = (),
+    gains: Gains | None = None,
 ) -> Placement:
     """Chooses the verifier with the least expected wait, and its drafters by what they gain.
 
@@ -95,6 +96,7 @@ def place(
             chosen; decides whether it tries an unmeasured drafter.
         tokens: Of prompt and output, at most; who takes fewer is left out.
         away: Such verifiers as were there of late, as if they were lost.
+        gains: Of the model's verifiers; None finds out.
 
     Raises:
         Unavailable: No verifier of the model is available, or none that takes so many tokens or
@@ -123,7 +125,7 @@ def place(
         offer(
             chosen,
             drafters,
-            Gains(verifiers, drafters),
+            gains or Gains(verifiers, drafters),
             turn(chosen.address),
             named=method != "auto",
         )

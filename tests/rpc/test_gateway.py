@@ -13,7 +13,8 @@ from paceline.v1 import inference_pb2, types_pb2, verifier_pb2, worker_pb2
 
 from common import errors
 from common.tokenizer import Tokenizer
-from gateway import workers
+from gateway import fleet, workers
+from gateway.gain import Gains
 from gateway.prompt_digest import digest
 from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.scripted_workers import CACHED, DRAFTED, NUMERICS, ScriptedWorker, serving
@@ -214,6 +215,32 @@ async def test_drafters_are_offered_only_where_they_fit(caplog: pytest.LogCaptur
     told = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert told.count("drafter does not fit") == 1
     assert told.count("drafter lost") == 1
+
+
+async def test_what_pairs_gain_is_looked_through_once_for_many_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = []
+
+    class Counted(Gains):
+        def __init__(self, *known: Any) -> None:
+            looked.append(known)
+            super().__init__(*known)
+
+    monkeypatch.setattr(fleet, "Gains", Counted)
+    monkeypatch.setattr(fleet, "_GAINS_S", 60.0)
+    verifier = ScriptedWorker(tokenizer_fingerprint="f")
+    late = ScriptedWorker(tier="drafter", tokenizer_fingerprint="f")
+    async with serving(verifier, late), gateway(verifier.address) as target:
+        model = target.fleet.catalogue.resolve("demo")
+        assert [target.fleet.place(model, "auto").drafters for _ in range(3)] == [()] * 3
+        target.fleet.update("drafter", [late.address])
+        await until(lambda: target.fleet._drafters.listed[late.address].present)
+        assert target.fleet.place(model, "auto").drafters == (late.address,), "new, and offered"
+        assert len(looked) == 1
+        monkeypatch.setattr(fleet, "_GAINS_S", 0.0)
+        target.fleet.go_on(model, "auto", NUMERICS, tokens=1)
+    assert len(looked) == 2
 
 
 async def test_ids_go_only_to_verifiers_that_read_them_alike(
