@@ -42,6 +42,7 @@ class _Trail:
     drafted_tokens: int = 0
     gain: float = 0.0
     length: float = 0.0  # of recent drafts, in tokens
+    acceptance: float = 0.0  # of a token of these
     grown_at: float = 0.0
 
 
@@ -97,21 +98,21 @@ class Reports:
             trail = self._trails[pair.drafter] = _Trail(grown_at=now)
         if pair.gain != trail.gain:  # drafts that never come in time are news, too
             trail.gain, trail.grown_at = pair.gain, now
-        if pair.rounds > trail.rounds:
+        if pair.rounds > trail.rounds:  # of most pairs there is no news, and this takes a while
             rounds = pair.rounds - trail.rounds
             drafted = pair.drafted_tokens - trail.drafted_tokens
             length = min(max(drafted / rounds, 0.0), _MOST_LENGTH)
             weight = min(rounds / _RECENT_ROUNDS, 1.0) if trail.rounds else 1.0
             trail.length += weight * (length - trail.length)
+            trail.acceptance = acceptance_of(pair.acceptance, trail.length) if trail.length else 0.0
             trail.rounds, trail.drafted_tokens = pair.rounds, pair.drafted_tokens
             trail.grown_at = now
-        known = trail.length > 0
         return Measured(
             sessions=pair.sessions,
             rounds=pair.rounds,
             drafted_tokens=pair.drafted_tokens,
             length=trail.length,
-            acceptance=acceptance_of(pair.acceptance, trail.length) if known else 0.0,
+            acceptance=trail.acceptance,
             round_trip_ms=pair.round_trip_ms,
             draft_ms=pair.draft_ms,
             gain=pair.gain,

@@ -13,14 +13,8 @@ from gateway.autoscale import Autoscaler
 from gateway.candidate import Candidate
 from gateway.placement import place
 from gateway.reports import Reports
+from tests.clock import Clock
 from tests.unit.gateway.candidates import DESCRIPTION
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -75,6 +69,18 @@ def test_a_pair_is_quiet_until_there_is_news_of_it(clock: Clock) -> None:
     clock.now += 5
     silent = reports.take(report(1, rounds=11, drafted_tokens=44, gain=1.9)).pairs["d"]
     assert silent.quiet_s == 0, "rounds without a draft change the gain"
+
+
+def test_a_quiet_pair_is_not_judged_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[float] = []
+    monkeypatch.setattr(
+        "gateway.reports.acceptance_of", lambda share, _: judged.append(share) or 0.5
+    )
+    seen = Reports(clock)
+    for rounds in (10, 10, 11, 11):
+        told = report(1, rounds=rounds, drafted_tokens=4 * rounds, acceptance=0.4)
+        assert seen.take(told).pairs["d"].acceptance == 0.5
+    assert judged == [0.4, 0.4]
 
 
 def test_a_stream_that_begins_anew_counts_from_zero(clock: Clock) -> None:
