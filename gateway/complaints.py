@@ -22,7 +22,7 @@ class Complaints:
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
-        self._pairs: set[tuple[str, int, str, int]] = set()
+        self._strangers: set[tuple[str, int]] = set()  # processes of drafters
         self._models: set[str] = set()
         self._mixed: set[str] = set()
 
@@ -34,13 +34,13 @@ class Complaints:
         self._check_mixed(vocabularies)
         for model, found in vocabularies.items():
             self._check_tokenizer(model, [fingerprint for fingerprint, _ in found])
-        for verifier in verifiers:
-            for drafter in drafters:
-                self._check_pair(verifier, drafter)
+        kinds = {verifier.description.vocabulary: verifier for verifier in verifiers}
+        for drafter in drafters:
+            self._check_drafter(drafter, [*kinds.values()])
 
     def forget(self, addresses: Collection[str]) -> None:
         """Lets workers go; of who comes in their place it is told anew."""
-        self._pairs = {pair for pair in self._pairs if not {pair[0], pair[2]} & set(addresses)}
+        self._strangers = {each for each in self._strangers if each[0] not in addresses}
 
     def _check_mixed(self, vocabularies: Mapping[str, Collection[tuple[str, int]]]) -> None:
         """Tells of models whose verifiers do not agree what an id means, once until they do."""
@@ -71,17 +71,16 @@ class Complaints:
                 )
                 return
 
-    def _check_pair(self, verifier: Candidate, drafter: Candidate) -> None:
-        """Tells once per pair of processes that they do not fit; placement just skips them."""
-        reason = misfit(verifier.description, drafter.description)
-        pair = (
-            verifier.address,
-            verifier.description.incarnation,
-            drafter.address,
-            drafter.description.incarnation,
-        )
-        if reason is None or pair in self._pairs:
+    def _check_drafter(self, drafter: Candidate, verifiers: Sequence[Candidate]) -> None:
+        """Tells once per process that it fits no verifier; placement just skips it."""
+        process = drafter.address, drafter.description.incarnation
+        reasons = [misfit(verifier.description, drafter.description) for verifier in verifiers]
+        if process in self._strangers or None in reasons or not reasons:
             return
-        self._pairs.add(pair)
-        extra = {"verifier": verifier.address, "drafter": drafter.address, "reason": reason}
+        self._strangers.add(process)
+        extra = {
+            "verifier": verifiers[0].address,
+            "drafter": drafter.address,
+            "reason": reasons[0],
+        }
         log.warning("drafter does not fit", extra=extra)

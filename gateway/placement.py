@@ -210,9 +210,7 @@ def _lacking(method: str, verifiers: Sequence[Candidate], drafters: Sequence[Can
         return message
     if not drafters:
         return f"{message}: no drafter is configured"
-    reasons = [
-        f"drafter {drafter.address} does not fit: {reason}"
-        for drafter in drafters
-        if (reason := misfit(verifiers[0].description, drafter.description)) is not None
-    ]
-    return ": ".join(filter(None, (message, "; ".join(reasons))))
+    reasons = {misfit(verifiers[0].description, drafter.description) for drafter in drafters}
+    if None in reasons:  # it lacks something else
+        return message
+    return f"{message}: no drafter fits: {'; '.join(sorted(filter(None, reasons)))}"

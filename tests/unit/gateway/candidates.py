@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gateway.candidate import Candidate, Description, Load, Measured
@@ -18,28 +19,28 @@ DESCRIPTION = Description(
 )
 
 
-def worker(address: str, *, model: str = "m", pool: str = "", lost: bool = False, **load: Any):
-    """A worker, described by its load."""
-    description = {**vars(DESCRIPTION), "model": model, "pool": pool}
-    in_flight, broken = load.pop("in_flight", 0), load.pop("broken", False)
-    known = {"accepting": True, "running": 0, "waiting": 0, "step_ms": 0.0} | load
+def worker(address: str, *, lost: bool = False, **facts: Any) -> Candidate:
+    """A worker, by what it says of itself and of its load."""
+    told = {name: facts.pop(name) for name in vars(DESCRIPTION).keys() & facts.keys()}
+    in_flight, broken = facts.pop("in_flight", 0), facts.pop("broken", False)
+    load = {"accepting": True, "running": 0, "waiting": 0, "step_ms": 0.0} | facts
     return Candidate(
         address=address,
-        description=Description(**description),
-        load=None if lost else Load(**known),
+        description=replace(DESCRIPTION, **told),
+        load=None if lost else Load(**load),
         in_flight=in_flight,
         broken=broken,
     )
 
 
-def verifier(address: str = "v", *, step_ms: float = 30.0, **load: Any) -> Candidate:
+def verifier(address: str = "v", *, step_ms: float = 30.0, **facts: Any) -> Candidate:
     """A verifier whose step is known."""
-    return worker(address, step_ms=step_ms, plain_step_ms=step_ms, **load)
+    return worker(address, step_ms=step_ms, plain_step_ms=step_ms, **facts)
 
 
-def drafter(address: str, *, step_ms: float = 3.0, **load: Any) -> Candidate:
+def drafter(address: str, *, step_ms: float = 3.0, **facts: Any) -> Candidate:
     """A drafter whose step is known."""
-    return worker(address, model="small", step_ms=step_ms, **load)
+    return worker(address, model="small", step_ms=step_ms, **facts)
 
 
 def measured(gain: float = 2.0, rounds: int = 1000, **more: Any) -> Measured:

@@ -42,6 +42,14 @@ def test_one_tenant_alone_leaves_an_eighth_and_another_gets_it() -> None:
     assert admission.running == 0
 
 
+def test_a_place_is_free_again_after_an_error() -> None:
+    admission = Admission(1)
+    with pytest.raises(KeyError), admission.slot():
+        raise KeyError
+    with admission.slot(), pytest.raises(ResourceExhausted, match="this gateway's limit"):
+        admission.slot().__enter__()
+
+
 def test_where_nobody_is_told_apart_all_places_are_everybodys() -> None:
     with ExitStack() as stack:
         assert flooded(stack, Admission(64), ANYONE) == 64

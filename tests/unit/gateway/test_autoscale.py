@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.autoscale import Autoscaler, needs
 from gateway.candidate import Candidate
+from tests.clock import Clock
 from tests.unit.gateway.candidates import drafter, measured, verifier, worker
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def busy(address: str = "v", **load) -> Candidate:

@@ -1,15 +1,7 @@
 """When a worker gets no requests: after failures in a row, for longer and longer."""
 
 from gateway.breaker import Breaker
-from gateway.bucket import Bucket
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def opened(clock: Clock) -> Breaker:
@@ -75,17 +67,3 @@ def test_after_a_success_it_opens_as_at_first() -> None:
     assert not breaker.allows
     clock.now += 1.0
     assert breaker.allows
-
-
-def test_a_bucket_holds_its_burst_and_fills_at_its_rate() -> None:
-    clock = Clock()
-    bucket = Bucket(2, 3, clock)
-    assert [bucket.take() for _ in range(4)] == [True, True, True, False]
-    clock.now += 1.0
-    assert [bucket.take() for _ in range(3)] == [True, True, False]
-    clock.now += 100
-    assert bucket.level == 3
-    bucket.charge(10)
-    assert bucket.wait_s() == 3.5
-    clock.now += 3.5
-    assert bucket.wait_s() == 0

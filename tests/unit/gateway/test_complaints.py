@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from common.chat_template import ChatTemplate
 from common.tokenizer import Tokenizer
-from gateway.candidate import Candidate
 from gateway.complaints import Complaints
 from tests.tiny_tokenizers import byte_level
-from tests.unit.gateway.candidates import verifier
+from tests.unit.gateway.candidates import drafter, verifier
 
-
-def reading(address: str, tokenizer: str) -> Candidate:
-    """A verifier with a tokenizer of its own."""
-    known = verifier(address)
-    description = dataclasses.replace(known.description, tokenizer_fingerprint=tokenizer)
-    return dataclasses.replace(known, description=description)
-
-
-OLD, NEW = reading("old", "f"), reading("new", "g")
+OLD, NEW = verifier("old"), verifier("new", tokenizer_fingerprint="g")
 ALONE = {"m": byte_level()}
 
 
@@ -62,3 +51,21 @@ def test_that_a_model_may_be_rendered_for_another_is_told_once(
         complaints.check([OLD, NEW], [])
     _, record = caplog.records  # the first is of the two tokenizers
     assert (record.model, record.directories) == ("m", ["w", "x"])
+
+
+def test_a_drafter_is_told_of_once_where_no_verifier_takes_its_drafts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    other = verifier("other", model="other", tokenizer_fingerprint="g")
+    ours, theirs = drafter("d"), drafter("e", tokenizer_fingerprint="g")
+    stranger = drafter("s", tokenizer_fingerprint="h")
+    complaints = Complaints({"f": ALONE, "g": ALONE})
+    complaints.check([], [ours])
+    complaints.check([OLD, other], [ours, theirs])
+    assert not caplog.records, "each has its model"
+    for _ in range(2):
+        complaints.check([OLD, other], [ours, theirs, stranger])
+    complaints.forget(["s"])
+    complaints.check([OLD, other], [stranger])
+    assert [record.drafter for record in caplog.records] == ["s", "s"]
+    assert caplog.records[0].reason == "its tokenizer (h) differs from the target's (f)"

@@ -2,41 +2,22 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from common.errors import FailedPrecondition, ResourceExhausted, Unavailable
-from gateway.admission import Admission
-from gateway.candidate import Candidate, Description, Load
+from common.errors import FailedPrecondition, Unavailable
+from gateway.candidate import Load
 from gateway.placement import alike, offered_methods, place
+from tests.unit.gateway import candidates
 from tests.unit.gateway.candidates import verifier
 
 JOINED = Load(accepting=True, running=0, waiting=0, step_ms=0.0, plain_step_ms=100.0)
 
 GONE = [{"lost": True}, {"accepting": False}, {"broken": True}]
 
-
-def worker(address: str, *, lost: bool = False, accepting: bool = True, **options) -> Candidate:
-    busy = {name: options.pop(name, 0) for name in ("running", "waiting")}
-    load = Load(accepting=accepting, step_ms=options.pop("step_ms", 10.0), **busy)
-    in_flight, broken = options.pop("in_flight", 0), options.pop("broken", False)
-    description = {
-        "incarnation": 1,
-        "model": "m",
-        "tokenizer_fingerprint": "f",
-        "numerics_fingerprint": "n",
-        "vocab_size": 100,
-        "max_model_len": 64,
-        "methods": ("plain", "draft"),
-        "eos_token_ids": (2,),
-    } | options
-    return Candidate(
-        address=address,
-        description=Description(**description),
-        load=None if lost else load,
-        in_flight=in_flight,
-        broken=broken,
-    )
+worker = partial(candidates.worker, step_ms=10.0)
+FOREIGN = worker("e", tokenizer_fingerprint="g")
 
 
 def test_least_expected_wait_wins() -> None:
@@ -169,11 +150,11 @@ def test_a_method_whose_verifiers_are_not_there_for_a_moment_is_unavailable(gone
     [
         ("medusa", [], "this deployment has auto, plain; it cannot run medusa"),
         ("draft", [], "it cannot run draft: no drafter is configured"),
-        ("medusa+draft", [worker("d")], "it cannot run medusa+draft"),
+        ("medusa+draft", [FOREIGN, worker("d")], "it cannot run medusa+draft"),
         (
             "draft",
-            [worker("d", tokenizer_fingerprint="g")],
-            "drafter d does not fit: its tokenizer (g) differs from the target's (f)",
+            [FOREIGN, FOREIGN],
+            "cannot run draft: no drafter fits: its tokenizer (g) differs from the target's (f)",
         ),
     ],
 )
@@ -194,13 +175,3 @@ def test_a_lost_drafter_fails_no_request() -> None:
 def test_draft_is_offered_only_with_a_drafter() -> None:
     assert offered_methods([worker("v")], []) == ("plain",)
     assert offered_methods([worker("v")], [worker("d")]) == ("plain", "draft")
-
-
-def test_admission_refuses_at_once_and_frees_after_errors() -> None:
-    admission = Admission(1)
-    with admission.slot(), pytest.raises(ResourceExhausted, match="limit"):
-        admission.slot().__enter__()
-    with pytest.raises(KeyError), admission.slot():
-        raise KeyError
-    with admission.slot():
-        assert admission.running == 1
