@@ -116,7 +116,7 @@ class Generation:
                 "gen_ai.request.temperature": sampling.temperature,
                 "gen_ai.request.top_k": sampling.top_k,
                 "gen_ai.request.top_p": sampling.top_p,
-                "gen_ai.response.id": ask.request_id,
+                "gen_ai.response.id": self._request,
                 "paceline.acceptance": ask.acceptance,
             }
         )

@@ -9,8 +9,9 @@ from common.errors import FailedPrecondition, InvalidArgument, PacelineError
 from common.lookahead_sizes import LookaheadSizes
 from common.sampling_params import SamplingParams
 from gateway.model import Model
-from gateway.request import Ask, Prompt
+from gateway.request import Prompt
 from gateway.validation import check, check_method, room
+from tests.unit.gateway.asks import ask
 
 BARE = Model(
     name="m",
@@ -29,24 +30,6 @@ def with_tokenizer(*, chat: bool) -> Model:
 
 
 TEXT, CHAT = with_tokenizer(chat=False), with_tokenizer(chat=True)
-
-
-def ask(**changes) -> Ask:
-    base = Ask(
-        request_id="r",
-        model="",
-        prompt=Prompt(token_ids=[1, 2]),
-        max_tokens=None,
-        sampling=SamplingParams(),
-        method="auto",
-        draft_tokens=0,
-        acceptance="coupled",
-        stop=(),
-        stop_token_ids=(),
-        ignore_eos=False,
-        session_id="",
-    )
-    return dataclasses.replace(base, **changes)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from common.errors import DeadlineExceeded, NotFound, PacelineError, Unavailable
-from common.sampling_params import SamplingParams
 from common.telemetry.distribution import Distribution
 from common.telemetry.span import Span, Traces, code_of
 from gateway.config import GatewayConfig
-from gateway.request import Ask, Chunk, Complete, Prompt, Speculation, Started, Usage
+from gateway.request import Chunk, Complete, Prompt, Speculation, Started, Usage
+from gateway.validation import MAX_NAME_CHARS
 from gateway.watch import EXPECTED, FIRST_TOKEN_S, OUTPUT_TOKEN_S, REQUEST_S, Watch
+from tests.clock import Clock
+from tests.unit.gateway.asks import ask
 
 STARTED = Started(request_id="r", model="m", seed=0, prompt_tokens=1, numerics="n")
 COMPLETE = Complete(
@@ -32,14 +34,6 @@ COMPLETE = Complete(
         accepted_per_position=(),
     ),
 )
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Recording(Span):
@@ -65,23 +59,6 @@ class Recorded(Traces):
         yield self.made
 
 
-def ask(**prompt: object) -> Ask:
-    return Ask(
-        request_id="r",
-        model="",
-        prompt=Prompt(**prompt),  # type: ignore[arg-type]
-        max_tokens=5,
-        sampling=SamplingParams(),
-        method="auto",
-        draft_tokens=0,
-        acceptance="coupled",
-        stop=(),
-        stop_token_ids=(),
-        ignore_eos=False,
-        session_id="",
-    )
-
-
 def only(distribution: Distribution) -> tuple[int, float]:
     return sum(distribution.counts), distribution.sum
 
@@ -90,7 +67,7 @@ def test_a_generation_is_timed_from_the_call() -> None:
     clock = Clock()
     watch = Watch(clock=clock)
     with watch.generation((), watch.clock()) as seen:
-        seen.asked(ask(messages=[{"role": "user", "content": "x"}]))
+        seen.asked(ask(prompt=Prompt(messages=[{"role": "user", "content": "x"}])))
         seen.saw(STARTED)
         for at, ids in ((1.0, (1, 2)), (1.5, ()), (2.0, (3,)), (4.0, (4, 5))):
             clock.now = at
@@ -106,7 +83,7 @@ def test_a_generation_is_timed_from_the_call() -> None:
 def test_one_token_has_no_time_per_further_one() -> None:
     watch = Watch(clock=Clock())
     with watch.generation(None, watch.clock()) as seen:
-        seen.asked(ask(text="x"))
+        seen.asked(ask(prompt=Prompt(text="x")))
         seen.saw(STARTED)
         seen.saw(Chunk("", (1,)))
     assert not watch.output_token
@@ -126,7 +103,7 @@ def test_what_fails_later_is_timed_under_its_code() -> None:
 
     def fail() -> None:
         with watch.generation((), watch.clock()) as seen:
-            seen.asked(ask(text="x"))
+            seen.asked(ask(prompt=Prompt(text="x")))
             seen.saw(STARTED)
             raise Unavailable("gone")
 
@@ -167,7 +144,7 @@ def end_with(error: BaseException | None, traces: Traces | None = None) -> None:
         contextlib.suppress(Exception, asyncio.CancelledError),
         Watch(traces).generation((), 0) as seen,
     ):
-        seen.asked(ask(text="a secret"))
+        seen.asked(ask(prompt=Prompt(text="a secret")))
         seen.saw(replace(STARTED, prompt_tokens=7, resumed_tokens=3))
         seen.saw(Chunk("words", (1, 2)))
         if error is not None:
@@ -224,3 +201,14 @@ def test_a_span_has_its_tokens_however_it_ends(error: BaseException | None) -> N
     said = traces.made.said
     told = (said["gen_ai.usage.input_tokens"], said["gen_ai.usage.output_tokens"])
     assert told == ((1, 5) if error is None else (7, 5)), "as the end told, or so far"
+
+
+def test_a_name_that_was_not_checked_yet_is_told_in_short(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    traces = Recorded()
+    with contextlib.suppress(Unavailable), Watch(traces).generation((), 0.0) as seen:
+        seen.asked(ask(request_id="x" * 5000))
+        raise Unavailable("gone")
+    (line,) = caplog.records
+    assert line.request == traces.made.said["gen_ai.response.id"] == "x" * MAX_NAME_CHARS
