@@ -138,7 +138,7 @@ async def measure(
     async with fleet:
         sessions = Sessions(fleet, MemorySessions(60))
         generations = Generations(fleet, sessions)
-        while not all(view.state == "ready" for view in fleet.snapshot().workers):  # noqa: ASYNC110
+        while not all(view.state == "ready" for view in fleet.workers()):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         async with Traffic(
             generations, clients=SESSIONS, vocab_size=VOCAB_SIZE, max_tokens=MAX_TOKENS

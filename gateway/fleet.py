@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter
@@ -20,12 +21,15 @@ from gateway.gain import Gains
 from gateway.listing import Listing
 from gateway.model import Model
 from gateway.placement import Placement, place
-from gateway.snapshot import Snapshot, WorkerView, pairs, standing
+from gateway.snapshot import PairView, Snapshot, WorkerView, pairs, standing
 from gateway.tokenizers import Tokenizers
 from gateway.workers import WorkerHandle, candidates
 
 _GAINS_S = 1.0
 """What is measured is looked through so often: it is averages over about as long."""
+
+_AT_ONCE = 256
+"""Pairs that are looked through before anybody else may run: a few milliseconds."""
 
 
 class Fleet:
@@ -181,13 +185,15 @@ class Fleet:
         """Returns all workers, those that left and have not ended too, by tier, pool, address."""
         return sorted((*self._verifiers.views(), *self._drafters.views()), key=standing)
 
-    def snapshot(self) -> Snapshot:
-        """Returns all that is known of the fleet."""
-        return Snapshot(
-            workers=tuple(self.workers()),
-            pairs=tuple(pairs(self._verifiers.listed, self._drafters.listed)),
-            pools=tuple(self.pools()),
-        )
+    async def snapshot(self) -> Snapshot:
+        """Returns all that is known of the fleet; others run while pairs are looked through."""
+        found: list[PairView] = []
+        for pair in pairs(dict(self._verifiers.listed), dict(self._drafters.listed)):
+            found.append(pair)
+            if len(found) % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        workers, pools = self.workers(), self.pools()
+        return Snapshot(workers=tuple(workers), pairs=tuple(found), pools=tuple(pools))
 
     async def drain(self, address: str, grace_s: int) -> int:
         """Retires a worker; returns the sequences still in it.

@@ -72,7 +72,7 @@ class FleetService(fleet_pb2_grpc.FleetServicer):
         every_s = interval_s(request.interval_ms)
         while self._watches.on:
             await self._admit(context)  # each time: a token may have been withdrawn
-            yield snapshot_to_proto(self._fleet.snapshot())
+            yield snapshot_to_proto(await self._fleet.snapshot())
             await self._watches.pause(every_s)
 
     async def DrainWorker(

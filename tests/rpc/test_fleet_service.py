@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from paceline.v1 import fleet_pb2, inference_pb2, worker_pb2
 
-from gateway import fleet_service, workers
+from gateway import fleet, fleet_service, workers
 from gateway.auth.config import AuthConfig
 from gateway.auth.token_file import token_hash
 from gateway.fleet_service import is_local
@@ -130,6 +130,21 @@ async def test_what_it_tells() -> None:
         (worker_pb2.TIER_VERIFIER, "h100", 1),
         (worker_pb2.TIER_DRAFTER, "t4", 2),
     }
+
+
+async def test_a_look_at_many_pairs_lets_requests_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "_AT_ONCE", 1)
+    known = [ScriptedWorker(), *(ScriptedWorker(tier="drafter") for _ in range(3))]
+    async with serving(*known):
+        verifier, *drafters = [worker.address for worker in known]
+        async with gateway(verifier, drafters=drafters) as target:
+            looking = asyncio.create_task(target.fleet.snapshot())
+            turns = 0
+            while not looking.done():
+                turns += 1
+                await asyncio.sleep(0)
+    assert len(looking.result().pairs) == 3
+    assert turns > 3
 
 
 async def test_a_worker_is_followed_to_its_end() -> None:

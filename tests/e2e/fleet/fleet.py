@@ -125,7 +125,7 @@ async def gateway(verifiers: Sequence[str], drafters: Sequence[str]) -> AsyncIte
 
 def ready(fleet: WatchedFleet) -> int:
     """Workers that are."""
-    return sum(view.state == "ready" for view in fleet.snapshot().workers)
+    return sum(view.state == "ready" for view in fleet.workers())
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -77,7 +77,8 @@ async def test_placement_converges_to_within_ten_percent_of_the_best(workers: Ru
         return len(looks) == looks.maxlen and all(looks)
 
     def measured() -> int:
-        return sum(pair.measured is not None for pair in each.fleet.snapshot().pairs)
+        verifiers, _ = each.fleet.candidates()
+        return sum(len(verifier.load.pairs) for verifier in verifiers if verifier.load)
 
     looks: deque[bool] = deque(maxlen=20)
     async with gateway(workers.verifiers, workers.drafters) as each:
