@@ -173,7 +173,7 @@ class LanePort:
                     raise
                 finally:
                     late.cancel()
-        except (OSError, KeyError, StartupError) as error:
+        except (OSError, KeyError, RuntimeError, StartupError) as error:
             connection.close()
             self._tell(error)
         finally:

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 OFFER = "paceline-lane"
@@ -25,11 +26,13 @@ class NearOffer:
     far = False
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)  # for this user alone
-        self.path = str(Path(self._folder.name) / secrets.token_hex(8))
-        """What to `connect` to."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._folder = ""
+        self.path = ""
+        """What to `connect` to."""
         try:
+            self._folder = tempfile.mkdtemp(prefix=_PREFIX)  # for this user alone
+            self.path = str(Path(self._folder) / secrets.token_hex(8))
             if not self.path.isascii():  # nor could metadata hold it
                 raise OSError(f"{self.path!r} is not ASCII")
             self._listener.bind(self.path)
@@ -52,19 +55,26 @@ class NearOffer:
     def close(self) -> None:
         """Takes the offer back."""
         self._listener.close()
-        self._folder.cleanup()
+        # Not as a `TemporaryDirectory`: to remove one takes a descriptor, and there may be none.
+        for remove, path in ((os.unlink, self.path), (os.rmdir, self._folder)):
+            with suppress(OSError):
+                remove(path)
 
 
 def connect(path: str) -> socket.socket | None:
-    """Takes an offer up; None where it is another machine's or user's, or stands no longer."""
+    """Takes an offer up; None where it is another machine's or user's, or stands no longer, or no
+    socket is to be had."""
     folder = Path(path).parent
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.setblocking(False)
     try:
         owner = folder.stat()
         mine = owner.st_uid == os.geteuid() and not owner.st_mode & 0o077
         if not mine or not folder.name.startswith(_PREFIX):  # a socket of somebody else's
-            raise PermissionError
+            return None
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    connection.setblocking(False)
+    try:
         connection.connect(path)
     except OSError:
         connection.close()

@@ -9,6 +9,8 @@ import socket
 import time
 from contextlib import closing, suppress
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -173,19 +175,37 @@ async def test_a_loop_that_stalls_hangs_up_on_nobody_it_has_let_in(
                 assert caller.recv(3) == b"too"
 
 
-async def test_a_want_of_descriptors_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dup(self: socket.socket) -> socket.socket:
-        raise OSError(errno.EMFILE, "Too many open files")
-
+async def refused_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, kind: type, does: str, want: Any
+) -> None:
+    """No lane is to be had while something is wanting, nor does anybody wait for it."""
     async with LanePort(HOST, 0, PLAIN) as port:
         with closing(port.offer()) as offer:
             with monkeypatch.context() as lacking:
-                lacking.setattr(socket.socket, "dup", dup)
+                lacking.setattr(kind, does, want)
                 for _ in range(3 * far._GREETERS):
                     with pytest.raises(OSError, match=REFUSED):
                         await take_up(offer)
             (await take_up(offer)).close()
             (await offer.accept()).close()
+
+
+async def test_a_want_of_descriptors_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dup(self: socket.socket) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    await refused_for_a_while(monkeypatch, socket.socket, "dup", dup)
+
+
+async def test_a_want_of_threads_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Thread.start
+
+    def start(self: Thread) -> None:
+        if self.name.startswith("lane greeter"):
+            raise RuntimeError("can't start new thread")
+        started(self)
+
+    await refused_for_a_while(monkeypatch, Thread, "start", start)
 
 
 async def test_what_nobody_takes_is_closed() -> None:

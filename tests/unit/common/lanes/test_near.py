@@ -6,6 +6,7 @@ import asyncio
 import socket
 from contextlib import closing
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
 import pytest
 
@@ -40,6 +41,20 @@ def test_there_may_be_nowhere_to_put_a_socket(
     with pytest.raises(OSError, match="too long"):
         NearOffer()
     assert not list(deep.iterdir()), "nothing is left"
+
+
+def test_without_descriptors_there_is_no_lane_and_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    offer, before = NearOffer(), getrlimit(RLIMIT_NOFILE)
+    setrlimit(RLIMIT_NOFILE, (0, before[1]))
+    try:
+        assert connect(offer.path) is None
+        offer.close()
+    finally:
+        setrlimit(RLIMIT_NOFILE, before)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_offer_of_another_machine_leads_nowhere(tmp_path: Path) -> None:
