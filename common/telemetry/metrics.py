@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, TypeVar
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import (
@@ -35,8 +36,13 @@ from common.telemetry.distribution import Distribution
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _ANSWER_S = 5.0
 """Time the event loop gets to fill a page; Prometheus gives up after ten seconds."""
+
+_PAUSE_S = 0.1
+"""Before the next reader is let in where that failed, as for want of descriptors."""
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -166,6 +172,7 @@ async def exposed(host: str, port: int | None, source: Source) -> AsyncIterator[
         bare = any_address(host.strip("[]"), asks=False)
         server, thread = await asyncio.to_thread(start_http_server, port, bare, registry)
         server.set_app(_or_an_error(make_wsgi_app(registry)))
+        server.get_request = _after_a_pause(server.get_request)  # type: ignore[method-assign]
     except OSError as error:
         raise StartupError(
             f"metrics_port: cannot listen on port {port} of {host}: {error.strerror}"
@@ -195,6 +202,20 @@ def _or_an_error(app: WSGIApplication) -> WSGIApplication:
             return [b"the process is too busy to tell of itself\n"]
 
     return served
+
+
+def _after_a_pause(accept: Callable[[], T]) -> Callable[[], T]:
+    """Lets readers in; where that fails, not at once again, as the server would for as long as one
+    waits: the engine would have half of the interpreter's time."""
+
+    def patient() -> T:
+        try:
+            return accept()
+        except OSError:
+            time.sleep(_PAUSE_S)
+            raise
+
+    return patient
 
 
 def _family(metric: Metric, labels: tuple[str, ...]) -> Family:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import threading
+import time
 import urllib.error
+from typing import NoReturn
 
 import pytest
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from common.any_address import any_address
 from common.telemetry import metrics
@@ -14,6 +19,7 @@ from common.telemetry.distribution import Distribution
 from common.telemetry.metrics import Metric, Page, Source, exposed
 from tests.ipv6 import needs_ipv6
 from tests.scrapes import scrape, scrape_port
+from tests.waiting import until
 
 CALLS = Metric(name="paceline_calls_total", kind="counter", help="Calls.", labels=("code",))
 LEVEL = Metric(name="paceline_level", kind="gauge", help="How high it is.")
@@ -107,3 +113,18 @@ async def test_a_page_that_nobody_filled_is_an_error_to_who_reads_it(
     assert caught.value.code == 500
     caught.value.close()
     assert "Traceback" not in capsys.readouterr().err
+
+
+async def test_who_cannot_be_let_in_keeps_nobody_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[float] = []
+
+    def get_request(self: ThreadingWSGIServer) -> NoReturn:
+        tried.append(time.monotonic())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(metrics, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(ThreadingWSGIServer, "get_request", get_request)
+    async with exposed("127.0.0.1", 0, source(lambda page: None)) as port:
+        with socket.create_connection(("127.0.0.1", port)):
+            await until(lambda: len(tried) > 2)
+    assert tried[2] - tried[0] >= 0.1
