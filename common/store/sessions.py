@@ -193,7 +193,7 @@ class RedisSessions(SessionStore):
         self._open_script = self._redis.register_script(OPEN)
         self._save_script = self._redis.register_script(SAVE)
         self._epochs = Epochs()
-        self._away = False
+        self._away = self._far = False
         self._calls = Tasks()
         self._late: dict[asyncio.Task[Any], str] = {}  # openings, by name, that nobody waits for
         self._keeper = asyncio.create_task(self._keep())
@@ -208,7 +208,7 @@ class RedisSessions(SessionStore):
         name = _name(key)
         late = name in self._late.values()  # it may reach the store after this one
         found = await self._ask(self._opening(name), name)
-        epoch = None if isinstance(found, Exception) else _epoch(found[0])
+        epoch = None if isinstance(found, Exception) else self._sound(found[0])
         if epoch is None:
             return OpenSession(key=key, epoch=self._epochs.next(), record=None, fenced=False)
         self._epochs.last = max(self._epochs.last, epoch)
@@ -243,6 +243,21 @@ class RedisSessions(SessionStore):
         elif self._away and not away:
             log.info("session store is back")
         self._away = away
+
+    def _sound(self, text: str) -> int | None:
+        """The store's epoch; None where it is far ahead of this clock, which is logged once.
+
+        Not where it is only the one after our last: this clock was ahead, and is set back.
+        """
+        most = max(time.time_ns() // 1000 + MOST_AHEAD_US, self._epochs.last + 1)
+        with suppress(ValueError):
+            if 0 < (epoch := int(text)) <= most:
+                self._far = False
+                return epoch
+        if not self._far:
+            log.warning("session store's epoch is far from this clock", extra={"epoch": text[:32]})
+        self._far = True
+        return None
 
     def _opening(self, name: str) -> Call:
         return partial(self._open_script, [name], [self._ttl_ms, self._epochs.last])
@@ -283,14 +298,6 @@ class RedisSessions(SessionStore):
 
 def _name(key: str) -> str:
     return f"{_TAGGED}:session:{key}"
-
-
-def _epoch(text: str) -> int | None:
-    with suppress(ValueError):
-        if 0 < (epoch := int(text)) < time.time_ns() // 1000 + MOST_AHEAD_US:
-            return epoch
-    log.warning("session store's epoch is far from this clock", extra={"epoch": text[:32]})
-    return None
 
 
 def _record(fields: list[str | None]) -> SessionRecord | None:

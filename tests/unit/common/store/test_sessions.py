@@ -177,13 +177,34 @@ async def test_an_epoch_that_cannot_be_shuts_nobody_out(
 
 
 async def test_a_clock_of_the_store_that_cannot_be_is_not_followed(
-    patient: None, server: ValkeyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    patient: None,
+    server: ValkeyServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with opened(tmp_path) as store:
         monkeypatch.setattr(sessions, "MOST_AHEAD_US", -(10**9))
-        turn = await store.open("s")
-        assert not turn.fenced
-        assert turn.epoch < time.time_ns() // 1000 + 3600 * 10**6
+        for _ in range(3):
+            turn = await store.open("s")
+            assert not turn.fenced
+            assert turn.epoch < time.time_ns() // 1000 + 3600 * 10**6
+    assert caplog.messages == ["session store's epoch is far from this clock"]
+
+
+async def test_a_clock_that_was_ahead_and_is_set_back_costs_nothing(
+    patient: None, server: ValkeyServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as store:
+        before = store._epochs.last = time.time_ns() // 1000 + 2 * sessions.MOST_AHEAD_US
+        first = await store.open("s")
+        assert await store.save("s", first.epoch, RECORD) is True
+        second = await store.open("s")
+    assert second.record == RECORD
+    assert before < first.epoch < second.epoch
+    assert first.fenced
+    assert second.fenced
+    assert not caplog.messages
 
 
 async def test_what_a_record_lacks_makes_it_none_and_what_it_has_besides_does_not(
