@@ -43,7 +43,7 @@ class CertificateFiles:
     """
 
     def __init__(self, config: TlsConfig) -> None:
-        self._config = config
+        self._config, self._problem = config, ""  # of the files, as it was told last
         try:
             self._signature, self._pems = _read(config)
         except OSError as error:
@@ -59,10 +59,12 @@ class CertificateFiles:
                 return False
             signature, pems = _read(self._config)
         except (OSError, StartupError) as error:  # between two versions
-            log.warning("certificates cannot be used", extra={"reason": str(error)})
+            told, self._problem = self._problem, str(error)
+            if self._problem != told:  # strangers shake hands as often as they like
+                log.warning("certificates cannot be used", extra={"reason": self._problem})
             return False
         before = self._pems
-        self._signature, self._pems = signature, pems
+        self._signature, self._pems, self._problem = signature, pems, ""
         return pems != before
 
     def server(self) -> grpc.ServerCredentials:

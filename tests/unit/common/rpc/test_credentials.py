@@ -38,16 +38,20 @@ def test_the_same_content_written_again_is_nothing_new(config: TlsConfig) -> Non
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_what_cannot_be_read_is_read_later(config: TlsConfig, there: bool) -> None:
-    """The old ones stay in force, and the change is not forgotten meanwhile."""
+def test_what_cannot_be_read_is_read_later(
+    config: TlsConfig, there: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old ones stay in force, and the change is not forgotten meanwhile; it is told once."""
     files = CertificateFiles(config)
     assert config.key is not None
     key = config.key.read_bytes()
     config.key.unlink()
     if there:
         config.key.mkdir()
-    assert not files.renewed()
+    for _ in range(3):
+        assert not files.renewed()
     files.channel()
+    assert caplog.messages == ["certificates cannot be used"]
     if there:
         config.key.rmdir()
     config.key.write_bytes(key + b"\n")
