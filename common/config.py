@@ -58,7 +58,7 @@ def load(
     flags, file = _from_flags(known, argv)
     file = file or environ.get(f"PACELINE_{prog}_CONFIG".upper())
     values: Values = {}
-    if file is not None:
+    if file:  # empty is none, as of other settings
         values |= _from_file(known, Path(file))
     values |= _from_environment(known, environ, prog)
     values |= flags

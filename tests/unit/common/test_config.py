@@ -67,6 +67,7 @@ def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
         Kv(block_tokens=64, memory_gib=3.0),
     )
     assert settings(environ={"PACELINE_THING_CONFIG": str(file)}).port == 1
+    assert settings(environ={"PACELINE_THING_CONFIG": ""}) == Settings(model="m")
 
 
 def test_every_type_from_flags_and_environment() -> None:
