@@ -400,20 +400,6 @@ async def test_a_session_may_be_longer_than_the_draft_model_allows(twin: Runner)
         await drafter.empty()
 
 
-async def test_the_least_recently_used_session_makes_room(
-    twin: Runner, prompt: list[int], text: list[int]
-) -> None:
-    async with drafting(twin, EngineConfig(max_sessions=2)) as drafter:
-        async with conversing(drafter) as stream:
-            await stream.send(opens=[opening(prompt, 1), opening(prompt, 2)])
-            await stream.send(commits=[round_of(len(prompt), text[:1], 1)])
-            await stream.branch()
-            await stream.send(opens=[opening(prompt, 3)])
-            dropped = await stream.drop()
-            assert (dropped.session, dropped.reason) == (2, "too many sessions")
-        await drafter.empty()
-
-
 async def test_draining_keeps_sessions_and_takes_no_more(
     twin: Runner, prompt: list[int], text: list[int]
 ) -> None:

@@ -53,13 +53,6 @@ def test_a_mirror_out_of_step_is_given_up(base: int, ids: list[int], verifier: V
     assert {r.session for r in replies if r.round} == {2}, "the other session is unharmed"
 
 
-@pytest.mark.parametrize("ids", [[], [VOCAB]])
-def test_what_cannot_be_mirrored_is_refused(ids: list[int], verifier: Verifier) -> None:
-    verifier.open(1, ids)
-    (reply,) = verifier.settle()
-    assert reply.dropped is not None
-
-
 def test_stale_and_unknown_commits_are_ignored(verifier: Verifier) -> None:
     verifier.open(1, random_ids(10), incarnation=2)
     verifier.settle()
