@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DPI = 120
+MARKS = "os^vDP*"
+"""Of lines whose colours are alike to some eyes."""
 
 
 def available() -> bool:
@@ -54,11 +57,9 @@ def _save(stem: Path, name: str, plot: Callable[[Axes], None]) -> Path:
 
 def _speedups(axes: Axes, rows: Sequence[Row]) -> None:
     """Bars by domain, one colour a variant, with their intervals."""
-    from matplotlib import colormaps
-
     domains = list(rows[0].speedup_by_domain)
     width = 0.8 / len(rows)
-    colours = colormaps["tab20"]
+    colours = _colours(len(rows))
     for index, row in enumerate(rows):
         estimates = list(row.speedup_by_domain.values())
         axes.bar(
@@ -70,33 +71,34 @@ def _speedups(axes: Axes, rows: Sequence[Row]) -> None:
                 [max(estimate.within[1] - estimate.value, 0.0) for estimate in estimates],
             ],
             label=row.name,
-            color=colours(index % colours.N),
+            color=colours[index],
             error_kw={"elinewidth": 0.8},
         )
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(domains)), domains)
     axes.set_ylabel("speed-up over plain")
-    axes.legend(fontsize="small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.07))
+    _legend(axes)
 
 
 def _loads(axes: Axes, loads: Sequence[Load]) -> None:
-    """One line a method."""
-    for method in dict.fromkeys(load.method for load in loads):
+    """One line a method, one colour and mark each."""
+    methods = list(dict.fromkeys(load.method for load in loads))
+    for method, colour, mark in zip(methods, _colours(len(methods)), cycle(MARKS), strict=False):
         mine = sorted(
             (load for load in loads if load.method == method), key=lambda load: load.concurrency
         )
         counts = [load.concurrency for load in mine]
         rates = [load.tokens_per_s for load in mine]
-        axes.plot(counts, [r.value for r in rates], marker="o", label=method)
+        axes.plot(counts, [r.value for r in rates], marker=mark, color=colour, label=method)
         low, high = ([rate.within[end] for rate in rates] for end in range(2))
-        axes.fill_between(counts, low, high, alpha=0.15)
+        axes.fill_between(counts, low, high, color=colour, alpha=0.15)
     counts = sorted({load.concurrency for load in loads})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_xlabel("prompts at once")
     axes.set_ylabel("tokens/s, all together")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    _legend(axes)
 
 
 def _round_trips(axes: Axes, delays: RoundTrips) -> None:
@@ -113,3 +115,16 @@ def _round_trips(axes: Axes, delays: RoundTrips) -> None:
     axes.set_ylabel("tokens/s")
     axes.set_ylim(bottom=0)
     axes.legend()
+
+
+def _colours(count: int) -> list[tuple[float, ...]]:
+    """So many colours, those of a pair side by side; twenty differ."""
+    from matplotlib import colormaps
+
+    map_ = colormaps["tab20"]
+    return [map_(index % map_.N) for index in range(count)]
+
+
+def _legend(axes: Axes) -> None:
+    """Many names, below all else."""
+    axes.figure.legend(fontsize="small", ncols=4, loc="outside lower center")

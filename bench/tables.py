@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from bench.confidence import LEAST_REPETITIONS, Estimate, range_holds
+from bench.confidence import SURE, Estimate, sure
 from bench.report import Load, Report
 from bench.round_trips import RoundTrip, RoundTrips
 from bench.settings import DRAFTING_PEERS, PEERS, ROUNDING_PEERS
@@ -23,10 +24,16 @@ class Cells:
 
     def drawn(self) -> Table:
         """Return it for the screen."""
-        table = Table(title=self.title, title_justify="left")
-        for index, column in enumerate(self.columns):
-            # On a narrow screen an interval goes below its figure.
-            table.add_column(column, no_wrap=index == 0)
+        table = Table(
+            title=self.title,
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+            collapse_padding=True,
+        )
+        for column in self.columns:
+            # On a narrow screen an interval goes below its figure, and nothing is cut off.
+            table.add_column(column, overflow="fold")
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -61,6 +68,11 @@ def notes(report: Report) -> list[str]:
         lines.append(_at_once(report))
     if report.round_trips:
         lines.append(_about(report.round_trips))
+    if _slow_in_16_bits(report):
+        lines.append(
+            "transformers multiplies numbers of 16 bits slowly on a processor without instructions "
+            "for them, such as one of AVX2 alone: there --dtype float32 compares it more fairly."
+        )
     lines += _peers(report)
     if report.settings.get("temperature"):
         lines.append(
@@ -73,6 +85,14 @@ def notes(report: Report) -> list[str]:
         )
     lines += [f"Left out: {line}" for line in report.left_out]
     return [*lines, f"Gateway: {report.gateway_rss_bytes / 2**20:.0f} MiB resident."]
+
+
+def _slow_in_16_bits(report: Report) -> bool:
+    """Whether transformers may have been given a type that this machine has no products of."""
+    names = {row.name for row in report.rows}
+    on_processors = report.settings.get("device") != "cuda"
+    whole = report.settings.get("dtype") == "float32"
+    return PEERS["transformers"] in names and on_processors and not whole
 
 
 def _speeds(report: Report) -> Cells:
@@ -146,11 +166,12 @@ def _brackets(report: Report) -> str:
     repetitions = len(report.rows[0].repetitions)
     if repetitions == 1:
         return "No brackets: they need more than one repetition."
-    line = "In brackets: 95 % confidence, a bootstrap over repetitions and prompts."
-    if report.loads and repetitions < LEAST_REPETITIONS:
+    line = "In brackets: 95 % confidence, over repetitions and prompts."
+    if sure(repetitions) < SURE:
         line += (
-            f" Of several prompts at once they are the range of the {repetitions} repetitions, "
-            f"which is {100 * range_holds(repetitions):.0f} % confidence."
+            " Of several prompts at once, and where prompts hardly differ, they are the range of "
+            f"the {repetitions} repetitions, which is {sure(repetitions):.0f} % "
+            "confidence."
         )
     return line
 
@@ -172,6 +193,13 @@ def _at_once(report: Report) -> str:
     if shares:
         told = (f"{name} {_range(found)}" for name, found in shares.items())
         line += f" Share of their tokens that was cached: {', '.join(told)}."
+    others = [
+        f"{load.method} {report.prompts - load.same_ids} with {load.concurrency}"
+        for load in report.loads
+        if load.same_ids is not None and load.same_ids < report.prompts
+    ]
+    if others:
+        line += f" Of {report.prompts} texts others than plain's: {', '.join(others)}."
     if PEERS["transformers"] in {load.method for load in report.loads} and not unseen:
         line += " Of transformers, which caches no prompts, decoding alone counts, batch by batch."
     return line

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.confidence import LEAST_REPETITIONS, grid, range_holds, rate, ratio, whole
+from bench.confidence import grid, rate, ratio, sure, whole
 from bench.measurement import Pass
 from tests.unit.bench.samples import one_pass, sample
 
@@ -67,19 +67,19 @@ def test_one_repetition_has_no_interval() -> None:
         assert estimate.within == (estimate.value, estimate.value)
 
 
-@pytest.mark.parametrize("repetitions", [3, 5, 6])
-def test_the_interval_of_few_figures_is_their_range(repetitions: int) -> None:
+@pytest.mark.parametrize(("repetitions", "left_out"), [(3, 0), (7, 0), (9, 1), (12, 2), (17, 4)])
+def test_the_interval_of_single_figures_holds_the_median_as_often_as_it_says(
+    repetitions: int, left_out: int
+) -> None:
+    """As many figures are left out at each end as may lie on one side once in forty times."""
     passes = [Pass(samples=(), tokens=100 + number, seconds=1.0) for number in range(repetitions)]
-    estimate = rate(whole(passes))
-    few = repetitions < LEAST_REPETITIONS
-    assert (estimate.within == (100, 99 + repetitions)) is few
+    found = rate(whole(passes))
+    assert found.within == (100 + left_out, 99 + repetitions - left_out)
 
 
-def test_a_range_holds_the_median_more_often_the_longer_it_is() -> None:
-    """Unless all repetitions come out on one side of it."""
-    assert range_holds(2) == pytest.approx(0.5)
-    assert range_holds(3) == pytest.approx(0.75)
-    assert range_holds(5) == pytest.approx(0.9375)
+def test_of_few_repetitions_the_interval_is_less_sure() -> None:
+    """All of them may come out on one side of the true median."""
+    assert [sure(count) for count in (1, 2, 3, 5, 6)] == [0, 50, 75, 93.75, 95]
 
 
 def test_nothing_decoded_is_no_error() -> None:

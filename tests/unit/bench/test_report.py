@@ -10,6 +10,7 @@ from rich.console import Console
 from bench import plots
 from bench.confidence import Estimate
 from bench.report import Report
+from bench.settings import CROWD_PEERS, HYBRIDS, METHODS, PEERS
 from bench.tables import markdown, notes, spread, tables
 
 
@@ -31,6 +32,7 @@ def test_figures_of_one_repetition_have_no_brackets(report: Report) -> None:
     assert "range of the 2 repetitions, which is 50 % confidence" in notes(report)[0]
     rows = [replace(row, speedup=sure, repetitions=row.repetitions[:1]) for row in report.rows]
     assert notes(replace(report, rows=rows))[0].startswith("No brackets: ")
+    assert "50 % confidence" in notes(replace(report, loads=[]))[0], "prompts may hardly differ"
     enough = [replace(row, repetitions=[1.0] * 6) for row in report.rows]
     assert "range" not in notes(replace(report, rows=enough))[0]
 
@@ -43,11 +45,18 @@ def test_what_several_at_once_had_cached_is_said(report: Report) -> None:
     seen = notes(replace(report, loads=loads))[1]
     assert "had been asked before" in seen
     assert "cached: plain 0.90 to 0.92." in seen
+    assert "others than plain's" not in seen
     assert "Of transformers" in seen
     report.settings["unseen_prompts"] = True
     unseen = notes(report)[1]
     assert "prefill counts" in unseen
     assert "cached" not in unseen, "nobody counted"
+
+
+def test_texts_that_are_others_among_several_are_said(report: Report) -> None:
+    loads = [replace(load, same_ids=1) for load in report.loads]
+    told = notes(replace(report, loads=loads))[1]
+    assert "Of 2 texts others than plain's: plain 1 with 1, plain 1 with 8." in told
 
 
 def test_a_draft_model_that_others_round_otherwise_or_not_is_said(report: Report) -> None:
@@ -60,6 +69,14 @@ def test_a_draft_model_that_others_round_otherwise_or_not_is_said(report: Report
     assert "cannot" not in markdown(report)
     report.settings["draft_quantize"] = "none"
     assert "its draft model is rounded" not in markdown(replace(report, rows=rows))
+
+
+def test_a_type_that_is_slow_for_transformers_alone_is_said(report: Report) -> None:
+    assert "AVX2" not in markdown(report)
+    compared = replace(report, rows=[*report.rows, replace(report.rows[0], name="transformers")])
+    assert "--dtype float32 compares it more fairly" in markdown(compared)
+    report.settings["dtype"] = "float32"
+    assert "AVX2" not in markdown(compared)
 
 
 def test_drawn_texts_are_said_to_be_others(report: Report) -> None:
@@ -91,7 +108,17 @@ def test_the_screen_shows_the_same_tables(report: Report) -> None:
     with console.capture() as shown:
         for cells in tables(report):
             console.print(cells.drawn())
-    assert all(cells.title in shown.get() for cells in tables(report))
+    words = " ".join(shown.get().split())  # a table that is narrow has its title in several lines
+    assert all(cells.title in words for cells in tables(report))
+
+
+def test_a_narrow_screen_cuts_nothing_off(report: Report) -> None:
+    console = Console(width=60)
+    with console.capture() as shown:
+        for cells in tables(report):
+            console.print(cells.drawn())
+    assert "…" not in shown.get()
+    assert shown.get().count("[2.00–2.00]") == 3, "where there is room an interval stays whole"
 
 
 def test_plots_are_drawn_of_what_there_is(report: Report, tmp_path: Path) -> None:
@@ -112,3 +139,14 @@ def test_plots_are_drawn_of_one_repetition(report: Report, tmp_path: Path) -> No
         object.__setattr__(one, "tokens_per_s", Estimate(value=1.0, low=None, high=None))
     trips = replace(report.round_trips, rows=report.round_trips.rows[:1])
     assert len(plots.draw(replace(report, round_trips=trips), tmp_path / "bench")) == 3
+
+
+def test_no_two_lines_of_a_plot_look_alike(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    drawn = []
+    monkeypatch.setattr(figure, "savefig", lambda self, path, **_: drawn.append(self))
+    names = (*METHODS, *HYBRIDS, *(PEERS[key] for key in CROWD_PEERS))
+    loads = [replace(load, method=name) for name in names for load in report.loads]
+    plots.draw(replace(report, loads=loads), Path("bench"))
+    (axes,) = drawn[1].axes
+    assert len({line.get_color() for line in axes.lines}) == len(names)
