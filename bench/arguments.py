@@ -1,13 +1,18 @@
-"""What options of `python -m bench.…` may be: readers for argparse, which says what is wrong."""
+"""What options of `python -m bench.…` may be, as readers for argparse, and how they end."""
 
 from __future__ import annotations
 
 import math
+import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
-from bench.settings import METHODS
+from paceline import PacelineError as ClientError
+
+from bench.settings import METHODS, PEERS
+from common.errors import PacelineError
 
 T = TypeVar("T")
 
@@ -38,21 +43,34 @@ def some_seconds(text: str) -> float:
     return found
 
 
-def fraction(text: str) -> float:
-    """Read a number from 0 to 1."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 <= found <= 1:
-        raise ArgumentTypeError(f"must be in [0, 1], got {text}")
-    return found
+def within(low: float, high: float) -> Callable[[str], float]:
+    """Return a reader of numbers from one to another."""
+
+    def read(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        if not low <= found <= high:
+            raise ArgumentTypeError(f"must be in [{low:g}, {high:g}], got {text}")
+        return found
+
+    return read
 
 
 def known_method(text: str) -> str:
     """Read a method, or a hybrid."""
-    if not set(text.split("+")) <= set(METHODS):
-        raise ArgumentTypeError(f"must be of {', '.join(METHODS)}, got {text}")
+    return _of(METHODS, text, text.split("+"))
+
+
+def known_peer(text: str) -> str:
+    """Read a contender's name."""
+    return _of(PEERS, text, [text])
+
+
+def _of(known: Collection[str], text: str, parts: Sequence[str]) -> str:
+    if not set(parts) <= set(known):
+        raise ArgumentTypeError(f"must be of {', '.join(known)}, got {text}")
     return text
 
 
@@ -60,6 +78,21 @@ def several(read: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """Return a reader of several with commas; what is named twice counts once."""
 
     def read_all(text: str) -> tuple[T, ...]:
-        return tuple(dict.fromkeys(read(word.strip()) for word in text.split(",")))
+        return tuple(dict.fromkeys(read(word.strip()) for word in text.split(",") if word.strip()))
 
     return read_all
+
+
+@contextmanager
+def ending_well() -> Iterator[None]:
+    """End the program with a line about what cannot be done, or with none where it is told to.
+
+    Raises:
+        SystemExit: So it is.
+    """
+    try:
+        yield
+    except (PacelineError, ClientError, OSError) as problem:
+        sys.exit(f"error: {problem}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 
 from bench import plots, roofline
+from bench.arguments import at_least, known_method, known_peer, several, within
 from bench.deployment import options
 from bench.progress import shown
 from bench.report import Report
 from bench.run import run
-from bench.settings import FULL, METHODS, PEERS, SHORT, Settings
+from bench.settings import FULL, PEERS, SHORT, Settings
 from bench.tables import markdown, notes, tables
 from common.errors import StartupError
 from launcher import models
@@ -38,62 +40,21 @@ from launcher.commands import (
 )
 from launcher.display import Display
 
+T = TypeVar("T")
+
 RESULTS = Path("bench/results")
 WIDE = 140
 """Columns of the tables where no terminal says how many there are."""
 
 
-def words(text: str) -> tuple[str, ...]:
-    """Split at commas; what is named twice counts once."""
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-
-
-def contenders(text: str) -> tuple[str, ...]:
-    """Split names of contenders at commas."""
-    names = words(text)
-    _check(names, PEERS, "--peers")
-    return names
-
-
-def several_methods(text: str) -> tuple[str, ...]:
-    """Split methods at commas; hybrids have several, with a plus."""
-    names = words(text)
-    _check([part for name in names for part in name.split("+")], METHODS, "--methods")
-    return names
-
-
-def _check(names: Sequence[str], known: Collection[str], option: str) -> None:
-    """Refuse names that are not known."""
-    if unknown := [name for name in names if name not in known]:
-        raise typer.BadParameter(
-            f"{option}: must be of {', '.join(known)}, got {', '.join(unknown)}"
-        )
-
-
-def counts(text: str) -> tuple[int, ...]:
-    """Split numbers of prompts at commas."""
+def listed(
+    option: str, read: Callable[[str], T], text: str | None, default: tuple[T, ...]
+) -> tuple[T, ...]:
+    """Read what an option lists with commas, where it was given."""
     try:
-        numbers = tuple(dict.fromkeys(int(word) for word in words(text)))
-    except ValueError:
-        raise typer.BadParameter(
-            f"--concurrency: must be whole numbers with commas, got {text!r}"
-        ) from None
-    if any(number < 1 for number in numbers):
-        raise typer.BadParameter(f"--concurrency: must be at least 1, got {text!r}")
-    return numbers
-
-
-def delays(text: str) -> tuple[float, ...]:
-    """Split round trips in milliseconds at commas."""
-    try:
-        numbers = tuple(dict.fromkeys(float(word) for word in words(text)))
-    except ValueError:
-        raise typer.BadParameter(
-            f"--round-trips: must be milliseconds with commas, got {text!r}"
-        ) from None
-    if not all(0 <= number <= 1000 for number in numbers):
-        raise typer.BadParameter(f"--round-trips: must be in [0, 1000], got {text!r}")
-    return numbers
+        return default if text is None else several(read)(text)
+    except ArgumentTypeError as error:
+        raise typer.BadParameter(f"{option}: {error}") from None
 
 
 def make_writable(folder: Path) -> None:
@@ -190,14 +151,16 @@ def bench(
             max_tokens=max_tokens,
             temperature=temperature,
             per_domain=per_domain,
-            methods=profile.methods if methods is None else several_methods(methods),
-            peers=profile.peers if peers is None else contenders(peers),
+            methods=listed("--methods", known_method, methods, profile.methods),
+            peers=listed("--peers", known_peer, peers, profile.peers),
             llama_server=llama_server,
             vllm=vllm,
-            concurrency=profile.concurrency if concurrency is None else counts(concurrency),
+            concurrency=listed("--concurrency", at_least(1), concurrency, profile.concurrency),
             concurrent_methods=profile.concurrent_methods if methods is None else (),
             unseen_prompts=unseen_prompts,
-            round_trips_ms=profile.round_trips_ms if round_trips is None else delays(round_trips),
+            round_trips_ms=listed(
+                "--round-trips", within(0, 1000), round_trips, profile.round_trips_ms
+            ),
             full=full,
         )
         if show_roofline:

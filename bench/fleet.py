@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.arguments import some_seconds
+from bench.arguments import ending_well, some_seconds
 from bench.assignment import Drafter, Place, Verifier, Workers, search, tokens_per_s
 from bench.progress import Progress
 from bench.simulated.spec import WorkerSpec
@@ -226,4 +226,5 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_well():
+        main()

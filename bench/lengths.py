@@ -18,7 +18,7 @@ from paceline import Client
 from rich.console import Console
 
 from bench import prompts
-from bench.arguments import at_least, known_method, several
+from bench.arguments import at_least, ending_well, known_method, several
 from bench.deployment import FORGETFUL
 from bench.progress import Progress, shown
 from bench.settings import PLAIN
@@ -144,4 +144,5 @@ def summed(length: int, method: str, runs: Sequence[Timed], plain: Sequence[Time
 
 
 if __name__ == "__main__":
-    main()
+    with ending_well():
+        main()

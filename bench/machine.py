@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from bench.arguments import ending_well
 from bench.child import answer, ask
 
 MOST_NUMBERS = 1 << 30
@@ -108,4 +109,5 @@ if __name__ == "__main__":
     if len(sys.argv) != 5:
         sys.exit("usage: python -m bench.machine BYTES DTYPE THREADS DEVICE")
     sys.stdout = sys.stderr
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    with ending_well():
+        main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from paceline import Client
 
 from bench import prompts
-from bench.arguments import at_least
+from bench.arguments import at_least, ending_well
 from bench.measurement import Pass
 from bench.round_trips import by_round
 from bench.summary import acceptance_rate, mean_accepted_length
@@ -140,4 +140,5 @@ def verifier(models: Models, url: str) -> Iterator[Client]:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_well():
+        main()

@@ -20,8 +20,9 @@ from paceline import Client, Result
 from rich.console import Console
 
 from bench import cases, prompts
+from bench.arguments import several
 from bench.cases import Case
-from bench.commands import WIDE, words
+from bench.commands import WIDE
 from bench.deployment import FORGETFUL, await_draft, offered
 from bench.differences import Tally
 from bench.plan import choose
@@ -204,7 +205,7 @@ def promise(
         sweep = Sweep(
             models=choose_models(target, draft, medusa),
             threads=threads,
-            methods=words(methods),
+            methods=several(str)(methods),
             generations=generations,
             max_tokens=max_tokens,
             concurrency=concurrency,

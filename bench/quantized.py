@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +21,8 @@ from typing import Any, get_args
 import torch
 
 from bench import prompts
+from bench.arguments import ending_well
 from bench.tables import Cells
-from common.errors import PacelineError
 from common.model.loader import load
 from common.model.quantized import Quantize
 from common.model.runner import Runner
@@ -147,7 +146,5 @@ if __name__ == "__main__":
     parser.add_argument("target")
     parser.add_argument("draft", nargs="?")
     parser.add_argument("--text", type=Path, nargs="*", default=[])
-    try:
+    with ending_well():
         main(parser.parse_args())
-    except (PacelineError, OSError) as problem:
-        sys.exit(f"error: {problem}")

@@ -9,9 +9,10 @@ Weights are made where there is a GPU on it. There is no tokenizer: it cannot be
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
+
+from bench.arguments import ending_well
 
 SHAPES: dict[str, dict[str, Any]] = {
     "8b": {
@@ -70,7 +71,5 @@ if __name__ == "__main__":
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("directory", type=Path)
     arguments = parser.parse_args()
-    try:
+    with ending_well():
         write(arguments.shape, arguments.directory)
-    except OSError as problem:
-        sys.exit(f"error: {problem}")

@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,9 +23,10 @@ from typing import Any
 from safetensors import safe_open
 
 from bench import machine, step_times
+from bench.arguments import ending_well
 from bench.machine import Limits
 from bench.tables import Cells
-from common.errors import ModelError, PacelineError
+from common.errors import ModelError
 from launcher import models
 from launcher.commandline import default_threads
 
@@ -256,7 +256,5 @@ if __name__ == "__main__":
     parser.add_argument("models", nargs="*", help="their directories (default: the bundled pair)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     arguments = parser.parse_args()
-    try:
+    with ending_well():
         main(arguments.models, arguments.device)
-    except (PacelineError, OSError) as problem:
-        sys.exit(f"error: {problem}")

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from bench.arguments import ending_well
 from bench.child import answer, ask
 
 if TYPE_CHECKING:
@@ -129,4 +130,5 @@ if __name__ == "__main__":
         )
     sys.stdout = sys.stderr  # libraries print where they like
     rounded = sys.argv[6] if len(sys.argv) > 6 else "none"
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), rounded)
+    with ending_well():
+        main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), rounded)

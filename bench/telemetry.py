@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from paceline import Client
 
 from bench import prompts
-from bench.arguments import at_least, fraction
-from bench.confidence import Estimate, grid, rate, ratio, whole
+from bench.arguments import at_least, ending_well, within
+from bench.confidence import Estimate, grid, rate, ratio, sure, whole
 from bench.deployment import FORGETFUL, TELLING, as_started, await_draft
 from bench.measure import measure
 from bench.measurement import Pass
@@ -52,10 +52,10 @@ class Cost:
     def line(self) -> str:
         """For people."""
         high, low = ((1 - end) * 100 for end in self.quotient.within)
-        sure = "" if self.quotient.low is None else f" [{low:+.2f}, {high:+.2f}]"
+        between = "" if self.quotient.low is None else f" [{low:+.2f}, {high:+.2f}]"
         return (
             f"{self.name:<20} {self.off.value:8.1f} {self.on.value:8.1f} tokens/s   costs "
-            f"{(1 - self.quotient.value) * 100:+.2f} %{sure}"
+            f"{(1 - self.quotient.value) * 100:+.2f} %{between}"
         )
 
 
@@ -117,7 +117,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         off, on = (passes.by_variant.get(each.name) for each in pair)
         if off and on:
             print(cost(pair[0], on, off).line())
-    print(f"{spans} spans; medians of {given.repetitions} repetitions in turns, 95 % intervals")
+    count = given.repetitions
+    print(f"{spans} spans; medians of {count} repetitions in turns, {sure(count):.0f} % intervals")
     for line in passes.left_out:
         print(f"left out: {line}")
 
@@ -136,8 +137,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--per-domain", type=number, default=0, help="prompts of each; 0 takes all")
     parser.add_argument("--concurrency", type=number, default=8, help="prompts at once; 0 for none")
     parser.add_argument("--parts", action="store_true", help="only time its parts by themselves")
-    parser.add_argument("--sample-ratio", type=fraction, default=default.sample_ratio)
-    parser.add_argument("--round-ratio", type=fraction, default=default.round_ratio)
+    parser.add_argument("--sample-ratio", type=within(0, 1), default=default.sample_ratio)
+    parser.add_argument("--round-ratio", type=within(0, 1), default=default.round_ratio)
     return parser.parse_args(argv)
 
 
@@ -190,4 +191,5 @@ def cost(variant: Variant, on: list[Pass], off: list[Pass]) -> Cost:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_well():
+        main()

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from paceline import Client
 
 from bench import prompts
-from bench.arguments import at_least
+from bench.arguments import at_least, ending_well
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
 from launcher.models import Models, choose
@@ -132,4 +132,5 @@ def _first(client: Client, ids: list[int], max_tokens: int, session: str) -> _Fi
 
 
 if __name__ == "__main__":
-    main()
+    with ending_well():
+        main()
