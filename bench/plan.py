@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from paceline import Client
 
-from bench.contender import Contender, Loading, beside
+from bench.contenders.contender import Contender, Loading, beside
 from bench.settings import (
     CROWD_PEERS,
     DRAFTING_PEERS,

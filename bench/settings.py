@@ -25,7 +25,7 @@ PEERS = {
     "vllm-draft": "vLLM, draft model",
     "vllm-ngram": "vLLM, n-grams",
 }
-"""Contenders by their name in `bench.contender`, and what they are called in reports."""
+"""Contenders by their name in `bench.contenders.contender`, and what they are called in reports."""
 DRAFTING_PEERS = ("assisted", "llama-draft", "vllm-draft")
 """Of them, those that have use for a draft model."""
 LLAMA_PEERS = ("llama", "llama-draft")

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from paceline import Chunk, Client
 
-from bench.contender import Contender
+from bench.contenders.contender import Contender
 from bench.crowd import LEAST_S, Note, crowd
 from bench.measurement import Pass, Sample
 from bench.settings import DRAFT

@@ -12,32 +12,17 @@ import typer
 from typer.testing import CliRunner
 
 from bench import commands
-from bench.commands import bench, contenders, counts, delays, several_methods, words
+from bench.commands import bench
 from bench.report import Report
 from bench.settings import PEERS
 from launcher.commands import DraftQuantize, Quantize
 
+BENCH = Path(commands.__file__).parent
 PROGRAMS = [
     path
-    for path in sorted(Path(commands.__file__).parent.glob("*.py"))
+    for path in (*sorted(BENCH.glob("*.py")), *sorted(BENCH.glob("contenders/*.py")))
     if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
 ]
-
-
-def test_lists_are_split_at_commas() -> None:
-    assert words("plain, draft+ngram,") == ("plain", "draft+ngram")
-    assert contenders("engine,lookup") == ("engine", "lookup")
-    assert several_methods("draft, draft+ngram") == ("draft", "draft+ngram")
-    assert counts("1,8") == (1, 8)
-    assert counts("") == ()
-    assert delays("0, 2.5") == (0.0, 2.5)
-
-
-def test_what_is_named_twice_counts_once() -> None:
-    assert contenders("engine,lookup,engine") == ("engine", "lookup")
-    assert several_methods("draft,draft") == ("draft",)
-    assert counts("8,1,08") == (8, 1)
-    assert delays("1,1.0") == (1.0,)
 
 
 def test_help_names_every_peer() -> None:
@@ -59,23 +44,18 @@ def test_every_program_says_how_it_is_called(
     assert "usage: " in told.lower()
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "a", "1.5"])
-def test_a_concurrency_is_a_number_above_zero(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"^--concurrency: must be"):
-        counts(text)
-
-
-@pytest.mark.parametrize("text", ["-1", "x", "1001", "nan"])
-def test_a_round_trip_is_a_sensible_time(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"^--round-trips: must be"):
-        delays(text)
-
-
-def test_a_contender_is_one_there_is() -> None:
-    with pytest.raises(typer.BadParameter, match=r"--peers: must be of engine, .* got sglang"):
-        contenders("engine,sglang")
-    with pytest.raises(typer.BadParameter, match=r"--methods: must be of plain, .* got foo, bar"):
-        several_methods("plain,draft+foo,bar")
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"methods": "plain,draft+foo"}, "--methods: must be of plain, .* got draft.foo"),
+        ({"peers": "engine,sglang"}, "--peers: must be of engine, .* got sglang"),
+        ({"concurrency": "8,0"}, "--concurrency: must be a whole number, at least 1, got 0"),
+        ({"round_trips": "1,1001"}, r"--round-trips: must be in \[0, 1000\], got 1001"),
+    ],
+)
+def test_what_a_list_may_not_have_is_said(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(typer.BadParameter, match=f"^{problem}"):
+        bench(**given)
 
 
 @pytest.mark.parametrize(

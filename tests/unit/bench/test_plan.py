@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from paceline import Client
 
-from bench.contender import Loading
+from bench.contenders.contender import Loading
 from bench.deployment import options
 from bench.plan import choose, lacks, loading, plan
 from bench.settings import FULL, METHODS, ROUNDING_PEERS, SHORT, Settings

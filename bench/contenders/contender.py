@@ -1,6 +1,6 @@
 """Contenders that run in a process of their own, so that none disturbs another's threads.
 
-    python -m bench.contender NAME '{"target": …, "draft": …, "dtype": …, …}'
+    python -m bench.contenders.contender NAME '{"target": …, "draft": …, "dtype": …, …}'
 
 reads one request a line and answers each with one. `{"prompt_ids": [...], "max_tokens": N, "seed":
 S}` asks for one text, and gets `{"ids": [...], "tokens": N, "seconds": S, …}`, as
@@ -28,12 +28,12 @@ from common.errors import PacelineError, StartupError
 from launcher.process import OFFLINE, tethered
 
 CONTENDERS = {
-    "engine": "bench.inprocess:InProcess",
-    "transformers": "bench.peers:Transformers",
-    "assisted": "bench.peers:Assisted",
-    "lookup": "bench.peers:PromptLookup",
-    "llama": "bench.llama_cpp:LlamaServer",
-    "llama-draft": "bench.llama_cpp:LlamaDrafting",
+    "engine": "bench.contenders.inprocess:InProcess",
+    "transformers": "bench.contenders.generate:Transformers",
+    "assisted": "bench.contenders.generate:Assisted",
+    "lookup": "bench.contenders.generate:PromptLookup",
+    "llama": "bench.contenders.llama_cpp:LlamaServer",
+    "llama-draft": "bench.contenders.llama_cpp:LlamaDrafting",
 }
 """Those that run by our own Python: module and class."""
 
@@ -196,7 +196,7 @@ def _sample(answer: Any) -> Sample:
 def program(name: str, loading: Loading) -> list[str]:
     """Return what runs a contender."""
     if name in CONTENDERS:
-        return [sys.executable, "-P", "-m", "bench.contender"]
+        return [sys.executable, "-P", "-m", "bench.contenders.contender"]
     python = beside(loading.vllm)
     assert python, "see bench.plan.lacks"
     return [str(python), "-P", str(VLLM)]
@@ -227,5 +227,5 @@ def serve(name: str, loading: Loading) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python -m bench.contender NAME LOADING_AS_JSON")
+        sys.exit("usage: python -m bench.contenders.contender NAME LOADING_AS_JSON")
     serve(sys.argv[1], Loading(**json.loads(sys.argv[2])))

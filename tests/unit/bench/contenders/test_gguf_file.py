@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from bench.gguf_file import _turned, write
+from bench.contenders.gguf_file import _turned, write
 from common.errors import StartupError
 from tests import tiny_models
 

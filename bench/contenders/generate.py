@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
-from bench.contender import Loading
+from bench.contenders.contender import Loading
 from bench.measurement import Pass, Sample, kept
 from bench.unseen import Unseen
 from common.errors import StartupError
@@ -22,7 +22,7 @@ LOOKUP_TOKENS = 10
 
 
 class Transformers:
-    """A contender, see `bench.contender`: transformers with its own key/value cache.
+    """A contender: transformers with its own key/value cache.
 
     Args:
         loading: Which model.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.contender import Contender, Loading, beside
+from bench.contenders.contender import Contender, Loading, beside
 from bench.unseen import Unseen
 from common.errors import StartupError
 from tests import tiny_models

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.contender import Contender, Loading
-from bench.peers import Transformers
+from bench.contenders.contender import Contender, Loading
+from bench.contenders.generate import Transformers
 from common.errors import StartupError
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.contender import Contender, Loading
-from bench.llama_cpp import LlamaDrafting, LlamaServer
+from bench.contenders.contender import Contender, Loading
+from bench.contenders.llama_cpp import LlamaDrafting, LlamaServer
 from common.errors import StartupError
 from tests import tiny_models
 
@@ -117,7 +117,7 @@ def test_each_model_is_rounded_as_it_is_asked_for(
         rounded[model.name] = quantize
         path.write_bytes(b"GGUF" + model.name.encode())
 
-    monkeypatch.setattr("bench.gguf_file.write", write)
+    monkeypatch.setattr("bench.contenders.gguf_file.write", write)
     program = _scripted(tmp_path / "server")
     roles = {"target": "target", "draft": "draft", "llama_server": program}
     LlamaDrafting(Loading(**roles, quantize=target, draft_quantize=draft)).close()

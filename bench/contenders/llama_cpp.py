@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import gguf_file
-from bench.contender import Loading
+from bench.contenders import gguf_file
+from bench.contenders.contender import Loading
 from bench.crowd import Note, crowd
 from bench.measurement import Pass, Sample
 from bench.ports import free_ports
@@ -38,7 +38,7 @@ SHARE_TOKENS = 2048
 
 
 class LlamaServer:
-    """A contender, see `bench.contender`: plain decoding.
+    """A contender: plain decoding.
 
     Args:
         loading: Which model.

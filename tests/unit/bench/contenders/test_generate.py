@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.contender import Loading
+from bench.contenders.contender import Loading
+from bench.contenders.generate import Assisted, Clock, PromptLookup, Transformers
 from bench.measurement import kept
-from bench.peers import Assisted, Clock, PromptLookup, Transformers
 from bench.unseen import Unseen
 from common.errors import StartupError
 from tests import tiny_models

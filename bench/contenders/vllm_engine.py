@@ -1,10 +1,11 @@
 """vLLM's engine as a contender: the same weights on the same cores, by its own speculation.
 
-    PYTHON -P bench/vllm_engine.py NAME '{"target": …, "draft": …, "dtype": …, …}'
+    PYTHON -P bench/contenders/vllm_engine.py NAME '{"target": …, "draft": …, "dtype": …, …}'
 
-speaks as `bench.contender` does, by the Python of vLLM's own environment: nothing of ours is
-imported. The engine is driven step by step in this one process, which on few cores is faster than
-its server's several: no request waits for another process, and no text is made of its tokens.
+speaks as `bench.contenders.contender` does, by the Python of vLLM's own environment: nothing of
+ours is imported. The engine is driven step by step in this one process, which on few cores is
+faster than its server's several: no request waits for another process, and no text is made of its
+tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Engine:
 
     Args:
         name: A key of `SPECULATION`.
-        loading: As `bench.contender.Loading`.
+        loading: As `bench.contenders.contender.Loading`.
     """
 
     def __init__(self, name: str, loading: dict[str, Any]) -> None:
@@ -204,5 +205,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: PYTHON -P bench/vllm_engine.py NAME LOADING_AS_JSON")
+        sys.exit("usage: PYTHON -P bench/contenders/vllm_engine.py NAME LOADING_AS_JSON")
     main()

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from bench.contender import Loading
+from bench.contenders.contender import Loading
 from bench.measurement import Sample
 from common.model import threads
 from common.model.loader import load
@@ -18,7 +18,7 @@ from verifier.sequence import Event, Request
 
 
 class InProcess:
-    """A contender, see `bench.contender`: plain decoding by the engine, no service in between.
+    """A contender: plain decoding by the engine, no service in between.
 
     Args:
         loading: Which model.
