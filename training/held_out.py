@@ -1,8 +1,8 @@
 """Held-out prompts by domain, and what the target makes of them greedily.
 
 A domain is a file of documents that no training saw; its name is the file's. Every other prompt
-chooses (checkpoints, trees), the rest reports, so that no figure is measured on what it was
-chosen by.
+chooses (checkpoints, trees), the others report unless they are the same, so that no figure is
+measured on what it was chosen by.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def load(paths: Sequence[Path], target: Any, encoder: Encoder, prompts: int) -> 
         prompts: Most of a domain; half of them choose, half report.
 
     Raises:
-        DataError: A file cannot be used, gives fewer than two prompts, or has another's name.
+        DataError: A file cannot be used, gives no two prompts that differ, or has another's name.
     """
     named: dict[str, Path] = {}
     for path in paths:
@@ -73,13 +74,16 @@ def _domain(path: Path, target: Any, encoder: Encoder, count: int) -> Domain:
     prompts = encoder.prompts(
         corpus.read([path]), chooser, count=count, most_tokens=_MOST_PROMPT_TOKENS
     )
-    if len(prompts) < 2:
+    choosing, rest = prompts[::2], prompts[1::2]
+    new = [ids not in choosing for ids in rest]  # documents may begin alike
+    if not any(new):
         raise DataError(
-            f"{path}: {len(prompts)} prompts of up to {_MOST_PROMPT_TOKENS} tokens: needs 2"
+            f"{path}: {len(prompts)} prompts of up to {_MOST_PROMPT_TOKENS} tokens: needs more "
+            "that differ"
         )
     how = WriteConfig(max_new_tokens=_NEW_TOKENS)
     texts: list[Written] = []
     for first in range(0, len(prompts), _BATCH):
         part = prompts[first : first + _BATCH]
         texts += continued(target, encoder, part, how, greedy=True)
-    return Domain(path.stem, texts[::2], texts[1::2])
+    return Domain(path.stem, texts[::2], list(compress(texts[1::2], new)))

@@ -71,9 +71,9 @@ class Data:
     """Files of documents that no training saw, one a domain."""
 
     def __post_init__(self) -> None:
-        trained = {path.resolve() for path in self.corpora}
-        for path in self.held_out:
-            if path.resolve() in trained:
+        trained = set(inputs.contents(self.corpora).values())
+        for path, held in inputs.contents(self.held_out).items():
+            if held in trained:
                 raise DataError(f"{path}: held out, but --corpus has it: it would be trained on")
 
     @property
@@ -249,7 +249,7 @@ def _mixture(data: Data, target: Path, model: Any, encoder: Encoder, how: How) -
     if not data.written:
         return corpora
     for path in data.written:
-        written.check_writer(path, target)
+        written.check_origin(path, target, data.held_out)
     vocab_size = model.config.get_text_config().vocab_size
     texts = blocks.of_written(data.written, vocab_size, how.block_tokens, how.seed)
     return Mixture(corpora, texts, share=data.share)

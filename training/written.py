@@ -225,23 +225,30 @@ def read(path: Path, vocab_size: int | None = None) -> list[Written]:
     return texts
 
 
-def check_writer(path: Path, target: Path) -> None:
-    """Refuses text by another model, where the settings beside the file tell which one wrote it.
+def check_origin(path: Path, target: Path, held_out: Sequence[Path]) -> None:
+    """Refuses text by another model, or that goes on from what is held out.
+
+    That is where the settings beside the file tell who wrote it, and from which beginnings.
 
     Args:
         path: The file.
         target: Directory of the model that is to have written it.
+        held_out: Files whose documents it is not to go on from.
 
     Raises:
-        DataError: Another one did.
+        DataError: Another model did, or it does.
     """
     try:
         facts = json.loads(_settings_file(path).read_text(encoding="utf-8"))
-        writer, known = facts["target"], facts[INPUTS][facts["target"]]
-    except (OSError, ValueError, TypeError, KeyError):
+        writer, known = facts["target"], facts[INPUTS]
+        by, beginnings = known[writer], {known.get(corpus) for corpus in facts["corpora"]}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return
-    if known != inputs.of_model(target):
+    if by != inputs.of_model(target):
         raise DataError(f"{path}: written by a model that was in {writer}, not by that in {target}")
+    for file, held in inputs.contents(held_out).items():
+        if held in beginnings:
+            raise DataError(f"{file}: held out, but {path} goes on from it: it would be trained on")
 
 
 def _settings_file(path: Path) -> Path:

@@ -82,7 +82,7 @@ def test_labels_are_those_there_are(tmp_path: Path) -> None:
 def _needed(command: str, folder: Path) -> list[str]:
     """A command with what it cannot go without."""
     for name in ("corpus.txt", "held.txt"):
-        (folder / name).touch()
+        (folder / name).write_text(name)
     options = {"target": folder, "corpus": folder / "corpus.txt", "held-out": folder / "held.txt"}
     options |= {"draft": folder} if command == "distill" else {}
     parts = [part for name, value in options.items() for part in (f"--{name}", str(value))]

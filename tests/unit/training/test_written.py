@@ -151,19 +151,19 @@ def test_files_of_written_text_are_checked(tmp_path: Path) -> None:
 
 def test_text_by_another_model_is_refused(target: Path, texts: Path, tmp_path: Path) -> None:
     copy = _copied(texts, tmp_path)
-    written.check_writer(copy, target)
+    written.check_origin(copy, target, [])
     moved = shutil.copytree(target, tmp_path / "moved")
-    written.check_writer(copy, moved)
+    written.check_origin(copy, moved, [])
     (moved / "config.json").write_text("{}")
     with pytest.raises(DataError, match=r"written\.jsonl: written by a model that was in .*target"):
-        written.check_writer(copy, moved)
+        written.check_origin(copy, moved, [])
     settings = copy.with_name("written.jsonl.run.json")
     older = json.loads(settings.read_text())
     del older["inputs"]
     settings.write_text(json.dumps(older))
-    written.check_writer(copy, moved)
+    written.check_origin(copy, moved, [])
     settings.unlink()
-    written.check_writer(copy, moved)
+    written.check_origin(copy, moved, [])
 
 
 def test_two_runs_do_not_write_one_file(
