@@ -67,14 +67,15 @@ def plot(folder: Path, points: Sequence[Point]) -> None:
     others = [name for name in names if not name.startswith("loss")]
     figure = Figure(figsize=(8, 7), layout="constrained")
     FigureCanvasAgg(figure)
-    for place, group in enumerate((losses, others), start=1):
-        axes = figure.add_subplot(2, 1, place)
+    groups = {"loss, nats": losses, "score, tokens a pass, shares": others}
+    for axes, (what, group) in zip(figure.subplots(2, sharex=True), groups.items(), strict=True):
+        axes.set_ylabel(what)
         for name in group:
             drawn = [(point["step"], point[name]) for point in points if name in point]
             axes.plot(*zip(*drawn, strict=True), label=name)
-        axes.set_xlabel("step")
         axes.grid(alpha=0.3)
         if group:
             axes.legend(fontsize="small", ncols=2)
+    axes.set_xlabel("step")
     with writing(folder / _PLOT):
         figure.savefig(folder / _PLOT, dpi=110)

@@ -64,6 +64,7 @@ def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
     Raises:
         RunError: They cannot be written.
     """
+    logging.disable_progress_bar()
     model.to(torch.bfloat16)
     new = directory.with_name(f"{directory.name}.new")
     shutil.rmtree(new, ignore_errors=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers.utils import logging
 
 from common.errors import ModelError
 from tests.unit.training.full_disk import full_after
@@ -19,6 +20,15 @@ from training.models import ends, load_model, save_model
 def test_a_saved_model_is_as_readable_as_its_config(target: Path) -> None:
     modes = {file.name: file.stat().st_mode for file in target.iterdir()}
     assert modes["model.safetensors"] == modes["config.json"]
+
+
+def test_saving_shows_no_bar_beside_that_of_the_run(
+    target: Path, encoder: Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load_model(target)
+    logging.enable_progress_bar()  # as it is where nothing was loaded
+    save_model(model, encoder.tokenizer, tmp_path / "model")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_saved_model_has_the_tokenizer_of_its_source(target: Path, tmp_path: Path) -> None:
