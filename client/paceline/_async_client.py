@@ -14,7 +14,7 @@ from paceline._base_client import (
     tokenize_request,
 )
 from paceline._channel import connect
-from paceline._conversion import converted
+from paceline._conversion import awaited
 from paceline._generation import AsyncGeneration
 from paceline._resume import Resumption
 from paceline._types import Model
@@ -61,10 +61,7 @@ class AsyncClient(BaseClient[AsyncGeneration]):
         Raises:
             RpcError: The subclass says what failed.
         """
-        self._require_open()
-        with converted(self._address):
-            answer = await self._stub.ListModels(pb.ListModelsRequest(), **self._unary())
-        return models(answer)
+        return models(await self._asked("ListModels", pb.ListModelsRequest()))
 
     async def tokenize(
         self,
@@ -85,9 +82,7 @@ class AsyncClient(BaseClient[AsyncGeneration]):
             RpcError: The subclass says what failed.
         """
         request = tokenize_request(text, messages, model)
-        self._require_open()
-        with converted(self._address):
-            return list((await self._stub.Tokenize(request, **self._unary())).token_ids)
+        return list((await self._asked("Tokenize", request)).token_ids)
 
     async def detokenize(self, token_ids: Sequence[int], *, model: str | None = None) -> str:
         """Returns the text of ids, special tokens left out.
@@ -100,9 +95,14 @@ class AsyncClient(BaseClient[AsyncGeneration]):
             RpcError: The subclass says what failed.
         """
         request = detokenize_request(token_ids, model)
+        return str((await self._asked("Detokenize", request)).text)
+
+    async def _asked(self, rpc: str, request: Any) -> Any:
+        """Returns the answer to a call that is no generation."""
         self._require_open()
-        with converted(self._address):
-            return str((await self._stub.Detokenize(request, **self._unary())).text)
+        call = getattr(self._stub, rpc)(request, **self._unary())
+        with awaited(call, self._address):
+            return await call
 
     def _require_open(self) -> None:
         super()._require_open()

@@ -140,8 +140,8 @@ class Client(BaseClient[Generation]):
         except grpc.RpcError:  # what gRPC raises itself
             raise
         except BaseException as error:
-            if self._closed and isinstance(error, ValueError):  # gRPC's own, of its channel
-                raise
+            if isinstance(error, ValueError):  # so does gRPC say that the channel was closed
+                self._require_open()
             former = self._channel
             self._connect()
             # Whoever lets go of it last closes it, and that may take for ever, too. By the time
@@ -153,9 +153,5 @@ class Client(BaseClient[Generation]):
 
     def _open(self, request: pb.GenerateRequest, timeout_s: float) -> Any:
         metadata = self._security.metadata()
-        try:
-            with self._interruptible():
-                return self._stub.Generate(request, timeout=timeout_s, metadata=metadata)
-        except ValueError:  # so does gRPC say that the channel was closed meanwhile
-            self._require_open()
-            raise
+        with self._interruptible():
+            return self._stub.Generate(request, timeout=timeout_s, metadata=metadata)

@@ -1,5 +1,6 @@
 """The one place where gRPC's errors become this SDK's."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,16 +51,43 @@ def converted(address: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as exc:
-        # Both kinds of call raise an RpcError that is also a grpc.Call, which has these two.
-        code = exc.code() if hasattr(exc, "code") else grpc.StatusCode.UNKNOWN
-        details = exc.details() if hasattr(exc, "details") else str(exc)
-        raise from_status(code, details or "", address) from exc
+        raise _from_grpc(exc, address) from exc
+
+
+@contextmanager
+def awaited(call: grpc.aio.Call, address: str) -> Iterator[None]:
+    """As `converted`, around the wait for an asyncio call.
+
+    For one that was cancelled on our side gRPC raises what it raises for a cancelled task. Where
+    nobody cancelled the task, it must not look as if somebody had.
+    """
+    try:
+        yield
+    except grpc.RpcError as exc:
+        raise _from_grpc(exc, address) from exc
+    except asyncio.CancelledError as exc:
+        task = asyncio.current_task()
+        if task is None or task.cancelling() or not call.cancelled():
+            raise
+        raise cancelled() from exc
+
+
+def cancelled() -> errors.CancelledError:
+    """Builds the exception for what was cancelled on our side."""
+    return errors.CancelledError("the call was cancelled by this client")
 
 
 def never_connected(error: errors.RpcError) -> bool:
     """Whether a call failed because nobody takes connections at the address."""
     details = getattr(error.__cause__, "details", lambda: None)() or ""
     return bool(details.startswith(_NEVER_CONNECTED) and not _CLOSED.search(details))
+
+
+def _from_grpc(error: grpc.RpcError, address: str) -> errors.RpcError:
+    # Both kinds of call raise an RpcError that is also a grpc.Call, which has these two.
+    code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
+    details = error.details() if hasattr(error, "details") else str(error)
+    return from_status(code, details or "", address)
 
 
 def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.RpcError:

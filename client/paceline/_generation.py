@@ -12,13 +12,11 @@ from typing import Any, Self
 import grpc
 
 from paceline._accumulator import Accumulator
-from paceline._conversion import converted, from_status
+from paceline._conversion import awaited, cancelled, converted
 from paceline._resume import Resumption
 from paceline._types import Chunk, Result
-from paceline.errors import RpcError
+from paceline.errors import CancelledError, InternalError, RpcError
 from paceline.v1 import inference_pb2 as pb
-
-_CANCELLED = grpc.StatusCode.CANCELLED
 
 
 class BaseGeneration:
@@ -71,7 +69,7 @@ class BaseGeneration:
     def _pause_s(self, error: RpcError) -> float:
         """Returns how long to wait before asking again; raises the error where it is the end."""
         if self._ended:  # what failed before fails alike
-            raise self._cancelled() if error.code is _CANCELLED else error
+            raise cancelled() if isinstance(error, CancelledError) else error
         pause_s = self._resumption.pause_s(error, self._accumulator)
         if pause_s is None:
             raise error
@@ -82,17 +80,14 @@ class BaseGeneration:
             self._call = self._opened()
         if self._ended:  # cancelled in the pause, or just now
             self._call.cancel()
-            raise self._cancelled()
-
-    def _cancelled(self) -> RpcError:
-        details = "the generation was cancelled by this client"
-        return from_status(_CANCELLED, details, self._address)
+            raise cancelled()
 
     def _whole(self) -> Result:
         result = self._accumulator.result()
         if result is None:
-            details = f"{self._address} ended the stream before the generation was complete"
-            raise from_status(grpc.StatusCode.INTERNAL, details, self._address)
+            raise InternalError(
+                f"{self._address} ended the stream before the generation was complete"
+            )
         return result
 
 
@@ -219,7 +214,9 @@ class AsyncGeneration(BaseGeneration):
         """Returns the next response, None after the last."""
         while True:
             try:
-                return await self._read_once()
+                with awaited(self._call, self._address):
+                    response = await self._call.read()
+                return None if response is grpc.aio.EOF else response
             except RpcError as error:
                 if self._came_whole():
                     return None
@@ -227,16 +224,3 @@ class AsyncGeneration(BaseGeneration):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._awoken.wait(), pause_s)
                 self._reopen()
-
-    async def _read_once(self) -> pb.GenerateResponse | None:
-        try:
-            with converted(self._address):
-                response = await self._call.read()
-        except asyncio.CancelledError as exc:
-            # grpc.aio raises this for a call cancelled on our side too. Where nobody cancelled
-            # the task, it must not look as if somebody had.
-            task = asyncio.current_task()
-            if task is None or task.cancelling() or not self._call.cancelled():
-                raise
-            raise self._cancelled() from exc
-        return None if response is grpc.aio.EOF else response

@@ -353,7 +353,7 @@ def test_a_client_that_is_closed_meanwhile_takes_no_other_channel(
         return tokenize(*args, **options)
 
     client._stub.Tokenize = late
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(paceline.ClientClosedError):
         client.tokenize("a")
     assert client._channel is channel
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 
@@ -162,6 +163,16 @@ async def test_closing_the_client_cancels_what_runs(gateway: ScriptedGateway) ->
         await generation.result()
     with pytest.raises(paceline.ClientClosedError):
         await client.models()
+
+
+async def test_closing_the_client_is_our_error_and_not_the_tasks() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = paceline.AsyncClient(f"127.0.0.1:{silent.getsockname()[1]}")
+        caller = asyncio.create_task(client.models())
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(errors.CancelledError, match="by this client"):
+            await caller
 
 
 @pytest.mark.parametrize("closing", [True, False])
