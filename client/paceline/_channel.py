@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from paceline._requests import text
 from paceline._version import __version__
 from paceline.errors import ArgumentError
 
@@ -33,13 +34,11 @@ def resolve_address(address: str | None) -> str:
 
     Raises:
         TypeError: The address is not a string.
-        ArgumentError: It is a web address.
+        ArgumentError: It is a web address, or not valid Unicode.
     """
     if address is None:
         address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-    if not isinstance(address, str):
-        raise TypeError(f"address must be str, got {type(address).__name__}")
-    if address.startswith(("http://", "https://")) or not address:
+    if text("address", address).startswith(("http://", "https://")) or not address:
         raise ArgumentError(
             "address", f'must be host:port, as "{DEFAULT_ADDRESS}", got {address!r}'
         )

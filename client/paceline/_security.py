@@ -63,8 +63,12 @@ class Security:
         tls: TLS; None where the environment names no authority: plaintext.
         insecure: Send a token in plaintext to another machine.
 
+    Attributes:
+        credentials: What a channel needs; None for plaintext.
+
     Raises:
-        ArgumentError: A token cannot be sent, or would go to another machine in plaintext.
+        ArgumentError: A token cannot be sent, or would go to another machine in plaintext; or a
+            certificate cannot be read.
         TypeError: An argument has the wrong type.
     """
 
@@ -88,11 +92,7 @@ class Security:
                 f"would go to {address} in plaintext; give tls=paceline.Tls(...) or set "
                 f"{CA_VARIABLE}, or say insecure=True where everybody on the way may have it",
             )
-
-    @property
-    def credentials(self) -> grpc.ChannelCredentials | None:
-        """What a channel needs; None for plaintext."""
-        return None if self._tls is None else self._tls.credentials()
+        self.credentials = self._tls and self._tls.credentials()
 
     @property
     def options(self) -> list[tuple[str, int | str]]:

@@ -73,10 +73,12 @@ def test_a_web_address_is_refused(address: str) -> None:
         paceline.Client(address)
 
 
-def test_an_address_is_a_string() -> None:
+def test_an_address_is_text() -> None:
     wrong: Any = 7070
     with pytest.raises(TypeError, match="address must be str, got int"):
         paceline.Client(wrong)
+    with pytest.raises(paceline.ArgumentError, match="address: is not valid Unicode at character"):
+        paceline.Client("\udcff:1")
 
 
 def test_keepalive_stays_within_what_the_gateway_allows() -> None:

@@ -116,8 +116,18 @@ def test_the_environment_names_certificates(
     monkeypatch.setenv("PACELINE_CA", "system")
     assert security("gateway:1", token="t").credentials is not None
     monkeypatch.setenv("PACELINE_CA", str(tmp_path / "nowhere"))
-    with pytest.raises(paceline.ArgumentError, match=r"tls\.ca: cannot be read"):
-        paceline.Client()
+    for client in (paceline.Client, paceline.AsyncClient):
+        with pytest.raises(paceline.ArgumentError, match=r"tls\.ca: cannot be read"):
+            client()
+
+
+def test_files_are_read_when_a_client_is_made(tmp_path: Path) -> None:
+    """Not once more for the channel that it takes after Ctrl-C."""
+    Authority("gateway").issue(tmp_path)
+    ca = tmp_path / "ca.pem"
+    with paceline.Client("localhost:1", tls=paceline.Tls(ca=ca)) as client:
+        ca.unlink()
+        client._connect()
 
 
 @pytest.mark.parametrize(
