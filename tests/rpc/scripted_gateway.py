@@ -51,7 +51,7 @@ class ScriptedGateway(InferenceServicer):
     """Does what the prompt, or a chat's last message, says.
 
     `fail:CODE` fails, `hang` streams one chunk and waits, `cut` ends too early, `lost` is whole and
-    is lost before it says so.
+    is lost before it says so, `smile` begins with one.
     """
 
     def __init__(self) -> None:
@@ -66,6 +66,8 @@ class ScriptedGateway(InferenceServicer):
         told = chat[-1].content if chat else request.text
         self._maybe_fail(told, context)
         yield STARTED
+        if told == "smile":
+            yield pb.GenerateResponse(chunk=pb.GenerationChunk(text="🙂"))
         if told == "hang":
             yield from self._hang(context)
         yield from CHUNKS

@@ -213,10 +213,14 @@ def test_output_that_finds_no_room_is_one_line(
     assert ran.returncode == 1
 
 
-def test_output_that_its_encoding_lacks_is_one_line(gateway: ScriptedGateway) -> None:
-    ids = ",".join(map(str, "🙂".encode()))
+@pytest.mark.parametrize(
+    "command", [["generate", "smile"], ["detokenize", ",".join(map(str, "🙂".encode()))]]
+)
+def test_output_that_its_encoding_lacks_is_one_line(
+    gateway: ScriptedGateway, command: list[str]
+) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", MAIN, "detokenize", ids, "--address", gateway.address],
+        [sys.executable, "-c", MAIN, *command, "--address", gateway.address],
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "latin-1"},
         text=True,

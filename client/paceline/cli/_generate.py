@@ -7,6 +7,7 @@ import typer
 from paceline._client import Client
 from paceline.cli import _options
 from paceline.cli._streaming import show
+from paceline.errors import ArgumentError
 
 
 @_options.expand
@@ -28,6 +29,8 @@ def generate(
     color: _options.Color = None,
 ) -> None:
     """Generate text, streamed as it comes; statistics go to stderr."""
+    if (prompt is None) == (token_ids is None):
+        raise ArgumentError("prompt", "give either it, - for standard input, or --token-ids")
     ids = None if token_ids is None else _options.parse_ids("--token-ids", token_ids)
     with Client(address) as client:
         generation = client.generate(

@@ -1,6 +1,7 @@
 """How the command line finds its commands and how it fails: in one line."""
 
 import errno
+import io
 import os
 import sys
 from typing import Any, NoReturn
@@ -47,6 +48,8 @@ class PacelineGroup(TyperGroup):
         on stderr, without traceback.
         """
         kwargs["standalone_mode"] = False
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # for people; see `_options.keep_whole`
         try:
             code = super().main(*args, **kwargs)
         except (KeyboardInterrupt, typer.Abort):

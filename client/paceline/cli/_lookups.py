@@ -52,5 +52,6 @@ def detokenize(
     ids = _options.parse_ids("token_ids", _options.read_text(token_ids))
     with Client(address) as client:
         text = client.detokenize(ids, model=model)
+    _options.keep_whole()
     shown = json.dumps({"text": text}) if as_json else visible(text, sys.stdout)
     typer.echo(shown, color=True)  # or it would take escape sequences out of a pipe

@@ -219,6 +219,12 @@ def read_text(text: str) -> str:
     return standard_input().read() if text == "-" else text
 
 
+def keep_whole() -> None:
+    """Has text of a model fail where standard output cannot show it, unless a person reads it."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(errors="strict")
+
+
 def use_color(color: bool | None) -> bool:
     """Decides on colour: as asked, else on a terminal that has it, unless NO_COLOR is set."""
     if color is not None:

@@ -9,6 +9,7 @@ import typer
 
 from paceline._generation import Generation
 from paceline._types import Result
+from paceline.cli import _options
 from paceline.cli.render import ChunkPrinter, legend, stats_line, visible
 from paceline.errors import PacelineError
 
@@ -24,6 +25,7 @@ def show(
         color: Colour the text by how its tokens came.
         ids_without_text: Print the ids where there is no text, as of a model without a tokenizer.
     """
+    _options.keep_whole()
     started = time.monotonic()
     with generation:
         if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
@@ -138,8 +139,8 @@ def test_an_error_is_one_line_and_exit_code_1(sent: list[dict[str, Any]]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate"], "give exactly one of prompt, token_ids and messages, got none"),
-        (["generate", "a", "--token-ids", "1"], "exactly one"),
+        (["generate"], "prompt: give either it, - for standard input, or --token-ids"),
+        (["generate", "a", "--token-ids", "1"], "prompt: give either it"),
         (["generate", "a", "--seed", "-1"], "seed: must be from 0 to"),
         (["generate", "a", "--max-tokens", "0"], "max_tokens: must be from 1 to 4294967295, got 0"),
         (["generate", "a", "--max-tokens", "-3"], "max_tokens: must be from 1 to 4294967295, got"),
@@ -172,6 +173,19 @@ def test_every_help_has_an_example(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0
     assert f"Example: paceline {command}" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["generate", "up"])
+def test_help_has_marks_for_what_a_terminal_cannot_show(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    monkeypatch.setenv("COLUMNS", "40")  # some names are cut, with an ellipsis
+    with pytest.raises(SystemExit) as caught:
+        app([command, "--help"])
+    sys.stdout.flush()
+    assert (caught.value.code, b"?" in written.getvalue()) == (0, True)
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +24,14 @@ def test_what_nobody_reads_to_its_end_is_an_error(monkeypatch: pytest.MonkeyPatc
     with os.fdopen(writing, "w") as out:
         monkeypatch.setattr("sys.stdout", out)
         assert shown("tokens") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_what_finds_no_room_is_an_error_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w") as out:
+        monkeypatch.setattr("sys.stdout", out)
+        assert shown("tokens") == 1
+    told = "error: cannot write the output: [Errno 28] No space left on device\n"
+    assert capsys.readouterr().err == told
