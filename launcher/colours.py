@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from paceline import Chunk
+from paceline.cli.render import visible
 from rich.console import Console
 from rich.text import Text
 from tokenizers import Tokenizer
@@ -59,5 +60,6 @@ class ColourPrinter:
             self._printed = len(text)
 
     def _print(self, text: str, style: str) -> None:
-        shown = SPECIAL.sub("", TURN.sub(lambda match: f"\n{match[1]}: ", text))
-        self._console.print(Text(shown, style=style), end="", soft_wrap=True)
+        turns = SPECIAL.sub("", TURN.sub(lambda match: f"\n{match[1]}: ", text))
+        shown = Text(visible(turns, self._console.file), style=style)
+        self._console.print(shown, end="", soft_wrap=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from paceline import Client, Generation
+from paceline import Client, Generation, Model
 from rich.console import Console
+from rich.text import Text
 
 from common.errors import ModelError
 from launcher.colours import ColourPrinter, legend
@@ -57,6 +58,16 @@ class Plan:
 
     repetitions: int
     """Timed runs of each prompt and method."""
+
+    prompts: tuple[Prompt, ...] = PROMPTS
+    """What to go on from."""
+
+    def fitting(self, model: Model) -> Plan:
+        """Return it with no chats for a model that knows none."""
+        chats = model.has_chat_template
+        return replace(
+            self, prompts=tuple(replace(each, chat=each.chat and chats) for each in self.prompts)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +131,9 @@ def run(address: str, target: Path, plan: Plan, console: Console | None) -> Outc
     if not (target / "tokenizer.json").is_file():
         raise ModelError(f"the demo needs text, and there is no tokenizer.json in {target}")
     with Client(address) as client:
-        offered = {name for model in client.models() for name in model.methods}
-        methods = [name for name in METHODS if name in offered]
+        (model,) = client.models()
+        plan = plan.fitting(model)
+        methods = [name for name in METHODS if name in model.methods]
         if console:
             show(client, target, plan, methods, console)
             # No spinner: turning it would take processor time from what is being measured.
@@ -136,10 +148,10 @@ def show(
     """Stream each prompt, coloured, the methods taking turns."""
     console.print()
     console.print(legend())
-    for prompt, method in zip(PROMPTS, itertools.cycle(methods), strict=False):
-        console.print(f"\n[bold]{prompt.title}[/bold] [dim]by {method}[/dim]", highlight=False)
+    for prompt, method in zip(plan.prompts, itertools.cycle(methods), strict=False):
+        console.print(Text.assemble("\n", (prompt.title, "bold"), (f" by {method}", "dim")))
         ending = "\nassistant: " if prompt.chat else ""
-        console.print(prompt.text, style="dim", end=ending, highlight=False, soft_wrap=True)
+        console.print(prompt.text, style="dim", end=ending, soft_wrap=True)
         printer = ColourPrinter(console, target / "tokenizer.json")
         timed(prompt.generate(client, method, plan.max_tokens), printer)
         console.print()
@@ -149,16 +161,16 @@ def show(
 def measure(client: Client, plan: Plan, methods: Sequence[str]) -> Outcome:
     """Time every prompt with all methods in turn, so that a busy moment hits them alike."""
     runs: dict[tuple[Prompt, str], list[Timed]] = {}
-    for prompt, method in schedule(plan.repetitions, ["plain", *methods]):
+    for prompt, method in schedule(plan, ["plain", *methods]):
         done = timed(prompt.generate(client, method, plan.max_tokens))
         runs.setdefault((prompt, method), []).append(done)
     return summarise(runs)
 
 
-def schedule(repetitions: int, methods: Sequence[str]) -> Iterator[tuple[Prompt, str]]:
+def schedule(plan: Plan, methods: Sequence[str]) -> Iterator[tuple[Prompt, str]]:
     """Yield what to run, methods interleaved."""
-    for _ in range(repetitions):
-        for prompt in PROMPTS:
+    for _ in range(plan.repetitions):
+        for prompt in plan.prompts:
             for method in methods:
                 yield prompt, method
 

@@ -4,12 +4,13 @@ import io
 import json
 from pathlib import Path
 
-from paceline import Chunk, Result, Speculation, Usage
+import pytest
+from paceline import Chunk, Model, Result, Speculation, Usage
 from rich.console import Console
 from tokenizers import Tokenizer
 
 from launcher.colours import ColourPrinter
-from launcher.demo import PROMPTS, schedule, summarise
+from launcher.demo import PROMPTS, Plan, schedule, summarise
 from launcher.timing import Timed, rate, timed
 
 
@@ -56,8 +57,17 @@ def test_the_clock_starts_with_the_first_tokens() -> None:
 
 
 def test_methods_take_turns() -> None:
-    methods = [method for _, method in schedule(2, ["plain", "draft", "medusa"])]
+    plan = Plan(max_tokens=1, repetitions=2)
+    methods = [method for _, method in schedule(plan, ["plain", "draft", "medusa"])]
     assert methods == ["plain", "draft", "medusa"] * len(PROMPTS) * 2
+
+
+@pytest.mark.parametrize("template", [False, True])
+def test_a_model_without_a_chat_template_is_sent_text(template: bool) -> None:
+    model = Model("m", 10, 10, ("plain",), True, template, ())
+    plan = Plan(max_tokens=1, repetitions=1).fitting(model)
+    assert any(prompt.chat for prompt in plan.prompts) is template
+    assert [prompt.text for prompt in plan.prompts] == [prompt.text for prompt in PROMPTS]
 
 
 def test_the_outcome_adds_up() -> None:
@@ -107,6 +117,18 @@ def test_each_token_has_the_colour_of_how_it_came(demo_target: Path) -> None:
     for token_id in ids:
         printer(Chunk("", (token_id,), ("accepted",)))
     assert plain.getvalue() == text
+
+
+def test_a_model_gives_a_terminal_no_commands(
+    demo_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = demo_target / "tokenizer.json"
+    ids = Tokenizer.from_file(str(file)).encode("a\x1b[2Jb").ids
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    console = Console(file=out, color_system=None)
+    ColourPrinter(console, file)(Chunk("", tuple(ids), ("bonus",) * len(ids)))
+    assert out.getvalue() == "a\\x1b[2Jb"
 
 
 def test_turns_are_shown_and_other_special_tokens_are_not(demo_target: Path) -> None:
