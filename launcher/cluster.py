@@ -149,6 +149,7 @@ class Cluster:
             insecure=self._insecure,
             remedy="up services of your own (python -m gateway) with tls and auth",
         )
+        self._check_environment()
         self._check_ports()
         self._directory = rundir.create()
         if self._store:
@@ -163,6 +164,15 @@ class Cluster:
         self._launch(self._gateway, self._gateway_command())
         self._await_serving()
 
+    def _check_environment(self) -> None:
+        """Check that no service would answer in TLS, in which it is not asked here."""
+        for name in os.environ | self._environment:
+            if name.startswith("PACELINE_") and "TLS__" in name:
+                raise StartupError(
+                    f"{name} is set, but what is started here speaks no TLS: unset it, or set up "
+                    "services of your own (python -m gateway)"
+                )
+
     def _check_ports(self) -> None:
         """Check what the services are going to listen on, all of it before any is started."""
         measured = commandline.metrics_ports(self._metrics_port)
@@ -175,8 +185,9 @@ class Cluster:
                     f"--metrics-port, which takes {len(commandline.MEASURED)} ports"
                 )
         check_port(self._host, self._port)
-        for port in measured.values():
-            check_port(commandline.LOOPBACK, port, "--metrics-port")
+        for service, port in measured.items():
+            host = self._host if service == "gateway" else commandline.LOOPBACK
+            check_port(host, port, "--metrics-port")
 
     def _gateway_command(self) -> list[str]:
         command = commandline.gateway_command(

@@ -110,7 +110,7 @@ def up(
     verbose: Verbose = False,
 ) -> None:
     """Start store, drafter, verifier and gateway here, and stop them with Ctrl-C."""
-    console = Console()
+    console = plain_console()
     options = WorkerOptions(
         dtype=dtype.value,
         quantize=quantize.value,
@@ -134,15 +134,12 @@ def up(
         ) as cluster,
     ):
         display.settle()
-        console.print(f"\nServing on {cluster.address}. Ctrl-C stops.", highlight=False)
-        console.print(
-            f"Try: paceline generate --address {cluster.address} {chosen.prompt}\n",
-            highlight=False,
-            soft_wrap=True,
-        )
+        console.print(f"\nServing on {cluster.address}. Ctrl-C stops.")
+        attempt = f"paceline generate --address {cluster.address} {chosen.prompt}"
+        console.print(f"Try: {attempt}\n", soft_wrap=True)
         if metrics_port is not None:
             host = cluster.address.rpartition(":")[0]
-            console.print(f"Metrics: http://{host}:{metrics_port}/metrics", highlight=False)
+            console.print(f"Metrics: http://{host}:{metrics_port}/metrics")
         stay(cluster)
 
 
@@ -159,7 +156,7 @@ def demo(
     verbose: Verbose = False,
 ) -> None:
     """Stream text from real services on bundled models, and measure what speculation gains."""
-    console = Console()
+    console = plain_console()
     options = WorkerOptions(dtype=dtype.value, device=device.value, threads=threads)
     same_text = False
     with (
@@ -176,10 +173,15 @@ def demo(
             if as_json:
                 print(outcome.to_json())
             else:
-                console.print(outcome.lines(), highlight=False, soft_wrap=True)
+                console.print(outcome.lines(), soft_wrap=True)
             same_text = outcome.same_text
     if not same_text:
         raise typer.Exit(1)
+
+
+def plain_console() -> Console:
+    """Return what to print on: as it is, an address of IPv6 may look like markup."""
+    return Console(markup=False, emoji=False, highlight=False)
 
 
 def stay(cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ import psutil
 
 from common.errors import StartupError
 
-NAME = re.compile(r"paceline-(\d+)-")
+NAME = re.compile(r"paceline-(\d{1,9})-")  # no id of a process is longer
 
 _SOCKET_PATH_BYTES = 107
 """Longest path of a unix socket on Linux."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from common.errors import StartupError
 from launcher import rundir
@@ -83,7 +84,7 @@ def command(directory: Path) -> list[str]:
 
 def url(directory: Path) -> str:
     """Return what redis-py connects to."""
-    return f"unix://{rundir.socket_path(directory)}"
+    return f"unix://{quote(str(rundir.socket_path(directory)))}"
 
 
 def answers(directory: Path) -> bool:

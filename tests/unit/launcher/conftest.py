@@ -18,19 +18,6 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.fixture
-def gone() -> Callable[[int], bool]:
-    """Whether a process ends within a few seconds."""
-
-    def wait(pid: int) -> bool:
-        deadline = time.monotonic() + 10
-        while is_running(pid) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return not is_running(pid)
-
-    return wait
-
-
-@pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], bool]:
     """Whether a condition comes true within a few seconds."""
 
@@ -41,3 +28,9 @@ def eventually() -> Callable[[Callable[[], object]], bool]:
         return bool(condition())
 
     return wait
+
+
+@pytest.fixture
+def gone(eventually: Callable[[Callable[[], object]], bool]) -> Callable[[int], bool]:
+    """Whether a process ends within a few seconds."""
+    return lambda pid: eventually(lambda: not is_running(pid))

@@ -153,6 +153,15 @@ def test_ports_that_are_taken_are_found_before_anything_starts(
     assert not notes.exists() or not notes.read_text()
 
 
+@needs_ipv6
+def test_a_gateways_metrics_are_where_it_listens(notes: Path, tmp_path: Path) -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        port = taken.getsockname()[1]
+        cluster = Cluster(models=Models(target=tmp_path), host="::1", metrics_port=port)
+        with pytest.raises(StartupError, match=f"port {port} on ::1 .*--metrics-port"), cluster:
+            pass
+
+
 @pytest.mark.parametrize(
     ("host", "reached"),
     [
@@ -205,6 +214,16 @@ def test_a_port_in_use_is_said_before_anything_starts(notes: Path, tmp_path: Pat
         cluster = Cluster(models=Models(target=tmp_path, draft=tmp_path), port=port)
         with pytest.raises(StartupError, match=f"port {port} on 127.0.0.1 .*--port"), cluster:
             pass
+    assert not notes.exists()
+
+
+def test_services_that_would_speak_tls_are_not_waited_for(
+    notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_GATEWAY_TLS__CERT", "cert.pem")
+    cluster = Cluster(models=Models(target=tmp_path))
+    with pytest.raises(StartupError, match=r"^PACELINE_GATEWAY_TLS__CERT is set"), cluster:
+        pass
     assert not notes.exists()
 
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from common.errors import Unavailable
-from launcher.commands import ending_well_when_interrupted
+from launcher.commands import ending_well_when_interrupted, plain_console
 
 
 def test_the_last_words_of_a_service_keep_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,3 +22,10 @@ def test_who_is_told_to_stop_ends_as_asked() -> None:
     with pytest.raises(typer.Exit) as ended, ending_well_when_interrupted(130):
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.exit_code == 130
+
+
+def test_an_address_that_looks_like_markup_is_printed_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain_console().print("Serving on [fd00::2]:7070.")
+    assert capsys.readouterr().out == "Serving on [fd00::2]:7070.\n"

@@ -20,14 +20,14 @@ def test_a_killed_runs_folder_goes_at_the_next_start(
     ended.wait()
     stale = tmp_path / f"paceline-{ended.pid}-abc"
     alive = tmp_path / f"paceline-{os.getpid()}-abc"
-    other = tmp_path / "paceline-notes-abc"
-    for directory in (stale, alive, other):
+    others = [tmp_path / f"paceline-{name}-abc" for name in ("notes", "9" * 30)]
+    for directory in (stale, alive, *others):
         directory.mkdir()
 
     created = rundir.create()
     assert not stale.exists()
     assert alive.exists()
-    assert other.exists()
+    assert all(other.exists() for other in others)
     assert created.stat().st_mode & 0o077 == 0
 
     rundir.remove(created)

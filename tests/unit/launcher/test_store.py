@@ -65,12 +65,15 @@ with store.running() as url:
         assert gone(pid)
 
 
-def test_it_runs_without_a_deployment_and_leaves_nothing() -> None:
-    with store.running() as url, redis.Redis.from_url(url) as client:
-        assert client.ping()
-        directory = Path(client.config_get("dir")["dir"])
-        assert directory.is_dir()
-    assert not directory.exists()
+def test_it_runs_without_a_deployment_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the folder's name has in it what means something else in a URL."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="a #?%41") as odd:
+        monkeypatch.setattr("tempfile.tempdir", odd)
+        with store.running() as url, redis.Redis.from_url(url) as client:
+            assert client.ping()
+            directory = Path(client.config_get("dir")["dir"])
+            assert directory.is_relative_to(odd)
+        assert not directory.exists()
 
 
 def test_one_that_ends_as_it_starts_is_not_waited_for(
