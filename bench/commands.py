@@ -43,6 +43,9 @@ from launcher.display import Display
 T = TypeVar("T")
 
 RESULTS = Path("bench/results")
+INTERRUPTED = 130
+"""What it ends with where somebody had it end early."""
+
 WIDE = 140
 """Columns of the tables where no terminal says how many there are."""
 
@@ -130,7 +133,10 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots")] = RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON only")] = False,
 ) -> None:
-    """Measure every way to decode on this machine, in turns: tables, JSON and plots."""
+    """Measure every way to decode on this machine, in turns: tables, JSON and plots.
+
+    Ctrl-C ends it with the repetitions that are whole.
+    """
     # Names of folders and models may look like markup.
     console = Console(quiet=as_json, markup=False, emoji=False)
     if not console.is_terminal:
@@ -139,7 +145,7 @@ def bench(
     if show_roofline and not whole:
         raise typer.BadParameter("--roofline is of weights as they are stored, not of rounded ones")
     profile = FULL if full else SHORT
-    with ending_well_when_interrupted(130):
+    with ending_well_when_interrupted(INTERRUPTED):
         settings = Settings(
             models=models.choose(target, draft, medusa),
             dtype=dtype.value,
@@ -173,6 +179,8 @@ def bench(
         finally:  # a reader may be gone by now
             written = save(report, out)
     console.print(f"Written to {written}", highlight=False, soft_wrap=True)
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def measured(settings: Settings, console: Console) -> Report:

@@ -96,6 +96,8 @@ class Report:
     """A line for each thing asked for that could not be measured."""
 
     gateway_rss_bytes: int
+    interrupted: bool = False
+    """Whether somebody had it end early."""
 
     def to_json(self) -> str:
         """Return it on one line."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 import psutil
@@ -46,6 +47,7 @@ def run(settings: Settings, watchers: Watchers, progress: Progress) -> Report:
 
     Raises:
         StartupError: Nothing could be compared.
+        KeyboardInterrupt: It came before one repetition was whole; later, it ends the run early.
     """
     workers = options(settings)
     chosen = prompts.load(settings.per_domain)
@@ -88,8 +90,16 @@ def run(settings: Settings, watchers: Watchers, progress: Progress) -> Report:
     if PLAIN not in passes.by_variant:
         raise StartupError(f"nothing to compare with: {'; '.join(passes.left_out)}")
     left_out = [*planned.left_out, *passes.left_out]
-    delays = delayed(settings, workers, watchers(), progress, left_out)
-    return report(settings, workers, chosen, planned, passes, delays, left_out, memory_bytes)
+    interrupted, delays = passes.interrupted, None
+    try:
+        if not interrupted:
+            delays = delayed(settings, workers, watchers(), progress, left_out)
+    except KeyboardInterrupt:
+        interrupted = True
+    if interrupted and settings.round_trips_ms:
+        left_out.append("round trips: interrupted")
+    found = report(settings, workers, chosen, planned, passes, delays, left_out, memory_bytes)
+    return replace(found, interrupted=interrupted)
 
 
 def lockstep(
