@@ -39,6 +39,9 @@ from verifier.scoring import score
 from verifier.sequence import Event, Limits, Listener, Request, validate
 from verifier.totals import Totals
 
+_SOON_S = 0.01
+"""How soon texts are asked again whether they are ready, where nobody can say when."""
+
 _Found = TypeVar("_Found")
 """What passes found for one text."""
 
@@ -107,7 +110,13 @@ class Engine(Reachable):
         self._intake = Intake(config, runner.pool.blocks)
         choice = MethodChoice(tuple(self.methods.single), self._cost)
         self._lives = Lives(
-            self._intake, choice, self.methods, self._scheduler, runner, self.totals
+            self._intake,
+            choice,
+            self.methods,
+            self._scheduler,
+            runner,
+            self.totals,
+            self.failures,
         )
         self._asked_at = 0.0  # when texts were last asked whether they are ready
         self._ran = False  # the last step had a batch
@@ -218,7 +227,11 @@ class Engine(Reachable):
 
     def wait(self, most_s: float = 0.5) -> None:
         """Sleeps until there is a note, or until a draft is no longer waited for."""
-        deadline = self.methods.deadline(self._asked_at)
+        try:
+            deadline = self.methods.deadline(self._asked_at)
+        except Exception as error:  # a draft is never worth the thread that owns the model
+            self.failures.add("draft", error, {})
+            deadline = time.monotonic() + _SOON_S
         if deadline is not None:
             most_s = min(most_s, deadline - time.monotonic())
         self._inbox.wait(most_s)
@@ -270,7 +283,6 @@ class Engine(Reachable):
             accelerator.check(self._runner.loaded.device)
             if len(batch) == 1:
                 self._lives.fail(batch[0].sequence, error)
-                self.methods.flush()
                 return
             self.failures.add("pass", error, _names(batch))
         if scores is None:  # the error is gone by now, and what it held of the pass' memory

@@ -13,6 +13,7 @@ from common.errors import PacelineError
 from common.inbox import attempt
 from common.model.runner import Runner
 from verifier.choice import MethodChoice
+from verifier.failures import Failures
 from verifier.intake import Intake
 from verifier.methods import Methods, canonical
 from verifier.scheduler import Scheduler
@@ -32,6 +33,7 @@ class Lives:
         scheduler: Runs them.
         runner: The target model.
         totals: Counts them.
+        failures: Told of drafts that fail.
     """
 
     def __init__(
@@ -42,13 +44,14 @@ class Lives:
         scheduler: Scheduler,
         runner: Runner,
         totals: Totals,
+        failures: Failures,
     ) -> None:
         self._intake, self._choice = intake, choice
         self._methods, self._scheduler, self._runner = methods, scheduler, runner
-        self._totals = totals
+        self._totals, self._failures = totals, failures
 
     def begin(self, sequence: Sequence) -> None:
-        """Gives a text that was admitted a method of its own."""
+        """Gives a text that was admitted a method of its own; plainly, where that cannot begin."""
         sequence.begun = True
         self._totals.sequences += 1
         model = self._runner.loaded
@@ -56,9 +59,15 @@ class Lives:
             sequence.counts.method = self._choice.choose(sequence.request)
             sequence.method = canonical(sequence.counts.method)
             sequence.watch_ids(model.vocab_size, model.device)
-            self._methods.of(sequence).open(sequence)
         except Exception as error:
             self.fail(sequence, error)
+            return
+        try:
+            self._methods.of(sequence).open(sequence)
+        except Exception as error:  # a draft is never worth the text
+            self._failures.add("draft", error, sequence.names)
+            attempt(lambda: self._methods.of(sequence).close(sequence))
+            sequence.method = sequence.counts.method = "plain"
 
     def finish(self, sequence: Sequence) -> None:
         """Ends a text that is complete."""

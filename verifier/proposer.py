@@ -1,8 +1,8 @@
 """What a speculation method is to the engine.
 
 A proposer adds nodes to a token tree below the last committed token and learns what became of
-them. All calls come from the engine's thread. A new method is one file in
-`verifier.methods` and one line in its registry.
+them. All calls come from the engine's thread; one that raises costs drafts, and no text. A new
+method is one file in `verifier.methods` and one line in its registry.
 """
 
 from __future__ import annotations

@@ -75,9 +75,9 @@ class GatedProposer:
 
     def close(self, sequence: Sequence) -> None:
         """Closes it with the other."""
-        self._inner.close(sequence)
         self._solos.pop(sequence, None)
         self._asked.discard(sequence)
+        self._inner.close(sequence)
 
     def _drafting(self, sequence: Sequence) -> bool:
         """Whether drafts pay; who asks for a length gets them anyway."""

@@ -44,7 +44,7 @@ class Parts:
     fills: bool = False
     """Whether those of one text, too, leave less than half of them to a drafter."""
     parameters: float = 0.0
-    """Of the target; decides those sizes where they are left open."""
+    """Of the target; decides lookahead's sizes where they are left open."""
     shared: SharedPools | None = None
     """N-grams of other sequences, where the deployment shares them."""
 

@@ -168,9 +168,8 @@ class DraftProposer:
 
     def flush(self) -> None:
         """Sends each drafter its part of the step."""
-        for link in self._pairing.touched:
-            link.flush()
-        self._pairing.touched.clear()
+        while self._pairing.touched:
+            self._pairing.touched.pop().flush()
 
     def deadline(self, since: float) -> float | None:
         """See `Waiting`."""

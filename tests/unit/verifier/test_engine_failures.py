@@ -22,6 +22,7 @@ from verifier.choice import MethodChoice
 from verifier.committer import Committer
 from verifier.config import EngineConfig
 from verifier.gates.gated import GatedProposer
+from verifier.methods.draft import DraftProposer
 from verifier.methods.ngram import NgramProposer
 from verifier.methods.plain import PlainProposer
 from verifier.sequence import FinishReason
@@ -141,31 +142,20 @@ def test_a_text_whose_part_of_a_step_fails_is_lost_alone(
         assert ill.output_len == 2, "nobody could be told of more"
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"), [(PlainProposer, "open"), (MethodChoice, "choose")], ids=["open", "choose"]
-)
-def test_a_text_that_cannot_begin_is_told_so(
-    owner: type, name: str, target: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pair = Pair.make(target)
-    monkeypatch.setattr(owner, name, broken)
-    doomed = pair.submit(prompt_of(10), 5)
-    pair.run()
-    assert isinstance(doomed.events[-1].error, PacelineError)
-    assert (pair.engine.live, pair.engine.totals.sequences) == (0, 0)
-
-
-def test_one_that_cannot_begin_leaves_its_place_to_the_next(
+def test_one_that_cannot_begin_is_told_so_and_leaves_its_place_to_the_next(
     target: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = Pair.make(target, None, EngineConfig(max_running=1))
-    monkeypatch.setattr(NgramProposer, "open", broken)
-    doomed, well = [pair.submit(prompt_of(10), 5, method=each) for each in ("ngram", "plain")]
-    assert pair.engine.step()
+    doomed, well = [pair.submit(prompt_of(10), 5) for _ in range(2)]
+    with monkeypatch.context() as patch:
+        victims = [pair.engine._intake._inside[doomed.ticket].request]
+        patch.setattr(MethodChoice, "choose", _failing(MethodChoice.choose, victims))
+        assert pair.engine.step()
     assert isinstance(doomed.events[-1].error, PacelineError)
     assert well.events, "in the same step"
     pair.run()
     assert len(well.ids) == 5
+    assert (pair.engine.live, pair.engine.totals.sequences) == (0, 0)
 
 
 def test_one_cancelled_while_others_are_tried_alone_is_not_computed(
@@ -197,20 +187,24 @@ def test_a_hybrid_of_which_one_fails_to_begin_leaves_nothing(
     target: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = Pair.make(target, twin)
+    assert pair.link is not None
     with monkeypatch.context() as patch:
         patch.setattr(NgramProposer, "open", broken)
-        doomed = pair.submit(prompt_of(10), 5, method="draft+ngram")
-        pair.run()
-    assert isinstance(doomed.events[-1].error, PacelineError)
-    assert pair.link is not None
+        heard = pair.submit(prompt_of(10), 5, method="draft+ngram")
+        assert pair.engine.step()
     assert pair.link.meter.sessions == 0
     assert pair.link.drafter.live == 0
-    assert len(pair.generate(prompt_of(10), 5, method="draft+ngram")) == 5
+    pair.run()
+    counts = heard.events[-1].counts
+    assert counts is not None
+    assert counts.method == "plain", "which is what it is"
+    assert pair.generate(prompt_of(10), 5, method="draft+ngram") == heard.ids
 
 
 @pytest.mark.parametrize(
     ("owner", "what"),
     [
+        (NgramProposer, "open"),
         (GatedProposer, "ready"),
         (GatedProposer, "rests"),
         (NgramProposer, "propose"),
@@ -248,6 +242,36 @@ def test_a_method_that_fails_costs_no_text(
     assert sum(pair.engine.failures.counts.values()) == len(asked)
     failed = [each.__dict__ for each in caplog.records if each.msg == "a proposer failed"]
     assert all(each["request"] == "test" and each["method"] in methods for each in failed)
+
+
+def test_a_method_that_cannot_let_go_of_a_text_is_not_asked_for_it_any_more(
+    target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair.make(target)
+    monkeypatch.setattr(NgramProposer, "close", broken)
+    assert len(pair.generate(prompt_of(10), 5, method="ngram")) == 5
+    gated = pair.engine.methods._asked["ngram"]
+    assert isinstance(gated, GatedProposer)
+    assert not gated._solos
+
+
+@pytest.mark.parametrize("what", ["deadline", "flush"])
+def test_what_drafters_fail_at_between_steps_costs_no_text(
+    what: str, target: Runner, twin: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair.make(target, twin)
+    expected = pair.generate(prompt_of(10), 20)
+    monkeypatch.setattr(DraftProposer, what, broken)
+    heard = pair.submit(prompt_of(10), 20)
+    while pair.engine.live:
+        pair.engine.wait(0.0)
+        pair.engine.step()
+    assert heard.ids == expected
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "forward", broken)
+        ill = pair.submit(prompt_of(10), 20)
+        pair.run()
+    assert isinstance(ill.events[-1].error, PacelineError)
 
 
 def _failing(method: Callable[..., Any], victims: list[Any]) -> Callable[..., Any]:
