@@ -161,7 +161,7 @@ class Pairing:
             if address in session.sequence.request.drafters
             and other is not link
             and other.meter.gain > least
-            and session.refused.get(other, 0.0) <= now
+            and self._free(address, session, now) is other
         ]
         if not others:
             return False

@@ -39,7 +39,7 @@ def test_a_lost_drafter_has_no_sessions(clock: Clock) -> None:
 
 
 def test_a_session_moves_to_a_drafter_that_is_known_to_be_better(clock: Clock) -> None:
-    """Where drafts do not pay; and it does not come back at once."""
+    """Where drafts do not pay, once that one is there; and it does not come back at once."""
     poor, good = Link(alive=False), Link()
     table = Table(poor, good, draft_tokens=0)
     for _ in range(20):
@@ -47,9 +47,11 @@ def test_a_session_moves_to_a_drafter_that_is_known_to_be_better(clock: Clock) -
     good.alive, poor.alive = False, True
     table.proposer.news.lost(good)
     table.round(8)
-    good.alive = True
     table.warm(incarnation=2)
-    for _ in range(60):
+    for turn in range(120):
+        if turn == 60:
+            assert poor.closed == 0, "a lost one is no better"
+            good.alive = True
         if len(good.opened) > 1:
             break
         if poor.asked and poor.asked[-1][1]:
