@@ -187,8 +187,7 @@ class _Ratio:
     def add(self, ratio: float) -> None:
         """Takes a step."""
         self.steps += 1
-        if self.steps > 1:
-            ratio = min(ratio, _FAR * self.mean)
+        ratio = min(ratio, _FAR * self.mean)
         self.mean += max(self._share, 1 / self.steps) * (ratio - self.mean)
 
     def restart(self) -> None:

@@ -47,6 +47,15 @@ def test_a_step_that_was_held_up_says_little_and_a_lasting_change_is_learnt() ->
     assert cost.step_s(1) == pytest.approx(0.3, rel=0.01)
 
 
+def test_nor_is_a_first_step_that_was_held_up_believed() -> None:
+    cost = StepCost(TABLE)
+    _decoded(cost, 1, 0.003, times=8)
+    cost.observe(rows=1, sequences=1, tokens=1, seconds=30.0)
+    assert cost.step_s(1) < 0.01
+    _decoded(cost, 1, 0.003, times=20)
+    assert cost.step_s(1) == pytest.approx(0.003, rel=0.1)
+
+
 def test_beside_others_the_same_nodes_are_worth_less() -> None:
     """Alone a token more doubles the rate; beside seven others it adds an eighth."""
     alone, crowded = StepCost(TABLE), StepCost(TABLE)
