@@ -91,8 +91,7 @@ class Committer:
         taken = sequence.commit(found)
         ids = found[:taken]
         sequence.add_computed(taken)
-        for _ in ids:
-            sequence.counts.add_round(0, 0, ())
+        sequence.counts.rounds += taken
         outcome = Outcome(tree=tree, choices=ids[:1], accepted=(), ids=ids)
         return self._close(sequence, outcome, [Source.RECOVERED] * taken)
 

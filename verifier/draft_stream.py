@@ -111,7 +111,8 @@ class GrpcDraftLink:
     @property
     def near(self) -> bool:
         """Whether the drafter is on this machine, on processors that this process may have, too."""
-        return self._lane is not None and self._lane.shares_processors
+        lane = self._lane  # the loop may lose it meanwhile
+        return lane is not None and lane.shares_processors
 
     @property
     def unused_s(self) -> float:
