@@ -46,6 +46,9 @@ _MOST_BACKLOG = 10_000
 """Notes to the engine above which nothing more is read from a drafter."""
 _POLL_S = 0.01
 
+_PASSING = (OSError, RuntimeError, StartupError, ValueError)
+"""Certificates between two versions, a message without sense, no descriptor or thread to be had."""
+
 _MOST_TOLD = 10_000
 """Sessions that one message of a drafter may be about; each step of it is a message."""
 
@@ -200,8 +203,8 @@ class GrpcDraftLink:
             reason = error.details() or error.code().name
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 self._pause_s = _UNFIT_PAUSE_S
-        except (StartupError, ValueError) as error:
-            reason = str(error)  # certificates between two versions, or a message without sense
+        except _PASSING as error:
+            reason = str(error)
         except asyncio.CancelledError as error:
             reason = str(error)
         finally:
@@ -247,7 +250,7 @@ class GrpcDraftLink:
     async def _reach(self, offer: str) -> socket.socket | None:
         try:
             return await far.reach(offer, self._address, self._tls)
-        except (OSError, ValueError, StartupError) as error:
+        except _PASSING as error:
             facts = {"drafter": self._address, "reason": str(error)}
             _log.info("no lane to the drafter", extra=facts)
             return None

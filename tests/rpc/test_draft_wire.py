@@ -107,6 +107,21 @@ async def test_a_drafter_that_stays_away_is_one_warning(caplog: pytest.LogCaptur
     assert told == ["WARNING", "INFO", "WARNING", "INFO"]
 
 
+async def test_a_want_of_threads_is_told_and_passes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wanting(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio, "to_thread", wanting)
+    loop = asyncio.get_running_loop()
+    link = GrpcDraftLink("nowhere:1", drafter_pb2.Hello(), Mock(), Mock(), loop, TlsConfig())
+    assert not link.alive, "it is looked for"
+    await until(lambda: not link._connecting)
+    assert [each.reason for each in caplog.records] == ["can't start new thread"]
+    await link.stop()
+
+
 class Leaving(drafter_pb2_grpc.DrafterServicer):
     """A drafter that is gone as soon as it has greeted its verifier."""
 
