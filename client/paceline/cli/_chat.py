@@ -4,6 +4,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Annotated
@@ -52,10 +53,16 @@ def chat(
         for line in _turns(on_terminal):
             turns = [*history, {"role": "user", "content": line}]
             with contextlib.ExitStack() as stack:
+                asked_at = time.monotonic()
                 generation = client.generate(messages=turns, **arguments)
                 if on_terminal:
                     stack.enter_context(_outlived(generation))
-                answer = show(generation, as_json=as_json, color=_options.use_color(color))
+                answer = show(
+                    generation,
+                    asked_at=asked_at,
+                    as_json=as_json,
+                    color=_options.use_color(color),
+                )
                 history = [*turns, {"role": "assistant", "content": answer.text}]
 
 

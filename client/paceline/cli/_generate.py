@@ -1,5 +1,6 @@
 """`paceline generate`."""
 
+import time
 from typing import Annotated
 
 import typer
@@ -32,9 +33,11 @@ def generate(
     if (prompt is None) == (token_ids is None):
         raise ArgumentError("prompt", "give either it, - for standard input, or --token-ids")
     ids = None if token_ids is None else _options.parse_ids("--token-ids", token_ids)
+    text = None if prompt is None else _options.read_text(prompt)
     with Client(address) as client:
+        asked_at = time.monotonic()
         generation = client.generate(
-            None if prompt is None else _options.read_text(prompt),
+            text,
             token_ids=ids,
             model=model,
             session_id=session_id,
@@ -42,6 +45,7 @@ def generate(
         )
         show(
             generation,
+            asked_at=asked_at,
             as_json=as_json,
             color=_options.use_color(color),
             ids_without_text=ids is not None,

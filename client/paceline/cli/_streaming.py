@@ -15,18 +15,23 @@ from paceline.errors import PacelineError
 
 
 def show(
-    generation: Generation, *, as_json: bool, color: bool, ids_without_text: bool = False
+    generation: Generation,
+    *,
+    asked_at: float,
+    as_json: bool,
+    color: bool,
+    ids_without_text: bool = False,
 ) -> Result:
     """Prints a generation as it comes; leaving early, as by Ctrl-C, cancels it.
 
     Args:
         generation: Just started.
+        asked_at: When it was asked for, by `time.monotonic`.
         as_json: Print the result's fields on one line of stdout instead of the text.
         color: Colour the text by how its tokens came.
         ids_without_text: Print the ids where there is no text, as of a model without a tokenizer.
     """
     _options.keep_whole()
-    started = time.monotonic()
     with generation:
         if as_json:
             result = generation.result()
@@ -43,6 +48,6 @@ def show(
     if ids_without_text and not result.text:
         sys.stdout.write(",".join(map(str, result.token_ids)))
     typer.echo()
-    stats = visible(stats_line(result, time.monotonic() - started), sys.stderr)
+    stats = visible(stats_line(result, time.monotonic() - asked_at), sys.stderr)
     typer.echo(f"{legend()} · {stats}" if color else stats, err=True)
     return result
