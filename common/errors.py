@@ -124,6 +124,8 @@ class ModelError(StartupError):
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's error says first; its kind where it says nothing."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)
+    """What another library's error says first, and what follows a colon there; its kind where it
+    says nothing."""
+    lines = filter(None, map(str.strip, str(error).splitlines()))
+    first = next(lines, type(error).__name__)
+    return f"{first} {next(lines, '')}".strip() if first.endswith(":") else first

@@ -51,8 +51,8 @@ class Runner:
         max_len: Positions a sequence may have; the model's own limit where None.
 
     Raises:
-        ModelError: The cache does not hold one block, there is no room for it, a pass fails, or
-            rows influence each other.
+        ModelError: Texts have no room for two tokens, the cache does not hold one block, there is
+            no room for it, a pass fails, or rows influence each other.
     """
 
     def __init__(
@@ -63,6 +63,11 @@ class Runner:
         block_tokens: int = 16,
         max_len: int | None = None,
     ) -> None:
+        length = min(max_len or loaded.max_len, loaded.max_len)
+        if length < 2:
+            raise ModelError(
+                f"{loaded.name} cannot be served with texts of {length} tokens: 2 is the least"
+            )
         self.loaded = loaded
         self._whole: WholePass | None = None
         self._rolling: Rolls | None = None
@@ -95,7 +100,7 @@ class Runner:
                 device=loaded.device,
             )
         context.pool = self.pool
-        self.max_len = min(max_len or loaded.max_len, loaded.max_len, blocks * block_tokens)
+        self.max_len = min(length, blocks * block_tokens)
         if max_len is not None and max_len > loaded.max_len:
             facts = {"asked": max_len, "model": loaded.max_len}
             _log.warning("the model is made for shorter texts than were asked for", extra=facts)

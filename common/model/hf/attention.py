@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,11 @@ class Mask(NamedTuple):
 
     window: int | None
     """Keys that a row sees, itself included; all where None."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ModelError(
+            "its attention computes with its mask; tokens must see all before them, or a window"
+        )
 
 
 def register() -> None:

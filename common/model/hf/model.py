@@ -199,6 +199,7 @@ def _weights(
             dtype=dtype or "auto",
             attn_implementation=attention.NAME,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
             trust_remote_code=False,
             output_loading_info=True,
             **({"tp_plan": "auto"} if parallel else {}),
