@@ -62,8 +62,9 @@ class KvPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        slots = (blocks + 1) * block_tokens  # the first block is padding
-        shapes = [(slots, layer.kv_heads, layer.key_size + layer.value_size) for layer in layers]
+        self.slots = (blocks + 1) * block_tokens
+        """Of each layer; the first block is padding."""
+        shapes = [(self.slots, each.kv_heads, each.key_size + each.value_size) for each in layers]
         if device.type == "cpu":
             pages = LargePages()
             self.layers = [pages.zeros(shape, dtype) for shape in shapes]
@@ -134,8 +135,8 @@ class KvLease:
             Tokens found.
         """
         assert not self._blocks, "prefix reuse comes first"
-        hashes = self._extend_hashes(ids, (len(ids) - 1) // self._manager.block_tokens)
-        self._append(self._manager.match(hashes))
+        full = (len(ids) - 1) // self._manager.block_tokens
+        self._append(self._manager.match(self._extend_hashes(ids, full)[:full]))
         self._published = len(self._blocks)
         return self.capacity
 

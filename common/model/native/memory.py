@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_MOST_ADDRESSES = 256
+_MOST_ADDRESSES, _MOST_BYTES = 256, 1 << 24
+"""Of arrays that are kept: a text that grows has a new one of all its slots with every block."""
 
 _KEPT_ROWS = 64
 """Room for more is given back."""
@@ -25,13 +26,16 @@ class Addresses:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[np.ndarray, int]] = {}  # kept, so that no other has its id
+        self._bytes = 0  # of those
 
     def of(self, array: np.ndarray) -> int:
         """Where an array's numbers begin."""
         known = self._known.get(id(array))
         if known is None:
-            if len(self._known) >= _MOST_ADDRESSES:
+            self._bytes += array.nbytes
+            if len(self._known) >= _MOST_ADDRESSES or self._bytes > _MOST_BYTES:
                 self._known.clear()
+                self._bytes = array.nbytes
             known = self._known[id(array)] = array, address(array)
         return known[1]
 

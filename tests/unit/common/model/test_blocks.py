@@ -16,40 +16,74 @@ from common.model.kv_cache import KvLease, KvPool, LayerShape
 SIZE = 4
 
 
+class _Text:
+    """A text and its lease.
+
+    Args:
+        manager: Whose blocks.
+        written: What each slot remembers: the text up to and including its token.
+    """
+
+    def __init__(self, manager: BlockManager, written: dict[int, tuple[int, ...]]) -> None:
+        self.lease, self._written = KvLease(manager), written
+        self.ids: list[int] = []
+        self.computed = 0
+
+    def begin(self) -> None:
+        """Takes what others have published of it, as it does anew after a release."""
+        self.computed = self.lease.reuse_prefix(self.ids)
+        assert self.computed < len(self.ids), "the last token is left to compute"
+        assert self.computed % SIZE == 0
+        self.check()
+
+    def compute(self, upto: int) -> bool:
+        """Writes further tokens, and publishes what is full; False where there is no room."""
+        if not self.lease.reserve(len(self.ids)):
+            return False
+        for at in range(self.computed, upto):
+            self._written[int(self.lease.slots[at])] = tuple(self.ids[: at + 1])
+        self.computed = upto
+        self.lease.publish(self.ids, upto)
+        return True
+
+    def check(self) -> None:
+        """Nobody has written over it."""
+        for at in range(self.computed):
+            assert self._written[int(self.lease.slots[at])] == tuple(self.ids[: at + 1])
+
+
 @settings(max_examples=200)
 @given(seed=st.integers(0, 2**32), count=st.integers(2, 30))
 def test_leases_never_share_what_they_write(seed: int, count: int) -> None:
-    """A model of the cache: each slot remembers the text written there."""
+    """Texts that begin alike come, grow, are put off, go and are forgotten."""
     draw = random.Random(seed)
     manager = BlockManager(count, SIZE)
-    written: dict[int, tuple[int, ...]] = {}  # slot -> text up to and including its token
-    live: list[tuple[KvLease, list[int]]] = []  # each with the tokens that it wrote
+    written: dict[int, tuple[int, ...]] = {}
+    live: list[_Text] = []
     for _ in range(60):
-        if draw.random() < 0.5 or not live:
-            text = [draw.randrange(2) for _ in range(draw.randint(1, 5 * SIZE))]
-            lease = KvLease(manager)
-            start = lease.reuse_prefix(text)
-            assert start < len(text), "the last token is left to compute"
-            assert start % SIZE == 0
-            for at in range(start):
-                assert written[int(lease.slots[at])] == tuple(text[: at + 1])
-            if lease.reserve(len(text)):
-                computed = draw.randint(start, len(text))
-                for at in range(start, computed):
-                    written[int(lease.slots[at])] = tuple(text[: at + 1])
-                lease.publish(text, computed)
-                live.append((lease, text[:computed]))
-            else:
-                lease.release()
+        what = draw.choice(["come", "come", "grow", "put off", "go", "forget"])
+        if what == "come" or not live:
+            text = _Text(manager, written)
         else:
-            lease, _ = live.pop(draw.randrange(len(live)))
-            lease.release()
+            text = live.pop(draw.randrange(len(live)))
+        if what in ("put off", "go"):
+            text.lease.release()
+        if what == "forget":
+            manager.forget(list(chain(b"", text.ids, SIZE)))
+        if what in ("come", "grow") or not text.ids:
+            text.ids += [draw.randrange(2) for _ in range(draw.randint(1, 3 * SIZE))]
+        if not text.lease.capacity and what != "go":
+            text.begin()
+        if what != "go":
+            if text.compute(draw.randint(text.computed, len(text.ids))):
+                live.append(text)
+            else:
+                text.lease.release()
         manager.check()
-        for lease, text in live:
-            for at in range(len(text)):
-                assert written[int(lease.slots[at])] == tuple(text[: at + 1])
-    for lease, _ in live:
-        lease.release()
+        for each in live:
+            each.check()
+    for each in live:
+        each.lease.release()
     manager.check()
     assert manager.held == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from common.model.native import (
     library,
     top,
 )
+from common.model.native.memory import _MOST_BYTES, Addresses
 from common.model.quantized import Quantize, integer_products, round_weight
 from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.runner import Runner
@@ -69,6 +71,16 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "biases": ("qwen2", {}),
     "normed heads": ("qwen3", {}),
 }
+
+
+def test_slots_of_long_texts_are_not_kept() -> None:
+    addresses, slots = Addresses(), np.zeros(_MOST_BYTES // 16, dtype=np.int64)
+    where, gone = addresses.of(slots), weakref.ref(slots)
+    assert where == addresses.of(slots) == slots.ctypes.data
+    del slots
+    for _ in range(2):
+        addresses.of(np.zeros(_MOST_BYTES // 16, dtype=np.int64))
+    assert gone() is None
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -144,6 +156,13 @@ def test_the_bits_of_a_row_are_its_own(
         for first in range(0, 20 - rows + 1, 3):
             some = slice(first, first + rows)
             assert torch.equal(products(x[:, some]), together[:, some]), rows
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="no Linux here")
+def test_tiles_are_there_where_linux_says_so() -> None:
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    there = {"amx_tile", "amx_bf16", "amx_int8"} <= flags
+    assert Decoder(1).tiles == (there and library.VECTORS == ("avx512",))
 
 
 @pytest.mark.skipif(instructions() != "amx", reason="no AMX here")
