@@ -31,7 +31,7 @@ def run(settings: DrafterConfig) -> None:
         _log.info("verifiers of other machines are told by gRPC; --lane-port would be sooner")
     runner = worker_process.load_runner(
         settings,
-        partial(load_drafter, quantize=settings.quantize),
+        partial(load_drafter, quantize=settings.quantize, keep_output=False),
         kv_bytes=settings.engine.kv_bytes,
         least_kv_bytes=LEAST_KV_BYTES,
         block_tokens=settings.engine.block_tokens,

@@ -49,6 +49,7 @@ def measure(
         Shortest time of a pass by its rows, ms: whatever else runs can only add to it.
     """
     loaded = load(str(target), device=device)
+    assert loaded.output_weight is not None
     runner = Runner(loaded, kv_bytes=_KV_BYTES)
     dtype = head_dtype(loaded.dtype, loaded.device)
     heads = MedusaHeads(weights, lm_head=loaded.output_weight, dtype=dtype, device=loaded.device)

@@ -31,7 +31,7 @@ def run(settings: VerifierConfig) -> None:
     traces = open_traces(settings.tracing, "verifier")
     runner = worker_process.load_runner(
         settings,
-        partial(load, quantize=settings.quantize),
+        partial(load, quantize=settings.quantize, keep_output=bool(settings.medusa)),
         kv_bytes=settings.engine.kv_bytes,
         least_kv_bytes=LEAST_KV_BYTES,
         block_tokens=settings.engine.block_tokens,
@@ -47,6 +47,7 @@ def run(settings: VerifierConfig) -> None:
 def load_heads(path: str, runner: Runner) -> MedusaHeads:
     """Loads Medusa heads to guess for a model."""
     weight = runner.loaded.output_weight
+    assert weight is not None
     return MedusaHeads.load(
         Path(path),
         hidden_size=weight.shape[1],

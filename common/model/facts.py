@@ -16,8 +16,8 @@ class Facts:
     """Its class in `transformers`."""
     parameters: int
     """How many numbers it has."""
-    output_weight: Tensor
-    """The output layer's matrix, `[V, hidden]`."""
+    output_weight: Tensor | None
+    """The output layer's matrix, `[V, hidden]`; None where nobody but passes needs it."""
     vocab_size: int
     """Rows of the output layer."""
     max_len: int

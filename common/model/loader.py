@@ -13,7 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -31,7 +31,7 @@ from common.model.facts import Facts
 from common.model.kernels import Forward, Kernels, Run, WholePass, left_out, prepare
 from common.model.llama import Llama
 from common.model.quantized import Quantize
-from common.model.room import OTHER_WEIGHTS, room_for
+from common.model.room import OTHER_WEIGHTS, give_back, room_for
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +95,7 @@ def load(
     quantize: Quantize = "none",
     kernels: Kernels = "auto",
     most_threads: int = 0,
+    keep_output: bool = True,
 ) -> LoadedModel:
     """Loads a model.
 
@@ -106,6 +107,7 @@ def load(
         kernels: Whether passes may run through ours, or through torch's alone.
         most_threads: CPU threads of a pass of many rows, and of every pass where that is chosen,
             where that can differ from torch's number; 0 for no more.
+        keep_output: Whether somebody wants `output_weight`; passes may read a packed copy.
 
     Raises:
         ModelError: Missing, corrupt, unsupported or too large; says which file or what.
@@ -133,7 +135,10 @@ def load(
             if found.unread and llama is None and kernels == "auto":
                 left_out(where, f"{whole.facts.kind} is not of Llama's shape")
             found = _Found(whole.facts, run or whole.modules(context, quantize))
+    give_back()
     facts, (forward, name) = found
+    if not keep_output:
+        facts = replace(facts, output_weight=None)
     by_torch = where.type == "cpu" and not isinstance(forward, WholePass)
     threads = torch.get_num_threads() if by_torch else 0  # no bit of another pass hangs on them
     return LoadedModel(

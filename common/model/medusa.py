@@ -70,8 +70,7 @@ class MedusaHeads:
         if weights.token is not None:
             first = torch.cat((first, weights.token.to(device, dtype).flatten(0, 1)), dim=1)
         first_bias = bias[:, 0].flatten()
-        output = lm_head[None] if weights.lm is None else torch.stack([*weights.lm])
-        output = output.to(device, dtype)
+        output = (lm_head[None] if weights.lm is None else weights.lm).to(device, dtype)
         self._shared = weights.lm is None
         self._native: NativeHeads | None = None
         if device.type == "cpu" and NativeHeads.work(dtype):

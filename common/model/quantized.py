@@ -23,6 +23,9 @@ _STEPS = 127
 _LEAST = 1e-30  # scale of what is zero all over
 _ZERO = 128  # oneDNN takes inputs without sign: what stands for 0
 
+_AT_A_TIME = 1 << 20
+"""Weights that are rounded together: meanwhile each takes many times its memory."""
+
 
 def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Rounds a matrix to int8.
@@ -33,9 +36,15 @@ def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         int8 `[out, in]` and the scale of each output channel, float32 `[out]`.
     """
-    wide = weight.float()
-    scale = wide.abs().amax(1).clamp_min(_LEAST) / _STEPS
-    return (wide / scale[:, None]).round_().to(torch.int8), scale
+    rounded = torch.empty_like(weight, dtype=torch.int8)
+    scale = weight.new_empty(len(weight), dtype=torch.float32)
+    rows = max(_AT_A_TIME // weight.shape[1], 1)
+    parts = (each.split(rows) for each in (weight.detach(), rounded, scale))
+    for some, steps, factors in zip(*parts, strict=True):
+        wide = some.float()
+        factors.copy_(wide.abs().amax(1).clamp_min_(_LEAST).div_(_STEPS))
+        steps.copy_((wide / factors[:, None]).round_())
+    return rounded, scale
 
 
 class IntegerProduct:

@@ -1,7 +1,8 @@
-"""Memory that is not there."""
+"""Memory that is not there, and memory that nobody needs any more."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,14 @@ _TORCH_ON_CPU = "DefaultCPUAllocator: can't allocate memory"
 def ran_out(error: BaseException) -> bool:
     """Whether an error says that there is no memory left."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or _TORCH_ON_CPU in str(error)
+
+
+def give_back() -> None:
+    """Has the C library give up what is free between blocks that are not: where matrices were
+    rounded or packed, more than half of what is left may be that."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +92,26 @@ def test_a_model_too_large_to_move_is_refused(
     monkeypatch.setattr(nn.Module, "to", full)
     with pytest.raises(ModelError, match=f"^no room for {directory} on cpu: {FULL} .*quantize"):
         load(str(directory), device="cpu")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_output_matrix_is_kept_where_somebody_wants_it(
+    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the packed one."""
+    read, there = checkpoint._Reader._tensor, []
+
+    def watched(reader: Any, name: str) -> Tensor:
+        tensor = read(reader, name)
+        if name == "lm_head.weight":
+            there.append(weakref.ref(tensor))
+        return tensor
+
+    monkeypatch.setattr(checkpoint._Reader, "_tensor", watched)
+    directory = str(tiny_models.save("llama", tmp_path))
+    loaded = load(directory, device="cpu", dtype="bfloat16", keep_output=keep)
+    assert loaded.output_weight is there[0]()
+    assert keep is (there[0]() is not None)
 
 
 def test_gpus_of_one_name_may_make_different_models(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
+from common.model import quantized
 from common.model.kv_cache import KvLease
 from common.model.quantized import (
     IntegerLinear,
@@ -36,6 +37,19 @@ def _matrices(outputs: int, inputs: int, rows: int = 21) -> tuple[Tensor, Tensor
     x = torch.randn(rows, inputs, generator=generator) * torch.rand(rows, 1, generator=generator)
     x[3] = 0
     return weight, torch.randn(outputs, generator=generator), x
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+@pytest.mark.parametrize("at_a_time", [1, 1000])
+def test_outputs_are_rounded_by_themselves(
+    at_a_time: int, outputs: int, inputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that some of a large matrix can be, and then the next."""
+    weight, *_ = _matrices(outputs, inputs)
+    whole = round_weight(weight)
+    monkeypatch.setattr(quantized, "_AT_A_TIME", at_a_time)
+    for part, expected in zip(round_weight(weight), whole, strict=True):
+        assert torch.equal(part, expected)
 
 
 @with_integers
