@@ -43,6 +43,12 @@ class AttentionContext:
         self._steps: dict[tuple[int | None, torch.dtype], Tensor] = {}
 
     @property
+    def positions(self) -> int:
+        """More than a text can have in the cache, however long the model is made for; one while
+        shapes are being learnt."""
+        return 1 if self.pool is None else self.pool.slots
+
+    @property
     def batch(self) -> Batch:
         """The batch now running."""
         assert self._batch is not None, "no forward pass is running"

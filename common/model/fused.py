@@ -114,9 +114,9 @@ class FusedModel:
         self, model: Llama, context: AttentionContext, make: MakeProduct, head: MakeProduct
     ) -> None:
         self._embeddings = model.embeddings
-        cos, sin = (part.to(model.facts.dtype) for part in model.rotary.table(model.facts.max_len))
-        first, second = sin.chunk(2, dim=-1)
-        self._cos, self._sin = cos[:, None], torch.cat((-first, second), dim=-1)[:, None]
+        self._context = context
+        self._rotary, self._max_len = model.rotary, model.facts.max_len
+        self._cos = self._sin = torch.empty(0)
         self._layers = [
             FusedLayer(index, layer, model, context, make)
             for index, layer in enumerate(model.layers)
@@ -126,12 +126,21 @@ class FusedModel:
 
     def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `[M, V]` and last states `[M, hidden]` of the wanted rows of a batch `[N]`."""
+        self._turn_up_to(min(self._max_len, self._context.positions))
         x = self._embeddings.index_select(0, ids)
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
         for layer in self._layers:
             x = layer(x, cos, sin)
         states = self._norm(x.index_select(0, wanted))
         return self._head(states), states
+
+    def _turn_up_to(self, positions: int) -> None:
+        """Has tables for so many positions."""
+        if len(self._cos) != positions:
+            dtype = self._embeddings.dtype
+            cos, sin = (part.to(dtype) for part in self._rotary.table(positions))
+            self._cos = torch.cat((cos, cos), dim=-1)[:, None]
+            self._sin = torch.cat((-sin, sin), dim=-1)[:, None]
 
 
 def _swiglu(both: Tensor) -> Tensor:

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from common.errors import ModelError, first_line
-
 _SETTINGS: dict[str, set[str]] = {
     "default": set(),
     "linear": {"factor"},
@@ -65,18 +63,11 @@ class Rotary(NamedTuple):
         return self._replace(frequencies=self.frequencies.to(device))
 
     def table(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, float32 `[positions, head_size]`; both halves are alike.
-
-        Raises:
-            ModelError: There is no room for so many positions.
-        """
-        try:
-            places = torch.arange(positions, device=self.frequencies.device)
-            angles = places[:, None].float() * self.frequencies
-            angles = torch.cat((angles, angles), dim=1)
-            return angles.cos() * self.factor, angles.sin() * self.factor
-        except (RuntimeError, OverflowError) as error:
-            raise ModelError(f"no room for {positions} positions: {first_line(error)}") from error
+        """Cosines and sines, float32 `[positions, head_size / 2]`: both halves of a head are turned
+        alike."""
+        places = torch.arange(positions, device=self.frequencies.device)
+        angles = places[:, None].float() * self.frequencies
+        return angles.cos().mul_(self.factor), angles.sin().mul_(self.factor)
 
 
 def _stretched(frequencies: Tensor, settings: Mapping[str, Any]) -> Tensor:

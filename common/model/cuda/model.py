@@ -45,17 +45,10 @@ class _Layer:
     Args:
         weights: Of it.
         model: Whose it is.
-        angles: Cosines and sines, float32 `[positions, D]`.
         make: Makes its products.
     """
 
-    def __init__(
-        self,
-        weights: LlamaLayer,
-        model: Llama,
-        angles: tuple[Tensor, Tensor],
-        make: MakeProduct,
-    ) -> None:
+    def __init__(self, weights: LlamaLayer, model: Llama, make: MakeProduct) -> None:
         heads, kv_heads, epsilon = model.heads, model.kv_heads, model.epsilon
         self._qkv = make(*Linear.joined(weights.q, weights.k, weights.v))
         self._out = make(*weights.o)
@@ -66,12 +59,20 @@ class _Layer:
         norms = None
         if weights.q_norm is not None and weights.k_norm is not None:
             norms = torch.stack((weights.q_norm, weights.k_norm))
-        self._turn = Turn(heads, kv_heads, *angles, norms, epsilon)
+        self._turn = Turn(heads, kv_heads, model.head_size, norms, epsilon)
         self._attend = Attention(heads, kv_heads, model.head_size, model.scale, weights.window)
 
-    def __call__(self, x: Tensor, cache: Tensor, words: Tensor, size: Size, page: int) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        angles: tuple[Tensor, Tensor],
+        cache: Tensor,
+        words: Tensor,
+        size: Size,
+        page: int,
+    ) -> Tensor:
         """Maps hidden states `[N, hidden]` to the next layer's."""
-        queries = self._turn(self._qkv(self._attention_norm(x)), words, cache)
+        queries = self._turn(self._qkv(self._attention_norm(x)), angles, words, cache)
         attended = self._attend(queries, cache, words, size, page)
         x = self._out.plus(attended.view(len(x), -1), x)
         return self._down.plus(swiglu(self._gate_up(self._mlp_norm(x))), x)
@@ -92,12 +93,12 @@ class CudaModel:
         self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
         self._tile_rows = tile_rows(model.heads, model.kv_heads)
         device = self._embeddings.device
-        self._max_len = model.facts.max_len
-        angles = model.rotary.table(self._max_len)
+        self._rotary, self._max_len = model.rotary, model.facts.max_len
+        self._angles = (torch.empty(0), torch.empty(0))
         self._norm = RmsNorm(model.norm, model.epsilon)
         self._head = products.head(*model.head)
         self._row_step = products.row_step
-        self._layers = [_Layer(layer, model, angles, products.layer) for layer in model.layers]
+        self._layers = [_Layer(layer, model, products.layer) for layer in model.layers]
         on_cuda = device.type == "cuda"
         self._graphs = Graphs(device) if on_cuda else None
         # Triton launches on the device that is the thread's.
@@ -154,7 +155,7 @@ class CudaModel:
         next pass waits for what the one before it found.
 
         Between two levels no other pass may run: all read their batch in one place. Levels that lie
-        beyond the model's length for any row are left out: rows that have ended go on, unseen.
+        beyond the last position for any row are left out: rows that have ended go on, unseen.
 
         Args:
             segments: See `Runner.roll`.
@@ -169,7 +170,7 @@ class CudaModel:
         keys = self._lay_out(segments)
         course = Course(keys.wanted, options.certainty, options.limits)
         last = int(section(torch.from_numpy(keys.words), keys.size, "positions").max())
-        places = np.array(slots, dtype=np.int64)[: self._max_len - 1 - last]
+        places = np.array(slots, dtype=np.int64)[: len(self._angles[0]) - 1 - last]
         following: tuple[Tensor, Size] | None = None
         with self._on_device():
             logits, _ = self._run(self._place(keys), keys.size)
@@ -269,7 +270,7 @@ class CudaModel:
         ids, wanted = section(words, size, "ids"), section(words, size, "wanted")
         x = self._embeddings.index_select(0, ids)
         for layer, cache in zip(self._layers, pool.layers, strict=True):
-            x = layer(x, cache, words, size, pool.blocks.block_tokens)
+            x = layer(x, self._angles, cache, words, size, pool.blocks.block_tokens)
         states = self._norm(x.index_select(0, wanted[: size.wanted]))
         return self._head(states), states
 
@@ -284,6 +285,7 @@ class CudaModel:
         assert pool is not None
         if pool is not self._pool:
             self._pool = pool
+            self._angles = self._rotary.table(min(self._max_len, self._context.positions))
             if self._graphs is not None:
                 self._graphs.clear()
 

@@ -152,15 +152,16 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
 
     x, factors, weight = random(16, hidden), random(hidden), random(_OUTPUTS, hidden)
     qkv = random(16, (heads + 2 * kv_heads) * size)
-    angles = torch.arange(64.0, device=device)[:, None].repeat(1, size) / 40
+    angles = torch.arange(64.0, device=device)[:, None].repeat(1, size // 2) / 40
+    table = angles.cos(), angles.sin()
     cache = torch.zeros(64, kv_heads, 2 * size, device=device, dtype=dtype)
-    turned = Turn(heads, kv_heads, angles.cos(), angles.sin(), None, 0.0)(qkv, words, cache)
+    turned = Turn(heads, kv_heads, size, None, 0.0)(qkv, table, words, cache)
 
     wide = qkv.view(16, -1, size).float()
     at = torch.arange(5, 21, device=device)
     first, second = wide.chunk(2, dim=2)
-    rotated = wide * angles.cos()[at][:, None]
-    rotated += torch.cat((-second, first), dim=2) * angles.sin()[at][:, None]
+    cos, sin = (part[at][:, None] for part in table)
+    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=2)
     gate, up = x.float().chunk(2, dim=1)
     rounded, scale = round_weight(weight)
     stored = torch.cat((rotated[:, heads:-kv_heads], wide[:, -kv_heads:]), dim=2)

@@ -35,7 +35,7 @@ def _turn_and_store(
     qkv,  # [N, H + 2 Hkv, D]
     words,  # int32, see `keys`
     count,  # N
-    cos,  # float32 [positions, D]
+    cos,  # float32 [positions, D / 2]
     sin,
     weights,  # float32 [2, D]: of the norms of queries and keys
     queries,  # [N, H, D]
@@ -67,11 +67,12 @@ def _turn_and_store(
         of = weights + tl.where(head < HEADS, 0, SIZE) + at
         low *= inverse * tl.load(of, mask=turning, other=0.0)
         high *= inverse * tl.load(of + HALF, mask=turning, other=0.0)
-    angle = position * SIZE + at
-    first = low * tl.load(cos + angle, mask=at < HALF, other=0.0)
-    first -= high * tl.load(sin + angle, mask=at < HALF, other=0.0)
-    second = high * tl.load(cos + angle + HALF, mask=at < HALF, other=0.0)
-    second += low * tl.load(sin + angle + HALF, mask=at < HALF, other=0.0)
+    cosine = tl.load(cos + position * HALF + at, mask=at < HALF, other=0.0)
+    sine = tl.load(sin + position * HALF + at, mask=at < HALF, other=0.0)
+    first = low * cosine
+    first -= high * sine
+    second = high * cosine
+    second += low * sine
 
     kind = queries.dtype.element_ty
     query = queries + (row.to(tl.int64) * HEADS + head) * SIZE + at
@@ -126,24 +127,17 @@ class Turn:
     Args:
         heads: H.
         kv_heads: Hkv.
-        cos: Cosines, float32 `[positions, D]`.
-        sin: Sines.
+        size: D.
         norms: Weights of the norms of queries and keys, `[2, D]`.
         epsilon: Of these norms.
     """
 
     def __init__(
-        self,
-        heads: int,
-        kv_heads: int,
-        cos: Tensor,
-        sin: Tensor,
-        norms: Tensor | None,
-        epsilon: float,
+        self, heads: int, kv_heads: int, size: int, norms: Tensor | None, epsilon: float
     ) -> None:
-        self._cos, self._sin, self._epsilon = cos, sin, epsilon
+        self._epsilon = epsilon
         self._norms = None if norms is None else norms.float()
-        self._heads, self._size = heads, cos.shape[1]
+        self._heads, self._size = heads, size
         self._kernel = {
             "HEADS": heads,
             "KV_HEADS": kv_heads,
@@ -155,11 +149,14 @@ class Turn:
             "BLOCK_SIZE": triton.next_power_of_2(self._size),
         }
 
-    def __call__(self, qkv: Tensor, words: Tensor, cache: Tensor) -> Tensor:
+    def __call__(
+        self, qkv: Tensor, angles: tuple[Tensor, Tensor], words: Tensor, cache: Tensor
+    ) -> Tensor:
         """Writes the rows' keys and values to the cache.
 
         Args:
             qkv: Queries, keys and values, `[N, (H + 2 Hkv) D]`.
+            angles: Cosines and sines, see `Rotary.table`.
             words: The batch, laid out; see `keys`.
             cache: Of the layer, `[slots, Hkv, 2 D]`.
 
@@ -168,14 +165,15 @@ class Turn:
         """
         rows = len(qkv)
         assert cache.shape[2] == 2 * self._size
+        cos, sin = angles
         queries = qkv.new_empty(rows, self._heads, self._size)
         _turn_and_store[(rows,)](
             qkv,
             words,
             rows,
-            self._cos,
-            self._sin,
-            self._cos if self._norms is None else self._norms,
+            cos,
+            sin,
+            cos if self._norms is None else self._norms,
             queries,
             cache,
             self._epsilon,

@@ -134,7 +134,7 @@ class HfModel:
         elif quantize == "int8":
             name, make = _int8(self._device)
             head = make
-        replace_rotary(self._model, self.facts.max_len)
+        replace_rotary(self._model, context, self.facts.max_len)
         if replace_linears(self._model, self._device, make, head):
             name += f"-others{tile_rows(self._device)}"
         return _Modules(self._model, context), name

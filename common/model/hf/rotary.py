@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from common.model.attention import AttentionContext
+
 
 class RotaryTable(nn.Module):
     """Stands in for a model's rotary embedding module.
@@ -14,22 +16,24 @@ class RotaryTable(nn.Module):
     Args:
         inner: The module; maps (x, position_ids[, layer_type]) to cosines and sines, or to one
             tensor that holds both as complex numbers.
-        positions: Positions to hold.
+        context: The model's cache.
+        max_len: Positions the model was made for.
     """
 
-    def __init__(self, inner: nn.Module, positions: int) -> None:
+    def __init__(self, inner: nn.Module, context: AttentionContext, max_len: int) -> None:
         super().__init__()
         self.inner = inner
-        self._positions = positions
+        self._context, self._max_len = context, max_len
         self._tables: dict[tuple[Any, ...], Tensor | tuple[Tensor, ...]] = {}
 
     def forward(
         self, x: Tensor, position_ids: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, ...]:
         """What `inner` yields for positions `[1, N]`: each tensor `[1, N, D]`."""
-        key = (*args, *sorted(kwargs.items()))
+        positions = min(self._max_len, self._context.positions)
+        key = (positions, *args, *sorted(kwargs.items()))
         if key not in self._tables:
-            everything = torch.arange(self._positions, device=position_ids.device)[None]
+            everything = torch.arange(positions, device=position_ids.device)[None]
             found = self.inner(x, everything, *args, **kwargs)
             self._tables[key] = (
                 found[0] if isinstance(found, Tensor) else tuple(part[0] for part in found)
@@ -40,9 +44,9 @@ class RotaryTable(nn.Module):
         return tuple(part[position_ids] for part in table)
 
 
-def replace_rotary(model: nn.Module, positions: int) -> None:
+def replace_rotary(model: nn.Module, context: AttentionContext, max_len: int) -> None:
     """Puts a table in place of each rotary embedding of `model`."""
     for parent in list(model.modules()):
         inner = getattr(parent, "rotary_emb", None)
         if isinstance(inner, nn.Module) and hasattr(parent, "layers"):
-            parent.rotary_emb = RotaryTable(inner, positions)
+            parent.rotary_emb = RotaryTable(inner, context, max_len)

@@ -91,7 +91,7 @@ static void turned(const Model *model, const float *norm, long position, const f
                    Number *out)
 {
     long size = model->size, half = size / 2;
-    const float *cos = model->cos + position * size, *sin = model->sin + position * size;
+    const float *cos = model->cos + position * half, *sin = model->sin + position * half;
     float scaled[size];
     float inverse = norm ? inverse_rms(head, size, model->epsilon) : 1.0f;
     for (long i = 0; i < size; i++)
@@ -99,11 +99,9 @@ static void turned(const Model *model, const float *norm, long position, const f
     for (long at = 0; at < half; at += LANES) {
         Lanes mask = first_lanes(half - at);
         Floats first = load(mask, scaled + at), second = load(mask, scaled + half + at);
-        Floats low = first * load(mask, cos + at), high = second * load(mask, cos + half + at);
-        low = fnmadd(second, load(mask, sin + at), low);
-        high = fmadd(first, load(mask, sin + half + at), high);
-        store_number(out + at, mask, low);
-        store_number(out + half + at, mask, high);
+        Floats cosine = load(mask, cos + at), sine = load(mask, sin + at);
+        store_number(out + at, mask, fnmadd(second, sine, first * cosine));
+        store_number(out + half + at, mask, fmadd(first, sine, second * cosine));
     }
 }
 

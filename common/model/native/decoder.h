@@ -43,7 +43,7 @@ typedef struct {
     int64_t vocab, positions, slots; /* how many there are */
     float epsilon, scale;
     const Number *embeddings; /* [V, hidden] */
-    const float *cos, *sin;     /* [positions, size] */
+    const float *cos, *sin;     /* [positions, size / 2]: both halves of a head are turned alike */
     const float *norm;          /* [hidden] */
     Product head;
     const Layer *layer;

@@ -68,7 +68,7 @@ class NativeModel:
         most_threads: int = 0,
     ) -> None:
         self._quantize = quantize
-        dtype, positions = model.facts.dtype, model.facts.max_len
+        dtype = model.facts.dtype
         assert dtype == torch.bfloat16 or not quantize, "float32 is not rounded by the decoder"
         threads = torch.get_num_threads()
         self._few, self._spread = threads, False
@@ -82,7 +82,8 @@ class NativeModel:
         vocab_size = len(model.head.weight)
         self._addresses, self._rooms = Addresses(), Rooms(vocab_size, model.hidden, dtype)
         self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
-        cos, sin = map(self._keep, model.rotary.table(positions))
+        self._rotary, self._max_len = model.rotary, model.facts.max_len
+        self._angles: tuple[Tensor, ...] = ()
         self._model = Model(
             hidden=model.hidden,
             heads=model.heads,
@@ -91,12 +92,9 @@ class NativeModel:
             inner=model.inner,
             layers=model.depth,
             vocab=len(model.embeddings),
-            positions=positions,
             epsilon=model.epsilon,
             scale=model.scale,
             embeddings=self._keep(model.embeddings),
-            cos=cos,
-            sin=sin,
             norm=self._keep(model.norm.float()),
             head=self._product(model.head),
             layer=self._layers,
@@ -226,8 +224,11 @@ class NativeModel:
         pool = self._context.pool
         if pool is not self._pool:
             assert pool is not None
-            self._pool = pool
-            self._model.slots = len(pool.layers[0])
+            self._pool, model = pool, self._model
+            model.slots = pool.slots
+            model.positions = min(self._max_len, model.slots)
+            self._angles = self._rotary.table(model.positions)
+            model.cos, model.sin = (part.data_ptr() for part in self._angles)
             for layer, cache in zip(self._layers, pool.layers, strict=True):
                 layer.cache = cache.data_ptr()
 

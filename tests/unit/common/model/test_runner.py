@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from common.errors import ModelError
 from common.model import runner as module
 from common.model.attention import without_plans
 from common.model.cuda.pace import Pace
+from common.model.kernels import Kernels
 from common.model.kv_cache import KvLease
 from common.model.loader import load
 from common.model.runner import Runner
@@ -51,6 +54,39 @@ def test_a_text_is_as_long_as_model_cache_and_caller_allow(
     runner = Runner(loaded, kv_bytes=kv_bytes, max_len=asked)
     assert runner.max_len == length
     assert caplog.messages == said
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+@pytest.mark.parametrize(("made_for", "asked"), [(-5, None), (0, None), (1, None), (512, 1)])
+def test_texts_of_one_token_are_no_texts(
+    kind: str, made_for: int, asked: int | None, tmp_path: Path
+) -> None:
+    loaded = load(str(tiny_models.save(kind, tmp_path)), device="cpu")
+    loaded = replace(loaded, max_len=made_for)
+    with pytest.raises(ModelError, match=rf"texts of {asked or made_for} tokens: 2 is"):
+        Runner(loaded, kv_bytes=_ENOUGH, max_len=asked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernels"), [("llama", "auto"), ("llama", "torch"), ("gpt_neox", "auto")]
+)
+def test_the_length_of_a_model_takes_no_memory(kind: str, kernels: Kernels, tmp_path: Path) -> None:
+    """Angles are there of what the cache holds, also of a larger one that follows."""
+    usual = load(str(tiny_models.save(kind, tmp_path)), device="cpu", kernels=kernels)
+    expected = _logits(Runner(usual, kv_bytes=_ENOUGH), 150)
+    config = tmp_path / "config.json"
+    settings = json.loads(config.read_text()) | {"max_position_embeddings": 10**30}
+    config.write_text(json.dumps(settings))
+    endless = load(str(tmp_path), device="cpu", kernels=kernels)
+    for kv_bytes in (40_000, 60_000):
+        runner = Runner(endless, kv_bytes=kv_bytes)
+        assert torch.equal(_logits(runner, runner.max_len), expected[: runner.max_len])
+
+
+def _logits(runner: Runner, tokens: int) -> Tensor:
+    """Of a text of so many."""
+    slots = runner.pool.lease(tokens).slots
+    return runner.forward([Segment(range(tokens), 0, slots, wanted=range(tokens))]).logits
 
 
 def test_a_cache_without_room_for_a_block_is_refused(tmp_path: Path) -> None:

@@ -197,11 +197,11 @@ def test_turn_writes_keys_and_values_and_leaves_queries(
     keys, words = _laid_out(batch, heads, kv_heads)
     rows = keys.size.rows
     qkv = _random(rows, (heads + 2 * kv_heads) * size)
-    angles = _random(12, size // 2, seed=1).repeat(1, 2)
+    angles = _random(12, size // 2, seed=1)
+    table = angles.cos(), angles.sin()
     norms = 1 + _random(2, size, seed=2) if normed else None
     cache = torch.zeros(6 * PAGE, kv_heads, 2 * size, device=DEVICE)
-    turn = Turn(heads, kv_heads, angles.cos(), angles.sin(), norms, 1e-5)
-    queries = turn(qkv, words, cache)
+    queries = Turn(heads, kv_heads, size, norms, 1e-5)(qkv, table, words, cache)
 
     parts = qkv.view(rows, -1, size)
     turning = parts[:, : heads + kv_heads]
@@ -210,8 +210,8 @@ def test_turn_writes_keys_and_values_and_leaves_queries(
         turning = torch.nn.functional.rms_norm(turning, (size,), None, 1e-5) * weights
     at = section(words, keys.size, "positions")
     first, second = turning.chunk(2, dim=2)
-    turned = turning * angles.cos()[at][:, None]
-    turned += torch.cat((-second, first), dim=2) * angles.sin()[at][:, None]
+    cos, sin = (part[at][:, None] for part in table)
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=2)
     assert (queries - turned[:, :heads]).abs().max() < 1e-5
     stored = cache[section(words, keys.size, "slots")[:4]]
     assert (stored[..., :size] - turned[:4, heads:]).abs().max() < 1e-5
