@@ -8,6 +8,7 @@
 #ifndef PACELINE_BY_TILES_H
 #define PACELINE_BY_TILES_H
 
+#include <cpuid.h>
 #include <pmmintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@ _Static_assert(SLICE == VECTORS, "tiles, and squeezed weights, have whole blocks
                             are gone from a first cache that another program shares */
 #define FEW_ROWS 3     /* that are faster by vectors, though with the same sums */
 
+#define TILE_FEATURES (1u << 22 | 1u << 24 | 1u << 25) /* bfloat16, tiles, int8: leaf 7 */
 #define ASK_PERMISSION 0x1023 /* of arch_prctl */
 #define TILE_DATA 18          /* what is asked for */
 
@@ -43,11 +45,13 @@ typedef struct {
 #define LAST_INPUTS 6
 #define LAST_WEIGHTS 7
 
-/* Whether this processor has tiles, and the kernel lets this process use them. */
+/* Whether this processor has tiles, and the kernel lets this process use them. By CPUID: up to
+   version 18 clang knows no names of these features. */
 static int tiles_work(void)
 {
-    return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-           __builtin_cpu_supports("amx-int8") &&
+    unsigned eax, ebx, ecx, edx = 0;
+    __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx);
+    return (edx & TILE_FEATURES) == TILE_FEATURES &&
            syscall(SYS_arch_prctl, ASK_PERMISSION, TILE_DATA) == 0;
 }
 
