@@ -78,5 +78,29 @@ class Authority:
             .not_valid_after(now + _DAY)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            # Python 3.13 asks for the next three, as RFC 5280 does.
+            .add_extension(_usage(authority), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
             .sign(self._key, hashes.SHA256())
         )
+
+
+def _usage(authority: bool) -> x509.KeyUsage:
+    """Signing certificates, or nothing but handshakes."""
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=not authority,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
