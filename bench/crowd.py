@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from bench.measurement import Pass, Sample
 
@@ -38,18 +39,26 @@ def crowd(
     samples: dict[int, Sample] = {}
     until = time.perf_counter() + least_s
     turns = itertools.count()
+    over = threading.Event()
 
     def note(at_s: float, tokens: int) -> None:
         arrivals.append((at_s, tokens))
 
     def work() -> None:
-        while (turn := next(turns)) < prompts or time.perf_counter() < until:
+        while not over.is_set() and (
+            (turn := next(turns)) < prompts or time.perf_counter() < until
+        ):
             samples[turn] = write(turn % prompts, note)
         idle.append(time.perf_counter())
 
     with ThreadPoolExecutor(at_once) as pool:
-        for worker in [pool.submit(work) for _ in range(at_once)]:
-            worker.result()
+        workers = [pool.submit(work) for _ in range(at_once)]
+        try:
+            wait(workers, return_when=FIRST_EXCEPTION)
+        finally:  # where one fails, or somebody ends this, no worker begins another text
+            over.set()
+    for worker in workers:
+        worker.result()
     began, ended = min(arrivals)[0], min(idle)
     return Pass(
         samples=tuple(samples[turn] for turn in range(prompts)),

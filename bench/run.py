@@ -49,57 +49,80 @@ def run(settings: Settings, watchers: Watchers, progress: Progress) -> Report:
         StartupError: Nothing could be compared.
         KeyboardInterrupt: It came before one repetition was whole; later, it ends the run early.
     """
-    workers = options(settings)
     chosen = prompts.load(settings.per_domain)
-    with ExitStack() as stack:
-        cluster = stack.enter_context(
-            Cluster(
-                models=settings.models,
-                options=workers,
-                watch=watchers(),
-                environment=FORGETFUL | TELLING,
-            )
+    found: Report | None = None
+    try:
+        with ExitStack() as stack:
+            found, workers = compared(settings, chosen, watchers, progress, stack)
+        if not found.interrupted:
+            delays = delayed(settings, workers, watchers(), progress, found.left_out)
+            found = with_round_trips(found, delays)
+    except KeyboardInterrupt:  # also of somebody who has no patience while services stop
+        if found is None:
+            raise
+        found = replace(found, interrupted=True)
+    if found.interrupted and settings.round_trips_ms:
+        found.left_out.append("round trips: interrupted")
+    return found
+
+
+def compared(
+    settings: Settings,
+    chosen: list[prompts.Prompt],
+    watchers: Watchers,
+    progress: Progress,
+    stack: ExitStack,
+) -> tuple[Report, WorkerOptions]:
+    """Measure all but round trips; return what was found, and how the services ran.
+
+    Args:
+        settings: What to run.
+        chosen: The prompts.
+        watchers: Told how the services come up.
+        progress: Told what is next.
+        stack: Stops what is started.
+
+    Raises:
+        StartupError: Nothing could be compared.
+        KeyboardInterrupt: It came before one repetition was whole.
+    """
+    cluster = stack.enter_context(
+        Cluster(
+            models=settings.models,
+            options=options(settings),
+            watch=watchers(),
+            environment=FORGETFUL | TELLING,
         )
-        client = stack.enter_context(Client(cluster.address))
-        if settings.models.draft:
-            await_draft(client)
-        workers = as_started(workers, cluster)
-        marks = prompts.ordinary(client) if settings.unseen_prompts else ()
-        planned = plan(
-            settings,
-            workers,
-            offered(client),
-            client,
-            stack,
-            marks=marks,
-            check=partial(check_drafter, cluster),
-        )
-        if settings.full and settings.models.draft:
-            try:
-                planned.single.append(lockstep(settings, workers, watchers(), stack))
-            except (PacelineError, ClientError) as error:
-                planned.left_out.append(f"{LOCKSTEP}: {error}")
-        passes = measure(
-            [*planned.single, *(variant for _, _, variant in planned.concurrent)],
-            prompts.encode(chosen, client),
-            repetitions=settings.repetitions,
-            max_tokens=settings.max_tokens,
-            progress=progress,
-        )
-        memory_bytes = resident_bytes(cluster)
+    )
+    client = stack.enter_context(Client(cluster.address))
+    if settings.models.draft:
+        await_draft(client)
+    workers = as_started(options(settings), cluster)
+    planned = plan(
+        settings,
+        workers,
+        offered(client),
+        client,
+        stack,
+        marks=prompts.ordinary(client) if settings.unseen_prompts else (),
+        check=partial(check_drafter, cluster),
+    )
+    if settings.full and settings.models.draft:
+        try:
+            planned.single.append(lockstep(settings, workers, watchers(), stack))
+        except (PacelineError, ClientError) as error:
+            planned.left_out.append(f"{LOCKSTEP}: {error}")
+    passes = measure(
+        [*planned.single, *(variant for _, _, variant in planned.concurrent)],
+        prompts.encode(chosen, client),
+        repetitions=settings.repetitions,
+        max_tokens=settings.max_tokens,
+        progress=progress,
+    )
     if PLAIN not in passes.by_variant:
         raise StartupError(f"nothing to compare with: {'; '.join(passes.left_out)}")
-    left_out = [*planned.left_out, *passes.left_out]
-    interrupted, delays = passes.interrupted, None
-    try:
-        if not interrupted:
-            delays = delayed(settings, workers, watchers(), progress, left_out)
-    except KeyboardInterrupt:
-        interrupted = True
-    if interrupted and settings.round_trips_ms:
-        left_out.append("round trips: interrupted")
-    found = report(settings, workers, chosen, planned, passes, delays, left_out, memory_bytes)
-    return replace(found, interrupted=interrupted)
+    found = report(settings, workers, chosen, planned, passes, resident_bytes(cluster))
+    return found, workers
 
 
 def lockstep(
@@ -149,8 +172,6 @@ def report(
     chosen: list[prompts.Prompt],
     planned: Plan,
     passes: Passes,
-    delays: round_trips.RoundTrips | None,
-    left_out: list[str],
     gateway_rss_bytes: int,
 ) -> Report:
     """Sum up."""
@@ -172,14 +193,20 @@ def report(
             for method, count, variant in planned.concurrent
             if variant.name in measured
         ],
-        round_trips=delays,
-        ratios=[
-            *summary.ratios(settings, measured, set(single), domains),
-            *(summary.delayed_ratios(delays) if delays else []),
-        ],
-        left_out=left_out,
+        round_trips=None,
+        ratios=summary.ratios(settings, measured, set(single), domains),
+        left_out=[*planned.left_out, *passes.left_out],
         gateway_rss_bytes=gateway_rss_bytes,
+        interrupted=passes.interrupted,
     )
+
+
+def with_round_trips(found: Report, delays: round_trips.RoundTrips | None) -> Report:
+    """Add that part, where there is one."""
+    if delays is None:
+        return found
+    ratios = [*found.ratios, *summary.delayed_ratios(delays)]
+    return replace(found, round_trips=delays, ratios=ratios)
 
 
 def resident_bytes(cluster: Cluster) -> int:

@@ -117,10 +117,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         off, on = (passes.by_variant.get(each.name) for each in pair)
         if off and on:
             print(cost(pair[0], on, off).line())
-    count = given.repetitions
-    print(f"{spans} spans; medians of {count} repetitions in turns, {sure(count):.0f} % intervals")
+    count = max(map(len, passes.by_variant.values()), default=0)
+    intervals = f", {sure(count):.0f} % intervals" if count > 1 else ""
+    print(f"{spans} spans; medians of {count} repetitions in turns{intervals}")
     for line in passes.left_out:
         print(f"left out: {line}")
+    if passes.interrupted:
+        raise KeyboardInterrupt
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from bench.crowd import Note, crowd
 from bench.measurement import Sample
 from bench.unseen import Unseen
 from bench.variants import ConcurrentVariant
+from common.errors import StartupError
 from tests.unit.bench.samples import sample
 
 WAIT_S = 10.0
@@ -78,6 +80,22 @@ def test_what_comes_once_a_worker_has_run_out_does_not_count(
     done = crowd(write, 2, 2, least_s=-1)
     assert done.tokens == len(slow) + len(quick) - 2  # neither the first of all nor the last
     assert [list(one.ids) for one in done.samples] == [slow, quick]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_where_a_text_fails_no_other_one_is_begun(failing: int) -> None:
+    begun: list[int] = []
+
+    def write(index: int, note: Note) -> Sample:
+        begun.append(index)
+        if index == failing:
+            raise StartupError("gone")
+        time.sleep(0.001)
+        return sample(0, 0.0)
+
+    with pytest.raises(StartupError, match="gone"):
+        crowd(write, 10_000, 2, least_s=0)
+    assert len(begun) < 10_000
 
 
 @dataclass

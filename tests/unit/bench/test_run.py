@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,12 @@ import pytest
 
 from bench import run
 from bench.deployment import options
+from bench.measure import Passes
+from bench.plan import Plan
 from bench.run import delayed, described, lockstep
 from common.errors import StartupError
 from launcher.models import Models
+from tests.unit.bench.samples import one_pass, sample
 from tests.unit.bench.test_plan import settings
 
 
@@ -36,6 +40,37 @@ def test_a_second_deployment_that_does_not_draft_is_no_lockstep(
     asked = settings(full=True)
     with ExitStack() as stack, pytest.raises(StartupError, match="does not draft"):
         lockstep(asked, options(asked), lambda _: None, stack)
+
+
+@pytest.mark.parametrize("where", ["decoding", "stopping", "round trips"])
+def test_what_is_whole_stays_wherever_somebody_ends_a_run(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    @contextmanager
+    def started(**_: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(address="127.0.0.1:1")
+        if where == "stopping":
+            raise KeyboardInterrupt
+
+    def interrupted(*_: object) -> None:
+        assert where == "round trips"
+        raise KeyboardInterrupt
+
+    plain = SimpleNamespace(name="plain")
+    passes = {"plain": [one_pass(*[sample(8, 1.0, (1,))] * 4)]}
+    measured = Passes(passes, [], interrupted=where == "decoding")
+    monkeypatch.setattr(run, "Cluster", started)
+    monkeypatch.setattr(run, "offered", lambda client: ("plain",))
+    monkeypatch.setattr(run, "plan", lambda *_, **__: Plan([plain]))
+    monkeypatch.setattr(run, "measure", lambda *_, **__: measured)
+    monkeypatch.setattr("bench.prompts.encode", lambda *_: [])
+    monkeypatch.setattr(run, "resident_bytes", lambda cluster: 1)
+    monkeypatch.setattr("bench.round_trips.run", interrupted)
+    asked = replace(settings(full=True), per_domain=1, draft_quantize="none")
+    report = run.run(asked, lambda: lambda _: None, lambda *_: None)
+    assert report.interrupted
+    assert report.left_out == ["round trips: interrupted"]
+    assert [row.name for row in report.rows] == ["plain"]
 
 
 def test_a_report_says_what_was_used() -> None:

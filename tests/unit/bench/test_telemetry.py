@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import urllib.error
+from contextlib import nullcontext
 
 import pytest
 
 from bench import telemetry
+from bench.measure import Passes
 from bench.measurement import Pass, Sample
 from bench.ports import free_ports
 from bench.telemetry import Scraped, cost, variants
@@ -37,6 +39,20 @@ def test_scrapes_go_on_while_a_pass_runs_and_no_longer() -> None:
     assert scraped.measure([], 1).tokens == 300
     with pytest.raises(urllib.error.URLError):
         Scraped(Waiting(), [port])._read()
+
+
+def test_what_is_whole_is_told_where_somebody_ends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {name: passes(1.0) for name in ("plain", "plain, told")}
+    monkeypatch.setattr(telemetry, "deployments", lambda *_: nullcontext((0, 0, ())))
+    monkeypatch.setattr("bench.prompts.encode", lambda *_: [])
+    monkeypatch.setattr(telemetry, "measure", lambda *_, **__: Passes(found, ["all but 2"], True))
+    with pytest.raises(KeyboardInterrupt):
+        telemetry.main([])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("plain ")
+    assert "medians of 2 repetitions in turns, 50 % intervals" in lines[2]
 
 
 def test_its_parts_are_timed(
