@@ -166,8 +166,8 @@ class Cluster:
 
     def _check_environment(self) -> None:
         """Check that no service would answer in TLS, in which it is not asked here."""
-        for name in os.environ | self._environment:
-            if name.startswith("PACELINE_") and "TLS__" in name:
+        for name, value in (os.environ | self._environment).items():
+            if value and name.startswith("PACELINE_") and "TLS__" in name:
                 raise StartupError(
                     f"{name} is set, but what is started here speaks no TLS: unset it, or set up "
                     "services of your own (python -m gateway)"

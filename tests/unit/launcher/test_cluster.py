@@ -220,6 +220,7 @@ def test_a_port_in_use_is_said_before_anything_starts(notes: Path, tmp_path: Pat
 def test_services_that_would_speak_tls_are_not_waited_for(
     notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PACELINE_GATEWAY_TLS__CA", "")  # none
     monkeypatch.setenv("PACELINE_GATEWAY_TLS__CERT", "cert.pem")
     cluster = Cluster(models=Models(target=tmp_path))
     with pytest.raises(StartupError, match=r"^PACELINE_GATEWAY_TLS__CERT is set"), cluster:
