@@ -67,7 +67,8 @@ class Rotary(NamedTuple):
         alike."""
         places = torch.arange(positions, device=self.frequencies.device)
         angles = places[:, None].float() * self.frequencies
-        return angles.cos().mul_(self.factor), angles.sin().mul_(self.factor)
+        cos = angles.cos().mul_(self.factor)
+        return cos, angles.sin_().mul_(self.factor)  # in place: of long models it is much
 
 
 def _stretched(frequencies: Tensor, settings: Mapping[str, Any]) -> Tensor:
