@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -36,6 +37,26 @@ def test_a_lost_drafter_has_no_sessions(clock: Clock) -> None:
     assert (first.meter.sessions, second.meter.sessions) == (0, 0)
     table.round(8)
     assert (first.meter.sessions, second.meter.sessions) == (0, 1)
+
+
+def test_a_drafter_that_cannot_be_told_keeps_nothing_from_others(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = Link(), Link(), Link()
+    table, told = Table(*links), []
+
+    def flush(link: Link) -> None:
+        told.append(link)
+        if link is links[1]:
+            raise OSError
+
+    monkeypatch.setattr(Link, "flush", flush)
+    table.proposer._pairing.touched.update(links)
+    for _ in range(3):
+        with suppress(OSError):
+            table.proposer.flush()
+    assert len(told) == len(links), "once each"
+    assert {*told} == {*links}
 
 
 def test_a_session_moves_to_a_drafter_that_is_known_to_be_better(clock: Clock) -> None:
