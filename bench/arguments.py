@@ -1,4 +1,4 @@
-"""What options of `python -m bench.…` may be, as readers for argparse, and how they end."""
+"""What programs of `python -m bench.…` share: readers of options for argparse, and how to end."""
 
 from __future__ import annotations
 

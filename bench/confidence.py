@@ -3,11 +3,11 @@
 A variant is a table of tokens and one of seconds, repetitions by prompts; its rate in a
 repetition is the sum of the one over the sum of the other. What is reported is the median of the
 repetitions' rates, or of their quotients with another variant's: what slows one moment slows both.
-The interval draws prompts anew, the same ones for both variants of a quotient, and, as heads fall,
-how many of the repetitions lie below the true median: it reaches from the one just below to the one
-just above. So from six repetitions on it holds that median as often as it says, where that of a
-bootstrap over seven would with 87 %; of fewer see `sure`. One repetition has none: how far another
-one would be off is not known.
+The interval draws prompts anew, the same ones for both variants of a quotient, and how many of the
+repetitions lie below the true median, which each does with a chance of one half: it reaches from
+the repetition just below that median to the one just above. So from six repetitions on it holds the
+median as often as it says, while a bootstrap over seven would with 87 %; of fewer see `sure`. One
+repetition has none: how far another one would be off is not known.
 """
 
 from __future__ import annotations

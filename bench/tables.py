@@ -199,7 +199,7 @@ def _at_once(report: Report) -> str:
         if load.same_ids is not None and load.same_ids < report.prompts
     ]
     if others:
-        line += f" Of {report.prompts} texts others than plain's: {', '.join(others)}."
+        line += f" Texts other than plain's, of {report.prompts}: {', '.join(others)}."
     if PEERS["transformers"] in {load.method for load in report.loads} and not unseen:
         line += " Of transformers, which caches no prompts, decoding alone counts, batch by batch."
     return line

@@ -88,7 +88,7 @@ class GatewayConfig(ServiceConfig):
 
     max_concurrent: int = 256
     """Requests at a time that generate, tokenize or detokenize; one more is refused with
-    RESOURCE_EXHAUSTED. No tenant gets the last eighth of them."""
+    RESOURCE_EXHAUSTED. One tenant alone leaves an eighth of them for others."""
 
     max_generation_s: float = 3600.0
     """Seconds that a generation may take where its client set no deadline or a longer one; then

@@ -26,7 +26,7 @@ from gateway.tokenizers import Tokenizers
 from gateway.workers import WorkerHandle, candidates
 
 _GAINS_S = 1.0
-"""What is measured is looked through so often: it is averages over about as long."""
+"""Between two looks through what is measured, which is averages over about as long."""
 
 _AT_ONCE = 256
 """Pairs that are looked through before anybody else may run: a few milliseconds."""
@@ -241,7 +241,7 @@ class Fleet:
         return self._turns[verifier]
 
     def _gains_of(self, model: Model) -> Gains:
-        """What a model's verifiers have measured, of any two workers: too much to look through for
+        """What a model's verifiers have measured with all drafters: too much to look through for
         each request."""
         now = time.monotonic()
         if now - self._judged_at >= _GAINS_S:

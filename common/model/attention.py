@@ -44,8 +44,8 @@ class AttentionContext:
 
     @property
     def positions(self) -> int:
-        """More than a text can have in the cache, however long the model is made for; one while
-        shapes are being learnt."""
+        """As many as the cache has slots, and so more than any text has; 1 while shapes are being
+        learnt."""
         return 1 if self.pool is None else self.pool.slots
 
     @property

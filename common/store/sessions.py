@@ -247,7 +247,7 @@ class RedisSessions(SessionStore):
     def _sound(self, text: str) -> int | None:
         """The store's epoch; None where it is far ahead of this clock, which is logged once.
 
-        Not where it is only the one after our last: this clock was ahead, and is set back.
+        What only follows our last one is sound: this clock was ahead, and has been set back.
         """
         most = max(time.time_ns() // 1000 + MOST_AHEAD_US, self._epochs.last + 1)
         with suppress(ValueError):

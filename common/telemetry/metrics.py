@@ -205,8 +205,8 @@ def _or_an_error(app: WSGIApplication) -> WSGIApplication:
 
 
 def _after_a_pause(accept: Callable[[], T]) -> Callable[[], T]:
-    """Lets readers in; where that fails, not at once again, as the server would for as long as one
-    waits: the engine would have half of the interpreter's time."""
+    """Lets readers in, and pauses where that fails: the server tries again at once for as long as
+    one waits, which leaves the engine half of the interpreter's time."""
 
     def patient() -> T:
         try:

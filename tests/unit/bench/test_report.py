@@ -45,7 +45,7 @@ def test_what_several_at_once_had_cached_is_said(report: Report) -> None:
     seen = notes(replace(report, loads=loads))[1]
     assert "had been asked before" in seen
     assert "cached: plain 0.90 to 0.92." in seen
-    assert "others than plain's" not in seen
+    assert "other than plain's" not in seen
     assert "Of transformers" in seen
     report.settings["unseen_prompts"] = True
     unseen = notes(report)[1]
@@ -56,7 +56,7 @@ def test_what_several_at_once_had_cached_is_said(report: Report) -> None:
 def test_texts_that_are_others_among_several_are_said(report: Report) -> None:
     loads = [replace(load, same_ids=1) for load in report.loads]
     told = notes(replace(report, loads=loads))[1]
-    assert "Of 2 texts others than plain's: plain 1 with 1, plain 1 with 8." in told
+    assert "Texts other than plain's, of 2: plain 1 with 1, plain 1 with 8." in told
 
 
 def test_a_draft_model_that_others_round_otherwise_or_not_is_said(report: Report) -> None:
