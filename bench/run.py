@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import psutil
+import torch
 from paceline import Client
 from paceline import PacelineError as ClientError
 
@@ -30,6 +31,7 @@ from bench.report import Report
 from bench.settings import DRAFT, LOCKSTEP, PLAIN, Settings
 from bench.variants import GatewayVariant
 from common.errors import PacelineError, StartupError
+from common.model.linear import packing_works
 from launcher.cluster import Cluster, Watcher
 from launcher.commandline import WorkerOptions
 
@@ -230,6 +232,7 @@ def described(settings: Settings, workers: WorkerOptions) -> dict[str, str | flo
         "threads": workers.own_threads,
         "most_threads": workers.most_threads,
         "cores": os.cpu_count() or 0,
+        "bfloat16_products": packing_works(torch.bfloat16),
         "repetitions": settings.repetitions,
         "max_tokens": settings.max_tokens,
         "temperature": settings.temperature,

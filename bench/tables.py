@@ -70,8 +70,8 @@ def notes(report: Report) -> list[str]:
         lines.append(_about(report.round_trips))
     if _slow_in_16_bits(report):
         lines.append(
-            "transformers multiplies numbers of 16 bits slowly on a processor without instructions "
-            "for them, such as one of AVX2 alone: there --dtype float32 compares it more fairly."
+            "transformers multiplies numbers of 16 bits slowly on this processor, which has no "
+            "instructions for them: --dtype float32 compares it more fairly."
         )
     lines += _peers(report)
     if report.settings.get("temperature"):
@@ -91,8 +91,9 @@ def _slow_in_16_bits(report: Report) -> bool:
     """Whether transformers may have been given a type that this machine has no products of."""
     names = {row.name for row in report.rows}
     on_processors = report.settings.get("device") != "cuda"
+    imitated = report.settings.get("bfloat16_products") is False
     whole = report.settings.get("dtype") == "float32"
-    return PEERS["transformers"] in names and on_processors and not whole
+    return PEERS["transformers"] in names and on_processors and imitated and not whole
 
 
 def _speeds(report: Report) -> Cells:
