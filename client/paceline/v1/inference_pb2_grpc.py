@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class InferenceStub(object):
-    """Text generation and tokenisation. A request has at most 1 MiB, and at most 2 MiB with what Resume
-    holds: some 250,000 tokens.
+    """Text generation and tokenisation.
     """
 
     def __init__(self, channel):
@@ -59,12 +58,12 @@ class InferenceStub(object):
 
 
 class InferenceServicer(object):
-    """Text generation and tokenisation. A request has at most 1 MiB, and at most 2 MiB with what Resume
-    holds: some 250,000 tokens.
+    """Text generation and tokenisation.
     """
 
     def Generate(self, request, context):
-        """Streams one generation. Cancelling the call frees it on every tier.
+        """Streams one generation. Cancelling the call frees it on every tier. Without a deadline, or with
+        a late one, it has what the gateway allows: an hour, unless max_generation_s is set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,8 +122,7 @@ def add_InferenceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Inference(object):
-    """Text generation and tokenisation. A request has at most 1 MiB, and at most 2 MiB with what Resume
-    holds: some 250,000 tokens.
+    """Text generation and tokenisation.
     """
 
     @staticmethod
