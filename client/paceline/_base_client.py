@@ -117,7 +117,8 @@ class BaseClient(ABC, Generic[GenerationT]):
             lookahead: Sizes of lookahead decoding; None lets the server choose.
             acceptance: `coupled` (exact), `rejection` (exact in distribution, if drafters tell
                 their probabilities truly) or `typical` (lossy).
-            session_id: The same id in every turn keeps a conversation's cache in place.
+            session_id: The same id in every turn keeps a conversation's cache in place; a turn
+                ends an earlier one that still runs.
             timeout: Seconds for the whole generation; None: one hour; `math.inf`: no limit here,
                 only the gateway's.
             resume: Where the gateway is lost on the way, go on with another one, or with the same

@@ -14,7 +14,7 @@
         ├── UnimplementedError              UNIMPLEMENTED        the server is older, or another one
         ├── ResourceExhaustedError          RESOURCE_EXHAUSTED   overloaded: retry later
         ├── UnavailableError                UNAVAILABLE          down or not reachable: retry
-        ├── AbortedError                    ABORTED              retry from the start
+        ├── AbortedError                    ABORTED              a later turn ended this one
         ├── DeadlineExceededError           DEADLINE_EXCEEDED    `timeout` passed
         ├── CancelledError                  CANCELLED            cancelled, by either side
         ├── InternalError                   INTERNAL             a bug on the other side
@@ -122,7 +122,7 @@ class UnavailableError(RpcError):
 
 
 class AbortedError(RpcError):
-    """The call lost a race; retry from the start."""
+    """A later request has taken the session over; a retry would end that one."""
 
     code = StatusCode.ABORTED
 
