@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import paceline
 import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from paceline import errors
 from paceline.v1 import drafter_pb2, inference_pb2, inference_pb2_grpc, types_pb2, verifier_pb2
 
@@ -97,6 +98,21 @@ async def test_strangers_learn_nothing(auth: AuthConfig, token: str | None) -> N
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
             assert caught.value.details() == "a valid bearer token is needed"
     assert verifier.requests == []
+
+
+async def test_reflection_and_health_need_no_token(auth: AuthConfig) -> None:
+    verifier = ScriptedWorker()
+    async with (
+        serving(verifier),
+        gateway(verifier.address, auth=auth) as target,
+        Line(f"127.0.0.1:{target.server.port}", TlsConfig()).open() as channel,
+    ):
+        assert await target.serving()
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo([asked])
+        (answer,) = [answer async for answer in call]
+    names = {service.name for service in answer.list_services_response.service}
+    assert {"paceline.v1.Inference", "paceline.v1.Fleet", "grpc.health.v1.Health"} <= names
 
 
 def sdk(target: Gateway, **options: Any) -> paceline.AsyncClient:
