@@ -14,8 +14,9 @@ from common.model.linear import CUDA_TILE_ROWS, MakeProduct, tiled_linear
 from common.model.quantized import round_weight
 
 _TILE_ROWS = tl.constexpr(16)
-_OUTPUTS, _INPUTS = 32, 128
-"""What a program of `_widen` computes, and how much it reads at once."""
+_OUTPUTS, _INPUTS, _STAGES = 32, 128, 5
+"""What a program of `_widen` computes, how much it reads at once, and in how many stages: a matrix
+of few outputs has about one program a processor, and that one has to keep the memory busy."""
 
 
 class Products(NamedTuple):
@@ -129,6 +130,7 @@ class RoundedProduct:
             ADDED=other is not None,
             OUTPUTS=_OUTPUTS,
             INPUTS=_INPUTS,
+            num_stages=_STAGES,
         )
         return out
 
