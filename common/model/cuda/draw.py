@@ -89,23 +89,25 @@ def _weight(value, top):
 @triton.jit
 def _kth(line, count, vocab, TOKENS: tl.constexpr):
     """The largest value that at least so many of a line reach."""
-    least = tl.full([], -(1 << 31), tl.int64)  # all reach it
-    step = tl.full([], 1 << 30, tl.int64)
+    least = tl.full([], -(1 << 31), tl.int32)  # all reach it
+    step = tl.full([], 1 << 30, tl.int32)
     while step > 0:  # a quarter of what is left at a time
+        first = least + step
+        second = first + step
+        third = second + step
         some = tl.zeros([TOKENS], tl.int32)
         more, most = some, some
         for start in range(0, vocab, TOKENS):
             token = start + tl.arange(0, TOKENS)
-            inside = token < vocab
-            value = tl.load(line + token, mask=inside, other=0.0)
-            place = _flipped(value.to(tl.int32, bitcast=True)).to(tl.int64) - least
-            some += (inside & (place >= step)).to(tl.int32)
-            more += (inside & (place >= 2 * step)).to(tl.int32)
-            most += (inside & (place >= 3 * step)).to(tl.int32)
-        reached = (tl.sum(some) >= count).to(tl.int64) + (tl.sum(more) >= count).to(tl.int64)
-        least += step * (reached + (tl.sum(most) >= count).to(tl.int64))
+            value = tl.load(line + token, mask=token < vocab, other=float("-inf"))
+            place = _flipped(value.to(tl.int32, bitcast=True))
+            some += (place >= first).to(tl.int32)
+            more += (place >= second).to(tl.int32)
+            most += (place >= third).to(tl.int32)
+        reached = (tl.sum(some) >= count).to(tl.int32) + (tl.sum(more) >= count).to(tl.int32)
+        least += step * (reached + (tl.sum(most) >= count).to(tl.int32))
         step = step >> 2
-    return _flipped(least.to(tl.int32)).to(tl.float32, bitcast=True)
+    return _flipped(least).to(tl.float32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["best"])

@@ -73,6 +73,15 @@ def test_of_equal_ones_those_with_the_lowest_ids_survive(cut: dict[str, float], 
     assert [one.ids for one in drawn] == [one.ids for one in expected]
 
 
+def test_top_k_may_reach_to_the_least_logits() -> None:
+    """What is read behind the end of a row comes after all of it."""
+    logits = -random_logits(3, 150, 1, torch.float32).abs()
+    logits[:2, ::2] = -math.inf
+    rows = [Row(SamplingParams(temperature=1.0, top_k=k, seed=k), 3) for k in (75, 76, 149)]
+    drawn, expected = _drawn(logits, rows, 4), rank(logits, rows, 4)
+    assert [one.ids for one in drawn] == [one.ids for one in expected]
+
+
 def test_a_row_alone_is_the_row_in_any_batch() -> None:
     """Down to the bits of what is told of it."""
     rows = [
