@@ -12,9 +12,11 @@ from torch import Tensor
 
 from common.model.kv_cache import KvLease
 from common.model.output import Computed, Output
-from common.model.roll import Certainty, Limit, RollOptions
+from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.runner import Runner
+from common.model.sampling import Row
 from common.model.segment import Segment
+from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import runner
 from tests.tiny_models import MAX_LEN, VOCAB
@@ -27,7 +29,7 @@ from common.model.cuda import model as model_module
 from common.model.cuda.keys import Size
 from common.model.cuda.model import CudaModel
 from common.model.cuda.rolling import Drawn, Told
-from tests.unit.common.model.cuda.fake_graphs import FakeGraphs
+from tests.unit.common.model.cuda.fake_graphs import FakeGraphs, Launches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -97,6 +99,31 @@ def test_levels_are_one_graph(target: Runner, monkeypatch: pytest.MonkeyPatch) -
     )
     assert graphs.kinds == [(Size(4, 1, 1, 4), 16)] * 2, "the first pass had too many rows"
     assert np.isfinite(rolled.behind).all()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="shown by tests/gpu")
+def test_replays_read_what_is_new(target: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it: tokens, where they stand and see, and how they are drawn."""
+    model = target.loaded.forward
+    assert isinstance(model, CudaModel)
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(16)
+
+    def rolled(turn: int) -> Rolled:
+        segment = Segment([5 + turn, 9, 33][turn:], turn, lease.slots, wanted=[0])
+        drawing = Row(SamplingParams(temperature=0.9, seed=turn), 9 * turn).drawing
+        slots = lease.slots[None, 8 - turn : 9 - turn]
+        return target.roll([segment], slots, RollOptions(2, drawings=[drawing]))
+
+    expected = [rolled(turn) for turn in range(3)]
+    graphs = Launches.of(model, monkeypatch)
+    for turn, (ids, behind, _) in enumerate(expected):  # as it is, captured, replayed
+        found = rolled(turn)
+        assert np.array_equal(found.ids, ids)
+        assert np.array_equal(found.behind, behind)
+    assert [graph.replays for graph in graphs] == [2, 2], (
+        "of what a roll begins with, and of a level"
+    )
 
 
 @pytest.mark.parametrize("certain", [False, True])
