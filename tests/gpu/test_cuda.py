@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from common.model import noise
-from common.model.cuda.device import drawer
 from common.model.kv_cache import KvLease
 from common.model.loader import Dtype
 from common.model.quantized import Quantize
@@ -33,6 +32,11 @@ NEW_TOKENS = 20
 LENGTH = 100
 SEEDS = (0, 7, 2**63 + 5)
 POSITIONS = (0, 31, 2**33)
+
+
+def _left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Why kernels were left out, or passes could not be captured."""
+    return [each.__dict__["reason"] for each in caplog.records if "reason" in each.__dict__]
 
 
 def _ids(length: int, seed: int = 0) -> list[int]:
@@ -90,19 +94,24 @@ def test_rounded_weights_have_one_text_too(quantize: Quantize, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
-def test_models_of_llamas_shape_run_by_kernels(kind: str, tmp_path: Path) -> None:
+def test_models_of_llamas_shape_run_by_kernels(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """And compute what the CPU does."""
     directory = tiny_models.save(kind, tmp_path)
     target, reference = runner(directory, device="cuda"), runner(directory)
-    assert target.loaded.kernels.startswith("cuda"), "kernels were left out; the log says why"
+    assert target.loaded.kernels.startswith("cuda"), _left_out(caplog)
     expected = _logits(reference, [_ids(LENGTH)], 50)[0]
     for _ in range(3):  # as they are, captured, replayed
         assert (_logits(target, [_ids(LENGTH)], 10)[0].cpu() - expected).abs().max() < 1e-3
+    assert not _left_out(caplog)
 
 
-def test_passes_follow_each_other_on_the_device(tmp_path: Path) -> None:
+def test_passes_follow_each_other_on_the_device(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     target = runner(tiny_models.save("llama", tmp_path), device="cuda")
-    assert target.tells_of_each, "kernels were left out; the log says why"
+    assert target.tells_of_each, _left_out(caplog)
     for seed in range(3):  # as they are, captured, replayed
         rolls.is_step_after_step(target, 4)
         rolls.is_step_after_step_behind_a_tree(target, 4)
@@ -111,6 +120,7 @@ def test_passes_follow_each_other_on_the_device(tmp_path: Path) -> None:
         rolls.ends_with_texts(target, seed)
     assert rolls.passes_beside_news(target, rung=False) == 3
     assert rolls.passes_beside_news(target, rung=True) == 1
+    assert not _left_out(caplog)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -129,7 +139,9 @@ def test_a_pass_is_launched_when_the_one_before_is_done(kind: str, tmp_path: Pat
 
 def test_kernels_draw_what_the_cpu_does() -> None:
     """But for a draw in a thousand, which bits decide."""
-    assert drawer(torch.device("cuda")) is not None, "the kernel was left out; the log says why"
+    from common.model.cuda.probe import fault_of_draws
+
+    assert fault_of_draws(torch.device("cuda")) == ""
     ways = [{}, {"top_p": 0.9}, {"top_k": 40}, {"min_p": 0.02}, {"top_k": 20, "top_p": 0.8}]
     rows = [Row(SamplingParams(temperature=0.8, seed=i, **ways[i % 5]), i) for i in range(2000)]
     logits = torch.randn(len(rows), 5000, generator=torch.Generator().manual_seed(0)) * 3
