@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bench.arguments import ending_well
 from bench.child import answer, ask
+from common import logs
 
 if TYPE_CHECKING:
     from common.model.runner import Runner
@@ -129,6 +130,7 @@ if __name__ == "__main__":
             "usage: python -m bench.step_times MODEL DTYPE THREADS DEVICE MOST_THREADS [QUANTIZE]"
         )
     sys.stdout = sys.stderr  # libraries print where they like
+    logs.configure("bench", "warning")  # with why kernels are left out
     rounded = sys.argv[6] if len(sys.argv) > 6 else "none"
     with ending_well():
         main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), rounded)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from bench.measurement import Pass, Sample
+from common import logs
 from common.errors import PacelineError, StartupError
 from launcher.process import OFFLINE, tethered
 
@@ -228,4 +229,5 @@ def serve(name: str, loading: Loading) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: python -m bench.contenders.contender NAME LOADING_AS_JSON")
+    logs.configure("bench", "warning")  # with why kernels are left out
     serve(sys.argv[1], Loading(**json.loads(sys.argv[2])))
