@@ -12,6 +12,7 @@ from typing import TypeVar
 from paceline import PacelineError as ClientError
 
 from bench.settings import METHODS, PEERS
+from common.commands import INTERRUPTED
 from common.errors import PacelineError
 
 T = TypeVar("T")
@@ -95,4 +96,4 @@ def ending_well() -> Iterator[None]:
     except (PacelineError, ClientError, OSError) as problem:
         sys.exit(f"error: {problem}")
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)

@@ -21,6 +21,7 @@ from bench.report import Report
 from bench.run import run
 from bench.settings import FULL, PEERS, SHORT, Settings
 from bench.tables import markdown, notes, tables
+from common.commands import INTERRUPTED
 from common.errors import StartupError
 from launcher import models
 from launcher.commandline import Device
@@ -43,9 +44,6 @@ from launcher.display import Display
 T = TypeVar("T")
 
 RESULTS = Path("bench/results")
-INTERRUPTED = 130
-"""What it ends with where somebody had it end early."""
-
 WIDE = 140
 """Columns of the tables where no terminal says how many there are."""
 

@@ -29,6 +29,7 @@ from bench.plan import choose
 from bench.progress import Progress, shown
 from bench.settings import METHODS, PLAIN
 from bench.tables import Cells
+from common.commands import INTERRUPTED
 from common.errors import StartupError
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
@@ -201,7 +202,7 @@ def promise(
     if not console.is_terminal:
         console.width = WIDE
     tallies: list[Tally] = []
-    with ending_well_when_interrupted(130):
+    with ending_well_when_interrupted(INTERRUPTED):
         sweep = Sweep(
             models=choose_models(target, draft, medusa),
             threads=threads,

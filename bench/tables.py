@@ -171,8 +171,7 @@ def _brackets(report: Report) -> str:
     if sure(repetitions) < SURE:
         line += (
             " Of several prompts at once, and where prompts hardly differ, they are the range of "
-            f"the {repetitions} repetitions, which is {sure(repetitions):.0f} % "
-            "confidence."
+            f"the {repetitions} repetitions, which is {sure(repetitions):.0f} % confidence."
         )
     return line
 

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 
 import typer
 from paceline import PacelineError as ClientError
-from paceline.cli._group import EXIT_ERROR, EXIT_USAGE, report
+from paceline.cli._group import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, report
 from paceline.errors import ArgumentError
 
 from common.errors import InvalidArgument, PacelineError
+
+INTERRUPTED = EXIT_INTERRUPTED
+"""Exit code of what somebody had end early."""
 
 
 @contextmanager

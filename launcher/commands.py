@@ -160,7 +160,7 @@ def demo(
     options = WorkerOptions(dtype=dtype.value, device=device.value, threads=threads)
     same_text = False
     with (
-        ending_well_when_interrupted(130),
+        ending_well_when_interrupted(commands.INTERRUPTED),
         Display(console, live=not verbose, quiet=as_json) as display,
     ):
         chosen = models.choose_pair(target, draft, medusa)

@@ -110,13 +110,7 @@ class Engine(Reachable):
         self._intake = Intake(config, runner.pool.blocks)
         choice = MethodChoice(tuple(self.methods.single), self._cost)
         self._lives = Lives(
-            self._intake,
-            choice,
-            self.methods,
-            self._scheduler,
-            runner,
-            self.totals,
-            self.failures,
+            self._intake, choice, self.methods, self._scheduler, runner, self.totals, self.failures
         )
         self._asked_at = 0.0  # when texts were last asked whether they are ready
         self._ran = False  # the last step had a batch
