@@ -16,8 +16,7 @@ and `medusa.json` an object with
     num_layers    L
     hidden_size   d
     vocab_size    V
-    base          values of the base model's output matrix at `BASE_SAMPLES` places spread over
-                  it; heads for another model of the same size are told by them
+    base          of the base model's output matrix, see `common.model.base_samples`
     tree          list of paths of ranks, `[[0], [1], [0, 0]]`: which guesses of which heads to
                   check; or null
 """
@@ -33,16 +32,13 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model import medusa_published, tensor_file
-from common.model.medusa_weights import FACTS_FILE, HeadWeights, Tree, check, read
+from common.model import base_samples, medusa_published, tensor_file
+from common.model.medusa_weights import FACTS_FILE, HeadWeights, Tree
+from common.model.tensors_by_key import check, read
 
 WEIGHTS_FILE = "medusa.safetensors"
 FORMAT = "paceline-medusa"
 VERSION = 1
-BASE_SAMPLES = 32
-
-# bfloat16 and float16 round differently; another model's values are off by far more.
-_RELATIVE, _ABSOLUTE = 2e-2, 1e-3
 
 
 def load(path: Path, *, lm_head: Tensor) -> HeadWeights:
@@ -79,7 +75,7 @@ def save(path: Path, weights: HeadWeights, *, lm_head: Tensor) -> None:
         "num_layers": weights.num_layers,
         "hidden_size": lm_head.shape[1],
         "vocab_size": lm_head.shape[0],
-        "base": _sample(lm_head),
+        "base": base_samples.of(lm_head),
         "tree": weights.tree,
     }
     write_facts(path, facts)
@@ -174,7 +170,7 @@ def _load_ours(path: Path, lm_head: Tensor) -> HeadWeights:
     for field, wanted in (("vocab_size", lm_head.shape[0]), ("hidden_size", lm_head.shape[1])):
         if facts.get(field) != wanted:
             raise ModelError(f"{file}: {field}: {facts.get(field)}, but the model's is {wanted}")
-    if not _same_base(facts.get("base"), lm_head):
+    if not base_samples.match(facts.get("base"), lm_head):
         raise ModelError(f"{file}: base: these heads were trained for another model")
     heads, layers = (_count(file, facts, field) for field in ("num_heads", "num_layers"))
     vocab, hidden = lm_head.shape
@@ -203,18 +199,3 @@ def _count(file: Path, facts: Mapping[str, Any], field: str) -> int:
     if type(value) is not int or value < 1:
         raise ModelError(f"{file}: {field}: {value}, but must be a whole number from 1")
     return value
-
-
-def _sample(lm_head: Tensor) -> list[float]:
-    flat = lm_head.detach().flatten()
-    places = [flat.numel() * i // BASE_SAMPLES for i in range(BASE_SAMPLES)]
-    return [round(value, 6) for value in flat[places].float().tolist()]
-
-
-def _same_base(stored: object, lm_head: Tensor) -> bool:
-    try:
-        there = torch.tensor(stored, dtype=torch.float32)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    here = torch.tensor(_sample(lm_head))
-    return there.shape == here.shape and torch.allclose(there, here, _RELATIVE, _ABSOLUTE)
