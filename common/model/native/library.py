@@ -179,7 +179,13 @@ def instructions(dtype: torch.dtype = torch.bfloat16) -> str:
     if used is None:
         return ""
     vectors, library = used
-    return "amx" if library.decoder_has_tiles() else vectors
+    return "amx" if _has_tiles(library) else vectors
+
+
+@cache
+def _has_tiles(library: ctypes.CDLL) -> bool:
+    """Asked once: it asks the processor, for which a virtual machine has to be left."""
+    return bool(library.decoder_has_tiles())
 
 
 def _shared_cache() -> int:
