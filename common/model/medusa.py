@@ -27,9 +27,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.model import medusa_checkpoint
+from common.model.likeliest import likeliest
 from common.model.linear import MakeProduct, packed_products
 from common.model.medusa_weights import HeadWeights, Tree
-from common.model.native import Decoder, NativeHeads, top
+from common.model.native import Decoder, NativeHeads
 from common.model.room import SMALLER_CACHE, room_for
 
 Product = Callable[[Tensor], Tensor]
@@ -61,7 +62,7 @@ class MedusaHeads:
         self.num_heads: int = weights.num_heads
         self.tree: Tree | None = weights.tree
         """Sparse static tree that was chosen for these heads: paths of ranks, or None."""
-        self._vocab_size, self._dtype = lm_head.shape[0], dtype
+        self._dtype = dtype
         self._lm_head = lm_head
         self._token_scale = None if weights.token is None else _token_scale(lm_head)
         block, bias = weights.block.to(device, dtype), weights.bias.to(device, dtype)
@@ -163,12 +164,7 @@ class MedusaHeads:
         Returns:
             Ids (int64) and their probabilities (float32), likeliest first. # [K, N, k] each
         """
-        assert 0 < k <= self._vocab_size
-        if self._native is not None:
-            return top(logits, k)
-        with torch.inference_mode():
-            values, ids = logits.softmax(-1, dtype=torch.float32).topk(k, dim=-1)
-        return ids, values
+        return likeliest(logits, k)
 
 
 def head_dtype(model: torch.dtype, device: torch.device) -> torch.dtype:

@@ -148,9 +148,11 @@ def _check_top(heads: MedusaHeads, weights: HeadWeights) -> None:
     ids, probabilities = heads.top(heads.logits(hidden, CHOSEN), 4)
     assert ids.shape == probabilities.shape == (HEADS, 5, 4)
     assert ids.dtype == torch.int64
-    wanted = _plainly(weights, hidden, CHOSEN).softmax(-1).topk(4, dim=-1)
-    assert torch.equal(ids, wanted.indices)
-    torch.testing.assert_close(probabilities, wanted.values, rtol=1e-4, atol=1e-6)
+    chances = _plainly(weights, hidden, CHOSEN).softmax(-1)
+    near = {"rtol": 1e-4, "atol": 1e-6}  # which of several that have next to none comes is open
+    torch.testing.assert_close(probabilities, chances.topk(4, dim=-1).values, **near)
+    torch.testing.assert_close(probabilities, chances.gather(-1, ids), **near)
+    assert all(len(set(row)) == 4 for row in ids.flatten(0, 1).tolist())
 
 
 @pytest.mark.parametrize("layers", [1, 2])
