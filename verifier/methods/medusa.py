@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import operator
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
@@ -25,14 +24,13 @@ from common.model.medusa import MedusaHeads
 from common.model.sampling import Row, rank
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
+from verifier.methods.trust import Trusts, chances_of, draws
 from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 RANKS = 8
 """Guesses taken of each head where the tree is grown."""
 
-_FORGET = 0.98
-_PRIOR = 4.0
 _TRY_EVERY = 16
 
 
@@ -48,29 +46,13 @@ class Guesses:
 
 @dataclass
 class _Session:
+    trusts: Trusts
     state: Tensor | None = None  # [hidden]; where the heads are to run
     chosen: int = 0  # the token chosen from it
     guesses: Guesses | None = None
     tree: TokenTree | None = None  # what is being checked
     nodes: dict[int, float] = field(default_factory=dict)  # its guesses: chance given the parent
-    trust: list[_Trust] = field(default_factory=list)
     idle: int = 0  # rounds in a row in which no guess seemed to pay
-
-
-@dataclass
-class _Trust:
-    """How often guesses of one head are right, against what it says itself."""
-
-    said: float = _PRIOR
-    right: float = _PRIOR
-
-    @property
-    def factor(self) -> float:
-        return self.right / self.said
-
-    def observe(self, said: float, right: int) -> None:
-        self.said = _FORGET * self.said + said
-        self.right = _FORGET * self.right + right
 
 
 class MedusaProposer:
@@ -96,12 +78,11 @@ class MedusaProposer:
         if self._paths is not None:
             self._ranks = 1 + max(rank for path in self._paths for rank in path)
         self._sessions: dict[Sequence, _Session] = {}
-        self._trust = [_Trust() for _ in range(heads.num_heads)]
+        self._trusts = Trusts(heads.num_heads)
 
     def open(self, sequence: Sequence) -> None:
         """Starts from what all sequences so far have taught."""
-        trust = [_Trust(_PRIOR, _PRIOR * each.factor) for each in self._trust]
-        self._sessions[sequence] = _Session(trust=trust)
+        self._sessions[sequence] = _Session(Trusts(self._heads.num_heads, self._trusts))
 
     def ready(self, sequence: Sequence, now: float) -> bool:
         """Always: the heads are here."""
@@ -128,7 +109,7 @@ class MedusaProposer:
         """Learns how far the heads can be trusted; keeps the state to guess from."""
         session = self._sessions[sequence]
         if outcome.tree is session.tree:
-            self._learn(session, outcome)
+            session.trusts.learn(outcome, session.nodes)
         session.tree, session.nodes, session.guesses = None, {}, None
         session.state = outcome.state if outcome.wanted and not sequence.finished else None
         session.chosen = sequence.ids[-1]
@@ -152,7 +133,7 @@ class MedusaProposer:
         drawn: list[int] = []
         plain: list[int] = []
         for index, (sequence, _, _) in enumerate(fresh):
-            (drawn if _draws(sequence) else plain).append(index)
+            (drawn if draws(sequence) else plain).append(index)
         if drawn:
             some = logits if len(drawn) == len(fresh) else logits[:, drawn]
             found = self._drawn(some, [fresh[index][0] for index in drawn])
@@ -181,8 +162,8 @@ class MedusaProposer:
         guesses = []
         for index, sequence in enumerate(sequences):
             heads = ranked[index :: len(sequences)]
-            sharpness = min(sequence.request.sampling.temperature, 1.0)
-            chances = [_chances(found.behind, sharpness) for found in heads]
+            temperature = sequence.request.sampling.temperature
+            chances = [chances_of(found.behind, temperature) for found in heads]
             guesses.append(Guesses([found.ids for found in heads], chances))
         return guesses
 
@@ -190,9 +171,8 @@ class MedusaProposer:
         self, session: _Session, guesses: Guesses, tree: TokenTree, budget: int
     ) -> dict[int, float]:
         """Adds nodes in the order of joint confidence, as many as make the step worth most."""
-        factors = [trust.factor for trust in session.trust]
         worth, paths = self._cost.worth(), []
-        for joint, path in itertools.islice(_ranked(guesses, factors), budget):
+        for joint, path in itertools.islice(_ranked(guesses, session.trusts.factors), budget):
             worth.add(joint)
             paths.append(path)
             if worth.settled:
@@ -202,25 +182,6 @@ class MedusaProposer:
         if session.idle % _TRY_EVERY == 1:  # at first, and now and then: or nothing is learnt
             best = 1
         return _add(guesses, paths[:best], tree)
-
-    def _learn(self, session: _Session, outcome: Outcome) -> None:
-        """Compares what the heads said below every accepted node with what was right.
-
-        Where the text ended with one of them, nothing is known of those below it.
-        """
-        tree, right = outcome.tree, {0, *outcome.accepted}
-        ended = len(outcome.accepted) == len(outcome.ids)
-        followed = right.difference(outcome.accepted[-1:]) if ended else right
-        said: dict[int, float] = {}
-        hits: dict[int, int] = {}
-        for node, chance in session.nodes.items():
-            if tree.parents[node] in followed:
-                depth = tree.depths[node] - 1
-                said[depth] = said.get(depth, 0.0) + chance
-                hits[depth] = hits.get(depth, 0) + (node in right)
-        for depth, chance in said.items():
-            session.trust[depth].observe(chance, hits[depth])
-            self._trust[depth].observe(chance, hits[depth])
 
 
 def _rows(logits: Tensor, sequences: Seq[Sequence]) -> list[Row]:
@@ -254,23 +215,6 @@ def _adjust(logits: Tensor, sequence: Sequence) -> None:
             ids = seen.nonzero()[:, 0]
         found = logits[:, ids]
         logits[:, ids] = torch.where(found < 0, found * factor, found / factor)
-
-
-def _draws(sequence: Sequence) -> bool:
-    """Whether the target's own noise decides between guesses; other rules want none of it there."""
-    request = sequence.request
-    return request.acceptance == "coupled" and not request.sampling.greedy
-
-
-def _chances(behind: Seq[float], sharpness: float) -> list[float]:
-    """Chances of tokens by how far their scores are behind the best.
-
-    At most as sharply as they would be without noise: what heads are wrong by grows with the scores
-    where a temperature is low.
-    """
-    weights = [math.exp(-sharpness * gap) for gap in behind]
-    total = sum(weights)
-    return [weight / total for weight in weights]
 
 
 def _ranked(guesses: Guesses, factors: list[float]) -> Iterator[tuple[float, tuple[int, ...]]]:

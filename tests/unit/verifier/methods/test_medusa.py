@@ -129,7 +129,7 @@ def test_heads_that_overrate_themselves_are_trusted_less() -> None:
     for index in range(400):
         _observe(proposer, one, tree, accepted=[1] if index % 2 and len(tree) > 1 else [])
         tree = _tree(proposer, one)
-    assert proposer._trust[0].factor == pytest.approx(0.55, abs=0.1)
+    assert proposer._trusts.factors[0] == pytest.approx(0.55, abs=0.1)
 
 
 def test_heads_run_once_for_all_sequences() -> None:
@@ -179,9 +179,9 @@ def test_a_round_that_checked_another_tree_teaches_nothing() -> None:
     proposer.open(one)
     _observe(proposer, one, TokenTree(5))
     _tree(proposer, one)
-    before = proposer._trust[0].said
+    before = proposer._trusts.factors[0]
     _observe(proposer, one, TokenTree(one.ids[-1]))
-    assert proposer._trust[0].said == before
+    assert proposer._trusts.factors[0] == before
 
 
 def test_what_stands_behind_a_text_s_end_teaches_nothing() -> None:
@@ -189,10 +189,10 @@ def test_what_stands_behind_a_text_s_end_teaches_nothing() -> None:
     proposer.open(one)
     _observe(proposer, one, TokenTree(5))
     tree = _tree(proposer, one)
-    before = [trust.said for trust in proposer._trust]
+    before = proposer._trusts.factors
     _observe(proposer, one, tree, tree.path(len(tree) - 1)[:2], bonus=None)
-    said = [trust.said - old for trust, old in zip(proposer._trust, before, strict=True)]
-    assert [more > 0 for more in said] == [True, True, False]
+    after = proposer._trusts.factors
+    assert [new != old for new, old in zip(after, before, strict=True)] == [True, True, False]
 
 
 @dataclass
