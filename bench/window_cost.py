@@ -47,10 +47,12 @@ class CountedRunner(Runner):
 
     rows = 0
 
-    def forward(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
+    def forward(
+        self, segments: Sequence[Segment], drawings: Sequence[Drawing] = (), *, tap: bool = True
+    ) -> Output:
         """One pass."""
         self.rows = sum(len(segment.ids) for segment in segments)
-        return super().forward(segments, drawings)
+        return super().forward(segments, drawings, tap=tap)
 
 
 @dataclass

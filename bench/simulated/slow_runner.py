@@ -52,10 +52,12 @@ class SlowRunner(Runner):
         """Never: passes that follow one another in one call would take no time."""
         return False
 
-    def forward(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
+    def forward(
+        self, segments: Sequence[Segment], drawings: Sequence[Drawing] = (), *, tap: bool = True
+    ) -> Output:
         """One pass; see `Runner.forward`."""
         done_at = time.monotonic() + self._step_s + self._session_s * (len(segments) - 1)
-        output = super().forward(segments, drawings)
+        output = super().forward(segments, drawings, tap=tap)
         if self._wrong:
             output = self._misled(output)
         time.sleep(max(done_at - time.monotonic(), 0.0))

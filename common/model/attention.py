@@ -38,6 +38,10 @@ class AttentionContext:
         """Keys that a row of a layer sees, itself included; filled where that is learnt, too."""
         self.tile_rows: TileRows = FIXED_TILES
         """Rows of a tile that every layer's kernel can take; settled by the first pass."""
+        self.taps: tuple[int, ...] = ()
+        """Layers whose inputs passes hand out, see `Output.features`; set with the cache."""
+        self.tapping = True
+        """Whether anybody wants them of the next pass, which may leave them out else."""
         self._batch: Batch | None = None
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
         self._steps: dict[tuple[int | None, torch.dtype], Tensor] = {}

@@ -155,6 +155,8 @@ class _Reader:
             kind=self._class,
             parameters=parameters,
             output_weight=head,
+            embeddings=embeddings,
+            layers=self._depth,
             vocab_size=self._vocab,
             max_len=self._max_len,
             eos_token_ids=ends(self._eos, self._vocab),

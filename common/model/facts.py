@@ -18,6 +18,10 @@ class Facts:
     """How many numbers it has."""
     output_weight: Tensor | None
     """The output layer's matrix, `[V, hidden]`; None where nobody but passes needs it."""
+    embeddings: Tensor
+    """What tokens are as rows, `[V, hidden]`; passes read it."""
+    layers: int
+    """How many it has."""
     vocab_size: int
     """Rows of the output layer."""
     max_len: int

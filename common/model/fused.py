@@ -14,6 +14,7 @@ from torch import Tensor
 from common.model.attention import AttentionContext, attend
 from common.model.linear import PARALLEL_ELEMENTS, MakeProduct
 from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.output import Computed
 
 
 class _RmsNorm:
@@ -124,15 +125,19 @@ class FusedModel:
         self._norm = _RmsNorm(model.norm, model.epsilon)
         self._head = head(*model.head)
 
-    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits `[M, V]` and last states `[M, hidden]` of the wanted rows of a batch `[N]`."""
+    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> Computed:
+        """See `Forward`."""
         self._turn_up_to(min(self._max_len, self._context.positions))
         x = self._embeddings.index_select(0, ids)
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
-        for layer in self._layers:
+        taps, tapped = self._context.taps, []
+        for index, layer in enumerate(self._layers):
+            if index in taps:
+                tapped.append(x.clone())  # a product may take its place
             x = layer(x, cos, sin)
         states = self._norm(x.index_select(0, wanted))
-        return self._head(states), states
+        features = torch.cat(tapped, dim=1) if tapped else None
+        return Computed(self._head(states), states, features=features)
 
     def _turn_up_to(self, positions: int) -> None:
         """Has tables for so many positions."""

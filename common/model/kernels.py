@@ -25,7 +25,7 @@ from common.model.kv_cache import LayerShape
 from common.model.linear import packed_products
 from common.model.llama import Llama
 from common.model.native import NativeModel, can_run, instructions
-from common.model.output import Output
+from common.model.output import Computed, Output
 from common.model.quantized import IntegerProduct, Quantize, integer_products
 from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.segment import Segment
@@ -44,9 +44,9 @@ _COMPILED: dict[torch.dtype, tuple[Quantize, ...]] = {
 }
 """What the compiled decoder reads on a CPU: weights of these types, rounded to these."""
 
-Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]` and the states the
-output layer read, `[M, hidden]`."""
+Forward = Callable[[Tensor, Tensor, Tensor], Computed]
+"""Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]`, the states the output
+layer read, `[M, hidden]`, and the features of all rows that its context's taps say."""
 
 _log = logging.getLogger(__name__)
 

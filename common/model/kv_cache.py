@@ -40,6 +40,8 @@ class LayerShape:
     """Size of a key."""
     value_size: int
     """Size of a value."""
+    spare: int = 0
+    """Slots beyond those of blocks, for keys that belong to no position."""
 
 
 class KvPool:
@@ -64,7 +66,10 @@ class KvPool:
     ) -> None:
         self.slots = (blocks + 1) * block_tokens
         """Of each layer; the first block is padding."""
-        shapes = [(self.slots, each.kv_heads, each.key_size + each.value_size) for each in layers]
+        shapes = [
+            (self.slots + each.spare, each.kv_heads, each.key_size + each.value_size)
+            for each in layers
+        ]
         if device.type == "cpu":
             pages = LargePages()
             self.layers = [pages.zeros(shape, dtype) for shape in shapes]

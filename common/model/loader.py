@@ -52,8 +52,8 @@ class LoadedModel(Facts):
     """A model ready for `Runner`."""
 
     forward: Forward | WholePass
-    """Maps ids `[N]`, positions `[N]` and wanted rows `[M]`, or segments with all of it, to logits
-    `[M, V]` and the states the output layer read, `[M, hidden]`."""
+    """Maps ids `[N]`, positions `[N]` and wanted rows `[M]`, or segments with all of it, to what
+    `Output` has."""
     context: AttentionContext
     """Shared by its attention layers."""
     path: Path

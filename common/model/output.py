@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Output(Protocol):
-    """Of the rows of a pass whose logits were wanted, in order."""
+    """Of the rows of a pass whose logits were wanted, in order; features of all its rows."""
 
     @property
     def logits(self) -> Tensor:
@@ -23,6 +23,11 @@ class Output(Protocol):
         """Token after each row, `[M]`, where the kernels choose it in passing: as they were told,
         and -1 where bits would decide that they do not have in common with others."""
 
+    @property
+    def features(self) -> Tensor | None:
+        """What entered the layers that are tapped, un-normed and side by side, of each row as the
+        segments have them, `[N, taps * hidden]` in the model's type; None where none is."""
+
 
 class Computed(NamedTuple):
     """What is there as tensors."""
@@ -33,3 +38,5 @@ class Computed(NamedTuple):
     """See `Output`."""
     chosen: list[int] | None = None
     """See `Output`."""
+    features: Tensor | None = None
+    """See `Output`; from a `Forward` those of rows that are padding, too."""

@@ -18,11 +18,11 @@ from common.model.batch import FIXED_TILES, build_batch
 from common.model.cuda.device import drawn_by, pinned
 from common.model.cuda.pace import Pace
 from common.model.kernels import Forward, Levels, Rolls, WholePass
-from common.model.kv_cache import KvPool
+from common.model.kv_cache import KvPool, LayerShape
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
 from common.model.native import NativeModel
-from common.model.output import Computed, Output
+from common.model.output import Output
 from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.room import OTHER_WEIGHTS, SMALLER_CACHE, ran_out, room_for
 from common.model.sampling import Row, rank
@@ -49,10 +49,14 @@ class Runner:
         kv_bytes: Most memory the key/value cache may take.
         block_tokens: Positions in a block of the cache.
         max_len: Positions a sequence may have; the model's own limit where None.
+        taps: Layers whose inputs are wanted of all rows, rising; 0 is the first. See
+            `Output.features`.
+        head_layers: Shapes of layers that the cache has beside the model's, for a drafting head.
 
     Raises:
         ModelError: Texts have no room for two tokens, the cache does not hold one block, there is
-            no room for it, a pass fails, or rows influence each other.
+            no room for it, a pass fails, rows influence each other, or there are no such layers to
+            tap.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class Runner:
         kv_bytes: int,
         block_tokens: int = 16,
         max_len: int | None = None,
+        taps: Sequence[int] = (),
+        head_layers: Sequence[LayerShape] = (),
     ) -> None:
         length = min(max_len or loaded.max_len, loaded.max_len)
         if length < 2:
@@ -84,7 +90,10 @@ class Runner:
         self._row_multiple = 1 if loaded.device.type == "cpu" else CUDA_TILE_ROWS
         context = loaded.context
         self._learn_shapes()
-        shapes = [context.shapes[layer] for layer in sorted(context.shapes)]
+        own = [context.shapes[layer] for layer in sorted(context.shapes)]
+        self._own_layers = len(own)
+        context.taps = self._tapped(taps)
+        shapes = [*own, *head_layers]
         block = KvPool.block_bytes(shapes, block_tokens, loaded.dtype)
         blocks = kv_bytes // block - 1  # one block of padding
         if blocks < 1:
@@ -119,18 +128,30 @@ class Runner:
         parts = self.loaded.fingerprint, self._row_multiple, tile, drawn_by(self.loaded.device)
         return "-".join(str(part) for part in parts if part != "")
 
-    def forward(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
+    @property
+    def head_caches(self) -> list[Tensor]:
+        """The head's layers of the cache, `[slots, kv heads, 2 * size]` each, keys beside values.
+
+        No pass of the model reads or writes them, and no block of another text has their slots.
+        """
+        return self.pool.layers[self._own_layers :]
+
+    def forward(
+        self, segments: Sequence[Segment], drawings: Sequence[Drawing] = (), *, tap: bool = True
+    ) -> Output:
         """One pass: writes the rows' keys and values, and returns the wanted logits.
 
         Args:
             segments: At least one; their slots are reserved and distinct.
             drawings: How the token after each wanted row is drawn, for kernels that choose it in
                 passing; none where all are the likeliest.
+            tap: Whether features are wanted, where there are taps; else they may be left out.
 
         Returns:
             Wanted rows in order, segment after segment. With none wanted, none or one row of
             no meaning.
         """
+        self.loaded.context.tapping = tap
         if self._pace is not None:
             self._pace.wait()
         if self._whole is not None:
@@ -143,7 +164,8 @@ class Runner:
 
     @torch.inference_mode()
     def _through_torch(self, segments: Sequence[Segment]) -> Output:
-        rows = self._padded(sum(len(segment.ids) for segment in segments))
+        given = sum(len(segment.ids) for segment in segments)
+        rows = self._padded(given)
         context = self.loaded.context
         batch = build_batch(
             segments, rows=rows, device=self.loaded.device, tile_rows=context.tile_rows
@@ -152,9 +174,11 @@ class Runner:
         wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
         assert self._forward is not None
         with without_plans(self.loaded.device):
-            output = Computed(*self._forward(batch.ids, batch.positions, wanted))
+            output = self._forward(batch.ids, batch.positions, wanted)
         assert output.logits.shape[0] == output.states.shape[0] == wanted.shape[0]
-        return output
+        if output.features is None:
+            return output
+        return output._replace(features=output.features[:given])
 
     @property
     def threads(self) -> int:
@@ -181,6 +205,8 @@ class Runner:
 
     def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
         """Several passes in one call, where `rolls`: wanted rows go on with their best token.
+
+        They hand out no features.
 
         Args:
             segments: Of the first pass; see `forward`.
@@ -218,7 +244,11 @@ class Runner:
         return (ids[:, 0] for ids, _ in levels)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
-        """Copies keys and values between slots, given as (from, to); all are read first."""
+        """Copies keys and values between slots, given as (from, to); all are read first.
+
+        Those of the model's layers: whether a head's go along hangs on the kernels, so a head
+        writes its own where they are wanted.
+        """
         if isinstance(self.loaded.forward, NativeModel):
             self.loaded.forward.move(moves)
             return
@@ -230,7 +260,7 @@ class Runner:
     @torch.inference_mode()
     def _learn_shapes(self) -> None:
         context = self.loaded.context
-        context.pool = None
+        context.pool, context.taps = None, ()
         context.shapes.clear()
         if self._whole is not None:
             context.shapes.update(self._whole.shapes)
@@ -238,6 +268,16 @@ class Runner:
             zero = torch.zeros(1, dtype=torch.int64, device=self.loaded.device)
             with _refused(self.loaded, OTHER_WEIGHTS):  # there is no cache yet
                 self._forward(zero, zero, zero)
+
+    def _tapped(self, taps: Sequence[int]) -> tuple[int, ...]:
+        """Taps, once they are known to be layers of the model."""
+        layers = range(self._own_layers)
+        if any(tap not in layers for tap in taps) or list(taps) != sorted(set(taps)):
+            raise ModelError(
+                f"{self.loaded.name} cannot be tapped at layers {list(taps)}: they must rise, "
+                f"from 0 to {layers[-1]}"
+            )
+        return tuple(taps)
 
     def _padded(self, rows: int) -> int:
         """Rows to run for so many wanted.
@@ -295,7 +335,7 @@ class Runner:
             logits.append(self.forward([segment]).logits.cpu())  # a device may have no room for all
             start += len(rows)
         slots = torch.from_numpy(lease.slots[: len(ids)]).to(self.loaded.device)
-        cache = [layer[slots] for layer in self.pool.layers]
+        cache = [layer[slots] for layer in self.pool.layers[: self._own_layers]]
         lease.release()
         return [torch.cat(logits), *cache]
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from common.model import noise
-from common.model.kv_cache import KvLease
-from common.model.loader import Dtype
+from common.model.kv_cache import KvLease, LayerShape
+from common.model.loader import Dtype, load
 from common.model.quantized import Quantize
 from common.model.runner import Runner
 from common.model.sampling import Row, sample
@@ -105,6 +105,31 @@ def test_models_of_llamas_shape_run_by_kernels(
     for _ in range(3):  # as they are, captured, replayed
         assert (_logits(target, [_ids(LENGTH)], 10)[0].cpu() - expected).abs().max() < 1e-3
     assert not _left_out(caplog)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_what_enters_layers_is_that_of_the_processor(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Through graphs, too; and logits have the bits they have without."""
+    directory, taps = tiny_models.save(kind, tmp_path), (0, 1)
+    here, there = (load(str(directory), dtype="float32", device=on) for on in ("cuda", "cpu"))
+    target = Runner(here, kv_bytes=1 << 22, taps=taps, head_layers=[LayerShape(2, 16, 16)])
+    reference = Runner(there, kv_bytes=1 << 22, taps=taps)
+    plain = runner(directory, device="cuda")
+    for seed, rows in enumerate((7, 7, 7, 3 * LENGTH)):  # as it is, captured, replayed; no graph
+        ids, outputs = _ids(rows, seed), []
+        for each in (target, reference, plain):
+            slots = each.pool.lease(rows).slots
+            outputs.append(each.forward([Segment(ids, 0, slots, wanted=[0])]))
+        features, expected = (output.features for output in outputs[:2])
+        assert features is not None
+        assert expected is not None
+        assert features.shape == expected.shape == (rows, len(taps) * 48)
+        assert (features.cpu() - expected).abs().max() < 1e-3
+        assert torch.equal(outputs[0].logits, outputs[2].logits)
+        assert outputs[2].features is None
+    assert kind != "llama" or not _left_out(caplog)
 
 
 def test_passes_follow_each_other_on_the_device(

@@ -373,9 +373,9 @@ def braked(runner: Runner) -> Iterator[Brake]:
     """Puts a brake on a runner for the length of a block."""
     brake, forward = Brake(), runner.forward
 
-    def held(*batch: Any) -> Any:
+    def held(*batch: Any, **options: Any) -> Any:
         brake.wait()
-        return forward(*batch)
+        return forward(*batch, **options)
 
     runner.forward = held  # type: ignore[method-assign]
     try:

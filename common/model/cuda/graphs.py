@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Computed = tuple[Tensor, Tensor]
+Computed = tuple[Tensor, Tensor, Tensor]
 
 _MOST_GRAPHS = 64
 """Kept; the one that was not used for longest makes room."""

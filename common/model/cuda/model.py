@@ -38,6 +38,9 @@ _MOST_WORDS = 1 << 21
 _MOST_BEST = 16
 """Tokens that rows of a graph tell, beside each other."""
 
+_Found = tuple[Tensor, Tensor, Tensor]
+"""Logits `[M, V]`, states `[M, hidden]` and features `[N, taps, hidden]` of a pass."""
+
 
 class _Layer:
     """One decoder layer.
@@ -108,6 +111,7 @@ class CudaModel:
         vocab_size, hidden = model.head.weight.shape
         self._logits = self._embeddings.new_empty(_MOST_ROWS if on_cuda else 0, vocab_size)
         self._states = self._embeddings.new_empty(len(self._logits), hidden)
+        self._features = self._states.new_empty(len(self._logits), 0, hidden)  # [N, taps, hidden]
         self._drawn = Drawn.room(_MOST_ROWS, _MOST_BEST, device)
         self._draw = drawer(device)
 
@@ -127,8 +131,13 @@ class CudaModel:
         self._bind()
         keys = self._lay_out(segments)
         with self._on_device():
-            logits, states = self._run(self._place(keys), keys.size)
-            return Computed(logits[: keys.wanted].clone(), states[: keys.wanted].clone())
+            logits, states, tapped = self._run(self._place(keys), keys.size)
+            features = None
+            if self._context.taps and self._context.tapping:
+                rows = sum(len(segment.ids) for segment in segments)
+                features = tapped[:rows].flatten(1).clone()
+            logits, states = logits[: keys.wanted].clone(), states[: keys.wanted].clone()
+            return Computed(logits, states, features=features)
 
     @property
     def rolls(self) -> bool:
@@ -173,7 +182,7 @@ class CudaModel:
         places = np.array(slots, dtype=np.int64)[: len(self._angles[0]) - 1 - last]
         following: tuple[Tensor, Size] | None = None
         with self._on_device():
-            logits, _ = self._run(self._place(keys), keys.size)
+            logits, *_ = self._run(self._place(keys), keys.size)
             drawn = self._room(keys, options)
             self._choose(logits, drawn)
             told, lacking = deque([Told(drawn, keys.wanted)]), len(places)
@@ -222,7 +231,7 @@ class CudaModel:
         drawn.drawings.copy_(lines, non_blocking=True)
         return drawn
 
-    def _run(self, words: Tensor, size: Size, drawn: Drawn | None = None) -> tuple[Tensor, Tensor]:
+    def _run(self, words: Tensor, size: Size, drawn: Drawn | None = None) -> _Found:
         """Launches a pass of a batch that was placed.
 
         Args:
@@ -231,7 +240,7 @@ class CudaModel:
             drawn: Set where its rows go on with what was drawn, and draw again.
 
         Returns:
-            Logits and states, of rows that go on none; the next pass may overwrite them.
+            Logits, states and features, of rows that go on none; the next pass may overwrite them.
         """
         kind: Hashable = size
         compute = partial(self._in_place, words, size)
@@ -243,33 +252,49 @@ class CudaModel:
         assert self._graphs is not None
         return self._graphs.run(kind, compute)
 
-    def _in_place(self, words: Tensor, size: Size) -> tuple[Tensor, Tensor]:
+    def _in_place(self, words: Tensor, size: Size) -> _Found:
         """`_compute`, to where all graphs write where they read the batch."""
-        found = self._compute(words, size)
         if words is not self._words:
-            return found
+            features = self._features.new_empty(size.rows, *self._features.shape[1:])
+            return *self._compute(words, size, features), features
+        features = self._features[: size.rows]
         kept = self._logits[: size.wanted], self._states[: size.wanted]
-        for place, part in zip(kept, found, strict=True):
+        for place, part in zip(kept, self._compute(words, size, features), strict=True):
             place.copy_(part)
-        return kept
+        return *kept, features
 
-    def _go_on(self, words: Tensor, size: Size, drawn: Drawn) -> tuple[Tensor, Tensor]:
+    def _go_on(self, words: Tensor, size: Size, drawn: Drawn) -> _Found:
         """The rows that follow, and what they draw; logits and states are nobody's."""
         advance(words, size, drawn)
         logits, _ = self._compute(words, size)
         self._choose(logits, drawn)
-        return self._logits[:0], self._states[:0]  # a graph keeps the memory of what it returns
+        # A graph keeps the memory of what it returns.
+        return self._logits[:0], self._states[:0], self._features[:0]
 
     def _choose(self, logits: Tensor, drawn: Drawn) -> None:
         assert self._draw is not None
         self._draw(logits, drawn.drawings, drawn.ids, drawn.behind)
 
-    def _compute(self, words: Tensor, size: Size) -> tuple[Tensor, Tensor]:
-        """Logits `[M, V]` and states `[M, hidden]` of a batch laid out."""
+    def _compute(
+        self, words: Tensor, size: Size, features: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits `[M, V]` and states `[M, hidden]` of a batch laid out.
+
+        Args:
+            words: The batch.
+            size: Of it.
+            features: Where what enters tapped layers goes, `[N, taps, hidden]`; None for nowhere.
+        """
         pool = self._cache
+        places = {}
+        if features is not None:
+            places = dict(zip(self._context.taps, features.unbind(1), strict=True))
         ids, wanted = section(words, size, "ids"), section(words, size, "wanted")
         x = self._embeddings.index_select(0, ids)
-        for layer, cache in zip(self._layers, pool.layers, strict=True):
+        # Layers of the cache behind those here are a head's.
+        for index, (layer, cache) in enumerate(zip(self._layers, pool.layers, strict=False)):
+            if index in places:
+                places[index].copy_(x)  # now: products take its place
             x = layer(x, self._angles, cache, words, size, pool.blocks.block_tokens)
         states = self._norm(x.index_select(0, wanted[: size.wanted]))
         return self._head(states), states
@@ -280,12 +305,14 @@ class CudaModel:
         return self._pool
 
     def _bind(self) -> None:
-        """Takes the cache at hand; graphs of another are no more."""
+        """Takes the cache at hand, and what is tapped; graphs of another are no more."""
         pool = self._context.pool
         assert pool is not None
         if pool is not self._pool:
             self._pool = pool
             self._angles = self._rotary.table(min(self._max_len, self._context.positions))
+            rows, hidden = self._states.shape
+            self._features = self._states.new_empty(rows, len(self._context.taps), hidden)
             if self._graphs is not None:
                 self._graphs.clear()
 

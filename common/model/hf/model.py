@@ -21,9 +21,11 @@ from common.model.facts import Facts, ends
 from common.model.hf import attention
 from common.model.hf.layers import is_experts, replace_linears, tiled_experts
 from common.model.hf.rotary import replace_rotary
+from common.model.hf.taps import Taps
 from common.model.int4 import Int4Linear
 from common.model.linear import MakeLinear, linear_maker, tile_rows
 from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.output import Computed
 from common.model.quantized import IntegerLinear, Quantize, WidenedLinear, integer_products
 from common.model.rotary import Rotary
 
@@ -83,6 +85,8 @@ class HfModel:
             kind=type(self._model).__name__,
             parameters=sum(weight.numel() for weight in self._model.parameters()),
             output_weight=self._model.get_output_embeddings().weight.data,
+            embeddings=self._model.get_input_embeddings().weight.data,
+            layers=len(layers),
             vocab_size=text.vocab_size,
             max_len=_max_len(text),
             eos_token_ids=ends_of(self._model),
@@ -317,9 +321,11 @@ class _Modules:
         self._states = torch.empty(0)
         output_layer: Any = model.get_output_embeddings()  # type: ignore[operator]
         output_layer.register_forward_pre_hook(self._keep_states)
+        self._taps = Taps(model)
 
-    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> Computed:
         learning = self._context.pool is None  # also which windows the masks would have
+        self._taps.begin(self._context.taps)
         out = self._model(
             input_ids=ids[None],
             position_ids=positions[None],
@@ -327,7 +333,7 @@ class _Modules:
             use_cache=False,
             logits_to_keep=wanted,
         )
-        return out.logits[0], self._states[0]
+        return Computed(out.logits[0], self._states[0], features=self._taps.take(len(ids)))
 
     def _keep_states(self, layer: nn.Module, inputs: tuple[Tensor]) -> None:
         self._states = inputs[0]

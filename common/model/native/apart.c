@@ -84,6 +84,12 @@ static Batch part_of(const Model *model, const Batch *batch, long from, long to,
     part.wanted = shifted(batch->wanted + wanted, part.wanted_rows, first, room);
     part.logits += wanted * model->head.out;
     part.states += wanted * model->hidden;
+    if (part.features)
+        part.features += first * model->taps * model->hidden;
+    if (part.given) {
+        part.given += first * model->hidden;
+        part.left += wanted * model->hidden;
+    }
     if (part.drawings)
         part.drawings += wanted;
     if (part.chosen)

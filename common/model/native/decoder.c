@@ -30,6 +30,8 @@ typedef struct {
     float *to;                            /* [count, to_step] */
     long count, from_step, to_step, adds; /* adds: whether to what is there */
     float *x;                             /* residuals, [rows, hidden] */
+    Number *tapped;                       /* where those that enter the layer go, a row of them
+                                             `taps` further each; or NULL */
     float *y;                             /* what a product made, [rows, y_step] */
     Number *a;                            /* what a product reads, [rows, a_step] */
     float *wanted_x;                      /* both of wanted rows alone */
@@ -86,6 +88,15 @@ static void normed(const float *x, const float *weight, long size, float epsilon
     }
 }
 
+/* x as numbers. */
+static void rounded(const float *x, long size, Number *out)
+{
+    for (long at = 0; at < size; at += LANES) {
+        Lanes mask = first_lanes(size - at);
+        store_number(out + at, mask, load(mask, x + at));
+    }
+}
+
 /* Turns one head by its position, as `rotate_half` does; normed before where the model does so. */
 static void turned(const Model *model, const float *norm, long position, const float *head,
                    Number *out)
@@ -132,13 +143,32 @@ static void embed(void *what, Part part)
         }
 }
 
+/* Norms embeddings for the layer of a drafting head, which reads them beside its rows. */
+static void norm_tokens(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    long hidden = model->hidden;
+    PART_OF(pass->rows) {
+        float *x = pass->x + i * hidden;
+        Number *a = pass->a + i * pass->a_step;
+        normed(x, model->token_norm, hidden, model->epsilon, a + hidden);
+        memcpy(x, pass->batch->given + i * hidden, hidden * sizeof *x);
+    }
+}
+
+/* What enters a layer, of rows whose features are wanted, and its norm. */
 static void norm_attention(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
-    PART_OF(pass->rows)
-        normed(pass->x + i * model->hidden, pass->layer->attention_norm, model->hidden,
-               model->epsilon, pass->a + i * pass->a_step);
+    PART_OF(pass->rows) {
+        const float *x = pass->x + i * model->hidden;
+        if (pass->tapped)
+            rounded(x, model->hidden, pass->tapped + i * model->taps * model->hidden);
+        normed(x, pass->layer->attention_norm, model->hidden, model->epsilon,
+               pass->a + i * pass->a_step);
+    }
 }
 
 /* Queries, and what the cache keeps of every row. */
@@ -218,9 +248,13 @@ static void norm_states(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
-    PART_OF(pass->rows)
-        normed(pass->x + i * model->hidden, model->norm, model->hidden, model->epsilon,
+    PART_OF(pass->rows) {
+        const float *x = pass->x + i * model->hidden;
+        normed(x, model->norm, model->hidden, model->epsilon,
                pass->batch->states + i * model->hidden);
+        if (pass->batch->left)
+            memcpy(pass->batch->left + i * model->hidden, x, model->hidden * sizeof *x);
+    }
 }
 
 static void keep_wanted(void *what, Part part)
@@ -276,6 +310,7 @@ Batch batch_of(const Request *request)
     const int64_t *words = request->words;
     Batch batch = {.rows = words[0], .wanted_rows = words[1], .runs = words[2], .large = words[3],
                    .logits = request->logits, .states = request->states,
+                   .features = request->features, .given = request->given, .left = request->left,
                    .drawings = request->drawings};
     batch.ids = words + 4;
     batch.ordered = batch.ids + batch.rows;
@@ -459,7 +494,7 @@ static size_t lay_out(Pass *pass, char *room)
         longest = larger(longest, batch->positions[run] + count - 1);
         joined += tail_of(batch, run) ? batch->lengths[run] + tail_of(batch, run) : 0;
     }
-    pass->a_step = larger(larger(seen, model->hidden), model->inner);
+    pass->a_step = larger(larger(seen, model->layer->qkv.in), model->inner);
     pass->y_step = larger(seen + 2 * model->kv_heads * model->size, 2 * model->inner);
     pass->room_step = most_room(model, rows);
     size_t used = 0;
@@ -597,8 +632,13 @@ static void run_pass(Decoder *decoder, Pass *pass)
     const Batch *batch = pass->batch;
     pass->stretch_count = stretched(batch, pass);
     workers_run(decoder->workers, pass->threads, embed, pass);
-    for (long layer = 0; layer < model->layers; layer++) {
+    if (model->token_norm)
+        workers_run(decoder->workers, pass->threads, norm_tokens, pass);
+    long taps = batch->features ? model->taps : 0;
+    for (long layer = 0, tap = 0; layer < model->layers; layer++) {
         pass->layer = model->layer + layer;
+        int tapped = tap < taps && model->tapped[tap] == layer;
+        pass->tapped = tapped ? batch->features + tap++ * model->hidden : NULL;
         run_attention(decoder, pass);
         if (layer == model->layers - 1) /* others are only seen, and nobody looks at them again */
             leave_others(decoder, pass);

@@ -47,6 +47,11 @@ typedef struct {
     const float *norm;          /* [hidden] */
     Product head;
     const Layer *layer;
+    const float *token_norm; /* [hidden], of a drafting head: what its rows begin with is given, and
+                                its layer reads the normed embeddings of their ids beside it; NULL
+                                but there */
+    const int64_t *tapped; /* [taps], rising: layers whose inputs are features of a row */
+    int64_t taps;
 } Model;
 
 /* A run is rows of one path, at one position after another. The slots of its keys, by position, are
@@ -65,6 +70,9 @@ typedef struct {
     const int64_t *wanted;        /* [wanted_rows]: rows, no more than there are */
     float *logits;                /* [wanted_rows, V] */
     Number *states;               /* [wanted_rows, hidden] */
+    Number *features;             /* [rows, taps * hidden]; or NULL, where nobody wants them */
+    const float *given;           /* [rows, hidden]: what rows of a drafting head begin with */
+    float *left;                  /* [wanted_rows, hidden]: and end with; both NULL but there */
     const Drawing *drawings;      /* [wanted_rows], of the tokens after them; NULL: all are those
                                      with the largest logits */
     int64_t *chosen;              /* [wanted_rows]: these tokens, -1 where a draw is not sure; or
@@ -78,6 +86,9 @@ typedef struct {
     int64_t *words;
     float *logits;
     Number *states;
+    Number *features;
+    const float *given;
+    float *left;
     const Drawing *drawings;
 } Request;
 
@@ -109,7 +120,8 @@ Batch batch_of(const Request *request);
 /* The slot of a position of a run. */
 int64_t slot_of(const Batch *batch, long run, long position);
 
-/* Runs a batch: fills the cache, the logits, the states and, where there is room, `chosen`. */
+/* Runs a batch: fills the cache, the logits, the states and, where there is room, the features and
+   `chosen`. */
 int run_batch(Decoder *decoder, const Model *model, const Batch *batch);
 
 /* Threads that a batch is worth. */

@@ -75,6 +75,8 @@ class Written:
         self._room, self._rows = room, rows
         self.chosen: list[int] | None = None
         """See `Output`."""
+        self.features: Tensor | None = None
+        """See `Output`; room of its own, which it keeps."""
 
     @property
     def logits(self) -> Tensor:

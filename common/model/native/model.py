@@ -16,6 +16,7 @@ from torch import Tensor
 from common.model.attention import AttentionContext
 from common.model.kv_cache import LayerShape
 from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.native.layout import LARGE, lay_out
 from common.model.native.library import Decoder, instructions, packed
 from common.model.native.memory import Addresses, Rooms, Written, address
 from common.model.native.product import PackedMatrix
@@ -84,6 +85,7 @@ class NativeModel:
         self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
         self._rotary, self._max_len = model.rotary, model.facts.max_len
         self._angles: tuple[Tensor, ...] = ()
+        self._dtype, self._taps = dtype, array("q")
         self._model = Model(
             hidden=model.hidden,
             heads=model.heads,
@@ -122,6 +124,9 @@ class NativeModel:
         assert len(drawings) in (0, laid.wanted)
         if drawings:
             laid.request.drawings = packed(drawings)
+        if self._taps and self._context.tapping:
+            laid.written.features = features = self._features(laid.words[0])
+            laid.request.features = features.data_ptr()
         self._decoder.run(self._model, laid.request)
         laid.written.chosen = laid.words[len(laid.words) - laid.wanted :].tolist()
         return laid.written
@@ -172,46 +177,21 @@ class NativeModel:
         return Rolled(chosen[: run + 1], behind[: run + 1], laid.written)
 
     def _lay_out(self, segments: Sequence[Segment]) -> _LaidOut:
-        """Rows as the decoder reads them.
-
-        Lists in one array: what counts after a pass that swept the caches is how many calls there
-        are.
-        """
+        """Rows as the decoder reads them, and where it is to write."""
         self._bind()
-        ids: list[int] = []
-        wanted: list[int] = []
-        ordered: list[int] = []
-        behind: list[int] = []
-        starts, tails = [0], [0]
-        positions, tables, lengths = [], [], []
-        for segment in segments:
-            first = len(ids)
-            ids += segment.ids
-            wanted += [first + row for row in segment.wanted]
-            table = self._addresses.of(segment.slots)
-            for run in segment.runs:
-                ordered += [first + row for row in run]
-                starts.append(len(ordered))
-                positions.append(segment.run_start(run))
-                length, tail = segment.run_keys(run)
-                if length > len(segment.slots):
-                    raise IndexError(f"{length} positions, {len(segment.slots)} with a slot")
-                tables.append(table)
-                lengths.append(length)
-                behind += tail
-                tails.append(len(behind))
-        rows = len(ids)
-        large = self._spread or rows > (_FEW_ROWS if len(segments) > 1 else _OF_ONE_TEXT)
-        words = array("q", (rows, len(wanted), len(tables), large))
-        for part in (ids, ordered, starts, positions, tables, lengths, tails, behind, wanted):
-            words.fromlist(part)
-        words.fromlist(wanted)  # to be overwritten by the tokens after them
-        room, written = self._rooms.take(len(wanted))
+        words = lay_out(segments, self._addresses)
+        rows, wanted = words[:2]
+        words[LARGE] = self._spread or rows > (_FEW_ROWS if len(segments) > 1 else _OF_ONE_TEXT)
+        room, written = self._rooms.take(wanted)
         request = Request(words.buffer_info()[0], room.logits_at, room.states_at)
-        return _LaidOut(request, words, len(wanted), written)
+        return _LaidOut(request, words, wanted, written)
+
+    def _features(self, rows: int) -> Tensor:
+        return torch.empty(rows, len(self._taps) * self._model.hidden, dtype=self._dtype)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
-        """Copies keys and values between slots, given as (from, to); all are read first."""
+        """Copies keys and values of its layers between slots, given as (from, to); all are read
+        first."""
         self._bind()
         slots = array("q", [source for source, _ in moves])
         slots.fromlist([target for _, target in moves])
@@ -220,7 +200,7 @@ class NativeModel:
         self._decoder.move(self._model, len(moves), sources, targets)
 
     def _bind(self) -> None:
-        """Points the layers at the cache, once it is there."""
+        """Points the layers at the cache, once it is there; layers behind them are a head's."""
         pool = self._context.pool
         if pool is not self._pool:
             assert pool is not None
@@ -229,7 +209,9 @@ class NativeModel:
             model.positions = min(self._max_len, model.slots)
             self._angles = self._rotary.table(model.positions)
             model.cos, model.sin = (part.data_ptr() for part in self._angles)
-            for layer, cache in zip(self._layers, pool.layers, strict=True):
+            self._taps = array("q", self._context.taps)
+            model.tapped, model.taps = self._taps.buffer_info()
+            for layer, cache in zip(self._layers, pool.layers, strict=False):
                 layer.cache = cache.data_ptr()
 
     def _layer(self, layer: LlamaLayer) -> Layer:

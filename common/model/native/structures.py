@@ -59,6 +59,9 @@ class Model(Structure):
         ("norm", c_void_p),
         ("head", Product),
         ("layer", POINTER(Layer)),
+        ("token_norm", c_void_p),
+        ("tapped", c_void_p),
+        ("taps", c_int64),
     )
 
 
@@ -69,6 +72,9 @@ class Request(Structure):
         ("words", c_void_p),
         ("logits", c_void_p),
         ("states", c_void_p),
+        ("features", c_void_p),
+        ("given", c_void_p),
+        ("left", c_void_p),
         ("drawings", c_char_p),
     )
 

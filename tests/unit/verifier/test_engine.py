@@ -87,10 +87,10 @@ def test_drafters_hear_of_a_text_before_its_first_pass(target: Runner, twin: Run
     pair = Pair.make(target, twin)
     forward, told = target.forward, []
 
-    def telling(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
+    def telling(segments: list[Segment], drawings: Sequence[Drawing], **options: bool) -> object:
         assert pair.link is not None
         told.append(pair.link.drafter.live)
-        return forward(segments, drawings)
+        return forward(segments, drawings, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target, "forward", telling)
@@ -170,10 +170,10 @@ def test_admission_takes_what_it_promises(tight: Runner) -> None:
     rows = 0
     forward = tight.forward
 
-    def counting(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
+    def counting(segments: list[Segment], drawings: Sequence[Drawing], **options: bool) -> object:
         nonlocal rows
         rows += sum(len(segment.ids) for segment in segments)
-        return forward(segments, drawings)
+        return forward(segments, drawings, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tight, "forward", counting)

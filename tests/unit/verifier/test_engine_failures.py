@@ -74,10 +74,10 @@ def test_a_sequence_that_breaks_a_pass_does_not_take_others_along(target: Runner
     poison = 77
     forward = target.forward
 
-    def picky(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
+    def picky(segments: list[Segment], drawings: Sequence[Drawing], **options: bool) -> object:
         if any(poison in segment.ids for segment in segments):
             raise RuntimeError("boom")
-        return forward(segments, drawings)
+        return forward(segments, drawings, **options)
 
     expected = pair.generate(prompt_of(10, seed=3), 12, stop_ids=frozenset({poison}))
     with pytest.MonkeyPatch.context() as patch:
@@ -96,11 +96,13 @@ def test_what_failed_is_let_go_before_texts_are_tried_alone(
     pair = Pair.make(target)
     forward, handled = target.forward, []
 
-    def failing_together(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
+    def failing_together(
+        segments: list[Segment], drawings: Sequence[Drawing], **options: bool
+    ) -> object:
         if len(segments) > 1:
             raise torch.OutOfMemoryError("boom")
         handled.append(sys.exception())
-        return forward(segments, drawings)
+        return forward(segments, drawings, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target, "forward", failing_together)
@@ -167,11 +169,13 @@ def test_one_cancelled_while_others_are_tried_alone_is_not_computed(
         pair.engine.step()
     forward, events = target.forward, len(second.events)
 
-    def failing_together(segments: list[Segment], drawings: Sequence[Drawing]) -> object:
+    def failing_together(
+        segments: list[Segment], drawings: Sequence[Drawing], **options: bool
+    ) -> object:
         if len(segments) > 1:
             raise RuntimeError("boom")
         pair.engine.cancel(second.ticket)
-        return forward(segments, drawings)
+        return forward(segments, drawings, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target, "forward", failing_together)

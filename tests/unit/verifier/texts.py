@@ -19,6 +19,6 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
     return [draw.randrange(3, VOCAB) for _ in range(length)]
 
 
-def broken(*_: object) -> None:
+def broken(*_: object, **__: object) -> None:
     """In place of what is to fail."""
     raise RuntimeError("boom")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from triton.runtime.interpreter import InterpretedFunction
 
-from common.model.cuda.graphs import Graphs
+from common.model.cuda.graphs import Computed, Graphs
 from common.model.cuda.model import CudaModel
 from tests.tiny_models import VOCAB
 
@@ -26,11 +26,9 @@ class FakeGraphs:
         self.kept: list[int] = []
         """Numbers that each of them returned, the memory of which a real one keeps."""
         self.cleared = 0
-        self._before: tuple[Tensor, Tensor] | None = None
+        self._before: Computed | None = None
 
-    def run(
-        self, kind: Hashable, compute: Callable[[], tuple[Tensor, Tensor]]
-    ) -> tuple[Tensor, Tensor]:
+    def run(self, kind: Hashable, compute: Callable[[], Computed]) -> Computed:
         for part in self._before or ():
             part.fill_(float("nan"))
         self.kinds.append(kind)
@@ -55,6 +53,7 @@ def make_room(model: CudaModel, rows: int) -> None:
     device = model._words.device
     model._logits = torch.zeros(rows, VOCAB, device=device)
     model._states = torch.zeros(rows, 48, device=device)
+    model._features = torch.zeros(rows, len(model._context.taps), 48, device=device)
 
 
 class Launches(TorchDispatchMode):

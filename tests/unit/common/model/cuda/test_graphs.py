@@ -8,10 +8,9 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
-from torch import Tensor
 
 from common.model.cuda import graphs as module
-from common.model.cuda.graphs import Graphs
+from common.model.cuda.graphs import Computed, Graphs
 
 CPU = torch.device("cpu")
 
@@ -77,9 +76,9 @@ class Counted:
     def __init__(self) -> None:
         self.runs = 0
 
-    def __call__(self) -> tuple[Tensor, Tensor]:
+    def __call__(self) -> Computed:
         self.runs += 1
-        return torch.zeros(1), torch.zeros(1)
+        return torch.zeros(1), torch.zeros(1), torch.zeros(1)
 
 
 def test_the_first_runs_the_second_is_captured_the_others_replayed(cuda: FakeCuda) -> None:
