@@ -1,0 +1,207 @@
+"""An EAGLE-3 head for the compiled decoder: a model of one layer, whose rows are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead
+from common.model.eagle.weights import EagleWeights
+from common.model.native.layout import lay_out
+from common.model.native.library import Decoder, instructions
+from common.model.native.memory import Addresses
+from common.model.native.product import NativeProducts, PackedMatrix
+from common.model.native.structures import Layer, Model, Product, Request
+from common.model.segment import PathRows, Segment
+
+
+class NativeHead(EagleHead):
+    """A head whose depths are single calls; bfloat16 weights are rounded to int8.
+
+    Args:
+        weights: Of the head, see `can_run`.
+        embeddings: The target's, used where the head has none. # [V, d]
+        cache: The head's layer of the target's cache. # [slots + spare, kv_heads, 2 * head_size]
+        positions: Positions a text may have.
+        threads: Of the processor.
+    """
+
+    def __init__(
+        self,
+        weights: EagleWeights,
+        *,
+        embeddings: Tensor,
+        cache: Tensor,
+        positions: int,
+        threads: int,
+    ) -> None:
+        slots = len(cache) - self.layer(weights).spare
+        super().__init__(weights.ids, vocab_size=len(embeddings), slots=slots)
+        self._dtype, self._quantize = cache.dtype, cache.dtype == torch.bfloat16
+        self._decoder = Decoder(threads, dtype=cache.dtype)
+        self._outputs, self._hidden = weights.lm_head.shape
+        self._spare = range(slots, len(cache))
+        self._addresses = Addresses()
+        self._matrices: list[PackedMatrix] = []
+        bias = None if weights.fc_bias is None else weights.fc_bias[None]
+        self._fc = NativeProducts(
+            self._decoder, weights.fc[None].to(cache.dtype), bias, quantize=self._quantize
+        )
+        own = embeddings if weights.embeddings is None else weights.embeddings.to(cache.dtype)
+        cos, sin = weights.rotary.table(positions + MOST_DEPTH)
+        names = ("input_norm", "hidden_norm", "mlp_norm", "norm")
+        norms = {name: getattr(weights, name).float().contiguous() for name in names}
+        self._kept = (cache, own.contiguous(), cos, sin, *norms.values())
+        at = {name: norm.data_ptr() for name, norm in norms.items()}
+        layer = Layer(
+            qkv=self._product(*(self._turned(each) for each in (weights.q, weights.k, weights.v))),
+            out=self._product(weights.o),
+            gate_up=self._product(weights.gate, weights.up),
+            down=self._product(weights.down),
+            attention_norm=at["hidden_norm"],
+            mlp_norm=at["mlp_norm"],
+            cache=cache.data_ptr(),
+        )
+        self._layers = (Layer * 1)(layer)
+        self._model = Model(
+            hidden=self._hidden,
+            heads=weights.heads,
+            kv_heads=weights.kv_heads,
+            size=weights.head_size,
+            inner=len(weights.gate),
+            layers=1,
+            vocab=len(own),
+            positions=len(cos),
+            slots=len(cache),
+            epsilon=weights.epsilon,
+            scale=weights.head_size**-0.5,
+            embeddings=self._kept[1].data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            norm=at["norm"],
+            head=self._product(weights.lm_head),
+            layer=self._layers,
+            token_norm=at["input_norm"],
+        )
+
+    @staticmethod
+    def can_run(weights: EagleWeights, dtype: torch.dtype) -> bool:
+        """Whether there is a decoder for a cache of a type, and it knows such a head."""
+        sizes = (weights.hidden, len(weights.o[0]), len(weights.gate), weights.head_size)
+        even = all(size % 2 == 0 for size in sizes)
+        return bool(instructions(dtype)) and even and not weights.norm_before_residual
+
+    def write(self, texts: Sequence[Behind]) -> None:
+        """See `EagleHead`."""
+        self._begin(texts, draft=False)
+
+    def draft(self, texts: Sequence[Behind]) -> _Draft:
+        """See `EagleHead`."""
+        return _Draft(self, texts, *self._begin(texts, draft=True))
+
+    def _begin(self, texts: Sequence[Behind], *, draft: bool) -> tuple[Tensor, Tensor]:
+        """Computes rows that were shown; see `run`."""
+        states = [text.states for text in texts]
+        x = self._fc((states[0] if len(states) == 1 else torch.cat(states)).to(self._dtype)[None])
+        segments = [
+            Segment(
+                text.tokens,
+                text.position,
+                text.slots,
+                wanted=[len(text.tokens) - 1] if draft else [],
+            )
+            for text in texts
+        ]
+        return self.run(segments, x[0])
+
+    def run(self, segments: Sequence[Segment], given: Tensor) -> tuple[Tensor, Tensor]:
+        """Computes rows.
+
+        Args:
+            segments: Theirs; each row's id is the token after it.
+            given: What they begin with, float32. # [N, d]
+
+        Returns:
+            Logits of wanted rows, and what they end with, both float32. # [M, W], [M, d]
+        """
+        words = lay_out(segments, self._addresses)
+        wanted = words[1]
+        given = given.contiguous()
+        logits, left = torch.empty(wanted, self._outputs), torch.empty(wanted, self._hidden)
+        states = torch.empty(wanted, self._hidden, dtype=self._dtype)
+        request = Request(
+            words=words.buffer_info()[0],
+            logits=logits.data_ptr(),
+            states=states.data_ptr(),
+            given=given.data_ptr(),
+            left=left.data_ptr(),
+        )
+        self._decoder.run(self._model, request)
+        return logits, left
+
+    def aside(self, first: int, count: int) -> range:
+        """Slots that drafted rows may have, none of any text."""
+        assert first + count <= MOST_DRAFTED, "more drafted rows than there is room for"
+        return self._spare[first : first + count]
+
+    def _turned(self, weight: Tensor) -> Tensor:
+        """A matrix whose inputs are the row first, as the decoder has them, and then the token."""
+        return weight.roll(-self._hidden, dims=1)
+
+    def _product(self, *parts: Tensor) -> Product:
+        """Maps of one input as one matrix."""
+        weight = torch.cat(parts).to(self._dtype)
+        self._matrices.append(PackedMatrix(weight, None, self._decoder, quantize=self._quantize))
+        return self._matrices[-1].product
+
+
+class _Draft:
+    """A draft of such a head.
+
+    Args:
+        head: Guesses.
+        texts: What it drafts behind. # [S]
+        logits: Of the tokens after those behind each text's last row. # [S, W]
+        left: What those rows ended with. # [S, d]
+    """
+
+    def __init__(
+        self, head: NativeHead, texts: Sequence[Behind], logits: Tensor, left: Tensor
+    ) -> None:
+        self._head, self._texts, self._left = head, texts, left
+        self.logits = logits
+        """See `Draft`."""
+        self._of = [*range(len(texts))]  # whose each row of the last depth is
+        self._paths: list[list[int]] = [[] for _ in texts]  # slots of its path, aside
+        self._drafted = 0
+
+    def further(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        """See `Draft`."""
+        aside = self._head.aside(self._drafted, len(parents))
+        self._drafted += len(parents)
+        self._of = [self._of[parent] for parent in parents]
+        self._paths = [
+            [*self._paths[parent], slot] for parent, slot in zip(parents, aside, strict=True)
+        ]
+        segments: list[PathRows] = []
+        first = 0
+        while first < len(parents):  # rows of one text follow each other
+            text = self._of[first]
+            end = first + self._of.count(text)
+            segments.append(
+                PathRows(
+                    tokens[first:end],
+                    self._texts[text].end,
+                    self._texts[text].slots,
+                    self._paths[first:end],
+                    wanted=range(end - first),
+                )
+            )
+            first = end
+        given = self._left
+        if [*parents] != [*range(len(given))]:
+            given = given[[*parents]]
+        self.logits, self._left = self._head.run(segments, given)
+        return self.logits

@@ -1,0 +1,217 @@
+"""An EAGLE-3 head through torch, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from common.model.eagle.head import MOST_DEPTH, Behind, EagleHead
+from common.model.eagle.weights import EagleWeights
+from common.model.kv_cache import ZERO_SLOT
+from common.model.linear import packed_products
+
+_FOLLOWED = 4
+"""On a device, which is not kept busy by single rows."""
+
+_Product = Callable[[Tensor], Tensor]
+
+
+class _Rows(NamedTuple):
+    """Rows as attention reads them."""
+
+    x: Tensor  # what the residual stream begins with, float32 [N, d]
+    read: Tensor  # [N, 2 d]
+
+
+class TorchHead(EagleHead):
+    """A head ready to draft.
+
+    Of rows that were computed keys hang on x and the token alone, so that a prompt takes two
+    products a row.
+
+    Args:
+        weights: Of the head.
+        embeddings: The target's, used where the head has none. # [V, d]
+        cache: The head's layer of the target's cache. # [slots + spare, kv_heads, 2 * head_size]
+        positions: Positions a text may have.
+        dtype: To compute in.
+    """
+
+    def __init__(
+        self,
+        weights: EagleWeights,
+        *,
+        embeddings: Tensor,
+        cache: Tensor,
+        positions: int,
+        dtype: torch.dtype,
+    ) -> None:
+        device = cache.device
+        ids = None if weights.ids is None else weights.ids.to(device)
+        slots = len(cache) - self.layer(weights).spare
+        super().__init__(ids, vocab_size=len(embeddings), slots=slots)
+        self.followed = 1 if device.type == "cpu" else _FOLLOWED
+        self.cache, self._dtype = cache, dtype
+        self.kv_heads, self.size = weights.kv_heads, weights.head_size
+        self._epsilon, self._residual_normed = weights.epsilon, weights.norm_before_residual
+        own = weights.embeddings
+        self._embeddings = embeddings if own is None else own.to(device, dtype)
+        self._norms = {
+            name: getattr(weights, name).to(device, torch.float32)
+            for name in ("input_norm", "hidden_norm", "mlp_norm", "norm")
+        }
+        turns = (part.to(device) for part in weights.rotary.table(positions + MOST_DEPTH))
+        self._cos, self._sin = turns
+        make = _maker(device, dtype)
+        self._fc = make(weights.fc, weights.fc_bias)
+        keys = torch.cat((weights.k, weights.v))
+        self._q, self._kv = make(weights.q, None), make(keys, None)
+        self._o, self._down = make(weights.o, None), make(weights.down, None)
+        self._gate_up = make(torch.cat((weights.gate, weights.up)), None)
+        self._lm_head = make(weights.lm_head, None)
+
+    @torch.inference_mode()
+    def write(self, texts: Sequence[Behind]) -> None:
+        """See `EagleHead`."""
+        self._write(texts)
+
+    @torch.no_grad()
+    def draft(self, texts: Sequence[Behind]) -> _Draft:
+        """See `EagleHead`."""
+        return _Draft(self, texts, self._write(texts))
+
+    def _write(self, texts: Sequence[Behind]) -> _Rows:
+        """Rows whose keys are then in the cache."""
+        device = self.cache.device
+        tokens = [token for text in texts for token in text.tokens]
+        spans = [np.arange(text.position, text.end) for text in texts]
+        slots = [text.slots[span] for text, span in zip(texts, spans, strict=True)]
+        x = self._fc(torch.cat([text.states for text in texts]).to(self._dtype))
+        rows = self.rows(x, _to(tokens, device))
+        keys, values = self.keys(rows.read, _to(np.concatenate(spans), device))
+        both = torch.cat((keys, values), dim=-1).to(self.cache.dtype)
+        self.cache.index_copy_(0, _to(np.concatenate(slots), device), both)
+        return rows
+
+    def rows(self, x: Tensor, tokens: Tensor) -> _Rows:
+        """Rows in the light of the tokens after them."""
+        embedded = self._norm(self._embeddings.index_select(0, tokens), "input_norm")
+        normed = self._norm(x, "hidden_norm")
+        read = torch.cat((embedded, normed), dim=-1).to(self._dtype)
+        return _Rows(normed if self._residual_normed else x.float(), read)
+
+    def queries(self, read: Tensor, positions: Tensor) -> Tensor:
+        """Turned, and scaled. # [N, heads, D]"""
+        heads = self._q(read).view(len(read), -1, self.size)
+        turned: Tensor = self._turned(heads, positions) * self.size**-0.5
+        return turned
+
+    def keys(self, read: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys, turned, and values. # [N, kv heads, D] each"""
+        keys, values = self._kv(read).view(len(read), 2, self.kv_heads, -1).unbind(1)
+        return self._turned(keys, positions), values.float()
+
+    def through(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """From what was attended to the row's own output, and logits. # [N, d], [N, W]"""
+        x = x + self._o(attended.to(self._dtype))
+        inner = self._norm(x, "mlp_norm").to(self._dtype)
+        gate, up = self._gate_up(inner).chunk(2, dim=-1)
+        x = x + self._down((F.silu(gate) * up).to(self._dtype))
+        return x, self._lm_head(self._norm(x, "norm").to(self._dtype)).float()
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        weight = self._norms[name]
+        return F.rms_norm(x.float(), weight.shape, weight, self._epsilon)
+
+    def _turned(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Heads turned by the positions of their rows. # [N, heads, D]"""
+        cos = self._cos.index_select(0, positions)[:, None]
+        sin = self._sin.index_select(0, positions)[:, None]
+        first, second = heads.float().chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class _Draft:
+    """A draft of such a head.
+
+    Args:
+        head: Guesses.
+        texts: What it drafts behind. # [S]
+        rows: Theirs, which are in the cache. # [N]
+    """
+
+    def __init__(self, head: TorchHead, texts: Sequence[Behind], rows: _Rows) -> None:
+        self._head, self._ends = head, [text.end for text in texts]
+        device, width = head.cache.device, max(self._ends)
+        slots = np.full((len(texts), width), ZERO_SLOT, dtype=np.int64)
+        for line, text in zip(slots, texts, strict=True):
+            line[: text.end] = text.slots[: text.end]
+        self._absent = None  # [S, 1, 1, width]: what no text has there
+        if min(self._ends) < width:
+            past = np.arange(width) >= np.array(self._ends)[:, None]
+            self._absent = torch.from_numpy(past).to(device)[:, None, None]
+        held = head.cache[torch.from_numpy(slots).to(device)].float()
+        keys, values = held.split(head.size, dim=-1)  # [S, width, kv heads, D]
+        self._keys, self._values = keys.permute(0, 2, 3, 1), values.permute(0, 2, 1, 3)
+        self._of = list(range(len(texts)))  # whose each row of the last depth is
+        self._aside = held.new_empty(len(texts), 0, *held.shape[2:])  # keys of drafted rows
+        self._depth = 0
+        last = _to(np.cumsum([len(text.tokens) for text in texts]) - 1, device)
+        x, read = (each.index_select(0, last) for each in rows)
+        queries = head.queries(read, _to([end - 1 for end in self._ends], device))
+        self._out, self.logits = head.through(x, self._attended(queries))
+        """See `Draft`."""
+
+    @torch.no_grad()
+    def further(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        """See `Draft`."""
+        head, device = self._head, self._out.device
+        self._depth += 1
+        chosen = _to(parents, device)
+        self._of = [self._of[parent] for parent in parents]
+        positions = _to([self._ends[text] - 1 + self._depth for text in self._of], device)
+        x, read = head.rows(self._out.index_select(0, chosen), _to(tokens, device))
+        own = torch.cat(head.keys(read, positions), dim=-1)
+        self._aside = torch.cat((self._aside.index_select(0, chosen), own[:, None]), dim=1)
+        attended = self._attended(head.queries(read, positions))
+        self._out, self.logits = head.through(x, attended)
+        return self.logits
+
+    def _attended(self, queries: Tensor) -> Tensor:
+        """What rows see of their texts and drafts. # [R, heads, D] -> [R, heads * D]"""
+        head, texts = self._head, _to(self._of, queries.device)
+        grouped = queries.view(len(queries), head.kv_heads, -1, head.size)
+        scores = grouped @ self._keys.index_select(0, texts)  # [R, kv heads, queries, width]
+        if self._absent is not None:
+            scores = scores.masked_fill(self._absent.index_select(0, texts), -torch.inf)
+        keys, values = self._aside.permute(0, 2, 1, 3).split(head.size, dim=-1)
+        chances = torch.cat((scores, grouped @ keys.mT), dim=-1).softmax(-1)
+        width = scores.shape[-1]
+        attended: Tensor = chances[..., :width] @ self._values.index_select(0, texts)
+        attended = attended + chances[..., width:] @ values
+        return attended.flatten(1)
+
+
+def _to(values: Sequence[int] | np.ndarray, device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(np.asarray(values, dtype=np.int64))
+    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
+
+
+def _maker(device: torch.device, dtype: torch.dtype) -> Callable[[Tensor, Tensor | None], _Product]:
+    """Makes products of weights `[out, in]` and biases, in the fastest form for few rows."""
+    packed = packed_products(dtype) if device.type == "cpu" else None
+
+    def made(weight: Tensor, bias: Tensor | None) -> _Product:
+        held = weight.to(device, dtype)
+        added = None if bias is None else bias.to(device, dtype)
+        if packed is not None:
+            return packed[1](held, added)
+        return partial(F.linear, weight=held, bias=added)
+
+    return made
