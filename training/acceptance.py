@@ -40,7 +40,7 @@ class Chain:
 def chain(draft: Any, texts: Sequence[Written], lengths: Iterable[int]) -> Chain:
     """Measures chains drafted by a `transformers` model."""
     right: list[list[bool]] = []
-    for batch, text in _padded(texts, draft.device):
+    for batch, text in padded(texts, draft.device):
         guesses = draft(input_ids=batch).logits.argmax(-1).tolist()
         for row, one in zip(guesses, text, strict=True):
             places = range(one.prompt_tokens, len(one.ids))
@@ -69,16 +69,16 @@ def ranks(
         that stands 2 + i places on; -1 where the text has ended.
     """
     found: list[list[list[int]]] = []
-    for batch, part in _padded(texts, target.device):
+    for batch, part in padded(texts, target.device):
         states = target.base_model(input_ids=batch).last_hidden_state
         spans = [slice(text.prompt_tokens - 1, len(text.ids) - 1) for text in part]
         rows = torch.cat([state[span] for state, span in zip(states, spans, strict=True)])
         chosen = torch.cat([torch.tensor(text.ids[text.prompt_tokens :]) for text in part])
         chosen = chosen.to(target.device)
-        coming = torch.cat([_coming(text, len(heads)) for text in part]).to(target.device)
+        wanted = torch.cat([coming(text, len(heads)) for text in part]).to(target.device)
         with torch.autocast(rows.device.type, enabled=False):  # tokens tie in fewer bits
             columns = [
-                _rank(heads.logits(head, rows.float(), chosen, lm_head), coming[:, head])
+                rank(heads.logits(head, rows.float(), chosen, lm_head), wanted[:, head])
                 for head in range(len(heads))
             ]
         lengths = [span.stop - span.start for span in spans]
@@ -86,15 +86,15 @@ def ranks(
     return found
 
 
-def _coming(text: Written, heads: int) -> Tensor:
-    """The tokens that heads guess at, for each position from the prompt's last. # [P, K]"""
+def coming(text: Written, heads: int) -> Tensor:
+    """What comes two places on and further, for each position from the prompt's last. # [P, K]"""
     end = len(text.ids)
     places = range(text.prompt_tokens + 1, end + 1)
     ids = [*text.ids, *[_NO_TOKEN] * (heads + 1)]
     return torch.tensor([ids[place : place + heads] for place in places])
 
 
-def _rank(logits: Tensor, tokens: Tensor) -> Tensor:
+def rank(logits: Tensor, tokens: Tensor) -> Tensor:
     """How many tokens come before the given ones, of equal ones the lowest. # [P, V], [P] -> [P]"""
     ids = torch.arange(logits.shape[1], device=logits.device)
     value = logits.gather(1, tokens.clamp(min=0)[:, None])
@@ -140,13 +140,13 @@ def _chain_passes(hits: Sequence[bool], length: int) -> int:
     return passes
 
 
-def _padded(
-    texts: Sequence[Written], device: torch.device, size: int = 16
+def padded(
+    texts: Sequence[Written], device: torch.device, *, size: int = 16, more: int = 0
 ) -> Iterable[tuple[Tensor, Sequence[Written]]]:
-    """Batches of texts, padded behind their ends. # ids [B, T]"""
+    """Batches of texts, padded behind their ends, the longest by so many more. # ids [B, T]"""
     for first in range(0, len(texts), size):
         part = texts[first : first + size]
-        width = max(len(text.ids) for text in part)
+        width = max(len(text.ids) for text in part) + more
         rows: list[Ids] = [[*text.ids, *[0] * (width - len(text.ids))] for text in part]
         yield torch.tensor(rows, device=device), part
 

@@ -1,13 +1,13 @@
 """The commands `paceline train …`, loaded by the SDK's command line.
 
 Arguments and what is printed; each kind of training has a module of its own, imported when it
-runs.
+runs. Commands about heads, and about how often guesses are right, are `head_commands`'s.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,20 +15,17 @@ from rich.console import Console
 from common.commands import ending_well
 from launcher.commandline import Device
 from training import options as o
-
-if TYPE_CHECKING:
-    from training.folder import State
+from training.head_commands import guessing
 
 train = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Pretrain a model, distil a drafter, train Medusa heads and choose their tree. A run that "
-    "was stopped goes on from its last checkpoint when the same command is given again.",
+    help="Pretrain a model, distil a drafter, train Medusa heads and choose their tree, train an "
+    "EAGLE-3 head. A run that was stopped goes on from its last checkpoint when the same command "
+    "is given again.",
     epilog="Example: paceline train medusa --target models/demo/target --corpus dialogues.txt "
     "--held-out dev.txt --out runs/heads",
 )
-
-_Out = Annotated[Path, typer.Option(file_okay=False, help="Folder of the run and its results")]
 
 
 @train.command(
@@ -36,7 +33,7 @@ _Out = Annotated[Path, typer.Option(file_okay=False, help="Folder of the run and
 )
 def pretrain(
     corpus: o.Corpus,
-    out: _Out,
+    out: o.Out,
     steps: o.Steps = 1700,
     batch: o.Batch = 10,
     block_tokens: o.BlockTokens = 400,
@@ -80,7 +77,7 @@ def pretrain(
             how=runs.How(seed=seed, block_tokens=block_tokens, device=o.place(device), half=half),
             progress=bar,
         )
-    _tell(out / "model", state)
+    o.tell(out / "model", state)
 
 
 @train.command(
@@ -128,7 +125,7 @@ def distill(
     ],
     corpus: o.Corpus,
     held_out: o.HeldOut,
-    out: _Out,
+    out: o.Out,
     written: o.WrittenFiles = None,
     written_share: o.WrittenShare = 0.75,
     fresh: Annotated[
@@ -176,161 +173,7 @@ def distill(
             how=runs.How(seed=seed, block_tokens=block_tokens, device=o.place(device), half=half),
             progress=bar,
         )
-    _tell(out / "model", state)
+    o.tell(out / "model", state)
 
 
-@train.command(
-    epilog="Example: paceline train medusa --target models/demo/target --corpus dialogues.txt "
-    "--written runs/written.jsonl --held-out dev.txt --out runs/heads"
-)
-def medusa(
-    target: o.Target,
-    corpus: o.Corpus,
-    held_out: o.HeldOut,
-    out: _Out,
-    written: o.WrittenFiles = None,
-    written_share: o.WrittenShare = 0.75,
-    num_heads: Annotated[int, typer.Option(min=1, help="Heads")] = 4,
-    num_layers: Annotated[int, typer.Option(min=1, help="Blocks of a head")] = 1,
-    own_lm: Annotated[
-        bool,
-        typer.Option(
-            "--own-lm/--shared-lm", help="Whether heads have output matrices of their own"
-        ),
-    ] = True,
-    sees_token: Annotated[
-        bool,
-        typer.Option(
-            "--see-token/--state-only",
-            help="Whether heads see the token chosen from the state, as published heads do not",
-        ),
-    ] = True,
-    steps: Annotated[int, typer.Option(min=1, help="Steps with the target frozen")] = 1900,
-    joint_steps: Annotated[
-        int, typer.Option(min=0, help="Further steps with the whole model (Medusa-2)")
-    ] = 0,
-    batch: o.Batch = 8,
-    block_tokens: o.BlockTokens = 256,
-    learning_rate: o.LearningRate = 4e-3,
-    joint_learning_rate: Annotated[
-        float, typer.Option(min=0, help="The base model's in joint training; the heads' is 4 times")
-    ] = 1e-4,
-    evaluate_every: o.EvaluateEvery = 190,
-    prompts: o.Prompts = 40,
-    seed: o.Seed = 0,
-    device: o.DeviceOption = Device.AUTO,
-    half: o.Half = True,
-    threads: o.Threads = 0,
-) -> None:
-    """Train Medusa heads over a frozen target, and go on with the whole model if wanted."""
-    from training import runs
-    from training.loop import LoopConfig
-
-    with ending_well(), o.Bar(Console(), "medusa") as bar:
-        o.set_threads(threads)
-        frozen = LoopConfig(
-            steps=steps,
-            batch=batch,
-            learning_rate=learning_rate,
-            weight_decay=0.0,
-            evaluate_every=evaluate_every,
-        )
-        state = runs.medusa(
-            target=target,
-            shape=runs.HeadShape(
-                num_heads=num_heads, num_layers=num_layers, own_lm=own_lm, sees_token=sees_token
-            ),
-            data=runs.Data(
-                corpora=corpus, written=written or (), share=written_share, held_out=held_out
-            ),
-            prompts=prompts,
-            out=out,
-            frozen=frozen,
-            joint=runs.joint_loop(frozen, joint_steps, joint_learning_rate),
-            how=runs.How(seed=seed, block_tokens=block_tokens, device=o.place(device), half=half),
-            progress=bar,
-        )
-    _tell(out / "heads", state)
-
-
-@train.command(
-    epilog="Example: paceline train tree --target models/demo/target --heads runs/heads/heads "
-    "--held-out dev.txt"
-)
-def tree(
-    target: o.Target,
-    heads: Annotated[
-        Path, typer.Option(exists=True, file_okay=False, help="Heads; their medusa.json is changed")
-    ],
-    held_out: o.HeldOut,
-    step_ms: Annotated[
-        str,
-        typer.Option(
-            help='Time of a pass by its rows, "1:3.2,8:4.5,32:9": measured here if not given'
-        ),
-    ] = "",
-    most_rows: Annotated[int, typer.Option(min=2, help="Largest tree, the root included")] = 64,
-    prompts: o.Prompts = 40,
-    device: o.DeviceOption = Device.AUTO,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads, as the verifier will have")] = 1,
-) -> None:
-    """Choose the sparse tree that gives most tokens a second, and store it with the heads."""
-    from training import choose_tree
-
-    with ending_well():
-        o.set_threads(threads)
-        lines = choose_tree.run(
-            target=target,
-            heads=heads,
-            files=held_out,
-            step_ms=choose_tree.parsed(step_ms),
-            most_rows=most_rows,
-            prompts=prompts,
-            device=o.place(device),
-        )
-    typer.echo("\n".join(lines))
-
-
-@train.command(
-    epilog="Example: paceline train measure --target models/demo/target --draft models/demo/draft "
-    "--heads models/demo/medusa --held-out dev.txt"
-)
-def measure(
-    target: o.Target,
-    held_out: o.HeldOut,
-    draft: Annotated[Path | None, typer.Option(help="Directory of a drafter")] = None,
-    heads: Annotated[Path | None, typer.Option(help="Directory of Medusa heads")] = None,
-    prompts: o.Prompts = 40,
-    device: o.DeviceOption = Device.AUTO,
-    threads: o.Threads = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON only")] = False,
-) -> None:
-    """Report acceptance of a drafter, of heads or of both on held-out prompts.
-
-    On the half of them that chooses nothing.
-    """
-    from training import report
-
-    if draft is None and heads is None:
-        raise typer.BadParameter("give --draft, --heads or both")
-    with ending_well():
-        o.set_threads(threads)
-        found = report.run(
-            target=target,
-            draft=draft,
-            heads=heads,
-            files=held_out,
-            prompts=prompts,
-            device=o.place(device),
-        )
-    typer.echo(found.to_json() if as_json else "\n".join(found.lines()))
-
-
-def _tell(where: Path, state: State) -> None:
-    best = f"those of step {state.best_step}"
-    if not state.best_step:
-        best = "those that training started from: no step was better"
-    if not state.best:
-        best = "the last: no score was a number"
-    figures = ", ".join(f"{name} {value:.3f}" for name, value in state.best.items())
-    typer.echo(f"Written to {where}\nThe best weights are {best}\n{figures}")
+train.add_typer(guessing)

@@ -1,15 +1,18 @@
-"""Options that the commands of `paceline train` share."""
+"""Options that the commands of `paceline train` share, and what they show."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from launcher.commandline import Device
+
+if TYPE_CHECKING:
+    from training.folder import State
 
 Target = Annotated[
     Path, typer.Option(exists=True, file_okay=False, help="Directory of the target model")
@@ -22,6 +25,7 @@ Corpus = Annotated[
         'Lines of .jsonl hold "text", "question" and "answer", or "messages"',
     ),
 ]
+Out = Annotated[Path, typer.Option(file_okay=False, help="Folder of the run and its results")]
 WrittenFiles = Annotated[
     list[Path] | None,
     typer.Option(
@@ -112,3 +116,14 @@ def set_threads(threads: int) -> None:
 
     if threads:
         torch.set_num_threads(threads)
+
+
+def tell(where: Path, state: State) -> None:
+    """Says which weights a run leaves, and where."""
+    best = f"those of step {state.best_step}"
+    if not state.best_step:
+        best = "those that training started from: no step was better"
+    if not state.best:
+        best = "the last: no score was a number"
+    figures = ", ".join(f"{name} {value:.3f}" for name, value in state.best.items())
+    typer.echo(f"Written to {where}\nThe best weights are {best}\n{figures}")

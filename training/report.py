@@ -10,8 +10,10 @@ from typing import Any
 
 from common.model import medusa_checkpoint
 from training import acceptance, held_out
+from training import eagle as eagle_training
 from training.acceptance import Chain
 from training.choose_tree import load_heads
+from training.eagle_net import EagleNet
 from training.encode import Encoder
 from training.held_out import Domain
 from training.models import load_draft, load_model
@@ -35,16 +37,32 @@ class OfHeads:
 
 
 @dataclass(frozen=True)
+class OfEagle:
+    """What an EAGLE head guesses along the texts of a domain.
+
+    Attributes:
+        tokens: Mean tokens of a target pass, by length of its chains.
+        top_1: By depth, behind a draft of the text's own tokens: part of the tokens that its
+            likeliest one equals.
+    """
+
+    tokens: dict[int, float]
+    top_1: list[float]
+
+
+@dataclass(frozen=True)
 class Report:
     """What was measured, by domain.
 
     Attributes:
         drafter: Of a drafter; empty where none was given.
         heads: Of heads.
+        eagle: Of an EAGLE head.
     """
 
     drafter: dict[str, Chain]
     heads: dict[str, OfHeads]
+    eagle: dict[str, OfEagle]
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -52,7 +70,11 @@ class Report:
 
     def lines(self) -> list[str]:
         """A table each."""
-        return [*_draft_lines(self.drafter), *_head_lines(self.heads)]
+        return [
+            *_draft_lines(self.drafter),
+            *_head_lines(self.heads),
+            *_eagle_lines(self.eagle),
+        ]
 
 
 def run(
@@ -60,32 +82,39 @@ def run(
     target: Path,
     draft: Path | None,
     heads: Path | None,
+    eagle: Path | None,
     files: Sequence[Path],
     prompts: int,
     device: str,
 ) -> Report:
-    """Measures a drafter, heads, or both.
+    """Measures a drafter, heads, or several.
 
     Args:
         target: Directory of the model.
         draft: Directory of a drafter.
         heads: Directory of Medusa heads.
+        eagle: Directory of an EAGLE head.
         files: Files of documents, one a domain.
         prompts: Held-out prompts of each domain; half of them are used.
         device: Where to compute.
     """
     model, encoder = load_model(target).to(device), Encoder(target)
     drafter = None if draft is None else load_draft(draft, model).to(device)
+    net = None if eagle is None else eagle_training.load(eagle, model)
     domains = held_out.load(files, model, encoder, prompts)
     chains = {
         domain.name: acceptance.chain(drafter, domain.reporting, _LENGTHS)
         for domain in domains
         if drafter is not None
     }
-    return Report(chains, {} if heads is None else _measured(model, heads, domains))
+    return Report(
+        chains,
+        {} if heads is None else _of_heads(model, heads, domains),
+        {} if net is None else _of_eagle(model, net, domains),
+    )
 
 
-def _measured(model: Any, heads: Path, domains: Sequence[Domain]) -> dict[str, OfHeads]:
+def _of_heads(model: Any, heads: Path, domains: Sequence[Domain]) -> dict[str, OfHeads]:
     lm_head = model.get_output_embeddings().weight
     module = load_heads(heads, lm_head)
     tree = medusa_checkpoint.load(heads, lm_head=lm_head).tree
@@ -101,13 +130,22 @@ def _measured(model: Any, heads: Path, domains: Sequence[Domain]) -> dict[str, O
     return measured
 
 
+def _of_eagle(model: Any, net: EagleNet, domains: Sequence[Domain]) -> dict[str, OfEagle]:
+    measured = {}
+    for domain in domains:
+        found = eagle_training.ranks(model, net, domain.reporting, max(_LENGTHS))
+        tokens = {length: eagle_training.chain_tokens(found, length) for length in _LENGTHS}
+        top_1 = acceptance.accuracies(found, 1)[:, 0].tolist()
+        measured[domain.name] = OfEagle(tokens, top_1)
+    return measured
+
+
 def _draft_lines(drafter: dict[str, Chain]) -> list[str]:
     if not drafter:
         return []
     lines = ["drafter: domain, share of tokens guessed, tokens a pass for K=3, 5, 7"]
     for domain, found in drafter.items():
-        tokens = "  ".join(f"{found.tokens[k]:.2f}" for k in _LENGTHS)
-        lines.append(f"{domain:<12} {found.agreement:.3f}  {tokens}")
+        lines.append(f"{domain:<12} {found.agreement:.3f}  {_by_length(found.tokens)}")
     return lines
 
 
@@ -123,3 +161,17 @@ def _head_lines(heads: dict[str, OfHeads]) -> list[str]:
         tokens = "" if found.tokens is None else f"{found.tokens:.2f}  "
         lines.append(f"{domain:<12} {tokens}{single}")
     return lines
+
+
+def _eagle_lines(eagle: dict[str, OfEagle]) -> list[str]:
+    if not eagle:
+        return []
+    lines = ["eagle: domain, tokens a pass for K=3, 5, 7, top-1 by depth"]
+    for domain, found in eagle.items():
+        single = " ".join(f"{share:.3f}" for share in found.top_1)
+        lines.append(f"{domain:<12} {_by_length(found.tokens)}  {single}")
+    return lines
+
+
+def _by_length(tokens: dict[int, float]) -> str:
+    return "  ".join(f"{tokens[length]:.2f}" for length in _LENGTHS)

@@ -1,29 +1,25 @@
-"""Whole runs, from files to files: what each command of `paceline train` does."""
+"""Whole runs, from files to files: what the commands of `paceline train` that make models do.
+
+Those that make heads have `head_runs`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from common.errors import InvalidArgument
-from common.model import medusa_checkpoint
-from common.model.medusa_weights import HeadWeights
 from training import blocks, corpus, held_out, inputs, output, written
 from training import distill as distillation
-from training import medusa as medusa_training
 from training import pretrain as pretraining
 from training.blocks import Blocks, Mixture
 from training.encode import Encoder
 from training.errors import DataError, writing
 from training.folder import RunFolder, State
-from training.heads import Heads
-from training.held_out import Domain
 from training.loop import LoopConfig, Progress, make_accelerator, train
 from training.models import load_draft, load_model, save_model
 from training.settings import INPUTS
@@ -82,23 +78,6 @@ class Data:
         return [*self.corpora, *self.written, *self.held_out]
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadShape:
-    """Shape of Medusa heads."""
-
-    num_heads: int = 4
-    """Heads."""
-
-    num_layers: int = 1
-    """Blocks of a head."""
-
-    own_lm: bool = True
-    """Whether each has an output matrix of its own."""
-
-    sees_token: bool = True
-    """Whether each sees the token chosen from the state."""
-
-
 def pretrain(
     *,
     corpora: Sequence[Path],
@@ -110,7 +89,7 @@ def pretrain(
 ) -> State:
     """Trains tokenizer and model; the model goes to `out/model`. Returns how the run went."""
     what = {"kind": "pretrain", "corpora": corpora, INPUTS: inputs.contents(corpora)}
-    folder = RunFolder(out, {**what, **_facts(shape, loop, how)})
+    folder = RunFolder(out, {**what, **facts(shape, loop, how)})
     directory = out / "model"
     with folder.alone():
         # A tokenizer of a run that never began may be of other corpora.
@@ -144,7 +123,7 @@ def write(
     """Lets the target write the file `out`. Returns how many texts it holds."""
     what = {"kind": "write", "target": target, "corpora": corpora, "device": device}
     what[INPUTS] = inputs.contents(corpora, [target])
-    file = WrittenFile(out, {**what, **_facts(config)})
+    file = WrittenFile(out, {**what, **facts(config)})
     documents = corpus.read(corpora)
     model = load_model(target).to(device)
     return written.write(file, model, Encoder(target), documents, config, progress)
@@ -166,9 +145,9 @@ def distill(
     """Trains a drafter; it goes to `out/model`. Returns how the run went."""
     what = {"target": target, "draft": draft, "fresh": fresh, "labels": labels, "prompts": prompts}
     what |= {"kind": "distill", INPUTS: inputs.contents(data.files, [target, draft])}
-    folder = RunFolder(out, {**what, **_facts(data, loop, how)})
+    folder = RunFolder(out, {**what, **facts(data, loop, how)})
     with folder.alone():
-        model, encoder = _target(target, how), Encoder(target)
+        model, encoder = load_target(target, how), Encoder(target)
         learner = load_draft(draft, model, float32=True)
         output.check(learner, draft)
         if fresh:
@@ -177,74 +156,29 @@ def distill(
         accelerator = make_accelerator(how.device, half=how.half)
         domains = held_out.load(data.held_out, model, encoder, prompts)
         task = distillation.Distillation(learner, model, domains, accelerator, labels)
-        mixture = _mixture(data, target, model, encoder, how)
-        train(task, mixture, folder, accelerator, loop, progress)
+        batches = mixture(data, target, model, encoder, how)
+        train(task, batches, folder, accelerator, loop, progress)
         save_model(learner, encoder.tokenizer, out / "model")
     return folder.state
 
 
-def medusa(
-    *,
-    target: Path,
-    shape: HeadShape,
-    data: Data,
-    prompts: int,
-    out: Path,
-    frozen: LoopConfig,
-    joint: LoopConfig | None,
-    how: How,
-    progress: Progress,
-) -> State:
-    """Trains heads; they go to `out/heads`, a jointly trained model to `out/model`.
-
-    Returns:
-        How the last stage went.
+def load_target(directory: Path, how: How) -> Any:
+    """A target in the format that it is read in.
 
     Raises:
-        InvalidArgument: More heads than a block has tokens for.
+        ModelError: It cannot be loaded, or its logits are made in a way not known here.
     """
-    if shape.num_heads + 1 >= how.block_tokens:
-        problem = f"must be {how.block_tokens - 2} or fewer: a block has {how.block_tokens} tokens"
-        raise InvalidArgument("--num-heads", f"{problem}, and the last head needs one to guess")
-    what = {"kind": "medusa", "target": target, "prompts": prompts}
-    what[INPUTS] = inputs.contents(data.files, [target])
-    folder = RunFolder(out / "frozen", {**what, **_facts(shape, data, frozen, how)})
-    with folder.alone():
-        model, encoder = _target(target, how), Encoder(target)
-        accelerator = make_accelerator(how.device, half=how.half)
-        mixture = _mixture(data, target, model, encoder, how)
-
-        def domains(of: Any) -> list[Domain]:
-            return held_out.load(data.held_out, of, encoder, prompts)
-
-        lm_head = model.get_output_embeddings().weight
-        heads = Heads(lm_head, **asdict(shape))
-        first = medusa_training.FrozenBase(model, heads, domains(model), accelerator)
-        train(first, mixture, folder, accelerator, frozen, progress)
-        if joint is not None:
-            folder = RunFolder(out / "joint", {**what, **_facts(shape, data, joint, how)})
-            second = medusa_training.Joint(model, heads, domains, accelerator)
-            train(second, mixture, folder, accelerator, joint, progress)
-            save_model(second.base, encoder.tokenizer, out / "model")
-            lm_head = second.base.get_output_embeddings().weight
-        _save_heads(out / "heads", heads.weights(), lm_head)
-    return folder.state
-
-
-def joint_loop(frozen: LoopConfig, steps: int, learning_rate: float) -> LoopConfig | None:
-    """Settings of the second stage; None for no steps."""
-    if not steps:
-        return None
-    return replace(frozen, steps=steps, learning_rate=learning_rate)
-
-
-def _target(directory: Path, how: How) -> Any:
     model = load_model(directory, float32=not how.half).to(how.device)
     output.check(model, directory)
     return model
 
 
-def _mixture(data: Data, target: Path, model: Any, encoder: Encoder, how: How) -> Blocks | Mixture:
+def mixture(data: Data, target: Path, model: Any, encoder: Encoder, how: How) -> Blocks | Mixture:
+    """What a run trains on.
+
+    Raises:
+        DataError: A file that cannot be used, or that another model wrote.
+    """
     corpora = blocks.of_corpora(data.corpora, encoder, how.block_tokens, how.seed)
     if not data.written:
         return corpora
@@ -255,13 +189,6 @@ def _mixture(data: Data, target: Path, model: Any, encoder: Encoder, how: How) -
     return Mixture(corpora, texts, share=data.share)
 
 
-def _save_heads(directory: Path, weights: HeadWeights, lm_head: Tensor) -> None:
-    """Writes heads; where the same stand there, they stay, and so does a tree chosen for them."""
-    if not medusa_checkpoint.holds(directory, weights, lm_head=lm_head):
-        with writing(directory):
-            medusa_checkpoint.save(directory, weights, lm_head=lm_head)
-
-
-def _facts(*settings: Any) -> dict[str, Any]:
+def facts(*settings: Any) -> dict[str, Any]:
     """Settings of several kinds as one flat object, for the run's folder."""
     return {name: value for each in settings for name, value in asdict(each).items()}

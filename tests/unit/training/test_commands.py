@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from training import runs
-from training.commands import _tell
+from training import head_runs, runs
 from training.commands import train as commands
 from training.distill import Labels
+from training.eagle_start import EagleShape
 from training.folder import State
+from training.options import tell
 
 
 def test_its_extra_brings_no_store() -> None:
@@ -39,7 +40,7 @@ def test_its_extra_brings_no_store() -> None:
 def test_a_run_tells_which_weights_it_leaves(
     state: State, best: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _tell(Path("out/model"), state)
+    tell(Path("out/model"), state)
     assert capsys.readouterr().out == f"Written to out/model\nThe best weights are {best}\n"
 
 
@@ -48,10 +49,17 @@ def test_a_run_tells_which_weights_it_leaves(
     [
         ("distill", [], {"fresh": False, "labels": Labels.TARGET}),
         ("distill", ["--fresh", "--labels", "text"], {"fresh": True, "labels": Labels.TEXT}),
-        ("medusa", [], {"shape": runs.HeadShape()}),
-        ("medusa", ["--own-lm", "--see-token"], {"shape": runs.HeadShape()}),
-        ("medusa", ["--shared-lm"], {"shape": runs.HeadShape(own_lm=False)}),
-        ("medusa", ["--state-only"], {"shape": runs.HeadShape(sees_token=False)}),
+        ("medusa", [], {"shape": head_runs.HeadShape()}),
+        ("medusa", ["--own-lm", "--see-token"], {"shape": head_runs.HeadShape()}),
+        ("medusa", ["--shared-lm"], {"shape": head_runs.HeadShape(own_lm=False)}),
+        ("medusa", ["--state-only"], {"shape": head_runs.HeadShape(sees_token=False)}),
+        ("eagle", [], {"shape": EagleShape(), "depths": 4}),
+        ("eagle", ["--vocab", "0", "--inner", "8"], {"shape": EagleShape(vocab=0, inner=8)}),
+        (
+            "eagle",
+            ["--taps", "0,3", "--depths", "2"],
+            {"shape": EagleShape(taps=(0, 3)), "depths": 2},
+        ),
     ],
 )
 def test_what_is_asked_for_is_trained(
@@ -67,10 +75,27 @@ def test_what_is_asked_for_is_trained(
         told.update(asked)
         return State()
 
-    monkeypatch.setattr(runs, command, run)
+    monkeypatch.setattr(runs if command == "distill" else head_runs, command, run)
     result = CliRunner().invoke(commands, [*_needed(command, tmp_path), *options])
     assert result.exit_code == 0, result.output
     assert {name: told[name] for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("taps", "problem"),
+    [
+        ("2;6", 'must be like "2,6,9"'),
+        ("2,,6", 'must be like "2,6,9"'),
+        ("6,2", "must be layers from 0 that rise"),
+        ("2,2", "must be layers from 0 that rise"),
+        ("-1,2", "must be layers from 0 that rise"),
+    ],
+)
+def test_taps_are_layers_that_rise(taps: str, problem: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(commands, [*_needed("eagle", tmp_path), "--taps", taps])
+    assert result.exit_code == 2
+    assert result.output.startswith(f"error: --taps: {problem}")
+    assert not (tmp_path / "out").exists()
 
 
 def test_labels_are_those_there_are(tmp_path: Path) -> None:

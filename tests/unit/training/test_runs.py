@@ -24,11 +24,12 @@ from common.errors import ModelError
 from common.model import medusa_checkpoint
 from tests import tiny_models
 from tests.unit.training.conftest import SHAPE, unseen
-from training import choose_tree, corpus, curves, inputs, runs, step_time
+from training import choose_tree, corpus, curves, head_runs, inputs, runs, step_time
 from training.commands import train as commands
 from training.corpus import Document
 from training.curves import plot
 from training.distill import Labels
+from training.eagle_start import EagleShape
 from training.encode import Encoder
 from training.errors import DataError, RunError
 from training.folder import RunFolder, State
@@ -123,14 +124,27 @@ def setting(
         )
 
     def medusa(out: Path, progress: Any) -> State:
-        return runs.medusa(
+        return head_runs.medusa(
             target=target,
-            shape=runs.HeadShape(num_heads=2),
+            shape=head_runs.HeadShape(num_heads=2),
             data=data,
             prompts=4,
             out=out,
             frozen=LOOP,
-            joint=runs.joint_loop(LOOP, 8, 1e-3),
+            joint=head_runs.joint_loop(LOOP, 8, 1e-3),
+            how=HOW,
+            progress=progress,
+        )
+
+    def eagle(out: Path, progress: Any) -> State:
+        return head_runs.eagle(
+            target=target,
+            shape=EagleShape(vocab=100),
+            depths=3,
+            data=data,
+            prompts=4,
+            out=out,
+            loop=LOOP,
             how=HOW,
             progress=progress,
         )
@@ -139,10 +153,13 @@ def setting(
         "pretrain": Setting("pretrain", pretrain, ["."]),
         "distill": Setting("distill", distill, ["."]),
         "medusa": Setting("medusa", medusa, ["frozen", "joint"]),
+        "eagle": Setting("eagle", eagle, ["."]),
     }[request.param]
 
 
-KINDS = pytest.mark.parametrize("setting", ["pretrain", "distill", "medusa"], indirect=True)
+KINDS = pytest.mark.parametrize(
+    "setting", ["pretrain", "distill", "medusa", "eagle"], indirect=True
+)
 
 
 @KINDS
@@ -432,7 +449,7 @@ def test_measuring_needs_something_to_measure(target: Path, stories: Path) -> No
     arguments = ["--target", str(target), "--held-out", str(stories)]
     result = CliRunner().invoke(commands, ["measure", *arguments])
     assert result.exit_code == 2
-    assert "give --draft, --heads or both" in result.output
+    assert "give --draft, --heads, --eagle or several" in result.output
 
 
 @pytest.mark.parametrize(
@@ -454,7 +471,7 @@ def test_a_shape_that_no_model_has_is_refused_before_all_else(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("command", ["pretrain", "write", "distill", "medusa"])
+@pytest.mark.parametrize("command", ["pretrain", "write", "distill", "medusa", "eagle"])
 def test_a_folder_that_cannot_be_made_is_named(
     command: str, target: Path, stories: Path, tmp_path: Path
 ) -> None:
@@ -462,7 +479,7 @@ def test_a_folder_that_cannot_be_made_is_named(
     arguments = ["--corpus", str(stories), "--out", str(tmp_path / "file" / "below" / "out")]
     if command != "pretrain":
         arguments += ["--target", str(target)]
-    if command in ("distill", "medusa"):
+    if command in ("distill", "medusa", "eagle"):
         arguments += ["--held-out", str(unseen(stories))]
     if command == "distill":
         arguments += ["--draft", str(target)]
@@ -540,7 +557,9 @@ def test_the_commands_from_corpus_to_tree(
     assert medusa_checkpoint.read_facts(out / "heads") == facts, "the tree stays"
 
 
-@pytest.mark.parametrize("name", ["pretrain", "write", "distill", "medusa", "tree", "measure"])
+@pytest.mark.parametrize(
+    "name", ["pretrain", "write", "distill", "medusa", "tree", "eagle", "measure"]
+)
 def test_every_command_shows_an_example(name: str) -> None:
     result = CliRunner().invoke(paceline_app, ["train", name, "--help"])
     assert result.exit_code == 0

@@ -170,7 +170,7 @@ def test_ranks_are_of_heads_that_saw_the_token_between(target: Path) -> None:
 
 def test_of_equal_logits_the_lowest_id_is_the_likelier() -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0]] * 5)
-    ranks = acceptance._rank(logits, torch.tensor([1, 2, 4, 3, -1]))
+    ranks = acceptance.rank(logits, torch.tensor([1, 2, 4, 3, -1]))
     assert ranks.tolist() == [0, 1, 2, 3, -1]
 
 
