@@ -29,9 +29,10 @@ def run(settings: DrafterConfig) -> None:
         server.check_port(settings.host, settings.lane_port, "--lane-port")
     elif not loopback(settings.host):
         _log.info("verifiers of other machines are told by gRPC; --lane-port would be sooner")
-    runner = worker_process.load_runner(
+    load = partial(load_drafter, quantize=settings.quantize, keep_output=False)
+    runner = worker_process.make_runner(
         settings,
-        partial(load_drafter, quantize=settings.quantize, keep_output=False),
+        worker_process.load_model(settings, load),
         kv_bytes=settings.engine.kv_bytes,
         least_kv_bytes=LEAST_KV_BYTES,
         block_tokens=settings.engine.block_tokens,

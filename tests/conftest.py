@@ -43,6 +43,12 @@ def demo_medusa() -> Path:
 
 
 @pytest.fixture(scope="session")
+def demo_eagle() -> Path:
+    """An EAGLE-3 head trained for `demo_target`."""
+    return ROOT / "models" / "demo" / "eagle"
+
+
+@pytest.fixture(scope="session")
 def demo_draft() -> Path:
     """The bundled draft model, distilled from `demo_target` and sharing its tokenizer."""
     return ROOT / "models" / "demo" / "draft"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from common.model.eagle.head import EagleHead
 from common.model.loader import Dtype, load
 from common.model.medusa import MedusaHeads
 from common.model.quantized import Quantize
@@ -25,7 +26,7 @@ from verifier.drafting.meter import PairMeter
 from verifier.drafting.news import DraftNews
 from verifier.engine import Engine
 from verifier.sequence import Event, Request
-from verifier.serving import load_heads
+from verifier.serving import eagle_head, load_eagle, load_heads, tapped
 
 ADDRESS = "in-process"
 
@@ -38,17 +39,24 @@ def runner(
     device: str = "cpu",
     quantize: Quantize = "none",
     most_threads: int = 0,
+    eagle: Path | None = None,
 ) -> Runner:
-    """A runner for a model directory; on the CPU unless said otherwise."""
+    """A runner for a model directory, and for `eagle_of` it; on the CPU unless said otherwise."""
     loaded = load(
         str(directory), dtype=dtype, device=device, quantize=quantize, most_threads=most_threads
     )
-    return Runner(loaded, kv_bytes=kv_bytes)
+    weights = load_eagle(str(eagle), loaded) if eagle else None
+    return Runner(loaded, kv_bytes=kv_bytes, **tapped(weights))
 
 
 def heads(directory: Path, target: Runner) -> MedusaHeads:
     """Medusa heads for a target."""
     return load_heads(str(directory), target)
+
+
+def eagle_of(directory: Path, target: Runner) -> EagleHead:
+    """An EAGLE head for a target, whose runner was made for it."""
+    return eagle_head(load_eagle(str(directory), target.loaded), target)
 
 
 class Arrival(NamedTuple):
@@ -185,14 +193,17 @@ class Pair:
         fault: Callable[[Reply], Iterable[Reply]] | None = None,
         *,
         heads: MedusaHeads | None = None,
+        eagle: EagleHead | None = None,
         interval_s: float = 0.0,
         drafting: DraftConfig | None = None,
     ) -> Pair:
         config = config or EngineConfig()
         if draft is None:
-            return cls(Engine(target, config, heads=heads, interval_s=interval_s))
+            return cls(Engine(target, config, heads=heads, eagle=eagle, interval_s=interval_s))
         link = LocalLink(DraftEngine(draft, drafting or DraftConfig()), fault)
-        engine = Engine(target, config, lambda address: link, heads=heads, interval_s=interval_s)
+        engine = Engine(
+            target, config, lambda address: link, heads=heads, eagle=eagle, interval_s=interval_s
+        )
         link.news = engine.methods.draft.news
         return cls(engine, link)
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+
+from torch import Tensor
 
 from common.model.runner import Runner
 from common.model.segment import tree_slots
@@ -16,6 +19,8 @@ from verifier.failures import Failures
 from verifier.methods import Methods
 from verifier.proposer import Outcome
 from verifier.round_times import RoundTimes
+from verifier.scheduler import Work
+from verifier.scoring import Chunk
 from verifier.sequence import Event, Sequence, Source
 from verifier.totals import Totals
 
@@ -42,6 +47,18 @@ class Committer:
         self._runner, self._rules, self._methods = runner, rules, methods
         self._totals, self._failures = totals, failures
 
+    def reads(self, batch: Seq[Work]) -> bool:
+        """Whether any reader wants to see what is committed of a batch."""
+        try:
+            return any(
+                reader.reads(work.sequence, work.sequence.computed)
+                for reader in self._methods.readers
+                for work in batch
+            )
+        except Exception as error:  # a draft is never worth the text
+            self._failures.add("draft", error, {})
+            return False
+
     def commit(self, sequence: Sequence, rows: int, scores: Scores) -> Event:
         """Keeps what was right of a round's draft, and the token that follows.
 
@@ -57,6 +74,8 @@ class Committer:
         kept = accepted[:taken]
         if kept:
             self._keep_path(sequence, tree, root, kept)
+        if scores.output.features is not None:
+            self._show(sequence, scores.output.features, scores.row, rows, kept)
         sequence.add_computed(rows + len(kept))
         owners = [tree.owners[node] for node in kept]
         nodes = tree.draft_tokens
@@ -79,6 +98,18 @@ class Committer:
         )
         times = self._lap(sequence, drafted, len(kept))
         return self._close(sequence, outcome, sources, times)
+
+    def chunk(self, sequence: Sequence, rows: int, chunk: Chunk) -> None:
+        """Takes note of a computed part of a prompt.
+
+        Args:
+            sequence: Whose.
+            rows: How many tokens.
+            chunk: Where they are in the pass.
+        """
+        if chunk.output.features is not None:
+            self._show(sequence, chunk.output.features, chunk.row, rows)
+        sequence.add_computed(rows)
 
     def commit_several(self, sequence: Sequence, tree: TokenTree, found: list[int]) -> Event:
         """Keeps the tokens of several passes without drafts.
@@ -112,6 +143,30 @@ class Committer:
         sequence.began_at = sequence.began_at or sequence.latest_at
         counts = sequence.counts.snapshot()
         return Event(outcome.ids, sources, sequence.finished, counts, times=times)
+
+    def _show(
+        self, sequence: Sequence, features: Tensor, first: int, rows: int, kept: Seq[int] = ()
+    ) -> None:
+        """Shows readers the target's states at committed rows of a pass.
+
+        Args:
+            sequence: Whose.
+            features: Of all rows of the pass.
+            first: The first of them that is its.
+            rows: How many of them are of committed tokens; the last is the root of its tree.
+            kept: Nodes of that which were accepted.
+        """
+        position, root = sequence.computed, first + rows - 1
+        for reader in self._methods.readers:
+            try:
+                if reader.reads(sequence, position):
+                    states = features[first : root + 1]
+                    if kept:
+                        nodes = [root + node for node in kept]
+                        states = features[[*range(first, root + 1), *nodes]]
+                    reader.read(sequence, position, states)
+            except Exception as error:  # a draft is never worth the text
+                self._failures.add("draft", error, sequence.names)
 
     def _lap(self, sequence: Sequence, drafted: int, accepted: int) -> RoundTimes | None:
         """How long the round took, where the request wants to know."""

@@ -95,6 +95,8 @@ class VerifierConfig(WorkerConfig):
     """Whether requests of one tenant learn from each other's n-grams."""
     medusa: str = ""
     """Directory of Medusa heads made for the model; empty serves without."""
+    eagle: str = ""
+    """Directory of an EAGLE-3 head made for the model; empty serves without."""
     tracing: TracingConfig = field(default_factory=TracingConfig)
     """Traces of requests."""
     lookahead: LookaheadConfig = field(default_factory=LookaheadConfig)

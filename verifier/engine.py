@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from common import accelerator, priority
 from common.inbox import Reachable, attempt
+from common.model.eagle.head import EagleHead
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.step_meter import StepMeter
@@ -35,7 +36,7 @@ from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
 from verifier.rolling import Rolling
 from verifier.scheduler import Scheduler, Work
-from verifier.scoring import score
+from verifier.scoring import Chunk, score
 from verifier.sequence import Event, Limits, Listener, Request, validate
 from verifier.totals import Totals
 
@@ -55,6 +56,7 @@ class Engine(Reachable):
         links: Finds drafters; the default knows none.
         cost: Of its steps, as measured on this machine.
         heads: Medusa's, made for this model.
+        eagle: A head that reads the states that the runner taps.
         lookahead: Sizes of lookahead decoding.
         shared: N-grams of other sequences.
         interval_s: Time between two messages of one stream, in seconds; see `VerifierConfig`.
@@ -68,6 +70,7 @@ class Engine(Reachable):
         *,
         cost: StepCost | None = None,
         heads: MedusaHeads | None = None,
+        eagle: EagleHead | None = None,
         lookahead: LookaheadConfig | None = None,
         shared: SharedPools | None = None,
         interval_s: float = 0.0,
@@ -88,6 +91,7 @@ class Engine(Reachable):
             crowd=Crowd(self.totals),
             links=links if links is not None else _no_links,
             heads=heads,
+            eagle=eagle,
             lookahead=lookahead or LookaheadConfig(),
             processors=processors,
             fills=0 < processors < 2 * runner.threads,
@@ -272,7 +276,7 @@ class Engine(Reachable):
     def _run_and_commit(self, batch: list[Work]) -> None:
         started, scores = time.monotonic(), None
         try:
-            scores = score(self._runner, batch)
+            scores = score(self._runner, batch, tap=self._committer.reads(batch))
         except Exception as error:
             accelerator.check(self._runner.loaded.device)
             if len(batch) == 1:
@@ -320,10 +324,10 @@ class Engine(Reachable):
         for sequence, event in news:
             self._lives.tell(sequence, event)
 
-    def _keep(self, work: Work, scores: Scores | None) -> Event | None:
+    def _keep(self, work: Work, scores: Scores | Chunk) -> Event | None:
         """What one pass found; nothing where it computed a part of a prompt."""
-        if scores is None:
-            work.sequence.add_computed(work.rows)
+        if isinstance(scores, Chunk):
+            self._committer.chunk(work.sequence, work.rows, scores)
             return None
         return self._committer.commit(work.sequence, work.rows, scores)
 

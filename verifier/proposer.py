@@ -117,6 +117,24 @@ class Waiting(Protocol):
 
 
 @runtime_checkable
+class Reader(Protocol):
+    """A proposer that drafts from the target's states at the layers the runner taps."""
+
+    def reads(self, sequence: Sequence, position: int) -> bool:
+        """Whether it wants to see rows of a sequence, any, from a position on."""
+
+    def read(self, sequence: Sequence, position: int, states: Tensor) -> None:
+        """Rows that it wants to see were computed, and the token after each is committed, but after
+        the last of a text that ended with it.
+
+        Args:
+            sequence: Whose.
+            position: Of the first row; the others follow.
+            states: Of the rows, `[n, taps * hidden]`.
+        """
+
+
+@runtime_checkable
 class Foreseeing(Protocol):
     """A proposer that knows what it expects before it is asked to propose."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from typing import NamedTuple
 
 from common.model.output import Output
 from common.model.roll import Drawing
@@ -16,29 +17,40 @@ from verifier.scheduler import Work
 from verifier.sequence import Sequence
 
 
-def score(runner: Runner, batch: Seq[Work]) -> list[Scores | None]:
+class Chunk(NamedTuple):
+    """A part of a prompt that was computed."""
+
+    output: Output
+    """Of the pass."""
+    row: int
+    """Of its first among all of the pass."""
+
+
+def score(runner: Runner, batch: Seq[Work], *, tap: bool = False) -> list[Scores | Chunk]:
     """Computes a batch, in one pass.
 
     Args:
         runner: The target model.
         batch: What the scheduler chose.
+        tap: Whether anybody wants the states that the runner taps.
 
     Returns:
-        Of each piece of work; None of chunks that end before the last committed token.
+        Of each piece of work; no scores of chunks that end before the last committed token.
     """
     rows = [_rows(work.sequence, work.tree) if work.tree else [] for work in batch]
     every = rows[0] if len(rows) == 1 else [row for part in rows for row in part]
-    output = runner.forward([_segment(work) for work in batch], _drawings(every))
+    output = runner.forward([_segment(work) for work in batch], _drawings(every), tap=tap)
     choices = _choices(output, every)
-    scores: list[Scores | None] = []
-    first = 0
+    scores: list[Scores | Chunk] = []
+    first = row = 0
     for work, part in zip(batch, rows, strict=True):
         if work.tree is None:
-            scores.append(None)
-            continue
-        mine = choices[first : first + len(part)]
-        scores.append(Scores(tree=work.tree, choices=mine, rows=part, output=output, first=first))
+            scores.append(Chunk(output, row))
+        else:
+            mine = choices[first : first + len(part)]
+            scores.append(Scores(work.tree, mine, part, output, first, row))
         first += len(part)
+        row += work.batch_rows
     return scores
 
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 import uvloop
 from paceline.v1 import worker_pb2
 
-from common.model.loader import load
+from common.model.eagle import checkpoint as eagle_checkpoint
+from common.model.eagle.compiled import NativeHead
+from common.model.eagle.head import EagleHead
+from common.model.eagle.through_torch import TorchHead
+from common.model.eagle.weights import EagleWeights
+from common.model.kv_cache import LayerShape
+from common.model.loader import LoadedModel, load
 from common.model.medusa import MedusaHeads, head_dtype
 from common.model.runner import Runner
 from common.rpc import convert, worker, worker_process
@@ -29,17 +37,25 @@ from verifier.sessions import Sessions
 def run(settings: VerifierConfig) -> None:
     """Loads the model and serves it."""
     traces = open_traces(settings.tracing, "verifier")
-    runner = worker_process.load_runner(
+    wanted = bool(settings.medusa or settings.eagle)
+    loaded = worker_process.load_model(
+        settings, partial(load, quantize=settings.quantize, keep_output=wanted)
+    )
+    weights = load_eagle(settings.eagle, loaded) if settings.eagle else None
+    runner = worker_process.make_runner(
         settings,
-        partial(load, quantize=settings.quantize, keep_output=bool(settings.medusa)),
+        loaded,
         kv_bytes=settings.engine.kv_bytes,
         least_kv_bytes=LEAST_KV_BYTES,
         block_tokens=settings.engine.block_tokens,
         max_len=settings.engine.max_len_tokens or None,
+        **tapped(weights),
     )
     heads = load_heads(settings.medusa, runner) if settings.medusa else None
+    eagle = eagle_head(weights, runner) if weights else None
+    cost = StepCost(*measure(runner))
     try:
-        uvloop.run(serve(settings, runner, heads, StepCost(*measure(runner)), traces))
+        uvloop.run(serve(settings, runner, heads, eagle, cost, traces))
     finally:
         traces.close()
 
@@ -59,10 +75,49 @@ def load_heads(path: str, runner: Runner) -> MedusaHeads:
     )
 
 
+def load_eagle(path: str, loaded: LoadedModel) -> EagleWeights:
+    """Reads an EAGLE-3 head made for a model."""
+    assert loaded.output_weight is not None
+    return eagle_checkpoint.load(
+        Path(path),
+        hidden_size=loaded.embeddings.shape[1],
+        vocab_size=loaded.vocab_size,
+        layers=loaded.layers,
+        lm_head=loaded.output_weight,
+    )
+
+
+class Tapped(TypedDict):
+    """What a runner has to know of a head."""
+
+    taps: tuple[int, ...]
+    head_layers: list[LayerShape]
+
+
+def tapped(weights: EagleWeights | None) -> Tapped:
+    """For a head, or for none."""
+    if weights is None:
+        return Tapped(taps=(), head_layers=[])
+    return Tapped(taps=weights.taps, head_layers=[EagleHead.layer(weights)])
+
+
+def eagle_head(weights: EagleWeights, runner: Runner) -> EagleHead:
+    """Has a head draft from what its runner taps."""
+    (cache,) = runner.head_caches
+    loaded = runner.loaded
+    make: Callable[..., EagleHead]
+    if cache.device.type == "cpu" and NativeHead.can_run(weights, cache.dtype):
+        make = partial(NativeHead, threads=runner.threads)
+    else:
+        make = partial(TorchHead, dtype=loaded.dtype)
+    return make(weights, embeddings=loaded.embeddings, cache=cache, positions=runner.max_len)
+
+
 async def serve(
     settings: VerifierConfig,
     runner: Runner,
     heads: MedusaHeads | None,
+    eagle: EagleHead | None,
     cost: StepCost,
     traces: Traces,
 ) -> None:
@@ -83,6 +138,7 @@ async def serve(
         links,
         cost=cost,
         heads=heads,
+        eagle=eagle,
         lookahead=settings.lookahead,
         shared=pools if settings.share_ngrams else None,
         interval_s=settings.stream_interval_ms / 1e3,

@@ -54,4 +54,4 @@ def run(spec: WorkerSpec, on_ready: Callable[[int], None]) -> None:
     )
     # Rows cost nothing here, which need not be measured.
     cost = StepCost([(1, spec.step_s), (64, spec.step_s)])
-    uvloop.run(verifier_serving.serve(settings, runner, None, cost, Traces()))
+    uvloop.run(verifier_serving.serve(settings, runner, None, None, cost, Traces()))

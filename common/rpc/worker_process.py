@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import grpc.aio
@@ -17,6 +17,7 @@ from common.engine_thread import EngineThread, Steppable, stalled
 from common.errors import PacelineError, Stuck
 from common.model import threads
 from common.model.cuda.memory import cache_bytes
+from common.model.kv_cache import LayerShape
 from common.model.loader import LoadedModel
 from common.model.runner import Runner
 from common.rpc import server, worker
@@ -40,24 +41,12 @@ class WorkerEngine(Steppable, Protocol):
         """Refuses sequences from now on; those inside go on."""
 
 
-def load_runner(
-    config: WorkerConfig,
-    load: Callable[..., LoadedModel],
-    *,
-    kv_bytes: int,
-    least_kv_bytes: int,
-    block_tokens: int,
-    max_len: int | None = None,
-) -> Runner:
+def load_model(config: WorkerConfig, load: Callable[..., LoadedModel]) -> LoadedModel:
     """Loads the model, once it is sure that the ports are free.
 
     Args:
         config: Names the model and says how to run it.
         load: `loader.load`, or what does the same; told of everything but rounding.
-        kv_bytes: Most memory the key/value cache may take; 0 for what there is, see `cache_bytes`.
-        least_kv_bytes: The least of that.
-        block_tokens: Positions in a block of the cache.
-        max_len: Positions a sequence may have; the model's own limit where None.
 
     Raises:
         StartupError: A port is taken, or the model cannot be run.
@@ -81,8 +70,44 @@ def load_runner(
     )
     facts = {"model": loaded.name, "device": str(loaded.device), "kernels": loaded.kernels}
     _log.info("model loaded", extra=facts)
+    return loaded
+
+
+def make_runner(
+    config: WorkerConfig,
+    loaded: LoadedModel,
+    *,
+    kv_bytes: int,
+    least_kv_bytes: int,
+    block_tokens: int,
+    max_len: int | None = None,
+    taps: Sequence[int] = (),
+    head_layers: Sequence[LayerShape] = (),
+) -> Runner:
+    """Makes a model's cache, and finds out how it runs best.
+
+    Args:
+        config: Says how to run it.
+        loaded: The model.
+        kv_bytes: Most memory the key/value cache may take; 0 for what there is, see `cache_bytes`.
+        least_kv_bytes: The least of that.
+        block_tokens: Positions in a block of the cache.
+        max_len: Positions a sequence may have; the model's own limit where None.
+        taps: See `Runner`.
+        head_layers: The same.
+
+    Raises:
+        ModelError: It cannot be run.
+    """
     kv_bytes = kv_bytes or cache_bytes(loaded.device, config.gpu_memory_share, least_kv_bytes)
-    runner = Runner(loaded, kv_bytes=kv_bytes, block_tokens=block_tokens, max_len=max_len)
+    runner = Runner(
+        loaded,
+        kv_bytes=kv_bytes,
+        block_tokens=block_tokens,
+        max_len=max_len,
+        taps=taps,
+        head_layers=head_layers,
+    )
     room = {"kv_bytes": kv_bytes, "tokens": runner.pool.blocks.count * block_tokens}
     _log.info("cache made", extra=room)
     threads.choose(runner)

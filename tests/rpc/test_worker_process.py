@@ -28,7 +28,7 @@ from common.errors import ModelError
 from common.model import loader
 from common.model.native import instructions
 from common.rpc.channel import open_channel
-from common.rpc.worker_process import load_runner
+from common.rpc.worker_process import load_model
 from tests.rpc.services import Text, ask, refusal
 from tests.scrapes import scrape_port
 from verifier.config import VerifierConfig
@@ -100,9 +100,7 @@ def test_a_pass_has_no_more_threads_than_processors_unless_it_is_told(
     monkeypatch.setattr(priority, "processors", lambda: processors)
     config = VerifierConfig(model="/nowhere", port=0, threads=wanted)
     with pytest.raises(ModelError):
-        load_runner(
-            config, loader.load, kv_bytes=0, least_kv_bytes=0, block_tokens=16, max_len=None
-        )
+        load_model(config, loader.load)
     assert threads == told
 
 

@@ -25,7 +25,9 @@ class Scores(NamedTuple):
     output: Output
     """Of the pass that computed them."""
     first: int = 0
-    """Row of the root among its; those of the other nodes follow."""
+    """Row of the root among those whose logits were wanted; those of the other nodes follow."""
+    row: int = 0
+    """Row of the text's first among all."""
 
     def distributions(self, nodes: Sequence[int]) -> list[Distribution]:
         """What the tokens after nodes are sampled from.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from common.model.eagle.head import EagleHead
 from common.model.medusa import MedusaHeads
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
@@ -12,6 +13,7 @@ from verifier.drafting.link import LinkSource
 from verifier.gates.crowd import Crowd
 from verifier.gates.gated import GatedProposer
 from verifier.methods.draft import DraftProposer
+from verifier.methods.eagle import EagleProposer
 from verifier.methods.hybrid import HybridProposer
 from verifier.methods.lookahead import LookaheadProposer
 from verifier.methods.medusa import MedusaProposer
@@ -19,7 +21,7 @@ from verifier.methods.ngram import NgramProposer
 from verifier.methods.plain import PlainProposer
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
-from verifier.proposer import Proposer, Remote, Waiting
+from verifier.proposer import Proposer, Reader, Remote, Waiting
 from verifier.sequence import Sequence
 
 
@@ -37,6 +39,8 @@ class Parts:
     """Finds drafters."""
     heads: MedusaHeads | None = None
     """Medusa's, where the deployment has them."""
+    eagle: EagleHead | None = None
+    """EAGLE's, where the deployment has one."""
     lookahead: LookaheadConfig = field(default_factory=LookaheadConfig)
     """Sizes of lookahead decoding."""
     processors: int = 0
@@ -61,6 +65,7 @@ METHODS: dict[str, Callable[[Parts], Proposer | None]] = {
         processors=parts.processors,
     ),
     "medusa": lambda parts: _medusa(parts),
+    "eagle": lambda parts: _eagle(parts),
     "ngram": lambda parts: NgramProposer(parts.cost, parts.config.tree_nodes),
     "lookahead": lambda parts: LookaheadProposer(
         parts.lookahead,
@@ -90,6 +95,12 @@ def _medusa(parts: Parts) -> MedusaProposer | None:
     return MedusaProposer(parts.heads, parts.cost, parts.config.tree_nodes, static=static)
 
 
+def _eagle(parts: Parts) -> EagleProposer | None:
+    if parts.eagle is None:
+        return None
+    return EagleProposer(parts.eagle, parts.cost, parts.config.tree_nodes)
+
+
 @dataclass
 class Methods:
     """The proposers of one engine.
@@ -101,6 +112,8 @@ class Methods:
     parts: Parts
     single: dict[str, Proposer] = field(init=False)
     """By method, those that this deployment has."""
+    readers: list[Reader] = field(init=False)
+    """Those that are shown the target's states."""
     _asked: dict[str, Proposer] = field(default_factory=dict)  # by canonical name
     _remote: list[Remote] = field(init=False)
     _waiting: list[Waiting] = field(init=False)
@@ -108,6 +121,7 @@ class Methods:
     def __post_init__(self) -> None:
         made = {name: make(self.parts) for name, make in METHODS.items()}
         self.single = {name: proposer for name, proposer in made.items() if proposer is not None}
+        self.readers = [each for each in self.single.values() if isinstance(each, Reader)]
         self._remote = [each for each in self.single.values() if isinstance(each, Remote)]
         self._waiting = [each for each in self.single.values() if isinstance(each, Waiting)]
 

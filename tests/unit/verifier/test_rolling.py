@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from common import accelerator
 from common.model.roll import Rolled
 from common.model.runner import Runner
-from tests.inprocess import Pair, heads, runner
+from tests.inprocess import Pair, eagle_of, heads, runner
 from tests.unit.verifier.rolled_texts import SELDOM_S, WAYS, rolling_runner, texts
 from verifier.config import EngineConfig
 from verifier.gates.gate import Gate
@@ -188,17 +188,21 @@ def test_where_a_call_fails_with_its_device_no_pass_is_tried(
     pair.run()
 
 
-@pytest.mark.parametrize("method", ["draft", "ngram", "lookahead", "medusa", "draft+ngram"])
+@pytest.mark.parametrize(
+    "method", ["draft", "ngram", "lookahead", "medusa", "eagle", "draft+ngram"]
+)
 def test_methods_that_leave_drafting_off(
     method: str,
     demo_target: Path,
     demo_draft: Path,
     demo_medusa: Path,
+    demo_eagle: Path,
     calls: Calls,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Texts rest for a while, then have drafts, then rest again."""
-    big, small = runner(demo_target, "bfloat16"), runner(demo_draft, "bfloat16")
+    read = demo_eagle if method == "eagle" else None
+    big, small = runner(demo_target, "bfloat16", eagle=read), runner(demo_draft, "bfloat16")
     looks = 0
 
     def drafting(gate: Gate, sequences: int, now: float) -> bool:
@@ -210,7 +214,8 @@ def test_methods_that_leave_drafting_off(
     # However long a pass takes.
     monkeypatch.setattr(Rolling, "_most", lambda rolling, texts: 4 if texts > 1 else 1)
     options: dict[str, object] = {"method": method, "sampling": WAYS[1]}
-    made = Pair.make(big, small, heads=heads(demo_medusa, big))
+    eagle = eagle_of(read, big) if read else None
+    made = Pair.make(big, small, heads=heads(demo_medusa, big), eagle=eagle)
     found = [texts(made, seed, **options) for seed in range(6)]
     drafted = made.engine.totals.drafts[method].drafted_tokens
     several = calls["several"]

@@ -10,7 +10,7 @@ import pytest
 from common.model.quantized import Quantize
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
-from tests.inprocess import Pair, heads, runner
+from tests.inprocess import Pair, eagle_of, heads, runner
 
 TOKENS = 20
 CASES = 6
@@ -36,7 +36,11 @@ def _texts(pair: Pair, **options: object) -> list[list[int]]:
 
 @pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
 def test_no_draft_changes_the_text(
-    quantize: Quantize, demo_target: Path, demo_medusa: Path, rounded_draft: Runner
+    quantize: Quantize,
+    demo_target: Path,
+    demo_medusa: Path,
+    demo_eagle: Path,
+    rounded_draft: Runner,
 ) -> None:
     target = runner(demo_target, "bfloat16", quantize=quantize)
     alone = [
@@ -47,4 +51,7 @@ def test_no_draft_changes_the_text(
     assert _texts(Pair.make(target, rounded_draft), draft_tokens=4) == alone
     trained = heads(demo_medusa, target)
     assert _texts(Pair.make(target, heads=trained), method="medusa") == alone
+    tapped = runner(demo_target, "bfloat16", quantize=quantize, eagle=demo_eagle)
+    pair = Pair.make(tapped, eagle=eagle_of(demo_eagle, tapped))
+    assert _texts(pair, method="eagle") == alone
     target.pool.blocks.check()

@@ -1,12 +1,14 @@
-"""Time by hand, for what drafters are waited for."""
+"""Time by hand, for what drafters are waited for, and none for what a head takes."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.verifier.methods.draft_table import Clock
 from verifier.drafting import news
-from verifier.methods import draft
+from verifier.methods import draft, eagle_draft
 
 
 @pytest.fixture
@@ -15,3 +17,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (draft, news):
         monkeypatch.setattr(module, "time", clock)
     return clock
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts of a head take no time, so that they go as far as can be."""
+    monkeypatch.setattr(eagle_draft, "time", SimpleNamespace(perf_counter=lambda: 0.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from common.model.loader import Dtype
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
-from tests.inprocess import Pair, heads, runner
+from tests.inprocess import Pair, eagle_of, heads, runner
 from verifier.config import EngineConfig
 from verifier.gates.gate import Gate
 from verifier.gates.solo import Solo
@@ -43,6 +44,29 @@ def trained(demo_medusa: Path, target: Runner) -> MedusaHeads:
     return heads(demo_medusa, target)
 
 
+@pytest.fixture(scope="module")
+def tapped(dtype: Dtype, demo_target: Path, demo_eagle: Path) -> Runner:
+    """The target, with an EAGLE head to tell its states."""
+    return runner(demo_target, dtype, eagle=demo_eagle)
+
+
+Make = Callable[[str], Pair]
+
+
+@pytest.fixture(scope="module")
+def make(
+    target: Runner, tapped: Runner, draft: Runner, trained: MedusaHeads, demo_eagle: Path
+) -> Make:
+    """Makes what a method takes; without an EAGLE head nothing is tapped."""
+
+    def made(method: str) -> Pair:
+        if "eagle" not in method:
+            return Pair.make(target, draft, heads=trained)
+        return Pair.make(tapped, draft, heads=trained, eagle=eagle_of(demo_eagle, tapped))
+
+    return made
+
+
 def _case(index: int) -> tuple[list[int], SamplingParams]:
     draw = random.Random(index)
     prompt = [draw.randrange(5, VOCAB) for _ in range(draw.choice([1, 3, 14, 31, 60]))]
@@ -61,18 +85,22 @@ def plain(target: Runner) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    "method", ["medusa", "medusa+ngram", "draft+lookahead", "draft+medusa+ngram"]
+    "method",
+    [
+        "medusa",
+        "eagle",
+        "medusa+ngram",
+        "eagle+ngram",
+        "draft+lookahead",
+        "draft+medusa+ngram",
+        "draft+eagle+medusa",
+    ],
 )
 @pytest.mark.parametrize("draft_tokens", [0, 5])
 def test_methods_and_hybrids(
-    method: str,
-    draft_tokens: int,
-    target: Runner,
-    draft: Runner,
-    trained: MedusaHeads,
-    plain: list[list[int]],
+    method: str, draft_tokens: int, make: Make, plain: list[list[int]]
 ) -> None:
-    pair = Pair.make(target, draft, heads=trained)
+    pair = make(method)
     assert _texts(pair, method=method, draft_tokens=draft_tokens) == plain
     pair.engine._runner.pool.blocks.check()
     assert pair.engine._runner.pool.blocks.held == 0
@@ -102,46 +130,39 @@ def test_heads_guess_as_well_beside_other_texts(target: Runner, trained: MedusaH
     assert accepted[0] > TOKENS
 
 
-@pytest.mark.parametrize("method", ["medusa", "draft+medusa+ngram"])
+@pytest.mark.parametrize("method", ["medusa", "eagle", "draft+medusa+ngram"])
 def test_a_cache_that_is_too_small_for_all(
     method: str,
     dtype: Dtype,
     demo_target: Path,
     draft: Runner,
-    demo_medusa: Path,
+    trained: MedusaHeads,
+    demo_eagle: Path,
     plain: list[list[int]],
 ) -> None:
     """Trees are cut and sequences preempted on the way."""
-    tight = runner(demo_target, dtype, kv_bytes=(3 << 20) * (2 if dtype == "float32" else 1))
-    pair = Pair.make(tight, draft, heads=heads(demo_medusa, tight))
+    kv_bytes = (3 << 20) * (2 if dtype == "float32" else 1)
+    tight = runner(demo_target, dtype, kv_bytes=kv_bytes, eagle=demo_eagle)
+    pair = Pair.make(tight, draft, heads=trained, eagle=eagle_of(demo_eagle, tight))
     assert _texts(pair, method=method) == plain
 
 
 @pytest.mark.parametrize(
-    "method", ["medusa", "ngram", "lookahead", "draft+ngram", "draft+medusa+lookahead"]
+    "method", ["medusa", "eagle", "ngram", "lookahead", "draft+ngram", "draft+medusa+lookahead"]
 )
 def test_drafts_that_are_left_off_and_taken_up_again(
-    method: str,
-    target: Runner,
-    draft: Runner,
-    trained: MedusaHeads,
-    plain: list[list[int]],
-    monkeypatch: pytest.MonkeyPatch,
+    method: str, make: Make, plain: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = random.Random(0)
     monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: draw.random() < 0.6)
-    pair = Pair.make(target, draft, heads=trained)
-    assert _texts(pair, method=method) == plain
+    assert _texts(make(method), method=method) == plain
 
 
-@pytest.mark.parametrize("method", ["medusa", "ngram", "lookahead", "draft+medusa+lookahead"])
+@pytest.mark.parametrize(
+    "method", ["medusa", "eagle", "ngram", "lookahead", "draft+medusa+lookahead"]
+)
 def test_a_text_alone_leaves_its_method_off_and_takes_it_up_again(
-    method: str,
-    target: Runner,
-    draft: Runner,
-    trained: MedusaHeads,
-    plain: list[list[int]],
-    monkeypatch: pytest.MonkeyPatch,
+    method: str, make: Make, plain: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = random.Random(0)
     told: dict[Solo, list[bool]] = {}
@@ -151,7 +172,7 @@ def test_a_text_alone_leaves_its_method_off_and_takes_it_up_again(
         solo.drafting = draw.random() < 0.6
 
     monkeypatch.setattr(Solo, "ended", ended)
-    pair = Pair.make(target, draft, heads=trained)
+    pair = make(method)
     for index in range(6):
         prompt, sampling = _case(index)
         assert pair.generate(prompt, TOKENS, sampling=sampling, method=method) == plain[index]
@@ -177,13 +198,13 @@ def test_a_text_leaves_its_method_off_only_where_it_is_alone_and_asks_for_no_len
     assert [count > 0 for count in drafted] == [False, True, True, True]
 
 
-@pytest.mark.parametrize("method", ["medusa", "ngram", "lookahead", "medusa+ngram"])
+@pytest.mark.parametrize("method", ["medusa", "eagle", "ngram", "lookahead", "medusa+ngram"])
 def test_where_drafts_cost_more_than_they_bring_there_are_none(
-    method: str, target: Runner, trained: MedusaHeads, monkeypatch: pytest.MonkeyPatch
+    method: str, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for those who ask for them."""
     monkeypatch.setattr(Gate, "drafting", lambda gate, sequences, now: False)
-    pair = Pair.make(target, heads=trained)
+    pair = make(method)
     repeating = [1, *[7, 8, 9, 10] * 8]
     some = [pair.submit(repeating, 32, method=method, draft_tokens=ask) for ask in (0, 0, 4)]
     pair.run()
@@ -192,13 +213,12 @@ def test_where_drafts_cost_more_than_they_bring_there_are_none(
     assert drafted[2] > 0
 
 
-def test_every_accepted_token_has_its_method(
-    target: Runner, draft: Runner, trained: MedusaHeads
-) -> None:
-    pair = Pair.make(target, draft, heads=trained)
-    heard = pair.submit([1, 3, 500, 600], 64, method="draft+medusa")
+@pytest.mark.parametrize("method", ["draft+medusa", "draft+eagle"])
+def test_every_accepted_token_has_its_method(method: str, make: Make) -> None:
+    pair = make(method)
+    heard = pair.submit([1, 3, 500, 600], 64, method=method)
     pair.run()
     counts = heard.events[-1].counts
     assert counts is not None
     assert sum(counts.accepted_by_method.values()) == counts.accepted_tokens > 0
-    assert set(counts.accepted_by_method) <= {"draft", "medusa"}
+    assert set(counts.accepted_by_method) <= set(method.split("+"))

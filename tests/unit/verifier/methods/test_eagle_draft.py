@@ -1,0 +1,165 @@
+"""How far a head drafts: behind its likeliest guesses, as deep as it pays and there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind
+from tests.unit.verifier.methods.fake_eagle import FakeDraft, FakeHead, said
+from tests.unit.verifier.methods.scripted_target import sequence
+from verifier.cost import StepCost
+from verifier.methods import eagle_draft
+from verifier.methods.eagle_draft import Drafter, Guess, Text
+
+FREE = StepCost()
+
+
+@dataclass
+class Clock:
+    """Seconds by hand."""
+
+    now: float = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock() -> Iterator[Clock]:
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        patch.setattr(eagle_draft, "time", clock)
+        yield clock
+
+
+class Slow(FakeHead):
+    """Each depth takes a while."""
+
+    def __init__(self, logits: Tensor, clock: Clock, seconds: float) -> None:
+        super().__init__(logits)
+        self._clock, self._seconds = clock, seconds
+
+    def at(self, depth: int, rows: int) -> Tensor:
+        self._clock.now += self._seconds
+        return super().at(depth, rows)
+
+
+class Told(FakeHead):
+    """What it says hangs on the text, which nothing else says anything about."""
+
+    def __init__(self, of: Seq[Tensor]) -> None:
+        super().__init__(of[0])
+        self._of = of
+
+    def draft(self, texts: Seq[Behind]) -> FakeDraft:
+        draft = super().draft(texts)
+        draft.logits = torch.cat(list(self._of))
+        return draft
+
+
+def _draft(
+    drafter: Drafter, texts: int = 1, *, most: int = 64, factors: Seq[float] = (1.0,) * MOST_DEPTH
+) -> list[list[Guess]]:
+    slots = np.arange(2, 10)
+    behind = [Behind(torch.zeros(1, 1), [5], 3, slots)] * texts
+    return drafter.draft([Text(sequence([5] * 5, 64), factors, most)] * texts, behind)
+
+
+def _depths(guesses: Seq[Guess]) -> list[int]:
+    depths: list[int] = []
+    for guess in guesses:
+        depths.append(0 if guess.parent < 0 else depths[guess.parent] + 1)
+    return depths
+
+
+def test_a_guess_has_its_chance_and_that_of_its_path() -> None:
+    """Parents come first; what is said of a depth is trusted as far as it was right."""
+    factors = [0.5, 2.0, *[0.1] * (MOST_DEPTH - 2)]
+    head = FakeHead(said([0.8, 0.1], [0.4, 0.3], [0.6]))
+    (guesses,) = _draft(Drafter(head, FREE), most=3, factors=factors)
+    for number, guess in enumerate(guesses):
+        assert guess.parent < number
+    depths = _depths(guesses)
+    assert set(depths) == {0, 1, 2}
+    joint = {-1: 1.0}
+    for number, (guess, depth) in enumerate(zip(guesses, depths, strict=True)):
+        joint[number] = joint[guess.parent] * min(guess.said * factors[depth], 1.0)
+        assert guess.joint == pytest.approx(joint[number])
+    first = [guess for guess, depth in zip(guesses, depths, strict=True) if not depth]
+    assert [guess.token for guess in first[:2]] == [0, 1]
+    assert [guess.said for guess in first[:2]] == pytest.approx([0.8, 0.1], rel=1e-3)
+
+
+@pytest.mark.parametrize("followed", [1, 2])
+def test_the_likeliest_guesses_of_each_text_are_gone_on_from(followed: int) -> None:
+    """Those that are likely enough, in the order of the rows they come of."""
+    head = Told([said([0.5, 0.3]), said([0.05] * 4), said([0.2, 0.7])])
+    head.followed = followed
+    _draft(Drafter(head, FREE), 3, most=2)
+    wanted = [(0, 0), (0, 1), (2, 1), (2, 0)] if followed > 1 else [(0, 0), (2, 1)]
+    assert len(head.asked) == 1
+    parents, tokens = head.asked[0]
+    assert sorted(zip(parents, tokens, strict=True)) == sorted(wanted)
+    assert parents == sorted(parents)
+
+
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_no_guess_is_deeper_than_is_asked_for(most: int) -> None:
+    head = FakeHead(said([1.0]))
+    (guesses,) = _draft(Drafter(head, FREE), most=most)
+    assert max(_depths(guesses)) == max(most, 1) - 1
+
+
+def test_a_sure_head_goes_to_the_end_and_an_unsure_one_does_not() -> None:
+    (sure,) = _draft(Drafter(FakeHead(said([1.0])), FREE))
+    assert max(_depths(sure)) == MOST_DEPTH - 1
+    (unsure,) = _draft(Drafter(FakeHead(said([0.5])), FREE))
+    assert 0 < max(_depths(unsure)) < 6
+    distrusted = [0.4] * MOST_DEPTH
+    (doubted,) = _draft(Drafter(FakeHead(said([1.0])), FREE), factors=distrusted)
+    assert max(_depths(doubted)) < 6
+
+
+@pytest.mark.parametrize(("seconds", "deep"), [(1e-6, True), (1e-2, False)])
+def test_depths_that_take_longer_than_they_bring_are_left_off(
+    seconds: float, deep: bool, clock: Clock
+) -> None:
+    """A step takes a thousandth of a second, however many rows it has."""
+    head = Slow(said([0.97]), clock, seconds)
+    drafter = Drafter(head, FREE)
+    for _ in range(30):
+        (guesses,) = _draft(drafter)
+    assert (max(_depths(guesses)) > 5) == deep
+    if not deep:
+        assert max(_depths(guesses)) <= 1
+
+
+def test_where_rows_cost_a_step_each_little_is_drafted() -> None:
+    dear = StepCost(((1, 0.001), (64, 0.064)))
+    (guesses,) = _draft(Drafter(FakeHead(said([0.6])), dear))
+    (sure,) = _draft(Drafter(FakeHead(said([0.6])), FREE))
+    assert max(_depths(guesses)) < max(_depths(sure))
+
+
+@pytest.mark.parametrize("texts", [1, 40, 700])
+def test_there_are_never_more_rows_than_the_cache_has_room_for(texts: int) -> None:
+    head = FakeHead(said([0.5, 0.5], [1.0]))
+    guesses = _draft(Drafter(head, FREE), texts)
+    assert len(guesses) == texts
+    rows = sum(len(parents) for parents, _ in head.asked)
+    assert rows <= MOST_DRAFTED
+    assert texts > MOST_DRAFTED / 2 or rows > 0
+
+
+def test_nothing_is_likely_enough_to_be_gone_on_from() -> None:
+    head = FakeHead(said([0.02]))
+    (guesses,) = _draft(Drafter(head, FREE))
+    assert head.asked == []
+    assert set(_depths(guesses)) == {0}

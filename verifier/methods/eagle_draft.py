@@ -1,0 +1,211 @@
+"""A head's drafts, depth by depth, as far as another depth is worth what it takes.
+
+Owns which guesses are gone on from, and when to stop; the arithmetic is `common.model.eagle`'s,
+what of the guesses is checked the proposer's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from torch import Tensor
+
+from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead, Guessed
+from common.model.sampling import Row, adjust, rank
+from verifier.cost import StepCost
+from verifier.methods.trust import chances_of, draws
+from verifier.sequence import Sequence
+
+_RANKS = 4
+"""Guesses taken of a row."""
+
+_LEAST = 0.1
+"""Joint chance of a guess to be gone on from."""
+
+_LIKE = 0.8
+"""How likely the next guess is taken to be before it is made."""
+
+_LATELY = 8
+"""Depths of which the fastest says what one takes: what is longer now and then is not the head."""
+
+
+class Text(NamedTuple):
+    """Whose draft it is."""
+
+    sequence: Sequence
+    """It."""
+    factors: Seq[float]
+    """What chances of guesses are multiplied by, by depth."""
+    most: int
+    """How many tokens may follow each other."""
+
+
+class Guess(NamedTuple):
+    """A token that may come."""
+
+    parent: int
+    """Number of the guess that it follows; -1: none."""
+    token: int
+    """It."""
+    said: float
+    """Its chance given the parent, as the head says."""
+    joint: float
+    """That of all of its path, as far as the head is trusted."""
+
+
+class _Row(NamedTuple):
+    """What the head runs at one depth."""
+
+    text: int  # whose
+    parent: int  # its row at the depth before
+    number: int  # of the guess it goes on from; -1: none
+    joint: float  # its chance
+
+
+class _Least:
+    """Seconds of what is repeated, at its fastest of late."""
+
+    def __init__(self) -> None:
+        self._lately: deque[float] = deque(maxlen=_LATELY)
+
+    @property
+    def seconds(self) -> float:
+        """As few as they can be until there are some."""
+        return min(self._lately) if len(self._lately) == _LATELY else 0.0
+
+    def add(self, seconds: float) -> None:
+        """Takes one more."""
+        self._lately.append(seconds)
+
+
+class Drafter:
+    """Drafts for several texts at once.
+
+    Args:
+        head: Guesses.
+        cost: Of the engine's steps.
+    """
+
+    def __init__(self, head: EagleHead, cost: StepCost) -> None:
+        self._head, self._cost = head, cost
+        self._least: dict[int, _Least] = {}  # of a depth, by the number of bits of its rows
+
+    def draft(self, texts: Seq[Text], behind: Seq[Behind]) -> list[list[Guess]]:
+        """Guesses what follows.
+
+        Args:
+            texts: At least one.
+            behind: Their latest rows.
+
+        Returns:
+            Guesses of each text, parents first.
+        """
+        began = started = time.perf_counter()
+        guesses: list[list[Guess]] = [[] for _ in texts]
+        draft = self._head.draft(behind)
+        rows = [_Row(text, text, -1, 1.0) for text in range(len(texts))]
+        plain = all(_plainly(text.sequence) for text in texts)
+        logits, expected, drafted = draft.logits, float(len(texts)), 0
+        for depth in range(MOST_DEPTH):
+            if plain:
+                found = self._head.top(logits, _RANKS)
+            else:
+                found = self._likeliest([texts[row.text].sequence for row in rows], depth, logits)
+            leaves = _grown(texts, rows, depth, found, guesses)
+            now = time.perf_counter()
+            if depth:  # what is before the first takes longer, and is taken anyway
+                self._least.setdefault(len(rows).bit_length(), _Least()).add(now - started)
+            best = [max((leaf.joint for leaf in line), default=0.0) for line in leaves]
+            expected += sum(best)
+            rows = self._followed(texts, leaves, depth + 1)
+            drafted += len(rows)
+            if not rows or drafted > MOST_DRAFTED:
+                break
+            if not self._pays(rows, expected, now - began, depth):
+                break
+            started = now
+            tokens = [guesses[row.text][row.number].token for row in rows]
+            logits = draft.further([row.parent for row in rows], tokens)
+        return guesses
+
+    def _likeliest(self, sequences: Seq[Sequence], depth: int, logits: Tensor) -> Guessed:
+        """What rows guess, as they are drawn or adjusted. # [R, W]
+
+        Of a path only what is committed counts as seen: what stands before a guess is another one.
+        """
+        head = self._head
+        drawn = [row for row, each in enumerate(sequences) if draws(each)]
+        adjusted = [
+            row
+            for row, each in enumerate(sequences)
+            if each.request.sampling.adjusts and not draws(each)
+        ]
+        rows = [Row(each.request.sampling, len(each.ids) + depth, each.seen) for each in sequences]
+        if adjusted:
+            wide = adjust(head.spread(logits[adjusted]), [rows[row] for row in adjusted])
+            logits[adjusted] = head.narrow(wide)
+        ids, chances = head.top(logits, _RANKS)
+        if drawn:
+            wide = head.spread(logits[drawn])
+            ranked = rank(wide, [rows[row] for row in drawn], _RANKS)
+            for row, best in zip(drawn, ranked, strict=True):
+                temperature = rows[row].params.temperature
+                ids[row], chances[row] = best.ids, chances_of(best.behind, temperature)
+        return ids, chances
+
+    def _followed(self, texts: Seq[Text], leaves: Seq[Seq[_Row]], depth: int) -> list[_Row]:
+        """What is gone on from at a depth, in the order of the rows it comes of."""
+        chosen: list[_Row] = []
+        for text, line in zip(texts, leaves, strict=True):
+            if depth < text.most:
+                likely = [leaf for leaf in line if leaf.joint >= _LEAST]
+                likely.sort(key=lambda leaf: -leaf.joint)
+                chosen += likely[: self._head.followed]
+        chosen.sort(key=lambda leaf: leaf.parent)
+        return chosen
+
+    def _pays(self, rows: Seq[_Row], expected: float, spent: float, depth: int) -> bool:
+        """Whether another depth brings more tokens a second than there are now.
+
+        Args:
+            rows: What is gone on from.
+            expected: Tokens that come of the draft so far.
+            spent: Seconds that it took.
+            depth: Of what was guessed last.
+        """
+        best: dict[int, float] = {}
+        for row in rows:
+            best[row.text] = max(best.get(row.text, 0.0), row.joint)
+        checked = len(best) * (depth + 2)
+        step_s = self._cost.step_s(checked)
+        least = self._least.get(len(rows).bit_length())
+        seconds = self._cost.step_s(checked + len(best)) - step_s
+        seconds += 0.0 if least is None else least.seconds
+        return _LIKE * sum(best.values()) * (spent + step_s) > expected * seconds
+
+
+def _plainly(sequence: Sequence) -> bool:
+    """Whether its guesses are the likeliest by the head's logits as they are."""
+    return not (draws(sequence) or sequence.request.sampling.adjusts)
+
+
+def _grown(
+    texts: Seq[Text],
+    rows: Seq[_Row],
+    depth: int,
+    found: Guessed,
+    guesses: list[list[Guess]],
+) -> list[list[_Row]]:
+    """Adds what rows guess; returns what may be gone on from, by text."""
+    leaves: list[list[_Row]] = [[] for _ in texts]
+    for place, (row, ids, chances) in enumerate(zip(rows, *found, strict=True)):
+        text, parent, before = row.text, row.number, row.joint
+        factor, known, line = texts[text].factors[depth], guesses[text], leaves[text]
+        for token, said in zip(ids, chances, strict=True):
+            joint = before * min(said * factor, 1.0)
+            line.append(_Row(text, place, len(known), joint))
+            known.append(Guess(parent, token, said, joint))
+    return leaves
