@@ -12,7 +12,7 @@ from gateway.model import Model
 from gateway.request import Ask, Prompt, Resume
 
 # Methods that propose drafts; several may be joined with "+".
-PROPOSERS = ("draft", "medusa", "lookahead", "ngram")
+PROPOSERS = ("draft", "medusa", "eagle", "lookahead", "ngram")
 METHODS = ("auto", "plain", *PROPOSERS)
 
 MAX_STOPS = 16

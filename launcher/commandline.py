@@ -76,6 +76,8 @@ def verifier_command(
     }
     if models.medusa:
         more["medusa"] = str(models.medusa)
+    if models.eagle:
+        more["eagle"] = str(models.eagle)
     if store_url:
         more["store-url"] = store_url
     return worker_command("verifier", models.target, options, more)

@@ -69,6 +69,12 @@ Medusa = Annotated[
         help="Directory of Medusa heads for the target (default: bundled; none beside --target)"
     ),
 ]
+Eagle = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory of an EAGLE-3 head for the target (default: bundled; none beside --target)"
+    ),
+]
 DTypeOption = Annotated[DType, typer.Option(help="Number format; auto is the model's own")]
 QuantizeOption = Annotated[
     Quantize, typer.Option(help="Round the target's weights: another model, with its own text")
@@ -88,6 +94,7 @@ def up(
     target: Target = None,
     draft: Draft = None,
     medusa: Medusa = None,
+    eagle: Eagle = None,
     dtype: DTypeOption = DType.AUTO,
     quantize: QuantizeOption = Quantize.NONE,
     draft_quantize: DraftQuantizeOption = DraftQuantize.AUTO,
@@ -122,7 +129,7 @@ def up(
         ending_well_when_interrupted(),
         Display(console, live=not verbose) as display,
         Cluster(
-            models=(chosen := models.choose(target, draft, medusa)),
+            models=(chosen := models.choose(target, draft, medusa, eagle)),
             options=options,
             host=host,
             port=port,
@@ -147,6 +154,7 @@ def demo(
     target: Target = None,
     draft: Draft = None,
     medusa: Medusa = None,
+    eagle: Eagle = None,
     dtype: DTypeOption = DType.AUTO,
     device: DeviceOption = Device.AUTO,
     threads: Threads = 0,
@@ -163,7 +171,7 @@ def demo(
         ending_well_when_interrupted(commands.INTERRUPTED),
         Display(console, live=not verbose, quiet=as_json) as display,
     ):
-        chosen = models.choose_pair(target, draft, medusa)
+        chosen = models.choose_pair(target, draft, medusa, eagle)
         with Cluster(
             models=chosen, options=options, verbose=verbose, watch=display.update
         ) as cluster:

@@ -45,7 +45,7 @@ PROMPTS = (
 )
 
 
-METHODS = ("draft", "medusa")
+METHODS = ("draft", "medusa", "eagle")
 """What is shown, where the deployment has it."""
 
 

@@ -25,6 +25,8 @@ class Models:
     """The model that guesses, if there is one."""
     medusa: Path | None = None
     """Heads that guess beside the target, if there are any."""
+    eagle: Path | None = None
+    """EAGLE-3 head that does, if there is one."""
 
     @property
     def prompt(self) -> str:
@@ -33,31 +35,45 @@ class Models:
         return '"Once upon a time"' if has_tokenizer else "--token-ids 1,2,3"
 
 
-def choose(target: Path | None, draft: Path | None, medusa: Path | None = None) -> Models:
+def choose(
+    target: Path | None,
+    draft: Path | None,
+    medusa: Path | None = None,
+    eagle: Path | None = None,
+) -> Models:
     """Settle what to serve.
 
     Args:
         target: The model whose text is wanted; None takes the bundled models.
         draft: The model that guesses; None beside a target of your own means none.
         medusa: Heads that guess; None beside a target of your own means none.
+        eagle: EAGLE-3 head that guesses; None beside a target of your own means none.
 
     Raises:
         ModelError: A directory is missing or holds no model.
     """
     own_draft = checked(draft, "--draft") if draft else None
     own_medusa = checked(medusa, "--medusa", HEADS) if medusa else None
+    own_eagle = checked(eagle, "--eagle") if eagle else None
     if target is not None:
-        return Models(target=checked(target, "--target"), draft=own_draft, medusa=own_medusa)
+        own_target = checked(target, "--target")
+        return Models(target=own_target, draft=own_draft, medusa=own_medusa, eagle=own_eagle)
     return Models(
         target=bundled("target"),
         draft=own_draft or bundled("draft"),
         medusa=own_medusa or bundled("medusa", HEADS),
+        eagle=own_eagle or bundled("eagle"),
     )
 
 
-def choose_pair(target: Path | None, draft: Path | None, medusa: Path | None = None) -> Models:
+def choose_pair(
+    target: Path | None,
+    draft: Path | None,
+    medusa: Path | None = None,
+    eagle: Path | None = None,
+) -> Models:
     """Settle what to serve where there is nothing to show without a draft; see `choose`."""
-    models = choose(target, draft, medusa)
+    models = choose(target, draft, medusa, eagle)
     if models.draft is None:
         raise ModelError("with and without drafts is compared: give --draft beside --target")
     return models

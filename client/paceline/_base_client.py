@@ -111,8 +111,8 @@ class BaseClient(ABC, Generic[GenerationT]):
                 of it. Special tokens have no text: give their ids in stop_token_ids.
             stop_token_ids: Ids that end the generation, beside the model's own.
             ignore_eos: Go on past the model's end token.
-            method: `auto`, or one of `Model.methods`: `plain`, `draft`, `medusa`, `ngram`,
-                `lookahead`, or several at once, as `draft+ngram`.
+            method: `auto`, or one of `Model.methods`: `plain`, `draft`, `medusa`, `eagle`,
+                `ngram`, `lookahead`, or several at once, as `draft+ngram`.
             draft_tokens: Most draft tokens in a round; 0 lets the server choose.
             lookahead: Sizes of lookahead decoding; None lets the server choose.
             acceptance: `coupled` (exact), `rejection` (exact in distribution, if drafters tell

@@ -136,7 +136,7 @@ def test_stop_strings_end_the_text(client: Client) -> None:
         ({"prompt": "a", "top_p": 1.5}, InvalidArgumentError, "top_p"),
         ({"prompt": "a", "temperature": -1.0}, InvalidArgumentError, "temperature"),
         ({"prompt": "a", "method": "magic"}, InvalidArgumentError, "plain"),
-        ({"prompt": "a", "method": "eagle"}, InvalidArgumentError, "lookahead"),
+        ({"prompt": "a", "method": "draft+magic"}, InvalidArgumentError, "lookahead"),
         ({"prompt": "a", "method": "draft+plain"}, InvalidArgumentError, "plain"),
         ({"prompt": "a", "model": "nobody"}, NotFoundError, "target"),
     ],

@@ -304,7 +304,7 @@ requests = st.builds(
     speculation=st.none()
     | st.builds(
         types_pb2.SpeculationOptions,
-        method=st.sampled_from(["", "auto", "plain", "draft", "lookahead", "eagle", "\0"]),
+        method=st.sampled_from(["", "auto", "plain", "draft", "lookahead", "eagle", "magic", "\0"]),
         draft_tokens=st.sampled_from([0, 1, 16, 17, 2**32 - 1]),
         lookahead=st.none()
         | st.builds(

@@ -91,8 +91,8 @@ class GenerationOptions:
     method: Annotated[
         str,
         typer.Option(
-            help="auto, plain, draft, medusa, ngram, lookahead, or several, as draft+ngram; "
-            "`paceline models` lists those served.",
+            help="auto, plain, draft, medusa, eagle, ngram, lookahead, or several, as "
+            "draft+ngram; `paceline models` lists those served.",
             rich_help_panel=SPECULATION,
         ),
     ] = "auto"

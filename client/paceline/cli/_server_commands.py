@@ -19,7 +19,7 @@ _SUMMARIES = {
     "up": "Start a gateway, a verifier and a drafter on this machine.",
     "demo": "Watch the bundled models generate, with and without speculation.",
     "bench": "Measure speed, every method.",
-    "train": "Train a model, a drafter, Medusa heads.",
+    "train": "Train a model, a drafter, Medusa heads, an EAGLE head.",
     "fleet": "See, plan and change a fleet of workers.",
 }
 

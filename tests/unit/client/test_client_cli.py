@@ -17,6 +17,8 @@ from paceline.cli import _options, _server_commands, main
 from paceline.cli._app import app
 from typer.testing import CliRunner
 
+from gateway.validation import METHODS
+
 SDK_PARAMETERS = inspect.signature(paceline.Client.generate).parameters
 NOWHERE = {"PACELINE_ADDRESS": "127.0.0.1:1", "COLUMNS": "120", "NO_COLOR": "1"}
 
@@ -191,7 +193,7 @@ def test_help_has_marks_for_what_a_terminal_cannot_show(
 @pytest.mark.parametrize("command", ["generate", "chat"])
 def test_help_names_the_methods(command: str) -> None:
     text = run(command, "--help").stdout
-    for method in ("auto", "plain", "draft", "medusa", "ngram", "lookahead", "draft+ngram"):
+    for method in (*METHODS, "draft+ngram"):
         assert method in text
 
 

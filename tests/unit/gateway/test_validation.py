@@ -10,7 +10,7 @@ from common.lookahead_sizes import LookaheadSizes
 from common.sampling_params import SamplingParams
 from gateway.model import Model
 from gateway.request import Prompt
-from gateway.validation import check, check_method, room
+from gateway.validation import METHODS, check, check_method, room
 from tests.unit.gateway.asks import ask
 
 BARE = Model(
@@ -115,7 +115,7 @@ def test_bad_input_is_named(
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("method", ["auto", "plain", "draft", "medusa", "draft+lookahead"])
+@pytest.mark.parametrize("method", [*METHODS, "draft+lookahead", "eagle+ngram"])
 def test_known_methods(method: str) -> None:
     check_method(method)
 

@@ -16,7 +16,9 @@ from launcher.commands import DraftQuantize, DType, Quantize
 from launcher.models import Models
 from verifier.config import VerifierConfig
 
-MODELS = Models(target=Path("/target"), draft=Path("/draft"), medusa=Path("/heads"))
+MODELS = Models(
+    target=Path("/target"), draft=Path("/draft"), medusa=Path("/heads"), eagle=Path("/head")
+)
 
 
 def _understood(schema: type[Any], command: list[str]) -> Any:
@@ -30,7 +32,8 @@ def _understood(schema: type[Any], command: list[str]) -> Any:
 def test_each_worker_is_told_of_its_own_quantisation(target: str, draft: str) -> None:
     options = WorkerOptions(quantize=target, draft_quantize=draft)
     verifier = _understood(VerifierConfig, verifier_command(MODELS, options))
-    assert (verifier.model, verifier.medusa, verifier.quantize) == ("/target", "/heads", target)
+    assert (verifier.model, verifier.quantize) == ("/target", target)
+    assert (verifier.medusa, verifier.eagle) == ("/heads", "/head")
     assert MODELS.draft is not None
     drafter = _understood(DrafterConfig, drafter_command(MODELS.draft, options))
     assert (drafter.model, drafter.quantize) == ("/draft", draft)

@@ -10,7 +10,7 @@ from rich.console import Console
 from tokenizers import Tokenizer
 
 from launcher.colours import ColourPrinter
-from launcher.demo import PROMPTS, Plan, schedule, summarise
+from launcher.demo import METHODS, PROMPTS, Plan, schedule, summarise
 from launcher.timing import Timed, rate, timed
 
 
@@ -58,8 +58,8 @@ def test_the_clock_starts_with_the_first_tokens() -> None:
 
 def test_methods_take_turns() -> None:
     plan = Plan(max_tokens=1, repetitions=2)
-    methods = [method for _, method in schedule(plan, ["plain", "draft", "medusa"])]
-    assert methods == ["plain", "draft", "medusa"] * len(PROMPTS) * 2
+    methods = [method for _, method in schedule(plan, ["plain", *METHODS])]
+    assert methods == ["plain", "draft", "medusa", "eagle"] * len(PROMPTS) * 2
 
 
 @pytest.mark.parametrize("template", [False, True])

@@ -12,8 +12,12 @@ def _pair(chosen: models.Models) -> tuple[Path, Path | None]:
     return chosen.target, chosen.draft
 
 
-def test_the_bundled_pair_is_the_default(demo_target: Path, demo_draft: Path) -> None:
-    assert _pair(models.choose(None, None)) == (demo_target, demo_draft)
+def test_the_bundled_models_are_the_default(
+    demo_target: Path, demo_draft: Path, demo_medusa: Path, demo_eagle: Path
+) -> None:
+    chosen = models.choose(None, None)
+    assert _pair(chosen) == (demo_target, demo_draft)
+    assert (chosen.medusa, chosen.eagle) == (demo_medusa, demo_eagle)
 
 
 def test_a_target_of_ones_own_gets_no_draft_that_does_not_fit(demo_target: Path) -> None:
@@ -45,6 +49,13 @@ def test_heads_may_lie_in_a_model(name: str, tmp_path: Path, demo_target: Path) 
         models.choose(demo_target, None, tmp_path)
     (tmp_path / name).touch()
     assert models.choose(demo_target, None, tmp_path).medusa == tmp_path
+
+
+def test_a_head_has_a_configuration(tmp_path: Path, demo_target: Path) -> None:
+    with pytest.raises(ModelError, match=r"--eagle: holds no config\.json"):
+        models.choose(demo_target, None, eagle=tmp_path)
+    (tmp_path / "config.json").touch()
+    assert models.choose(demo_target, None, eagle=tmp_path).eagle == tmp_path
 
 
 def test_missing_bundled_models_are_explained(
