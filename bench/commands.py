@@ -32,6 +32,7 @@ from launcher.commands import (
     DraftQuantizeOption,
     DType,
     DTypeOption,
+    Eagle,
     Medusa,
     Quantize,
     QuantizeOption,
@@ -74,6 +75,7 @@ def bench(
     target: Target = None,
     draft: Draft = None,
     medusa: Medusa = None,
+    eagle: Eagle = None,
     dtype: DTypeOption = DType.AUTO,
     quantize: QuantizeOption = Quantize.NONE,
     draft_quantize: DraftQuantizeOption = DraftQuantize.AUTO,
@@ -145,7 +147,7 @@ def bench(
     profile = FULL if full else SHORT
     with ending_well_when_interrupted(INTERRUPTED):
         settings = Settings(
-            models=models.choose(target, draft, medusa),
+            models=models.choose(target, draft, medusa, eagle),
             dtype=dtype.value,
             quantize=quantize.value,
             draft_quantize=draft_quantize.value,

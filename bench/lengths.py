@@ -22,6 +22,7 @@ from bench.arguments import at_least, ending_well, known_method, several
 from bench.deployment import FORGETFUL
 from bench.progress import Progress, shown
 from bench.settings import PLAIN
+from gateway.validation import PROPOSERS
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
 from launcher.commands import DType
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--methods",
         type=several(known_method),
-        default="draft,medusa,lookahead,ngram",
+        default=",".join(PROPOSERS),
         help="beside plain (default: %(default)s)",
     )
     parser.add_argument("--texts", type=at_least(1), default=6, help="of each length")

@@ -33,7 +33,7 @@ from common.commands import INTERRUPTED
 from common.errors import StartupError
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
-from launcher.commands import Draft, Medusa, Target, Threads, ending_well_when_interrupted
+from launcher.commands import Draft, Eagle, Medusa, Target, Threads, ending_well_when_interrupted
 from launcher.models import Models
 from launcher.models import choose as choose_models
 
@@ -174,6 +174,7 @@ def promise(
     target: Target = None,
     draft: Draft = None,
     medusa: Medusa = None,
+    eagle: Eagle = None,
     dtype: Annotated[Numerics, typer.Option(help="Number format of the weights")] = Numerics.BOTH,
     threads: Threads = 0,
     methods: Annotated[
@@ -204,7 +205,7 @@ def promise(
     tallies: list[Tally] = []
     with ending_well_when_interrupted(INTERRUPTED):
         sweep = Sweep(
-            models=choose_models(target, draft, medusa),
+            models=choose_models(target, draft, medusa, eagle),
             threads=threads,
             methods=several(str)(methods),
             generations=generations,

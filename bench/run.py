@@ -225,6 +225,7 @@ def described(settings: Settings, workers: WorkerOptions) -> dict[str, str | flo
         "target": models.target.name,
         "draft": models.draft.name if models.draft else "none",
         "medusa": models.medusa.name if models.medusa else "none",
+        "eagle": models.eagle.name if models.eagle else "none",
         "dtype": settings.dtype,
         "quantize": settings.quantize,
         "draft_quantize": workers.draft_quantize,

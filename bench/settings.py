@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.validation import PROPOSERS
 from launcher.models import Models
 
 PLAIN = "plain"
@@ -11,8 +12,8 @@ DRAFT = "draft"
 LOCKSTEP = "draft, lockstep"
 """Drafting without going ahead: the drafter rests while a draft is checked."""
 
-METHODS = (PLAIN, DRAFT, "medusa", "lookahead", "ngram")
-HYBRIDS = ("draft+ngram", "draft+lookahead", "medusa+ngram")
+METHODS = (PLAIN, *PROPOSERS)
+HYBRIDS = ("draft+ngram", "draft+lookahead", "medusa+ngram", "eagle+ngram")
 
 PEERS = {
     "engine": "engine, in process",

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from bench import promise
 
-METHODS = "draft,medusa+ngram,draft+lookahead,auto"
+METHODS = "draft,medusa+ngram,eagle,draft+lookahead,auto"
 
 
 def test_every_method_writes_what_plain_decoding_does() -> None:

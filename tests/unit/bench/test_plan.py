@@ -12,10 +12,11 @@ from paceline import Client
 from bench.contenders.contender import Loading
 from bench.deployment import options
 from bench.plan import choose, lacks, loading, plan
-from bench.settings import FULL, METHODS, ROUNDING_PEERS, SHORT, Settings
+from bench.settings import FULL, HYBRIDS, METHODS, ROUNDING_PEERS, SHORT, Settings
 from bench.wanted import wanted
 from launcher.commandline import WorkerOptions
 from launcher.models import Models
+from verifier import methods as verifiers
 
 
 def settings(*, full: bool) -> Settings:
@@ -41,8 +42,14 @@ def test_what_the_deployment_lacks_is_left_out_and_said() -> None:
     assert methods == ("plain", "draft", "ngram")
     assert lacking == [
         "medusa: this deployment does not offer medusa",
+        "eagle: this deployment does not offer eagle",
         "lookahead: this deployment does not offer lookahead",
     ]
+
+
+def test_all_that_verifiers_run_is_measured() -> None:
+    assert set(METHODS) == set(verifiers.METHODS)
+    assert {part for hybrid in HYBRIDS for part in hybrid.split("+")} <= set(METHODS)
 
 
 def test_a_hybrid_needs_all_its_parts() -> None:
