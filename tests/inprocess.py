@@ -25,8 +25,8 @@ from verifier.drafting.link import Branch, Ended, Opening, RoundKey
 from verifier.drafting.meter import PairMeter
 from verifier.drafting.news import DraftNews
 from verifier.engine import Engine
+from verifier.heads import eagle_head, load_eagle, load_heads, tapped
 from verifier.sequence import Event, Request
-from verifier.serving import eagle_head, load_eagle, load_heads, tapped
 
 ADDRESS = "in-process"
 

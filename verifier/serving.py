@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TypedDict
 
 import uvloop
 from paceline.v1 import worker_pb2
 
-from common.model.eagle import checkpoint as eagle_checkpoint
-from common.model.eagle.compiled import NativeHead
 from common.model.eagle.head import EagleHead
-from common.model.eagle.through_torch import TorchHead
-from common.model.eagle.weights import EagleWeights
-from common.model.kv_cache import LayerShape
 from common.model.loader import LoadedModel, load
-from common.model.medusa import MedusaHeads, head_dtype
+from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.rpc import convert, worker, worker_process
 from common.store.pools import open_pools
@@ -29,6 +21,7 @@ from verifier import metrics
 from verifier.config import LEAST_KV_BYTES, VerifierConfig
 from verifier.cost import StepCost, measure
 from verifier.engine import Engine
+from verifier.heads import eagle_head, load_eagle, load_heads, tapped
 from verifier.links import DrafterLinks
 from verifier.service import VerifierService, status
 from verifier.sessions import Sessions
@@ -41,6 +34,17 @@ def run(settings: VerifierConfig) -> None:
     loaded = worker_process.load_model(
         settings, partial(load, quantize=settings.quantize, keep_output=wanted)
     )
+    runner, eagle = _tapped(settings, loaded)
+    heads = load_heads(settings.medusa, runner) if settings.medusa else None
+    cost = StepCost(*measure(runner))
+    try:
+        uvloop.run(serve(settings, runner, heads, eagle, cost, traces))
+    finally:
+        traces.close()
+
+
+def _tapped(settings: VerifierConfig, loaded: LoadedModel) -> tuple[Runner, EagleHead | None]:
+    """A model's runner, and the head that reads its states, where there is one."""
     weights = load_eagle(settings.eagle, loaded) if settings.eagle else None
     runner = worker_process.make_runner(
         settings,
@@ -51,66 +55,7 @@ def run(settings: VerifierConfig) -> None:
         max_len=settings.engine.max_len_tokens or None,
         **tapped(weights),
     )
-    heads = load_heads(settings.medusa, runner) if settings.medusa else None
-    eagle = eagle_head(weights, runner) if weights else None
-    cost = StepCost(*measure(runner))
-    try:
-        uvloop.run(serve(settings, runner, heads, eagle, cost, traces))
-    finally:
-        traces.close()
-
-
-def load_heads(path: str, runner: Runner) -> MedusaHeads:
-    """Loads Medusa heads to guess for a model."""
-    weight = runner.loaded.output_weight
-    assert weight is not None
-    return MedusaHeads.load(
-        Path(path),
-        hidden_size=weight.shape[1],
-        vocab_size=weight.shape[0],
-        lm_head=weight,
-        dtype=head_dtype(runner.loaded.dtype, runner.loaded.device),
-        device=runner.loaded.device,
-        threads=runner.threads,
-    )
-
-
-def load_eagle(path: str, loaded: LoadedModel) -> EagleWeights:
-    """Reads an EAGLE-3 head made for a model."""
-    assert loaded.output_weight is not None
-    return eagle_checkpoint.load(
-        Path(path),
-        hidden_size=loaded.embeddings.shape[1],
-        vocab_size=loaded.vocab_size,
-        layers=loaded.layers,
-        lm_head=loaded.output_weight,
-    )
-
-
-class Tapped(TypedDict):
-    """What a runner has to know of a head."""
-
-    taps: tuple[int, ...]
-    head_layers: list[LayerShape]
-
-
-def tapped(weights: EagleWeights | None) -> Tapped:
-    """For a head, or for none."""
-    if weights is None:
-        return Tapped(taps=(), head_layers=[])
-    return Tapped(taps=weights.taps, head_layers=[EagleHead.layer(weights)])
-
-
-def eagle_head(weights: EagleWeights, runner: Runner) -> EagleHead:
-    """Has a head draft from what its runner taps."""
-    (cache,) = runner.head_caches
-    loaded = runner.loaded
-    make: Callable[..., EagleHead]
-    if cache.device.type == "cpu" and NativeHead.can_run(weights, cache.dtype):
-        make = partial(NativeHead, threads=runner.threads)
-    else:
-        make = partial(TorchHead, dtype=loaded.dtype)
-    return make(weights, embeddings=loaded.embeddings, cache=cache, positions=runner.max_len)
+    return runner, eagle_head(weights, runner) if weights else None
 
 
 async def serve(

@@ -17,7 +17,7 @@ from tests import tiny_models
 from tests.inprocess import Pair, runner
 from tests.tiny_models import VOCAB
 from tests.unit.verifier.methods import eagle_files
-from verifier.serving import load_eagle
+from verifier.heads import load_eagle
 
 pytestmark = [
     pytest.mark.gpu,

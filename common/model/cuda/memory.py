@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 _FOR_PASSES = 1 << 30
-"""Bytes kept from the cache: for what passes compute, angles, graphs and Medusa heads."""
+"""Bytes kept from the cache: for what passes compute, angles, graphs, Medusa heads and drafts."""
 
 
 def cache_bytes(device: torch.device, share: float, least: int) -> int:

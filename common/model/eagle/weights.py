@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from common.model.rotary import Rotary
@@ -58,6 +60,15 @@ class EagleWeights:
     """What norms add to the mean square."""
     norm_before_residual: bool = False
     """Whether the residual stream begins with the normed row rather than the row."""
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> EagleWeights:
+        """The same elsewhere, and of a type; ids keep theirs."""
+        moved: dict[str, Any] = {
+            name: value.to(device, dtype if value.is_floating_point() else value.dtype)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, rotary=self.rotary.to(device), **moved)
 
     @property
     def hidden(self) -> int:
