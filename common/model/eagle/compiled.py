@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead
@@ -54,13 +55,14 @@ class NativeHead(EagleHead):
         names = ("input_norm", "hidden_norm", "mlp_norm", "norm")
         norms = {name: getattr(weights, name).float().contiguous() for name in names}
         self._kept = (cache, own.contiguous(), cos, sin, *norms.values())
+        self._norm = norms["hidden_norm"] if weights.norm_before_residual else None
         at = {name: norm.data_ptr() for name, norm in norms.items()}
         layer = Layer(
             qkv=self._product(*(self._turned(each) for each in (weights.q, weights.k, weights.v))),
             out=self._product(weights.o),
             gate_up=self._product(weights.gate, weights.up),
             down=self._product(weights.down),
-            attention_norm=at["hidden_norm"],
+            attention_norm=None if weights.norm_before_residual else at["hidden_norm"],
             mlp_norm=at["mlp_norm"],
             cache=cache.data_ptr(),
         )
@@ -91,7 +93,7 @@ class NativeHead(EagleHead):
         """Whether there is a decoder for a cache of a type, and it knows such a head."""
         sizes = (weights.hidden, len(weights.o[0]), len(weights.gate), weights.head_size)
         even = all(size % 2 == 0 for size in sizes)
-        return bool(instructions(dtype)) and even and not weights.norm_before_residual
+        return bool(instructions(dtype)) and even
 
     def write(self, texts: Sequence[Behind]) -> None:
         """See `EagleHead`."""
@@ -128,6 +130,8 @@ class NativeHead(EagleHead):
         """
         words = lay_out(segments, self._addresses)
         wanted = words[1]
+        if self._norm is not None:
+            given = F.rms_norm(given, self._norm.shape, self._norm, self._model.epsilon)
         given = given.contiguous()
         logits, left = torch.empty(wanted, self._outputs), torch.empty(wanted, self._hidden)
         states = torch.empty(wanted, self._hidden, dtype=self._dtype)

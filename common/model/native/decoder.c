@@ -166,8 +166,11 @@ static void norm_attention(void *what, Part part)
         const float *x = pass->x + i * model->hidden;
         if (pass->tapped)
             rounded(x, model->hidden, pass->tapped + i * model->taps * model->hidden);
-        normed(x, pass->layer->attention_norm, model->hidden, model->epsilon,
-               pass->a + i * pass->a_step);
+        Number *a = pass->a + i * pass->a_step;
+        if (pass->layer->attention_norm)
+            normed(x, pass->layer->attention_norm, model->hidden, model->epsilon, a);
+        else
+            rounded(x, model->hidden, a);
     }
 }
 

@@ -32,7 +32,8 @@ typedef struct {
 
 typedef struct {
     Product qkv, out, gate_up, down;
-    const float *attention_norm, *mlp_norm; /* [hidden] */
+    const float *attention_norm, *mlp_norm; /* [hidden]; the former NULL where rows are given to it
+                                               normed */
     const float *q_norm, *k_norm;           /* [size], or NULL */
     Number *cache;                          /* [slots, kv_heads, 2 * size]: keys beside values */
     int64_t window;                         /* keys a row sees, itself included; 0: all */
