@@ -24,7 +24,7 @@ ROPE = {"rope_theta": 1e4}
 
 
 def write(path: Path, target: Path, *, normed: bool = False) -> Path:
-    """Writes a head with random weights for a target; one that only torch computes if `normed`."""
+    """Writes a head with random weights for a target; its residual begins normed if `normed`."""
     loaded = load(str(target), dtype="float32", device="cpu")
     output, hidden = loaded.output_weight, loaded.embeddings.shape[1]
     assert output is not None
