@@ -19,7 +19,7 @@ from training import acceptance
 from training.eagle_net import EagleNet
 from training.held_out import Domain
 from training.loop import decayed
-from training.loss import distributions
+from training.loss import chunks, distributions
 from training.output import OutputLayer
 from training.written import Written
 
@@ -62,19 +62,22 @@ class EagleTraining:
     def losses(self, batch: Tensor, progress: float) -> dict[str, float]:
         """See `Task`."""
         features, states, embeddings = read(self._target, self._net.taps, batch)
-        labels = distributions(states, self._output, self._accelerator)
-        if self._net.ids is not None:  # what it cannot guess counts for nothing
-            labels = labels.index_select(-1, self._net.ids)
-        found, total = {}, labels.new_zeros(())
-        with self._accelerator.autocast():
-            drafts = self._net.depths(features, batch, embeddings, self._depths)
-            for depth, logits in enumerate(drafts):
-                logs = logits.log_softmax(-1, dtype=torch.float32)
-                loss = -(labels[:, depth + 1 :] * logs).sum(-1).mean()
-                total = total + DEPTH_DECAY**depth * loss
-                found[f"loss depth {depth}"] = loss.item()
-        self._accelerator.backward(total)
-        return {"loss": total.item(), **found}
+        whole, single = 0.0, [0.0] * self._depths
+        for part, share in chunks(states):
+            labels = distributions(states[part], self._output, self._accelerator)
+            if self._net.ids is not None:  # what it cannot guess counts for nothing
+                labels = labels.index_select(-1, self._net.ids)
+            total = labels.new_zeros(())
+            with self._accelerator.autocast():
+                drafts = self._net.depths(features[part], batch[part], embeddings, self._depths)
+                for depth, logits in enumerate(drafts):
+                    logs = logits.log_softmax(-1, dtype=torch.float32)
+                    loss = -(labels[:, depth + 1 :] * logs).sum(-1).mean()
+                    total = total + DEPTH_DECAY**depth * loss
+                    single[depth] += loss.item() * share
+            self._accelerator.backward(total * share)
+            whole += total.item() * share
+        return {"loss": whole, **{f"loss depth {i}": loss for i, loss in enumerate(single)}}
 
     def evaluate(self) -> dict[str, float]:
         """See `Task`."""
@@ -111,7 +114,7 @@ def ranks(
 
     Args:
         target: A `transformers` causal language model.
-        net: The head.
+        net: The head, in float32.
         texts: The target's greedy texts.
         depths: How far it drafts.
 
@@ -124,13 +127,14 @@ def ranks(
     for batch, part in acceptance.padded(texts, target.device, more=depths + 1):
         features, _, embeddings = read(target, net.taps, batch)
         columns = []
-        for depth, logits in enumerate(net.depths(features, batch, embeddings, depths)):
-            rows, coming = [], []
-            for line, text in zip(logits, part, strict=True):
-                span = slice(text.prompt_tokens - 1, len(text.ids) - 1)
-                rows.append(line[span])
-                coming.append(acceptance.coming(text, depths)[:, depth])
-            columns.append(_ranks(torch.cat(rows).float(), torch.cat(coming).to(batch), net.ids))
+        with torch.autocast(batch.device.type, enabled=False):  # tokens tie in fewer bits
+            for depth, logits in enumerate(net.depths(features, batch, embeddings, depths)):
+                rows, coming = [], []
+                for line, text in zip(logits, part, strict=True):
+                    span = slice(text.prompt_tokens - 1, len(text.ids) - 1)
+                    rows.append(line[span])
+                    coming.append(acceptance.coming(text, depths)[:, depth])
+                columns.append(_ranks(torch.cat(rows), torch.cat(coming).to(batch), net.ids))
         lengths = [len(text.ids) - text.prompt_tokens for text in part]
         found += [table.tolist() for table in torch.stack(columns, dim=1).split(lengths)]
     return found

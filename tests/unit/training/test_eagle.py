@@ -11,6 +11,7 @@ from accelerate import Accelerator
 
 from tests.unit.training.eagle_heads import ids_of, made
 from training import acceptance, eagle
+from training import loss as losses
 from training.models import load_model
 from training.written import Written
 
@@ -106,6 +107,32 @@ def test_the_loss_is_cross_entropy_with_the_targets_distributions(
         total += 0.8**depth * loss
     assert found["loss"] == pytest.approx(total, rel=1e-4)
     assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("vocab", [0, 100])
+def test_losses_in_parts_equal_the_whole(
+    vocab: int, model: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two blocks at once, so that the last part is a smaller one."""
+    batch, parts, found = ids_of(8, seed=13, rows=5), [], []
+    for rows in (5 * 8, 2 * 8):
+        monkeypatch.setattr(losses, "CHUNK_ROWS", rows)
+        net = made(model, vocab)
+        task = eagle.EagleTraining(model, net, DEPTHS, [], accelerator)
+        found.append(task.losses(batch, 0.0))
+        parts.append(list(net.parameters()))
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    for whole, piecewise in zip(*parts, strict=True):
+        torch.testing.assert_close(whole.grad, piecewise.grad)
+
+
+def test_ranks_are_by_float32_logits_in_mixed_precision_too(target: Path) -> None:
+    """As a checkpoint is chosen: in fewer bits tokens tie."""
+    model = load_model(target)
+    net, texts = made(model), _texts()
+    wanted = eagle.ranks(model, net, texts, DEPTHS)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert eagle.ranks(model, net, texts, DEPTHS) == wanted
 
 
 @pytest.mark.parametrize("half", [True, False])
