@@ -1,1 +1,1 @@
-"""Training: a small target, a drafter distilled from it, Medusa heads and their tree."""
+"""Training: a small target, a drafter distilled from it, Medusa heads, their tree, EAGLE heads."""

@@ -142,7 +142,7 @@ def parsed_taps(listed: str) -> tuple[int, ...]:
     return taps
 
 
-def frequent(texts: Iterable[Tensor], count: int, vocab_size: int) -> Tensor | None:
+def frequent(texts: Iterable[Tensor], count: int, vocab_size: int) -> tuple[Tensor | None, float]:
     """The tokens that texts have most of, rising; lower ids first of equally many.
 
     Args:
@@ -151,14 +151,15 @@ def frequent(texts: Iterable[Tensor], count: int, vocab_size: int) -> Tensor | N
         vocab_size: Of the target.
 
     Returns:
-        Int64 `[count]`; None where they are all.
+        Int64 `[count]`, None where they are all; and their share of the texts.
     """
     if not 0 < count < vocab_size:
-        return None
+        return None, 1.0
     counts = torch.zeros(vocab_size, dtype=torch.int64)
     for ids in texts:
         counts += torch.bincount(ids.flatten(), minlength=vocab_size)
-    return counts.argsort(descending=True, stable=True)[:count].sort().values
+    found = counts.argsort(descending=True, stable=True)[:count].sort().values
+    return found, int(counts[found].sum()) / max(1, int(counts.sum()))
 
 
 def _head_size(config: Any) -> int:

@@ -141,7 +141,9 @@ def eagle(
     vocab: Annotated[
         int,
         typer.Option(
-            min=0, help="Tokens it can guess, the target's most frequent; 0 for all of them"
+            min=0,
+            help="Tokens it can guess, the target's most frequent; 0 for all of them. The default "
+            "suits the bundled target; large vocabularies want some 32000",
         ),
     ] = 1536,
     inner: Annotated[
@@ -193,6 +195,7 @@ def eagle(
             ),
             how=runs.How(seed=seed, block_tokens=block_tokens, device=o.place(device), half=half),
             progress=bar,
+            say=bar.say,
         )
     o.tell(out / "head", state)
 

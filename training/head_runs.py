@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,11 @@ def eagle(
     loop: LoopConfig,
     how: How,
     progress: Progress,
+    say: Callable[[str], None],
 ) -> State:
     """Trains an EAGLE-3 head; it goes to `out/head`. Returns how the run went.
+
+    What there is to say before training, how much of the text its tokens are, goes to `say`.
 
     Raises:
         InvalidArgument: More depths than a block has tokens for, or layers that are not there.
@@ -133,7 +136,9 @@ def eagle(
         eagle_start.check(model, target, shape)
         accelerator = make_accelerator(how.device, half=how.half)
         batches = runs.mixture(data, target, model, encoder, how)
-        ids = _guessed(batches, data.written, shape.vocab, config.vocab_size)
+        ids, share = _guessed(batches, data.written, shape.vocab, config.vocab_size)
+        if ids is not None:
+            say(f"The tokens that it can guess are {share:.2%} of those counted")
         net = EagleNet(eagle_start.start(model, shape, ids, seed=how.seed))
         domains = held_out.load(data.held_out, model, encoder, prompts)
         task = eagle_training.EagleTraining(model, net, depths, domains, accelerator)
@@ -148,8 +153,8 @@ def eagle(
 
 def _guessed(
     batches: Blocks | Mixture, files: Sequence[Path], count: int, vocab_size: int
-) -> Tensor | None:
-    """Tokens that a head can guess: the most frequent of what the target wrote, or of corpora."""
+) -> tuple[Tensor | None, float]:
+    """See `frequent`: of what the target wrote, or of corpora."""
     if isinstance(batches, Blocks):
         return eagle_start.frequent([batches.ids], count, vocab_size)
     texts = (text for file in files for text in written.read(file, vocab_size))

@@ -86,6 +86,10 @@ class Bar:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
+    def say(self, line: str) -> None:
+        """Prints a line that stays, above the bar."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def __call__(self, done: int, total: int, line: str = "") -> None:
         """Shows how far the work is."""
         if done < self._bar.tasks[0].completed:  # another stage
@@ -94,9 +98,7 @@ class Bar:
         percent = 100 * done // max(1, total)
         if not self._console.is_terminal and percent != self._told:
             self._told = percent
-            self._console.print(
-                f"{self._what} {done}/{total} {line}", markup=False, highlight=False, soft_wrap=True
-            )
+            self.say(f"{self._what} {done}/{total} {line}")
 
 
 def place(device: Device) -> str:

@@ -35,18 +35,21 @@ def test_the_commands_from_corpus_to_an_eagle_head(
     small += ["--corpus", str(stories)]
     head = tmp_path / "run" / "head"
 
-    def train_eagle(*data: str, vocab: int, out: Path = tmp_path / "run") -> None:
+    def train_eagle(*data: str, vocab: int, out: Path = tmp_path / "run") -> str:
         told = ["--fp32", *data, "--vocab", str(vocab), "--out", str(out)]
         result = CliRunner().invoke(commands, ["eagle", *held, *small, *told])
         assert result.exit_code == 0, result.output
         assert f"Written to {out / 'head'}" in result.output
+        return result.output
 
-    train_eagle("--written", str(texts), vocab=64)
+    said = train_eagle("--written", str(texts), vocab=64)
     weights = eagle.load(head, load_model(target)).weights()
     assert weights.ids is not None
     read = [text.ids[text.prompt_tokens :] for text in written.read(texts)]
     counts = Counter(token for ids in read for token in ids)
     assert {token for token, _ in counts.most_common(8)} <= {*weights.ids.tolist()}
+    share = sum(counts[token] for token in weights.ids.tolist()) / counts.total()
+    assert f"The tokens that it can guess are {share:.2%} of those counted\n" in said
     assert (weights.lm_head.shape[0], weights.taps) == (64, (0, 1))
 
     measured = [*held, "--eagle", str(head)]

@@ -25,12 +25,15 @@ from training.output import OutputLayer
 def test_frequent_tokens_are_the_first_by_count_then_id(texts: list[list[int]], count: int) -> None:
     counts = Counter(token for text in texts for token in text)
     order = sorted(range(30), key=lambda token: (-counts[token], token))
-    found = frequent((torch.tensor(text, dtype=torch.int32) for text in texts), count, 30)
+    found, share = frequent((torch.tensor(text, dtype=torch.int32) for text in texts), count, 30)
     if 0 < count < 30:
         assert found is not None
         assert found.tolist() == sorted(order[:count])
+        assert share * counts.total() == pytest.approx(
+            sum(counts[token] for token in found.tolist())
+        )
     else:
-        assert found is None
+        assert (found, share) == (None, 1)
 
 
 @pytest.mark.parametrize("layers", range(1, 40))

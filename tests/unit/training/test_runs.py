@@ -147,6 +147,7 @@ def setting(
             loop=LOOP,
             how=HOW,
             progress=progress,
+            say=lambda line: None,
         )
 
     return {
