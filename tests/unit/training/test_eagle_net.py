@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from common.model.eagle import checkpoint as eagle_checkpoint
 from common.model.eagle.head import Behind
 from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
+from tests.unit.common.model.eagle.plain import Text, plainly
 from tests.unit.training.eagle_heads import ids_of, made
 from training import eagle
 from training.eagle_net import EagleNet
@@ -28,59 +28,6 @@ DEPTHS = 4
 @pytest.fixture(scope="module")
 def model(target: Path) -> Any:
     return load_model(target, float32=True).requires_grad_(False)
-
-
-class Plain:
-    """The draft behind one position, a row at a time, each with the keys of all before it.
-
-    Args:
-        weights: Of the head.
-        embeddings: The target's. # [V, d]
-        features: Of the text up to the position. # [n, taps * t]
-        tokens: The token after each. # [n]
-    """
-
-    def __init__(
-        self, weights: EagleWeights, embeddings: Tensor, features: Tensor, tokens: Tensor
-    ) -> None:
-        self._w = weights
-        self._embeddings = embeddings if weights.embeddings is None else weights.embeddings
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
-        for feature, token in zip(features, tokens, strict=True):
-            x = weights.fc @ feature
-            self._row(x if weights.fc_bias is None else x + weights.fc_bias, int(token))
-
-    def follow(self, token: int) -> None:
-        """Goes on from what the last row made of itself."""
-        self._row(self._out, token)
-
-    def _row(self, x: Tensor, token: int) -> None:
-        w, position = self._w, len(self._keys)
-        normed = self._norm(x) * w.hidden_norm
-        read = torch.cat((self._norm(self._embeddings[token]) * w.input_norm, normed))
-        self._keys.append(self._turn((w.k @ read).view(w.kv_heads, -1), position))
-        self._values.append((w.v @ read).view(w.kv_heads, -1))
-        attended = []
-        for number, query in enumerate(self._turn((w.q @ read).view(w.heads, -1), position)):
-            shared = number // (w.heads // w.kv_heads)
-            scores = torch.stack([query @ key[shared] for key in self._keys])
-            chances = (scores / w.head_size**0.5).softmax(0)
-            values = torch.stack([value[shared] for value in self._values])
-            attended.append(chances @ values)
-        x = (normed if w.norm_before_residual else x) + w.o @ torch.cat(attended)
-        inner = self._norm(x) * w.mlp_norm
-        self._out = x + w.down @ (F.silu(w.gate @ inner) * (w.up @ inner))
-        self.logits = w.lm_head @ (self._norm(self._out) * w.norm)
-
-    def _norm(self, x: Tensor) -> Tensor:
-        return x / (x.square().mean() + self._w.epsilon).sqrt()
-
-    def _turn(self, heads: Tensor, position: int) -> Tensor:
-        angles = (position * self._w.rotary.frequencies).repeat(2)
-        half = heads.shape[1] // 2
-        swapped = torch.cat((-heads[:, half:], heads[:, :half]), dim=1)
-        return heads * angles.cos() + swapped * angles.sin()
 
 
 def _otherwise(weights: EagleWeights, vocab: int) -> EagleWeights:
@@ -107,17 +54,16 @@ def test_all_drafts_at_once_are_those_drafted_one_by_one(
     features, _, embeddings = eagle.read(model, weights.taps, texts)
     with torch.no_grad():
         found = list(EagleNet(weights).depths(features, texts, embeddings, DEPTHS))
+    for depth, logits in enumerate(found):
+        assert logits.shape == (2, 8 - depth, vocab or len(embeddings))
     for line in range(2):
         for place in range(8):
-            tokens = texts[line, 1 : place + 2]
-            draft = Plain(weights, embeddings, features[line, : place + 1], tokens)
-            for depth, logits in enumerate(found):
-                assert logits.shape == (2, 8 - depth, vocab or len(embeddings))
-                if place + depth >= 8:
-                    break
-                if depth:
-                    draft.follow(int(texts[line, place + 1 + depth]))
-                torch.testing.assert_close(logits[line, place], draft.logits, rtol=1e-4, atol=2e-5)
+            tokens = texts[line, 1:].tolist()
+            text = Text(features[line, : place + 1], tokens[: place + 1], np.arange(place + 1))
+            steps = [([0], [token]) for token in tokens[place + 1 : place + DEPTHS]]
+            wanted = plainly(weights, [text], steps, [()], embeddings)
+            for logits, (row,) in zip(found, wanted, strict=False):  # fewer at the text's end
+                torch.testing.assert_close(logits[line, place], row, rtol=1e-4, atol=2e-5)
 
 
 def test_the_head_that_serves_computes_what_was_trained(model: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An EAGLE-3 head in float32, a row at a time: what those that serve are held against."""
+"""An EAGLE-3 head in float32, a row at a time: what those that serve and train are held to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.model.eagle.head import MOST_DEPTH, Behind
 from common.model.eagle.weights import EagleWeights
 from common.model.kv_cache import ZERO_SLOT
 from tests.unit.common.model.eagle import small_heads
-from tests.unit.common.model.eagle.small_heads import HEADS, KV_HEADS, SIZE, TARGET, VOCAB
+from tests.unit.common.model.eagle.small_heads import TARGET, VOCAB
 
 POSITIONS = 64
 EMBEDDINGS = small_heads.normal(VOCAB, TARGET, seed=30).float()
@@ -40,10 +40,11 @@ class Text(NamedTuple):
 class Plain:
     """A head in float32 for one text, a row at a time, with lists of keys that grow."""
 
-    def __init__(self, weights: EagleWeights) -> None:
+    def __init__(self, weights: EagleWeights, embeddings: Tensor) -> None:
         self._w, self._angles = weights, weights.rotary.table(POSITIONS + MOST_DEPTH)
         own = weights.embeddings
-        self._embeddings = EMBEDDINGS if own is None else own.float()
+        self._embeddings = embeddings if own is None else own.float()
+        self._shape = weights.kv_heads, weights.head_size
 
     def begun(self, states: Tensor) -> Tensor:
         """What a row of the target's begins with. # [taps * t] -> [d]"""
@@ -53,18 +54,19 @@ class Plain:
     def key(self, x: Tensor, token: int, position: int) -> Tensor:
         """Keys beside values. # [kv heads, 2 D]"""
         read = self._read(x, token)
-        keys = self._turned((self._w.k.float() @ read).view(KV_HEADS, SIZE), position)
-        return torch.cat((keys, (self._w.v.float() @ read).view(KV_HEADS, SIZE)), dim=1)
+        keys = self._turned((self._w.k.float() @ read).view(self._shape), position)
+        return torch.cat((keys, (self._w.v.float() @ read).view(self._shape)), dim=1)
 
     def row(self, x: Tensor, token: int, position: int, keys: Seq[Tensor]) -> tuple[Tensor, Tensor]:
         """What a row ends with, and its logits, where it sees some keys. # [d], [W]"""
         weights, read = self._w, self._read(x, token)
-        queries = self._turned((weights.q.float() @ read).view(HEADS, SIZE), position)
+        size, group = weights.head_size, weights.heads // weights.kv_heads
+        queries = self._turned((weights.q.float() @ read).view(-1, size), position)
         attended = []
         for head, query in enumerate(queries):
-            mine = torch.stack([key[head // (HEADS // KV_HEADS)] for key in keys])
-            chances = (mine[:, :SIZE] @ query * SIZE**-0.5).softmax(0)
-            attended.append(chances @ mine[:, SIZE:])
+            mine = torch.stack([key[head // group] for key in keys])
+            chances = (mine[:, :size] @ query * size**-0.5).softmax(0)
+            attended.append(chances @ mine[:, size:])
         residual = self._norm(x, weights.hidden_norm) if weights.norm_before_residual else x
         r = residual + weights.o.float() @ torch.cat(attended)
         m = self._norm(r, weights.mlp_norm)
@@ -86,11 +88,15 @@ class Plain:
 
 
 def plainly(
-    weights: EagleWeights, texts: Seq[Text], steps: Seq[Step], holes: Seq[Seq[int]]
+    weights: EagleWeights,
+    texts: Seq[Text],
+    steps: Seq[Step],
+    holes: Seq[Seq[int]],
+    embeddings: Tensor = EMBEDDINGS,
 ) -> list[Tensor]:
     """What a head has to find."""
-    plain = Plain(weights)
-    zero = torch.zeros(KV_HEADS, 2 * SIZE)
+    plain = Plain(weights, embeddings)
+    zero = torch.zeros(weights.kv_heads, 2 * weights.head_size)
     rows: list[tuple[int, list[Tensor], Tensor]] = []  # end, keys, what it ended with
     first = []
     for text, none in zip(texts, holes, strict=True):
