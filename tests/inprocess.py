@@ -25,7 +25,7 @@ from verifier.drafting.link import Branch, Ended, Opening, RoundKey
 from verifier.drafting.meter import PairMeter
 from verifier.drafting.news import DraftNews
 from verifier.engine import Engine
-from verifier.heads import eagle_head, load_eagle, load_heads, tapped
+from verifier.heads import eagle_head, load_eagle, load_heads
 from verifier.sequence import Event, Request
 
 ADDRESS = "in-process"
@@ -46,7 +46,9 @@ def runner(
         str(directory), dtype=dtype, device=device, quantize=quantize, most_threads=most_threads
     )
     weights = load_eagle(str(eagle), loaded) if eagle else None
-    return Runner(loaded, kv_bytes=kv_bytes, **tapped(weights))
+    taps = weights.taps if weights else ()
+    layers = [EagleHead.layer(weights)] if weights else ()
+    return Runner(loaded, kv_bytes=kv_bytes, taps=taps, head_layers=layers)
 
 
 def heads(directory: Path, target: Runner) -> MedusaHeads:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 import torch
 
@@ -16,7 +15,6 @@ from common.model.eagle.compiled import NativeHead
 from common.model.eagle.head import EagleHead
 from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
-from common.model.kv_cache import LayerShape
 from common.model.loader import LoadedModel
 from common.model.medusa import MedusaHeads, head_dtype
 from common.model.room import SMALLER_CACHE, room_for
@@ -60,27 +58,13 @@ def load_eagle(path: str, loaded: LoadedModel) -> EagleWeights:
     return weights
 
 
-class Tapped(TypedDict):
-    """What a runner has to know of a head."""
-
-    taps: tuple[int, ...]
-    head_layers: list[LayerShape]
-
-
-def tapped(weights: EagleWeights | None) -> Tapped:
-    """For a head, or for none."""
-    if weights is None:
-        return Tapped(taps=(), head_layers=[])
-    return Tapped(taps=weights.taps, head_layers=[EagleHead.layer(weights)])
-
-
 def eagle_head(weights: EagleWeights, runner: Runner) -> EagleHead:
     """Has a head draft from what its runner taps."""
     (cache,) = runner.head_caches
     loaded = runner.loaded
     make: Callable[..., EagleHead] = partial(TorchHead, dtype=loaded.dtype)
     if cache.device.type == "cpu" and NativeHead.can_run(weights, cache.dtype):
-        make = partial(NativeHead, threads=runner.threads)
+        make = partial(NativeHead, threads=runner.threads, most_threads=runner.most_threads)
     with room_for("an EAGLE head", SMALLER_CACHE):
         head = make(weights, embeddings=loaded.embeddings, cache=cache, positions=runner.max_len)
     _log.info("head made", extra={"kind": type(head).__name__, "taps": list(weights.taps)})

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import uvloop
 from paceline.v1 import worker_pb2
 
+from common.model.eagle import checkpoint as eagle_checkpoint
 from common.model.eagle.head import EagleHead
-from common.model.loader import LoadedModel, load
+from common.model.loader import load
 from common.model.medusa import MedusaHeads
 from common.model.runner import Runner
 from common.rpc import convert, worker, worker_process
@@ -21,7 +24,7 @@ from verifier import metrics
 from verifier.config import LEAST_KV_BYTES, VerifierConfig
 from verifier.cost import StepCost, measure
 from verifier.engine import Engine
-from verifier.heads import eagle_head, load_eagle, load_heads, tapped
+from verifier.heads import eagle_head, load_eagle, load_heads
 from verifier.links import DrafterLinks
 from verifier.service import VerifierService, status
 from verifier.sessions import Sessions
@@ -30,11 +33,9 @@ from verifier.sessions import Sessions
 def run(settings: VerifierConfig) -> None:
     """Loads the model and serves it."""
     traces = open_traces(settings.tracing, "verifier")
-    wanted = bool(settings.medusa or settings.eagle)
-    loaded = worker_process.load_model(
-        settings, partial(load, quantize=settings.quantize, keep_output=wanted)
-    )
-    runner, eagle = _tapped(settings, loaded)
+    if settings.eagle:  # to load the model may take minutes
+        eagle_checkpoint.check_there(Path(settings.eagle))
+    runner, eagle = _load(settings)
     heads = load_heads(settings.medusa, runner) if settings.medusa else None
     cost = StepCost(*measure(runner))
     try:
@@ -43,9 +44,15 @@ def run(settings: VerifierConfig) -> None:
         traces.close()
 
 
-def _tapped(settings: VerifierConfig, loaded: LoadedModel) -> tuple[Runner, EagleHead | None]:
-    """A model's runner, and the head that reads its states, where there is one."""
+def _load(settings: VerifierConfig) -> tuple[Runner, EagleHead | None]:
+    """The model, and the head that reads its states, where there is one."""
+    wanted = bool(settings.medusa or settings.eagle)
+    loaded = worker_process.load_model(
+        settings, partial(load, quantize=settings.quantize, keep_output=wanted)
+    )
     weights = load_eagle(settings.eagle, loaded) if settings.eagle else None
+    if not settings.medusa:  # it was kept to see whose head it is
+        loaded = replace(loaded, output_weight=None)
     runner = worker_process.make_runner(
         settings,
         loaded,
@@ -53,7 +60,8 @@ def _tapped(settings: VerifierConfig, loaded: LoadedModel) -> tuple[Runner, Eagl
         least_kv_bytes=LEAST_KV_BYTES,
         block_tokens=settings.engine.block_tokens,
         max_len=settings.engine.max_len_tokens or None,
-        **tapped(weights),
+        taps=weights.taps if weights else (),
+        head_layers=[EagleHead.layer(weights)] if weights else (),
     )
     return runner, eagle_head(weights, runner) if weights else None
 

@@ -28,6 +28,16 @@ WEIGHTS_FILE = "model.safetensors"
 _PICKLED = "pytorch_model.bin"
 
 
+def check_there(path: Path) -> None:
+    """Refuses what is no directory.
+
+    Raises:
+        ModelError: It is none.
+    """
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such directory; a head of a hub has to be downloaded first")
+
+
 def load(
     path: Path,
     *,
@@ -49,8 +59,7 @@ def load(
     Raises:
         ModelError: Missing, corrupt, not supported or made for another target; names file and key.
     """
-    if not path.is_dir():
-        raise ModelError(f"{path}: no such directory")
+    check_there(path)
     config = eagle_config.read(path, hidden_size=hidden_size, vocab_size=vocab_size, layers=layers)
     if lm_head is not None and config.base is not None:
         assert lm_head.shape == (vocab_size, hidden_size)

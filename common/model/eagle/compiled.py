@@ -10,12 +10,15 @@ from torch import Tensor
 
 from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead
 from common.model.eagle.weights import EagleWeights
-from common.model.native.layout import lay_out
+from common.model.native.layout import LARGE, lay_out
 from common.model.native.library import Decoder, instructions
 from common.model.native.memory import Addresses
 from common.model.native.product import NativeProducts, PackedMatrix
 from common.model.native.structures import Layer, Model, Product, Request
 from common.model.segment import PathRows, Segment
+
+_FEW_ROWS = 64
+"""More are a prompt's, for which there is time to wake other threads."""
 
 
 class NativeHead(EagleHead):
@@ -26,7 +29,8 @@ class NativeHead(EagleHead):
         embeddings: The target's, used where the head has none. # [V, d]
         cache: The head's layer of the target's cache. # [slots + spare, kv_heads, 2 * head_size]
         positions: Positions a text may have.
-        threads: Of the processor.
+        threads: Of the processor, for few rows.
+        most_threads: For those of a prompt; no more than for others where 0.
     """
 
     def __init__(
@@ -37,11 +41,12 @@ class NativeHead(EagleHead):
         cache: Tensor,
         positions: int,
         threads: int,
+        most_threads: int = 0,
     ) -> None:
         slots = len(cache) - self.layer(weights).spare
         super().__init__(weights.ids, vocab_size=len(embeddings), slots=slots)
         self._dtype, self._quantize = cache.dtype, cache.dtype == torch.bfloat16
-        self._decoder = Decoder(threads, dtype=cache.dtype)
+        self._decoder = Decoder(threads, most_threads, dtype=cache.dtype)
         self._outputs, self._hidden = weights.lm_head.shape
         self._spare = range(slots, len(cache))
         self._addresses = Addresses()
@@ -129,6 +134,7 @@ class NativeHead(EagleHead):
             Logits of wanted rows, and what they end with, both float32. # [M, W], [M, d]
         """
         words = lay_out(segments, self._addresses)
+        words[LARGE] = words[0] > _FEW_ROWS
         wanted = words[1]
         if self._norm is not None:
             given = F.rms_norm(given, self._norm.shape, self._norm, self._model.epsilon)
