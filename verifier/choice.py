@@ -36,7 +36,7 @@ _NGRAM = 3
 _LOOKED_AT = 1024
 _MOST_TENANTS = 256
 
-JOINED = ("draft+ngram", "medusa+ngram")
+JOINED = ("draft+ngram", "eagle+ngram", "medusa+ngram")
 """Hybrids among the candidates, where their members are on offer."""
 
 
