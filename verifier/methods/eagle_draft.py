@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -65,6 +66,15 @@ class _Row(NamedTuple):
     joint: float  # its chance
 
 
+@dataclass
+class _Step:
+    """What a step comes to, of all texts that are drafted for."""
+
+    began: float  # when the first of them was drafted behind
+    expected: float  # tokens that come of it
+    checked: int  # rows that it has, of each text the likeliest path
+
+
 class _Least:
     """Seconds of what is repeated, at its fastest of late."""
 
@@ -103,12 +113,23 @@ class Drafter:
         Returns:
             Guesses of each text, parents first.
         """
-        began = started = time.perf_counter()
+        step = _Step(time.perf_counter(), float(len(texts)), len(texts))
+        guesses: list[list[Guess]] = [[] for _ in texts]
+        for group in self._head.groups(behind):
+            of = [texts[text] for text in group]
+            drafted = self._drafted(of, [behind[text] for text in group], step)
+            for text, found in zip(group, drafted, strict=True):
+                guesses[text] = found
+        return guesses
+
+    def _drafted(self, texts: Seq[Text], behind: Seq[Behind], step: _Step) -> list[list[Guess]]:
+        """Guesses of texts that are drafted behind together."""
+        started = time.perf_counter()
         guesses: list[list[Guess]] = [[] for _ in texts]
         draft = self._head.draft(behind)
         rows = [_Row(text, text, -1, 1.0) for text in range(len(texts))]
         plain = all(_plainly(text.sequence) for text in texts)
-        logits, expected, drafted = draft.logits, float(len(texts)), 0
+        logits, drafted = draft.logits, 0
         for depth in range(MOST_DEPTH):
             if plain:
                 found = self._head.top(logits, _RANKS)
@@ -119,12 +140,13 @@ class Drafter:
             if depth:  # what is before the first takes longer, and is taken anyway
                 self._least.setdefault(len(rows).bit_length(), _Least()).add(now - started)
             best = [max((leaf.joint for leaf in line), default=0.0) for line in leaves]
-            expected += sum(best)
+            step.expected += sum(best)
+            step.checked += sum(map(bool, leaves))
             rows = self._followed(texts, leaves, depth + 1)
             drafted += len(rows)
             if not rows or drafted > MOST_DRAFTED:
                 break
-            if not self._pays(rows, expected, now - began, depth):
+            if not self._pays(rows, step, now):
                 break
             started = now
             tokens = [guesses[row.text][row.number].token for row in rows]
@@ -167,24 +189,23 @@ class Drafter:
         chosen.sort(key=lambda leaf: leaf.parent)
         return chosen
 
-    def _pays(self, rows: Seq[_Row], expected: float, spent: float, depth: int) -> bool:
+    def _pays(self, rows: Seq[_Row], step: _Step, now: float) -> bool:
         """Whether another depth brings more tokens a second than there are now.
 
         Args:
             rows: What is gone on from.
-            expected: Tokens that come of the draft so far.
-            spent: Seconds that it took.
-            depth: Of what was guessed last.
+            step: What it comes to without.
+            now: Time.
         """
         best: dict[int, float] = {}
         for row in rows:
             best[row.text] = max(best.get(row.text, 0.0), row.joint)
-        checked = len(best) * (depth + 2)
-        step_s = self._cost.step_s(checked)
+        step_s = self._cost.step_s(step.checked)
         least = self._least.get(len(rows).bit_length())
-        seconds = self._cost.step_s(checked + len(best)) - step_s
+        seconds = self._cost.step_s(step.checked + len(best)) - step_s
         seconds += 0.0 if least is None else least.seconds
-        return _LIKE * sum(best.values()) * (spent + step_s) > expected * seconds
+        spent = now - step.began
+        return _LIKE * sum(best.values()) * (spent + step_s) > step.expected * seconds
 
 
 def _plainly(sequence: Sequence) -> bool:

@@ -32,7 +32,7 @@ MOST_DEPTH = 16
 """Tokens that a draft may have behind each other."""
 
 MOST_DRAFTED = 1024
-"""Rows that the drafts of a step may have, all depths of all texts together."""
+"""Rows that a draft may have, all depths of all texts together."""
 
 
 class Behind(NamedTuple):
@@ -103,6 +103,17 @@ class EagleHead(ABC):
         return LayerShape(
             weights.kv_heads, weights.head_size, weights.head_size, spare=MOST_DRAFTED
         )
+
+    def groups(self, texts: Sequence[Behind]) -> list[list[int]]:
+        """Texts that are best drafted behind together, one group after another.
+
+        Args:
+            texts: At least one.
+
+        Returns:
+            Numbers of texts, each in one group: all in one, where memory does not hang on it.
+        """
+        return [[*range(len(texts))]]
 
     @abstractmethod
     def write(self, texts: Sequence[Behind]) -> None:

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from common.model.eagle.gathered import Gathered, groups
 from common.model.eagle.head import MOST_DEPTH, Behind, EagleHead
 from common.model.eagle.weights import EagleWeights
-from common.model.kv_cache import ZERO_SLOT
 from common.model.linear import packed_products
 
 _FOLLOWED = 4
@@ -58,6 +58,8 @@ class TorchHead(EagleHead):
         super().__init__(ids, vocab_size=len(embeddings), slots=slots)
         self.followed = 1 if device.type == "cpu" else _FOLLOWED
         self.cache, self._dtype = cache, dtype
+        self.held = torch.float32 if device.type == "cpu" else cache.dtype
+        """Type that keys are gathered in."""
         self.kv_heads, self.size = weights.kv_heads, weights.head_size
         self._epsilon, self._residual_normed = weights.epsilon, weights.norm_before_residual
         own = weights.embeddings
@@ -75,6 +77,11 @@ class TorchHead(EagleHead):
         self._o, self._down = make(weights.o, None), make(weights.down, None)
         self._gate_up = make(torch.cat((weights.gate, weights.up)), None)
         self._lm_head = make(weights.lm_head, None)
+
+    def groups(self, texts: Sequence[Behind]) -> list[list[int]]:
+        """See `EagleHead`."""
+        row_bytes = self.kv_heads * 2 * self.size * self.held.itemsize
+        return groups([text.end for text in texts], row_bytes)
 
     @torch.inference_mode()
     def write(self, texts: Sequence[Behind]) -> None:
@@ -148,24 +155,18 @@ class _Draft:
 
     def __init__(self, head: TorchHead, texts: Sequence[Behind], rows: _Rows) -> None:
         self._head, self._ends = head, [text.end for text in texts]
-        device, width = head.cache.device, max(self._ends)
-        slots = np.full((len(texts), width), ZERO_SLOT, dtype=np.int64)
-        for line, text in zip(slots, texts, strict=True):
-            line[: text.end] = text.slots[: text.end]
-        self._absent = None  # [S, 1, 1, width]: what no text has there
-        if min(self._ends) < width:
-            past = np.arange(width) >= np.array(self._ends)[:, None]
-            self._absent = torch.from_numpy(past).to(device)[:, None, None]
-        held = head.cache[torch.from_numpy(slots).to(device)].float()
-        keys, values = held.split(head.size, dim=-1)  # [S, width, kv heads, D]
-        self._keys, self._values = keys.permute(0, 2, 3, 1), values.permute(0, 2, 1, 3)
+        device = head.cache.device
+        slots = [text.slots[: text.end] for text in texts]
+        self._texts = Gathered(head.cache, slots, head.held)
         self._of = list(range(len(texts)))  # whose each row of the last depth is
-        self._aside = held.new_empty(len(texts), 0, *held.shape[2:])  # keys of drafted rows
+        none = (len(texts), 0, head.kv_heads, 2 * head.size)
+        self._aside = torch.empty(none, device=device)  # keys of drafted rows
         self._depth = 0
         last = _to(np.cumsum([len(text.tokens) for text in texts]) - 1, device)
         x, read = (each.index_select(0, last) for each in rows)
         queries = head.queries(read, _to([end - 1 for end in self._ends], device))
-        self._out, self.logits = head.through(x, self._attended(queries))
+        attended = self._texts.attended(queries, self._of, self._aside)
+        self._out, self.logits = head.through(x, attended)
         """See `Draft`."""
 
     @torch.no_grad()
@@ -179,23 +180,9 @@ class _Draft:
         x, read = head.rows(self._out.index_select(0, chosen), _to(tokens, device))
         own = torch.cat(head.keys(read, positions), dim=-1)
         self._aside = torch.cat((self._aside.index_select(0, chosen), own[:, None]), dim=1)
-        attended = self._attended(head.queries(read, positions))
+        attended = self._texts.attended(head.queries(read, positions), self._of, self._aside)
         self._out, self.logits = head.through(x, attended)
         return self.logits
-
-    def _attended(self, queries: Tensor) -> Tensor:
-        """What rows see of their texts and drafts. # [R, heads, D] -> [R, heads * D]"""
-        head, texts = self._head, _to(self._of, queries.device)
-        grouped = queries.view(len(queries), head.kv_heads, -1, head.size)
-        scores = grouped @ self._keys.index_select(0, texts)  # [R, kv heads, queries, width]
-        if self._absent is not None:
-            scores = scores.masked_fill(self._absent.index_select(0, texts), -torch.inf)
-        keys, values = self._aside.permute(0, 2, 1, 3).split(head.size, dim=-1)
-        chances = torch.cat((scores, grouped @ keys.mT), dim=-1).softmax(-1)
-        width = scores.shape[-1]
-        attended: Tensor = chances[..., :width] @ self._values.index_select(0, texts)
-        attended = attended + chances[..., width:] @ values
-        return attended.flatten(1)
 
 
 def _to(values: Sequence[int] | np.ndarray, device: torch.device) -> Tensor:

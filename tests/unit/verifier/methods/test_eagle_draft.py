@@ -42,9 +42,15 @@ def clock() -> Iterator[Clock]:
 class Slow(FakeHead):
     """Each depth takes a while."""
 
-    def __init__(self, logits: Tensor, clock: Clock, seconds: float) -> None:
+    def __init__(
+        self, logits: Tensor, clock: Clock, seconds: float, *, alone: bool = False
+    ) -> None:
         super().__init__(logits)
-        self._clock, self._seconds = clock, seconds
+        self._clock, self._seconds, self._alone = clock, seconds, alone
+
+    def groups(self, texts: Seq[Behind]) -> list[list[int]]:
+        every = super().groups(texts)
+        return [[text] for group in every for text in group] if self._alone else every
 
     def at(self, depth: int, rows: int) -> Tensor:
         self._clock.now += self._seconds
@@ -54,13 +60,16 @@ class Slow(FakeHead):
 class Told(FakeHead):
     """What it says hangs on the text, which nothing else says anything about."""
 
-    def __init__(self, of: Seq[Tensor]) -> None:
+    def __init__(self, of: Seq[Tensor], groups: list[list[int]] | None = None) -> None:
         super().__init__(of[0])
-        self._of = of
+        self._of, self._groups = of, groups
+
+    def groups(self, texts: Seq[Behind]) -> list[list[int]]:
+        return self._groups or super().groups(texts)
 
     def draft(self, texts: Seq[Behind]) -> FakeDraft:
         draft = super().draft(texts)
-        draft.logits = torch.cat(list(self._of))
+        draft.logits = torch.cat([self._of[int(text.states)] for text in texts])
         return draft
 
 
@@ -68,7 +77,7 @@ def _draft(
     drafter: Drafter, texts: int = 1, *, most: int = 64, factors: Seq[float] = (1.0,) * MOST_DEPTH
 ) -> list[list[Guess]]:
     slots = np.arange(2, 10)
-    behind = [Behind(torch.zeros(1, 1), [5], 3, slots)] * texts
+    behind = [Behind(torch.full((1, 1), text), [5], 3, slots) for text in range(texts)]
     return drafter.draft([Text(sequence([5] * 5, 64), factors, most)] * texts, behind)
 
 
@@ -139,6 +148,27 @@ def test_depths_that_take_longer_than_they_bring_are_left_off(
     assert (max(_depths(guesses)) > 5) == deep
     if not deep:
         assert max(_depths(guesses)) <= 1
+
+
+def test_texts_in_groups_have_the_guesses_that_they_have_together() -> None:
+    """One group is drafted to its end before the next is begun."""
+    of = [said([0.5, 0.3]), said([0.05] * 4), said([0.2, 0.7]), said([0.9])]
+    together = _draft(Drafter(Told(of), FREE), 4, most=3)
+    for groups in ([[2], [0, 1, 3]], [[3, 1], [0, 2]], [[1], [3], [0], [2]]):
+        head = Told(of, groups)
+        assert _draft(Drafter(head, FREE), 4, most=3) == together
+        begun = [[int(text.states) for text in draft] for draft in head.drafts]
+        assert begun == groups
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_depth_of_a_group_pays_for_all_texts_of_the_step(alone: bool, clock: Clock) -> None:
+    """All wait for it, and only its own texts have more of it."""
+    drafter = Drafter(Slow(said([0.97]), clock, 4e-4, alone=alone), FREE)
+    for _ in range(30):
+        guesses = _draft(drafter, 4)
+    deepest = [max(_depths(each)) for each in guesses]
+    assert max(deepest) <= 1 if alone else min(deepest) > 1
 
 
 def test_where_rows_cost_a_step_each_little_is_drafted() -> None:

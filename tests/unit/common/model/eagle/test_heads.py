@@ -144,6 +144,41 @@ def test_rows_may_come_in_pieces_and_leave_holes(how: str, seed: int) -> None:
 
 
 @_kinds(*KINDS)
+def test_texts_in_groups_are_guessed_as_together(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory does not hold the keys of all."""
+    weights, texts = _weights(), _texts([9, 1, 17, 4, 9])
+    rows = [text.rows(0, len(text.tokens)) for text in texts]
+    head = _head(weights, how)
+    assert sorted(*head.groups(rows)) == [0, 1, 2, 3, 4]
+    row_bytes = 2 * weights.kv_heads * weights.head_size * 4
+    monkeypatch.setattr("common.model.eagle.gathered.MOST_BYTES", 18 * row_bytes)
+    groups = head.groups(rows)
+    assert groups == ([[1, 3], [0, 4], [2]] if how == "torch" else [[0, 1, 2, 3, 4]])
+    for group in groups:
+        steps = _steps(random.Random(5), len(group), 4)
+        of = [texts[text] for text in group]
+        found = _drafted(head.draft([rows[text] for text in group]), steps)
+        _check(found, plainly(weights, of, steps, [()] * len(group)))
+
+
+@_kinds(*KINDS)
+def test_texts_may_end_and_branch_at_any_depth(how: str) -> None:
+    """Until one is left, and it has several rows."""
+    weights, texts = _weights(), _texts([5, 12, 3, 9, 1])
+    steps: list[Step] = [
+        ([0, 1, 2, 3, 4], [1, 2, 3, 4, 5]),
+        ([0, 0, 1, 3, 4, 4], [6, 7, 8, 9, 10, 11]),
+        ([2, 3, 3], [12, 13, 14]),
+        ([0, 1], [15, 16]),
+        ([1], [17]),
+        ([0, 0, 0], [18, 19, 20]),
+    ]
+    rows = [text.rows(0, len(text.tokens)) for text in texts]
+    found = _drafted(_head(weights, how).draft(rows), steps)
+    _check(found, plainly(weights, texts, steps, [()] * 5))
+
+
+@_kinds(*KINDS)
 def test_only_slots_of_rows_that_were_shown_and_spare_ones_change(how: str) -> None:
     weights, texts = _weights(), _texts([6, 11])
     cache = _cache(weights, 7.0)

@@ -1,0 +1,124 @@
+"""Keys and values of texts, gathered from a head's layer of the cache, and what rows see of them.
+
+All rows of a text are multiplied with its keys together, so that no depth copies any. Texts are
+drafted behind in groups, so that memory holds what is gathered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.model.kv_cache import ZERO_SLOT
+
+MOST_BYTES = 256 << 20
+"""Keys and values that are gathered at once; a single text may have more."""
+
+
+def groups(ends: Sequence[int], row_bytes: int) -> list[list[int]]:
+    """Texts to gather together: of about one length, as each takes what the longest does.
+
+    Args:
+        ends: Positions of each text.
+        row_bytes: Of keys and values of a position.
+    """
+    found: list[list[int]] = []
+    for text in sorted(range(len(ends)), key=ends.__getitem__):
+        if found and (len(found[-1]) + 1) * ends[text] * row_bytes <= MOST_BYTES:
+            found[-1].append(text)
+        else:
+            found.append([text])
+    return found
+
+
+class Gathered:
+    """Keys and values of texts.
+
+    Args:
+        cache: Of one layer. # [slots, kv heads, 2 D]
+        texts: Slots of each one's positions. # [S]
+        dtype: To hold them in.
+    """
+
+    def __init__(self, cache: Tensor, texts: Sequence[np.ndarray], dtype: torch.dtype) -> None:
+        lengths = [len(text) for text in texts]
+        width, heads, device = max(lengths), cache.shape[1], cache.device
+        slots = np.full((len(texts), width), ZERO_SLOT, dtype=np.int64)
+        for line, text in zip(slots, texts, strict=True):
+            line[: len(text)] = text
+        self._absent: Tensor | None = None  # [S, 1, width]: what no text has there
+        if min(lengths) < width:
+            past = np.arange(width) >= np.array(lengths)[:, None]
+            self._absent = torch.from_numpy(past).to(device)[:, None]
+        each = torch.from_numpy(slots).to(device)[:, None] * heads
+        each = each + torch.arange(heads, device=device)[:, None]  # [S, kv heads, width]
+        held = cache.flatten(0, 1).index_select(0, each.flatten()).to(dtype)
+        self._held = held.view(*each.shape, -1)  # [S, kv heads, width, 2 D]
+        self._lines = {text: text for text in range(len(texts))}  # where each is of those held
+
+    def attended(self, queries: Tensor, of: Sequence[int], aside: Tensor) -> Tensor:
+        """What rows see of their texts, and beside those.
+
+        Args:
+            queries: Scaled, float32. # [R, heads, D]
+            of: Each one's text, rising; texts without any have none from here on. # [R]
+            aside: Keys and values that each sees besides, float32. # [R, n, kv heads, 2 D]
+
+        Returns:
+            Float32. # [R, heads * D]
+        """
+        self._drop(of)
+        most = max(Counter(of).values())
+        places = self._places(of, most, queries.device)
+        texts, heads, width, _ = self._held.shape
+        shape = (texts, heads, most, -1)
+        keys, values = self._held.flatten(0, 1).chunk(2, dim=-1)
+        own_keys, own_values = self._laid(aside, places, most).permute(0, 3, 1, 2, 4).chunk(2, -1)
+        grouped = self._laid(queries, places, most).unflatten(2, (heads, -1)).transpose(1, 2)
+        scores = _product(grouped.reshape(len(keys), -1, keys.shape[-1]).to(keys.dtype), keys.mT)
+        if self._absent is not None:
+            scores.view(texts, -1, width).masked_fill_(self._absent, -torch.inf)
+        own = grouped @ own_keys.mT  # [S, kv heads, most, queries, n]
+        chances = torch.cat((scores.view(*shape, width), own), dim=-1).softmax(-1)
+        seen = chances[..., :width].reshape(*scores.shape).to(values.dtype)
+        attended = _product(seen, values).view(*shape, values.shape[-1])
+        attended = attended + chances[..., width:] @ own_values
+        attended = attended.transpose(1, 2).reshape(texts * most, -1)
+        return attended if places is None else attended.index_select(0, places)
+
+    def _drop(self, of: Sequence[int]) -> None:
+        """Forgets texts that have no rows any more, once they are half of them."""
+        left = [*dict.fromkeys(of)]
+        if 2 * len(left) > len(self._lines):
+            return
+        kept = torch.tensor([self._lines[text] for text in left], device=self._held.device)
+        self._held = self._held.index_select(0, kept)
+        if self._absent is not None:
+            self._absent = self._absent.index_select(0, kept)
+        self._lines = {text: line for line, text in enumerate(left)}
+
+    def _places(self, of: Sequence[int], most: int, device: torch.device) -> Tensor | None:
+        """Of rows among `most` of each text; None where they are all of those."""
+        if len(of) == most * len(self._lines):
+            return None
+        firsts = {text: row for row, text in reversed([*enumerate(of)])}
+        places = [self._lines[text] * most + row - firsts[text] for row, text in enumerate(of)]
+        return torch.tensor(places, device=device)
+
+    def _laid(self, rows: Tensor, places: Tensor | None, most: int) -> Tensor:
+        """Rows by text, zeros where a text has fewer. # [R, ...] -> [S, most, ...]"""
+        if places is not None:
+            laid = rows.new_zeros(len(self._lines) * most, *rows.shape[1:])
+            rows = laid.index_copy_(0, places, rows)
+        return rows.view(len(self._lines), most, *rows.shape[1:])
+
+
+def _product(one: Tensor, other: Tensor) -> Tensor:
+    """Float32, as it is summed. # [N, m, k], [N, k, n] -> [N, m, n]"""
+    if one.dtype == torch.float32:
+        return torch.bmm(one, other)
+    return torch.bmm(one, other, out_dtype=torch.float32)
