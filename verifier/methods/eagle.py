@@ -51,7 +51,7 @@ class _Session:
     def show(self, position: int, states: Tensor) -> None:
         """Shows it rows, which follow those that it was shown."""
         self.position = self.position if self.shown else position
-        self.shown.append(states)
+        self.shown.append(states.clone())  # a view would keep all of its pass
 
 
 class EagleProposer:
@@ -144,10 +144,10 @@ class EagleProposer:
                 behind.append(rows)
         if not texts:
             return
-        drafts = self._drafter.draft(texts, behind)
-        for session, rows, guesses in zip(sessions, behind, drafts, strict=True):
+        for session, rows in zip(sessions, behind, strict=True):
+            self._wrote(session, rows)  # they are written first, whatever comes of the draft
+        for session, guesses in zip(sessions, self._drafter.draft(texts, behind), strict=True):
             session.guesses = guesses
-            self._wrote(session, rows)
 
     def _write(self, sequence: Sequence, session: _Session) -> None:
         """Writes the keys of what a text was shown, without a draft."""

@@ -45,15 +45,14 @@ class Gathered:
     """
 
     def __init__(self, cache: Tensor, texts: Sequence[np.ndarray], dtype: torch.dtype) -> None:
-        lengths = [len(text) for text in texts]
-        width, heads, device = max(lengths), cache.shape[1], cache.device
+        width, heads, device = max(map(len, texts)), cache.shape[1], cache.device
         slots = np.full((len(texts), width), ZERO_SLOT, dtype=np.int64)
         for line, text in zip(slots, texts, strict=True):
             line[: len(text)] = text
-        self._absent: Tensor | None = None  # [S, 1, width]: what no text has there
-        if min(lengths) < width:
-            past = np.arange(width) >= np.array(lengths)[:, None]
-            self._absent = torch.from_numpy(past).to(device)[:, None]
+        self._absent: Tensor | None = None  # [S, 1, width]: what no text has there, or was shown
+        absent = slots == ZERO_SLOT
+        if absent.any():
+            self._absent = torch.from_numpy(absent).to(device)[:, None]
         each = torch.from_numpy(slots).to(device)[:, None] * heads
         each = each + torch.arange(heads, device=device)[:, None]  # [S, kv heads, width]
         held = cache.flatten(0, 1).index_select(0, each.flatten()).to(dtype)

@@ -46,7 +46,8 @@ class Behind(NamedTuple):
     """Of the first row."""
     slots: np.ndarray
     """Slot of each position, int64 `[position + n]` or more; `ZERO_SLOT` for positions before these
-    rows that the head has not been shown."""
+    rows that the head has not been shown. To compiled heads, whose keys stand at their positions,
+    those are keys of zeros, which take a little of its attention; to others they are not there."""
 
     @property
     def end(self) -> int:
@@ -87,7 +88,7 @@ class EagleHead(ABC):
     Args:
         ids: The target's ids of the W tokens that it can guess; None where they are all.
         vocab_size: Of the target, V.
-        slots: Of the target's cache.
+        slots: Of its layer of the cache, but for the spare ones.
     """
 
     followed = 1
@@ -95,7 +96,7 @@ class EagleHead(ABC):
     def __init__(self, ids: Tensor | None, *, vocab_size: int, slots: int) -> None:
         self._ids, self._vocab_size = ids, vocab_size
         self.slots = slots
-        """Of the target's cache."""
+        """See the arguments."""
 
     @staticmethod
     def layer(weights: EagleWeights) -> LayerShape:

@@ -93,8 +93,10 @@ def plainly(
     steps: Seq[Step],
     holes: Seq[Seq[int]],
     embeddings: Tensor = EMBEDDINGS,
+    *,
+    absent: bool = False,
 ) -> list[Tensor]:
-    """What a head has to find."""
+    """What a head has to find; holes are keys of zeros, or `absent`."""
     plain = Plain(weights, embeddings)
     zero = torch.zeros(weights.kv_heads, 2 * weights.head_size)
     rows: list[tuple[int, list[Tensor], Tensor]] = []  # end, keys, what it ended with
@@ -104,6 +106,7 @@ def plainly(
         keys = [
             zero if at in none else plain.key(x, token, at)
             for at, (x, token) in enumerate(zip(begun, text.tokens, strict=True))
+            if not (absent and at in none)
         ]
         end = len(begun) - 1
         out, logits = plain.row(begun[end], text.tokens[end], end, keys)

@@ -140,7 +140,8 @@ def test_rows_may_come_in_pieces_and_leave_holes(how: str, seed: int) -> None:
             if piece not in skipped:
                 head.write([text.rows(*piece)])
         last.append(text.rows(*pieces[-1], holes=holes[-1]))
-    _check(_drafted(head.draft(last), steps), plainly(weights, texts, steps, holes))
+    wanted = plainly(weights, texts, steps, holes, absent=how == "torch")
+    _check(_drafted(head.draft(last), steps), wanted)
 
 
 @_kinds(*KINDS)
