@@ -31,7 +31,7 @@ class Wanted:
 SHORT = (
     Wanted(DRAFT, PLAIN, 1.5),
     Wanted("medusa", PLAIN, 1.6),
-    Wanted("eagle", PLAIN, 1.6),
+    Wanted("eagle", PLAIN, 1.3),
     Wanted("lookahead", PLAIN, 1.15),
     Wanted("ngram", PLAIN, 1.5, "repeating"),
     Wanted(PLAIN, ENGINE, 0.9),
