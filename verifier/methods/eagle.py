@@ -21,14 +21,12 @@ from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.eagle_draft import Drafter, Guess, Text
 from verifier.methods.head_keys import HeadKeys, TextMarks
-from verifier.methods.trust import Trusts
+from verifier.methods.trust import Trials, Trusts
 from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 _MOST_SHOWN = 64
 """Rows of a sequence until their keys are written without a draft."""
-
-_TRY_EVERY = 16
 
 
 @dataclass
@@ -41,7 +39,7 @@ class _Session:
     guesses: Seq[Guess] | None = None
     tree: TokenTree | None = None  # what is being checked
     nodes: Mapping[int, float] = field(default_factory=dict)  # its guesses: chance given the parent
-    idle: int = 0  # rounds in a row in which no guess seemed to pay
+    trials: Trials = field(default_factory=Trials)
 
     @property
     def end(self) -> int:
@@ -185,10 +183,7 @@ class EagleProposer:
             worth.add(guesses[number].joint)
             if worth.settled:
                 break
-        best = worth.best
-        session.idle = 0 if best else session.idle + 1
-        if session.idle % _TRY_EVERY == 1:  # at first, and now and then: or nothing is learnt
-            best = 1
+        best = session.trials.checked(worth.best)
         placed, chances = {-1: 0}, {}
         for number in order[:best]:  # parents first: they are as likely at least, and older
             guess = guesses[number]

@@ -24,14 +24,12 @@ from common.model.medusa import MedusaHeads
 from common.model.sampling import Row, rank
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
-from verifier.methods.trust import Trusts, chances_of, draws
+from verifier.methods.trust import Trials, Trusts, chances_of, draws
 from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
 RANKS = 8
 """Guesses taken of each head where the tree is grown."""
-
-_TRY_EVERY = 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class _Session:
     guesses: Guesses | None = None
     tree: TokenTree | None = None  # what is being checked
     nodes: dict[int, float] = field(default_factory=dict)  # its guesses: chance given the parent
-    idle: int = 0  # rounds in a row in which no guess seemed to pay
+    trials: Trials = field(default_factory=Trials)
 
 
 class MedusaProposer:
@@ -177,10 +175,7 @@ class MedusaProposer:
             paths.append(path)
             if worth.settled:
                 break
-        best = worth.best
-        session.idle = 0 if best else session.idle + 1
-        if session.idle % _TRY_EVERY == 1:  # at first, and now and then: or nothing is learnt
-            best = 1
+        best = session.trials.checked(worth.best)
         return _add(guesses, paths[:best], tree)
 
 

@@ -14,6 +14,7 @@ from verifier.sequence import Sequence
 
 _FORGET = 0.98
 _PRIOR = 4.0
+_TRY_EVERY = 16
 
 
 class Trust:
@@ -83,6 +84,19 @@ class Trusts:
             if trusts is not None:
                 for depth, chance in said.items():
                     trusts._each[depth].observe(chance, hits[depth])
+
+
+class Trials:
+    """When a guess of a sequence is checked that does not seem to pay: at first, and now and then,
+    or nothing would be learnt."""
+
+    def __init__(self) -> None:
+        self._idle = 0  # rounds in a row in which none seemed to
+
+    def checked(self, worth: int) -> int:
+        """How many are in a round, where so many seem to be worth it."""
+        self._idle = 0 if worth else self._idle + 1
+        return 1 if self._idle % _TRY_EVERY == 1 else worth
 
 
 def draws(sequence: Sequence) -> bool:
