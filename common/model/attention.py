@@ -41,7 +41,7 @@ class AttentionContext:
         self.taps: tuple[int, ...] = ()
         """Layers whose inputs passes hand out, see `Output.features`; set with the cache."""
         self.tapping = True
-        """Whether anybody wants them of the next pass, which may leave them out else."""
+        """Whether anybody wants them of the next pass."""
         self._batch: Batch | None = None
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
         self._steps: dict[tuple[int | None, torch.dtype], Tensor] = {}
@@ -57,6 +57,11 @@ class AttentionContext:
         """The batch now running."""
         assert self._batch is not None, "no forward pass is running"
         return self._batch
+
+    @property
+    def wanted_taps(self) -> tuple[int, ...]:
+        """Those of `taps` that somebody wants of the next pass: all or none."""
+        return self.taps if self.tapping else ()
 
     def begin(self, batch: Batch) -> None:
         """Sets the batch of the next forward pass."""

@@ -130,7 +130,7 @@ class FusedModel:
         self._turn_up_to(min(self._max_len, self._context.positions))
         x = self._embeddings.index_select(0, ids)
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
-        taps, tapped = self._context.taps, []
+        taps, tapped = self._context.wanted_taps, []
         for index, layer in enumerate(self._layers):
             if index in taps:
                 tapped.append(x.clone())  # a product may take its place

@@ -133,7 +133,7 @@ class CudaModel:
         with self._on_device():
             logits, states, tapped = self._run(self._place(keys), keys.size)
             features = None
-            if self._context.taps and self._context.tapping:
+            if self._context.wanted_taps:
                 rows = sum(len(segment.ids) for segment in segments)
                 features = tapped[:rows].flatten(1).clone()
             logits, states = logits[: keys.wanted].clone(), states[: keys.wanted].clone()

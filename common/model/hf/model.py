@@ -325,7 +325,7 @@ class _Modules:
 
     def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> Computed:
         learning = self._context.pool is None  # also which windows the masks would have
-        self._taps.begin(self._context.taps)
+        self._taps.begin(self._context.wanted_taps)
         out = self._model(
             input_ids=ids[None],
             position_ids=positions[None],

@@ -124,7 +124,7 @@ class NativeModel:
         assert len(drawings) in (0, laid.wanted)
         if drawings:
             laid.request.drawings = packed(drawings)
-        if self._taps and self._context.tapping:
+        if self._context.wanted_taps:
             laid.written.features = features = self._features(laid.words[0])
             laid.request.features = features.data_ptr()
         self._decoder.run(self._model, laid.request)

@@ -132,6 +132,17 @@ def test_any_model_can_be_tapped(kind: str, tmp_path: Path) -> None:
     assert again.forward([Segment([5], 0, _slots(again, 1), wanted=[0])]).features is None
 
 
+def test_what_nobody_wants_of_a_pass_is_not_handed_out(target: Target) -> None:
+    """And is again in the next; what else the pass has to say are the same bits."""
+    ids, runner = _text(1, 9), target.runner
+    segment = Segment(ids, 0, _slots(runner, len(ids)), wanted=[8])
+    features, logits = _features(runner, [segment]), runner.forward([segment]).logits
+    without = runner.forward([segment], tap=False)
+    assert without.features is None
+    assert torch.equal(without.logits, logits)
+    assert torch.equal(_features(runner, [segment]), features)
+
+
 def test_rows_of_texts_and_trees_come_in_the_order_of_segments(target: Target) -> None:
     """Whichever rows are wanted: the end of a text, a beginning, and a tree behind a third."""
     runner = target.runner
