@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from common.model.attention import without_plans
 from common.model.batch import FIXED_TILES, build_batch
 from common.model.cuda.device import drawn_by, pinned
 from common.model.cuda.pace import Pace
+from common.model.independence import rows_independent
 from common.model.kernels import Forward, Levels, Rolls, WholePass
 from common.model.kv_cache import KvPool, LayerShape
 from common.model.linear import CUDA_TILE_ROWS
@@ -30,12 +30,6 @@ from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 
 _log = logging.getLogger(__name__)
-
-_CHECK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 33)
-"""Pieces the probe text is cut into; decoding and drafts of usual length meet warm kernels."""
-
-_MANY_ROWS = (130, 256)
-"""And on a device of its own: more than one product has, and as many as a full pass usually has."""
 
 _ROW_STEPS = ((8, 1), (32, 4), (128, 16), (1 << 30, 64))
 """Up to so many rows, round up to a multiple of this."""
@@ -129,6 +123,11 @@ class Runner:
         return "-".join(str(part) for part in parts if part != "")
 
     @property
+    def model_caches(self) -> list[Tensor]:
+        """The model's layers of the cache."""
+        return self.pool.layers[: self._own_layers]
+
+    @property
     def head_caches(self) -> list[Tensor]:
         """The head's layers of the cache, `[slots, kv heads, 2 * size]` each, keys beside values.
 
@@ -145,7 +144,7 @@ class Runner:
             segments: At least one; their slots are reserved and distinct.
             drawings: How the token after each wanted row is drawn, for kernels that choose it in
                 passing; none where all are the likeliest.
-            tap: Whether features are wanted, where there are taps; else they may be left out.
+            tap: Whether features are wanted, where there are taps.
 
         Returns:
             Wanted rows in order, segment after segment. With none wanted, none or one row of
@@ -304,7 +303,7 @@ class Runner:
             self._row_multiple = max(multiple, self._row_multiple)
             context.tile_rows = tile_rows
             with _refused(self.loaded):
-                if self._rows_independent():
+                if rows_independent(self):
                     return
             if self._whole is not None:  # nothing here makes it another
                 break
@@ -313,31 +312,6 @@ class Runner:
             f"{self.loaded.name} cannot be served through {self.loaded.kernels}: its logits change "
             f"with the size of the batch{ours}"
         )
-
-    def _rows_independent(self) -> bool:
-        """Whether logits and cache bits of a probe text come out alike however it is split."""
-        generator = np.random.default_rng(0)
-        own = self.loaded.device.type != "cpu"
-        sizes = (*_CHECK_ROWS, *_MANY_ROWS) if own else _CHECK_ROWS
-        limit = min(self.max_len - 1, sum(sizes))
-        ids = generator.integers(0, self.loaded.vocab_size, limit).tolist()
-        single = self._probe(ids, itertools.repeat(1))
-        split = self._probe(ids, iter(sizes))
-        return all(torch.equal(a, b) for a, b in zip(single, split, strict=True))
-
-    def _probe(self, ids: list[int], sizes: Iterator[int]) -> list[Tensor]:
-        """Logits of all rows, and the cache they leave, with the text cut into these sizes."""
-        lease = self.pool.lease(len(ids))
-        start, logits = 0, []
-        while start < len(ids):
-            rows = ids[start : start + next(sizes)]
-            segment = Segment(rows, start, lease.slots, wanted=range(len(rows)))
-            logits.append(self.forward([segment]).logits.cpu())  # a device may have no room for all
-            start += len(rows)
-        slots = torch.from_numpy(lease.slots[: len(ids)]).to(self.loaded.device)
-        cache = [layer[slots] for layer in self.pool.layers[: self._own_layers]]
-        lease.release()
-        return [torch.cat(logits), *cache]
 
     def _compile(self) -> None:
         """Has kernels compiled here that the first requests would otherwise wait for.

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.model import kernels, loader
-from common.model import runner as runner_module
+from common.model import independence, kernels, loader
 from common.model.kv_cache import KvLease
 from common.model.output import Output
 from common.model.runner import Runner
@@ -124,7 +123,7 @@ def test_drafts_do_not_change_the_text(
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
     directory = tiny_models.save("llama", tmp_path / "target", **sizes)
     other = tiny_models.save("llama", tmp_path / "draft", seed=1, **sizes)
-    cuda.setattr(runner_module, "_CHECK_ROWS", (1, 2, 5, 13))  # interpreted, all take a while
+    cuda.setattr(independence, "_CHECK_ROWS", (1, 2, 5, 13))  # interpreted, all take a while
     target = runner(directory, device=DEVICE)
     assert isinstance(target.loaded.forward, CudaModel)
     assert target.tells_of_each
