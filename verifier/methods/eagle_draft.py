@@ -7,14 +7,22 @@ what of the guesses is checked the proposer's.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead, Guessed
+from common.model.eagle.head import (
+    MOST_DEPTH,
+    MOST_DRAFTED,
+    Behind,
+    EagleHead,
+    Going,
+    Guessed,
+)
+from common.model.roll import Drawing
 from common.model.sampling import Row, adjust, rank
 from verifier.cost import StepCost
 from verifier.methods.trust import chances_of, draws
@@ -29,7 +37,7 @@ _LEAST = 0.1
 _LIKE = 0.8
 """How likely the next guess is taken to be before it is made."""
 
-_LATELY = 8
+_TIMED = 8
 """Depths of which the fastest says what one takes: what is longer now and then is not the head."""
 
 
@@ -75,20 +83,20 @@ class _Step:
     checked: int  # rows that it has, of each text the likeliest path
 
 
-class _Least:
+class _Fastest:
     """Seconds of what is repeated, at its fastest of late."""
 
     def __init__(self) -> None:
-        self._lately: deque[float] = deque(maxlen=_LATELY)
-
-    @property
-    def seconds(self) -> float:
+        self.seconds = 0.0
         """As few as they can be until there are some."""
-        return min(self._lately) if len(self._lately) == _LATELY else 0.0
+        self._lately: list[float] = []
 
     def add(self, seconds: float) -> None:
         """Takes one more."""
         self._lately.append(seconds)
+        if len(self._lately) == _TIMED:
+            self.seconds = min(self._lately)
+            self._lately.clear()
 
 
 class Drafter:
@@ -101,7 +109,8 @@ class Drafter:
 
     def __init__(self, head: EagleHead, cost: StepCost) -> None:
         self._head, self._cost = head, cost
-        self._least: dict[int, _Least] = {}  # of a depth, by the number of bits of its rows
+        self._depth = defaultdict[tuple[bool, int], _Fastest](_Fastest)  # by how, and bits of rows
+        self._priced: dict[int, tuple[object, Seq[float]]] = {}  # by texts: for what, and prices
 
     def draft(self, texts: Seq[Text], behind: Seq[Behind]) -> list[list[Guess]]:
         """Guesses what follows.
@@ -113,6 +122,8 @@ class Drafter:
         Returns:
             Guesses of each text, parents first.
         """
+        if self._head.rolls and not any(map(_adjusts, texts)):
+            return self._rolled(texts, behind)
         step = _Step(time.perf_counter(), float(len(texts)), len(texts))
         guesses: list[list[Guess]] = [[] for _ in texts]
         for group in self._head.groups(behind):
@@ -122,13 +133,56 @@ class Drafter:
                 guesses[text] = found
         return guesses
 
+    def _rolled(self, texts: Seq[Text], behind: Seq[Behind]) -> list[list[Guess]]:
+        """Guesses by a head that goes on by itself."""
+        factors = [text.factors for text in texts]
+        drawn = any(draws(text.sequence) for text in texts)
+        depth_s = self._depth[True, len(texts).bit_length()]
+        going = Going(
+            _RANKS,
+            factors,
+            [text.most for text in texts],
+            _LEAST,
+            self._prices(len(texts), depth_s.seconds),
+            [_drawing(text.sequence) for text in texts] if drawn else (),
+        )
+        started = time.perf_counter()
+        levels = self._head.roll(behind, going)
+        depth_s.add((time.perf_counter() - started) / len(levels))
+        return [_line(levels, text, own) for text, own in enumerate(factors)]
+
+    def _prices(self, texts: int, depth_s: float) -> Seq[float]:
+        """See `Going`."""
+        what = depth_s, self._cost.step_s(texts), self._cost.step_s(2 * texts)
+        known, prices = self._priced.get(texts, (None, ()))
+        if known != what:
+            prices = [
+                self._price((2 + depth) * texts, texts, (1 + depth) * depth_s, depth_s)
+                for depth in range(MOST_DEPTH)
+            ]
+            self._priced[texts] = what, prices
+        return prices
+
+    def _price(self, checked: int, more: int, spent: float, depth_s: float) -> float:
+        """Tokens that another depth has to bring for each that there is, to bring more a second.
+
+        Args:
+            checked: Rows of the step without it.
+            more: Those that it adds.
+            spent: Seconds until now.
+            depth_s: What it takes itself.
+        """
+        step_s = self._cost.step_s(checked)
+        seconds = self._cost.step_s(checked + more) - step_s + depth_s
+        return seconds / (_LIKE * (spent + step_s))
+
     def _drafted(self, texts: Seq[Text], behind: Seq[Behind], step: _Step) -> list[list[Guess]]:
         """Guesses of texts that are drafted behind together."""
         started = time.perf_counter()
         guesses: list[list[Guess]] = [[] for _ in texts]
         draft = self._head.draft(behind)
         rows = [_Row(text, text, -1, 1.0) for text in range(len(texts))]
-        plain = all(_plainly(text.sequence) for text in texts)
+        plain = not any(draws(text.sequence) or _adjusts(text) for text in texts)
         logits, drafted = draft.logits, 0
         for depth in range(MOST_DEPTH):
             if plain:
@@ -138,7 +192,7 @@ class Drafter:
             leaves = _grown(texts, rows, depth, found, guesses)
             now = time.perf_counter()
             if depth:  # what is before the first takes longer, and is taken anyway
-                self._least.setdefault(len(rows).bit_length(), _Least()).add(now - started)
+                self._depth[False, len(rows).bit_length()].add(now - started)
             best = [max((leaf.joint for leaf in line), default=0.0) for line in leaves]
             step.expected += sum(best)
             step.checked += sum(map(bool, leaves))
@@ -200,17 +254,35 @@ class Drafter:
         best: dict[int, float] = {}
         for row in rows:
             best[row.text] = max(best.get(row.text, 0.0), row.joint)
-        step_s = self._cost.step_s(step.checked)
-        least = self._least.get(len(rows).bit_length())
-        seconds = self._cost.step_s(step.checked + len(best)) - step_s
-        seconds += 0.0 if least is None else least.seconds
-        spent = now - step.began
-        return _LIKE * sum(best.values()) * (spent + step_s) > step.expected * seconds
+        depth_s = self._depth[False, len(rows).bit_length()].seconds
+        price = self._price(step.checked, len(best), now - step.began, depth_s)
+        return sum(best.values()) > step.expected * price
 
 
-def _plainly(sequence: Sequence) -> bool:
-    """Whether its guesses are the likeliest by the head's logits as they are."""
-    return not (draws(sequence) or sequence.request.sampling.adjusts)
+def _adjusts(text: Text) -> bool:
+    """Whether a text's logits are not taken as the head has them."""
+    return text.sequence.request.sampling.adjusts
+
+
+def _drawing(sequence: Sequence) -> Drawing:
+    """How the token after a sequence is guessed; without noise where that does not decide it."""
+    drawing = Row(sequence.request.sampling, len(sequence.ids)).drawing
+    return drawing if draws(sequence) else drawing._replace(temperature=0.0)
+
+
+def _line(levels: Seq[Guessed], text: int, factors: Seq[float]) -> list[Guess]:
+    """Guesses of a text, the likeliest of which was gone on from at every depth."""
+    guesses: list[Guess] = []
+    parent, before = -1, 1.0
+    for factor, (ids, chances) in zip(factors, levels, strict=False):
+        known = [token for token in ids[text] if token >= 0]
+        if not known:
+            break
+        for token, said in zip(known, chances[text], strict=False):
+            guesses.append(Guess(parent, token, said, before * min(said * factor, 1.0)))
+        parent = len(guesses) - len(known)
+        before = guesses[parent].joint
+    return guesses
 
 
 def _grown(

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from ctypes import pointer
+from typing import NamedTuple
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead
+from common.model.eagle.head import (
+    MOST_DEPTH,
+    MOST_DRAFTED,
+    Behind,
+    EagleHead,
+    Going,
+    Guessed,
+)
 from common.model.eagle.weights import EagleWeights
 from common.model.native.layout import LARGE, lay_out
-from common.model.native.library import Decoder, instructions
-from common.model.native.memory import Addresses
-from common.model.native.product import NativeProducts, PackedMatrix
-from common.model.native.structures import Layer, Model, Product, Request
+from common.model.native.library import Decoder, instructions, packed
+from common.model.native.memory import Addresses, address
+from common.model.native.product import PackedMatrix
+from common.model.native.structures import Guessing, Layer, Model, Product, Request, Rolling
 from common.model.segment import PathRows, Segment
 
 _FEW_ROWS = 64
 """More are a prompt's, for which there is time to wake other threads."""
 
 
+class _LaidOut(NamedTuple):
+    """Rows for the decoder, where it is to write, and what it reads."""
+
+    request: Request
+    logits: Tensor  # [M, W]
+    left: Tensor  # [M, d]
+    kept: tuple[object, ...]
+
+
 class NativeHead(EagleHead):
-    """A head whose depths are single calls; bfloat16 weights are rounded to int8.
+    """A head whose drafts are single calls; bfloat16 weights are rounded to int8.
 
     Args:
         weights: Of the head, see `can_run`.
@@ -32,6 +51,8 @@ class NativeHead(EagleHead):
         threads: Of the processor, for few rows.
         most_threads: For those of a prompt; no more than for others where 0.
     """
+
+    rolls = True
 
     def __init__(
         self,
@@ -51,16 +72,12 @@ class NativeHead(EagleHead):
         self._spare = range(slots, len(cache))
         self._addresses = Addresses()
         self._matrices: list[PackedMatrix] = []
-        bias = None if weights.fc_bias is None else weights.fc_bias[None]
-        self._fc = NativeProducts(
-            self._decoder, weights.fc[None].to(cache.dtype), bias, quantize=self._quantize
-        )
         own = embeddings if weights.embeddings is None else weights.embeddings.to(cache.dtype)
         cos, sin = weights.rotary.table(positions + MOST_DEPTH)
         names = ("input_norm", "hidden_norm", "mlp_norm", "norm")
         norms = {name: getattr(weights, name).float().contiguous() for name in names}
         self._kept = (cache, own.contiguous(), cos, sin, *norms.values())
-        self._norm = norms["hidden_norm"] if weights.norm_before_residual else None
+        self._aside = np.array(self._spare)
         at = {name: norm.data_ptr() for name, norm in norms.items()}
         layer = Layer(
             qkv=self._product(*(self._turned(each) for each in (weights.q, weights.k, weights.v))),
@@ -91,27 +108,56 @@ class NativeHead(EagleHead):
             head=self._product(weights.lm_head),
             layer=self._layers,
             token_norm=at["input_norm"],
+            given_norm=at["hidden_norm"] if weights.norm_before_residual else None,
+            shown=self._product(weights.fc, bias=weights.fc_bias),
         )
 
     @staticmethod
     def can_run(weights: EagleWeights, dtype: torch.dtype) -> bool:
         """Whether there is a decoder for a cache of a type, and it knows such a head."""
-        sizes = (weights.hidden, len(weights.o[0]), len(weights.gate), weights.head_size)
+        shown, attended = len(weights.fc[0]), len(weights.o[0])
+        sizes = (weights.hidden, shown, attended, len(weights.gate), weights.head_size)
         even = all(size % 2 == 0 for size in sizes)
         return bool(instructions(dtype)) and even
 
     def write(self, texts: Sequence[Behind]) -> None:
         """See `EagleHead`."""
-        self._begin(texts, draft=False)
+        self._run(self._shown(texts, draft=False))
 
     def draft(self, texts: Sequence[Behind]) -> _Draft:
         """See `EagleHead`."""
-        return _Draft(self, texts, *self._begin(texts, draft=True))
+        return _Draft(self, texts, *self._run(self._shown(texts, draft=True)))
 
-    def _begin(self, texts: Sequence[Behind], *, draft: bool) -> tuple[Tensor, Tensor]:
-        """Computes rows that were shown; see `run`."""
+    def roll(self, texts: Sequence[Behind], going: Going) -> list[Guessed]:
+        """See `EagleHead`."""
+        levels = min(len(going.prices) - 1, MOST_DRAFTED // len(texts))
+        ranks = min(going.ranks, self._outputs)
+        chosen = np.empty((levels + 1, len(texts), ranks), dtype=np.int64)
+        chances = np.empty(chosen.shape, dtype=np.float32)
+        factors, prices = array("f"), array("f", going.prices)
+        for line in going.factors:
+            factors.fromlist([*line])
+        tokens = array("q", going.tokens)
+        arrays = (factors, prices, tokens)
+        addresses = (numbers.buffer_info()[0] for numbers in arrays)
+        ids = None if self._ids is None else self._ids.data_ptr()
+        guessing = Guessing(ids, *addresses, len(prices), going.least)
+        drawings = packed(going.drawings) if going.drawings else None
+        laid = self._shown(texts, draft=True)
+        run = self._decoder.roll(
+            self._model,
+            laid.request,
+            Rolling(drawings, None, None, pointer(guessing), ranks, -1),
+            levels,
+            slots=address(self._aside),
+            chosen=address(chosen),
+            behind=address(chances),
+        )
+        return [*zip(chosen[: run + 1].tolist(), chances[: run + 1].tolist(), strict=True)]
+
+    def _shown(self, texts: Sequence[Behind], *, draft: bool) -> _LaidOut:
+        """Rows that were shown; the last of each text's is wanted where there is a draft."""
         states = [text.states for text in texts]
-        x = self._fc((states[0] if len(states) == 1 else torch.cat(states)).to(self._dtype)[None])
         segments = [
             Segment(
                 text.tokens,
@@ -121,35 +167,47 @@ class NativeHead(EagleHead):
             )
             for text in texts
         ]
-        return self.run(segments, x[0])
+        shown = states[0] if len(states) == 1 else torch.cat(states)
+        return self._lay_out(segments, shown=shown.to(self._dtype).contiguous())
 
-    def run(self, segments: Sequence[Segment], given: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes rows.
+    def further(self, segments: Sequence[Segment], left: Tensor) -> tuple[Tensor, Tensor]:
+        """Computes drafted rows.
 
         Args:
             segments: Theirs; each row's id is the token after it.
-            given: What they begin with, float32. # [N, d]
+            left: What the rows before them end with, float32. # [N, d]
 
         Returns:
             Logits of wanted rows, and what they end with, both float32. # [M, W], [M, d]
         """
+        return self._run(self._lay_out(segments, given=left.contiguous()))
+
+    def _run(self, laid: _LaidOut) -> tuple[Tensor, Tensor]:
+        self._decoder.run(self._model, laid.request)
+        return laid.logits, laid.left
+
+    def _lay_out(
+        self,
+        segments: Sequence[Segment],
+        *,
+        shown: Tensor | None = None,
+        given: Tensor | None = None,
+    ) -> _LaidOut:
+        """Rows, and what they are shown or begin with."""
         words = lay_out(segments, self._addresses)
         words[LARGE] = words[0] > _FEW_ROWS
         wanted = words[1]
-        if self._norm is not None:
-            given = F.rms_norm(given, self._norm.shape, self._norm, self._model.epsilon)
-        given = given.contiguous()
         logits, left = torch.empty(wanted, self._outputs), torch.empty(wanted, self._hidden)
         states = torch.empty(wanted, self._hidden, dtype=self._dtype)
         request = Request(
             words=words.buffer_info()[0],
             logits=logits.data_ptr(),
             states=states.data_ptr(),
-            given=given.data_ptr(),
+            shown=None if shown is None else shown.data_ptr(),
+            given=None if given is None else given.data_ptr(),
             left=left.data_ptr(),
         )
-        self._decoder.run(self._model, request)
-        return logits, left
+        return _LaidOut(request, logits, left, (words, shown, given, states))
 
     def aside(self, first: int, count: int) -> range:
         """Slots that drafted rows may have, none of any text."""
@@ -160,10 +218,10 @@ class NativeHead(EagleHead):
         """A matrix whose inputs are the row first, as the decoder has them, and then the token."""
         return weight.roll(-self._hidden, dims=1)
 
-    def _product(self, *parts: Tensor) -> Product:
+    def _product(self, *parts: Tensor, bias: Tensor | None = None) -> Product:
         """Maps of one input as one matrix."""
         weight = torch.cat(parts).to(self._dtype)
-        self._matrices.append(PackedMatrix(weight, None, self._decoder, quantize=self._quantize))
+        self._matrices.append(PackedMatrix(weight, bias, self._decoder, quantize=self._quantize))
         return self._matrices[-1].product
 
 
@@ -213,5 +271,5 @@ class _Draft:
         given = self._left
         if [*parents] != [*range(len(given))]:
             given = given[[*parents]]
-        self.logits, self._left = self._head.run(segments, given)
+        self.logits, self._left = self._head.further(segments, given)
         return self.logits

@@ -27,6 +27,7 @@ from torch import Tensor
 from common.model.eagle.weights import EagleWeights
 from common.model.kv_cache import LayerShape
 from common.model.likeliest import likeliest
+from common.model.roll import Drawing
 
 MOST_DEPTH = 16
 """Tokens that a draft may have behind each other."""
@@ -78,12 +79,35 @@ Guessed = tuple[list[Sequence[int]], list[Sequence[float]]]
 """Ids that rows guess, and their chances, likeliest first, `[N, k]` each."""
 
 
+class Going(NamedTuple):
+    """How a draft goes on from the likeliest guess behind each of S texts, and how far.
+
+    A guess counts for its chance and those of all before it of its text, multiplied.
+    """
+
+    ranks: int
+    """Guesses to tell of a row."""
+    factors: Sequence[Sequence[float]]
+    """What chances are multiplied by, by depth, `[S, D]`."""
+    tokens: Sequence[int]
+    """That a text's draft may have behind each other, `[S]`."""
+    least: float
+    """What a guess that is gone on from counts for, at least."""
+    prices: Sequence[float]
+    """Where all that would be gone on from count for no more than the depth's price of all that was
+    guessed so far, one of each text before it included, nothing is; `[D]`."""
+    drawings: Sequence[Drawing] = ()
+    """How the first token that is guessed is drawn, and further ones at the positions that follow,
+    `[S]`; by the likeliest where there is no temperature, and everywhere where there are none."""
+
+
 class EagleHead(ABC):
     """A head ready to draft.
 
     Attributes:
         followed: Guesses of a depth that a text's draft is to go on from: more than one where
             further rows take no time.
+        rolls: Whether `roll` is there.
 
     Args:
         ids: The target's ids of the W tokens that it can guess; None where they are all.
@@ -92,6 +116,7 @@ class EagleHead(ABC):
     """
 
     followed = 1
+    rolls = False
 
     def __init__(self, ids: Tensor | None, *, vocab_size: int, slots: int) -> None:
         self._ids, self._vocab_size = ids, vocab_size
@@ -131,6 +156,18 @@ class EagleHead(ABC):
         Args:
             texts: At least one.
         """
+
+    def roll(self, texts: Sequence[Behind], going: Going) -> list[Guessed]:
+        """Puts the keys of rows into the cache, and drafts behind them in one call.
+
+        Args:
+            texts: At least one. # [S]
+            going: How, and how far.
+
+        Returns:
+            Of each depth, ids -1 where a text has no more guesses. # [S, ranks] each
+        """
+        raise NotImplementedError
 
     @torch.inference_mode()
     def spread(self, logits: Tensor) -> Tensor:

@@ -86,10 +86,12 @@ static Batch part_of(const Model *model, const Batch *batch, long from, long to,
     part.states += wanted * model->hidden;
     if (part.features)
         part.features += first * model->taps * model->hidden;
-    if (part.given) {
+    if (part.shown)
+        part.shown += first * model->shown.in;
+    if (part.given)
         part.given += first * model->hidden;
+    if (part.left)
         part.left += wanted * model->hidden;
-    }
     if (part.drawings)
         part.drawings += wanted;
     if (part.chosen)

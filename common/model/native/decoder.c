@@ -143,17 +143,31 @@ static void embed(void *what, Part part)
         }
 }
 
-/* Norms embeddings for the layer of a drafting head, which reads them beside its rows. */
+/* Norms embeddings for the layer of a drafting head, which reads them beside its rows, and has these
+   begin with what is given. */
 static void norm_tokens(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
+    const float *given = pass->batch->given;
     long hidden = model->hidden;
     PART_OF(pass->rows) {
         float *x = pass->x + i * hidden;
-        Number *a = pass->a + i * pass->a_step;
-        normed(x, model->token_norm, hidden, model->epsilon, a + hidden);
-        memcpy(x, pass->batch->given + i * hidden, hidden * sizeof *x);
+        normed(x, model->token_norm, hidden, model->epsilon, pass->a + i * pass->a_step + hidden);
+        if (given)
+            memcpy(x, given + i * hidden, hidden * sizeof *x);
+    }
+}
+
+static void norm_given(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    PART_OF(pass->rows) {
+        float *x = pass->x + i * model->hidden;
+        float inverse = inverse_rms(x, model->hidden, model->epsilon);
+        for (long at = 0; at < model->hidden; at++)
+            x[at] *= inverse * model->given_norm[at];
     }
 }
 
@@ -313,8 +327,8 @@ Batch batch_of(const Request *request)
     const int64_t *words = request->words;
     Batch batch = {.rows = words[0], .wanted_rows = words[1], .runs = words[2], .large = words[3],
                    .logits = request->logits, .states = request->states,
-                   .features = request->features, .given = request->given, .left = request->left,
-                   .drawings = request->drawings};
+                   .features = request->features, .shown = request->shown,
+                   .given = request->given, .left = request->left, .drawings = request->drawings};
     batch.ids = words + 4;
     batch.ordered = batch.ids + batch.rows;
     batch.starts = batch.ordered + batch.rows;
@@ -476,7 +490,7 @@ static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, ch
 /* Bytes of room that any product of a model takes. */
 static long most_room(const Model *model, long rows)
 {
-    long most = room_for(&model->head, rows);
+    long most = larger(room_for(&model->head, rows), room_for(&model->shown, rows));
     for (long i = 0; i < model->layers; i++) {
         const Layer *layer = model->layer + i;
         const Product *products[] = {&layer->qkv, &layer->out, &layer->gate_up, &layer->down};
@@ -507,7 +521,7 @@ static size_t lay_out(Pass *pass, char *room)
     pass->wanted_x = taken(room, &used, batch->wanted_rows * model->hidden * sizeof *pass->x);
     pass->wanted_a = taken(room, &used, batch->wanted_rows * pass->a_step * sizeof *pass->a);
     pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);
-    pass->laid = taken(room, &used, rows * laid_bytes(0, pass->a_step));
+    pass->laid = taken(room, &used, rows * laid_bytes(0, larger(pass->a_step, model->shown.in)));
     pass->scales = taken(room, &used, rows * sizeof *pass->scales);
     pass->positions = taken(room, &used, rows * sizeof *pass->positions);
     pass->slots = taken(room, &used, rows * sizeof *pass->slots);
@@ -628,6 +642,18 @@ static void run_mlp(Decoder *decoder, Pass *pass)
     product(decoder, pass, &layer->down, pass->rows, pass->a, pass->a_step, pass->x, hidden, 1);
 }
 
+/* What rows of a drafting head begin with. */
+static void begin_draft(Decoder *decoder, Pass *pass)
+{
+    const Model *model = pass->model;
+    workers_run(decoder->workers, pass->threads, norm_tokens, pass);
+    if (pass->batch->shown)
+        product(decoder, pass, &model->shown, pass->rows, pass->batch->shown, model->shown.in, pass->x,
+                model->hidden, 0);
+    if (model->given_norm)
+        workers_run(decoder->workers, pass->threads, norm_given, pass);
+}
+
 /* Runs a pass that is laid out. */
 static void run_pass(Decoder *decoder, Pass *pass)
 {
@@ -636,7 +662,7 @@ static void run_pass(Decoder *decoder, Pass *pass)
     pass->stretch_count = stretched(batch, pass);
     workers_run(decoder->workers, pass->threads, embed, pass);
     if (model->token_norm)
-        workers_run(decoder->workers, pass->threads, norm_tokens, pass);
+        begin_draft(decoder, pass);
     long taps = batch->features ? model->taps : 0;
     for (long layer = 0, tap = 0; layer < model->layers; layer++) {
         pass->layer = model->layer + layer;

@@ -32,7 +32,7 @@ typedef struct {
 
 typedef struct {
     Product qkv, out, gate_up, down;
-    const float *attention_norm, *mlp_norm; /* [hidden]; the former NULL where rows are given to it
+    const float *attention_norm, *mlp_norm; /* [hidden]; the former NULL where rows come to it
                                                normed */
     const float *q_norm, *k_norm;           /* [size], or NULL */
     Number *cache;                          /* [slots, kv_heads, 2 * size]: keys beside values */
@@ -48,9 +48,12 @@ typedef struct {
     const float *norm;          /* [hidden] */
     Product head;
     const Layer *layer;
-    const float *token_norm; /* [hidden], of a drafting head: what its rows begin with is given, and
-                                its layer reads the normed embeddings of their ids beside it; NULL
-                                but there */
+    const float *token_norm; /* [hidden], of a drafting head: what its rows begin with is given, or
+                                made of what they are shown, and its layer reads the normed
+                                embeddings of their ids beside it; NULL but there */
+    const float *given_norm; /* [hidden], of a head whose rows begin with the norm of that; or
+                                NULL */
+    Product shown;           /* of a head: what it makes of what rows are shown */
     const int64_t *tapped; /* [taps], rising: layers whose inputs are features of a row */
     int64_t taps;
 } Model;
@@ -72,8 +75,9 @@ typedef struct {
     float *logits;                /* [wanted_rows, V] */
     Number *states;               /* [wanted_rows, hidden] */
     Number *features;             /* [rows, taps * hidden]; or NULL, where nobody wants them */
-    const float *given;           /* [rows, hidden]: what rows of a drafting head begin with */
-    float *left;                  /* [wanted_rows, hidden]: and end with; both NULL but there */
+    const Number *shown;          /* [rows, in]: what rows of a drafting head are shown; or NULL */
+    const float *given;           /* [rows, hidden]: then, what they begin with */
+    float *left;                  /* [wanted_rows, hidden]: what they end with; NULL but there */
     const Drawing *drawings;      /* [wanted_rows], of the tokens after them; NULL: all are those
                                      with the largest logits */
     int64_t *chosen;              /* [wanted_rows]: these tokens, -1 where a draw is not sure; or
@@ -88,6 +92,7 @@ typedef struct {
     float *logits;
     Number *states;
     Number *features;
+    const Number *shown;
     const float *given;
     float *left;
     const Drawing *drawings;
@@ -166,12 +171,28 @@ typedef struct {
     const int64_t *starts; /* [W + 1] */
 } Limits;
 
+/* How far a drafting head goes on: as long as another token is worth its time.
+
+   A row's chance is that all of its tokens are right. It ends where that is too little, or with as
+   many tokens as it may have; all end where the chances of those that would go on add up to no more
+   than a level's price of all chances so far, one of each row's before its first token included. */
+typedef struct {
+    const int64_t *ids;    /* the target's, of the tokens that the head can guess; NULL where these
+                              are all */
+    const float *factors;  /* [W, longest]: what a token's chance is multiplied by, by level */
+    const float *prices;   /* [longest] */
+    const int64_t *tokens; /* [W]: that a row may have */
+    int64_t longest;       /* levels, and one */
+    float least;           /* chance of a row that goes on */
+} Guessing;
+
 /* How the tokens of a roll are chosen, and how long it goes on. */
 typedef struct {
     const Drawing *drawings; /* [W], of the token after each wanted row; those without a temperature
                                 are followed by the largest logit, as all are where this is NULL */
     const Ends *ends;        /* or NULL */
     const Limits *limits;    /* or NULL */
+    const Guessing *guessing; /* of a drafting head; or NULL */
     int64_t best;            /* tokens to tell of; two at least beside drawings or ends */
     int64_t news;            /* a descriptor to stop for where something can be read; or -1 */
 } Rolling;
@@ -182,7 +203,8 @@ typedef struct {
 
    slots: [levels, W], where the keys of the tokens go; chosen: [levels + 1, W, best], the ids of
    the best scores, -1 where a row had ended or no more survive; behind: the same shape, by how much
-   each score is less than the best; levels: in, how many; out, how many of them were run. */
+   each score is less than the best, or where a head guesses how likely each token is, the row's
+   others being right; levels: in, how many; out, how many of them were run. */
 int decoder_roll(Decoder *decoder, const Model *model, const Request *request, const Rolling *how,
                  const int64_t *slots, int64_t *chosen, float *behind, long *levels);
 

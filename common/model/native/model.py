@@ -164,7 +164,7 @@ class NativeModel:
         chosen = np.empty((levels + 1, rows, best), dtype=np.int64)
         behind = np.empty(chosen.shape, dtype=np.float32)
         (ends, _kept), (most, _also) = _ends(certainty), _limits(limits)
-        how = Rolling(packed(drawings) if drawings else None, ends, most, best, news)
+        how = Rolling(packed(drawings) if drawings else None, ends, most, None, best, news)
         run = self._decoder.roll(
             self._model,
             laid.request,

@@ -1,4 +1,4 @@
-/* The best tokens of rows, and several passes in one call that follow them. */
+/* Several passes in one call, which follow the best tokens of rows. */
 
 #include <math.h>
 #include <poll.h>
@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "decoder.h"
+#include "guess.h"
 #include "pick.h"
 #include "vector.h"
 
@@ -14,6 +15,7 @@ typedef struct {
     long alive;
     int64_t *rows;       /* [alive]: of those there were */
     float *right;        /* [W]: what the chances of all tokens that count multiply to */
+    float guessed;       /* chances of all tokens that a head has guessed, one of each row at first */
     int64_t *seen;       /* [W]: positions a row sees, itself included */
     int64_t *ids, *order, *starts, *positions, *lengths, *tails; /* of the batch, [alive] and one */
     const int64_t **tables;
@@ -40,7 +42,8 @@ static Course started(const Batch *batch, long levels, const int64_t *slots, lon
                       const Ends *ends, long longest, int64_t *words)
 {
     long rows = batch->wanted_rows;
-    Course course = {.alive = rows, .longest = longest, .rows = words, .seen = words + rows};
+    Course course = {.alive = rows, .guessed = rows, .longest = longest, .rows = words,
+                     .seen = words + rows};
     course.ids = course.seen + rows;
     course.order = course.ids + rows;
     course.starts = course.order + rows;
@@ -66,21 +69,28 @@ static Course started(const Batch *batch, long levels, const int64_t *slots, lon
     return course;
 }
 
-/* Finds the tokens with the best scores of every row, and how far those are behind the best;
-   whether all of it is sure.
+/* Finds the tokens with the best scores of every row, and how far those are behind the best, or
+   how likely they are where a head guesses; whether all of it is sure.
 
-   scores: [best]; room: as `draw` wants it. */
-static int rank(const Course *course, const Rolling *how, long level, const float *logits,
-                long vocab, int64_t *chosen, float *behind, double *scores, float *room)
+   scores: [best]; room: as `draw` wants it, or `guess`. */
+static int rank(const Course *course, const Model *model, const Rolling *how, long level,
+                const float *logits, int64_t *chosen, float *behind, double *scores, float *room)
 {
     int sure = 1;
+    long vocab = model->head.out;
     for (long i = 0; i < course->alive; i++, logits += vocab) {
         long row = course->rows[i];
         int64_t *ids = chosen + row * how->best;
         float *gaps = behind + row * how->best;
+        Drawing drawing;
         if (how->drawings) {
-            Drawing drawing = how->drawings[row];
+            drawing = how->drawings[row];
             drawing.position += level;
+        }
+        if (how->guessing) {
+            guess(model, how->guessing->ids, how->drawings ? &drawing : NULL, how->best, logits, ids,
+                  gaps, scores, room);
+        } else if (how->drawings) {
             if (!draw(logits, vocab, &drawing, how->best, ids, scores, room))
                 ids[0] = -1;
             sure &= ids[0] >= 0;
@@ -119,11 +129,31 @@ static int is_over(const Limits *limits, long row, long level, int64_t token)
     return 0;
 }
 
-/* Takes rows out that are over or have gone far enough, or of whose token nobody is sure. */
-static void end(Course *course, const Rolling *how, long level, const int64_t *chosen,
-                const float *behind)
+/* Whether a head may go on from its guess, of such a chance, for a row. */
+static int is_likely(Course *course, const Guessing *guessing, long row, long level, float chance)
+{
+    float part = chance * guessing->factors[row * guessing->longest + level];
+    float right = course->right[row] *= part < 1 ? part : 1;
+    course->guessed += right;
+    return level + 1 < guessing->tokens[row] && right >= guessing->least;
+}
+
+/* Whether another level of a head's guesses is worth it. */
+static int pays(const Course *course, const Guessing *guessing, long level)
+{
+    float sum = 0;
+    for (long i = 0; i < course->alive; i++)
+        sum += course->right[course->rows[i]];
+    return sum > course->guessed * guessing->prices[level];
+}
+
+/* Takes rows out that are over or have gone far enough, or of whose token nobody is sure. What a
+   head's rows left closes up. */
+static void end(Course *course, const Batch *batch, long hidden, const Rolling *how, long level,
+                const int64_t *chosen, const float *behind)
 {
     long alive = 0, best = how->best;
+    const Guessing *guessing = how->guessing;
     for (long i = 0; i < course->alive; i++) {
         long row = course->rows[i];
         if (chosen[row * best] < 0)
@@ -132,9 +162,15 @@ static void end(Course *course, const Rolling *how, long level, const int64_t *c
             continue;
         if (how->ends && far_enough(course, how->ends, row, level, behind[row * best + 1]))
             continue;
+        if (guessing && !is_likely(course, guessing, row, level, behind[row * best]))
+            continue;
+        if (batch->left && alive < i)
+            memcpy(batch->left + alive * hidden, batch->left + i * hidden, hidden * sizeof(float));
         course->rows[alive++] = row;
     }
     course->alive = alive;
+    if (guessing && !pays(course, guessing, level))
+        course->alive = 0;
 }
 
 /* Lays out the pass after a level. */
@@ -152,7 +188,8 @@ static Batch further(const Course *course, const Batch *batch, long level, long 
                    .large = batch->large, .ids = course->ids, .ordered = course->order,
                    .starts = course->starts, .positions = course->positions,
                    .tables = course->tables, .lengths = course->lengths, .tails = course->tails,
-                   .wanted = course->order, .logits = batch->logits, .states = batch->states};
+                   .wanted = course->order, .logits = batch->logits, .states = batch->states,
+                   .given = batch->left, .left = batch->left};
 }
 
 /* Whether something can be read from a descriptor. */
@@ -214,7 +251,9 @@ static int roll_on(const Roll *roll, int part, long first)
     const Rolling own = rolling_from(roll->how, first, &ends, &limits);
     const Batch *batch = roll->parts + part;
     Batch next;
-    long rows = batch->wanted_rows, longest = 0, vocab = roll->model->head.out;
+    const Model *model = roll->model;
+    long rows = batch->wanted_rows, longest = 0;
+    long vocab = model->head.out > model->vocab ? model->head.out : model->vocab;
     int status = run_level(roll, batch, part);
     if (status)
         return status;
@@ -224,7 +263,7 @@ static int roll_on(const Roll *roll, int part, long first)
         longest = seen + roll->most > longest ? seen + roll->most : longest;
     }
     int64_t *words = malloc((rows * (longest + WORDS_OF_ROW) + 2) * sizeof *words);
-    double *scores = malloc(own.best * sizeof *scores + 2 * vocab * sizeof(float));
+    double *scores = malloc(own.best * sizeof *scores + 3 * vocab * sizeof(float));
     if (!words || !scores) {
         free(words);
         free(scores);
@@ -236,8 +275,8 @@ static int roll_on(const Roll *roll, int part, long first)
     Course course = started(batch, roll->most, roll->slots + first, roll->rows, own.ends, longest,
                             words);
     for (; !status; level++) {
-        int sure = rank(&course, &own, level, batch->logits, vocab, chosen, behind, scores, room);
-        end(&course, &own, level, chosen, behind);
+        int sure = rank(&course, model, &own, level, batch->logits, chosen, behind, scores, room);
+        end(&course, batch, model->hidden, &own, level, chosen, behind);
         if (level == roll->most || !course.alive || (!sure && !level) || has_news((int)own.news))
             break;
         next = further(&course, batch, level, own.best, chosen);
@@ -270,7 +309,8 @@ int decoder_roll(Decoder *decoder, const Model *model, const Request *request, c
     int threads = threads_of(decoder, &batch), status[threads];
     long rows = batch.wanted_rows, count = 1, run[threads];
     Batch parts[threads];
-    if (batch.rows == rows) /* else further batches are much smaller, and parts of them too small */
+    if (batch.rows == rows && !how->guessing) /* else further batches are much smaller, and parts of
+                                                 them too small; a head's rows end together */
         count = parts_of(decoder, model, &batch, parts);
     else
         parts[0] = batch;
@@ -290,20 +330,4 @@ int decoder_roll(Decoder *decoder, const Model *model, const Request *request, c
         *levels = run[i] > *levels ? run[i] : *levels;
     }
     return 0;
-}
-
-void decoder_top(const float *logits, long rows, long size, long best, int64_t *ids, float *chances)
-{
-    for (long row = 0; row < rows; row++, logits += size, ids += best, chances += best) {
-        Floats sum = every(0.0f);
-        pick(logits, size, best, ids);
-        Floats most = every(logits[ids[0]]);
-        for (long at = 0; at < size; at += LANES) {
-            Lanes mask = first_lanes(size - at);
-            sum = sum + only(mask, exp_of(load(mask, logits + at) - most));
-        }
-        float total = sum_of(sum);
-        for (long rank = 0; rank < best; rank++)
-            chances[rank] = expf(logits[ids[rank]] - logits[ids[0]]) / total;
-    }
 }

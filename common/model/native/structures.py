@@ -60,6 +60,8 @@ class Model(Structure):
         ("head", Product),
         ("layer", POINTER(Layer)),
         ("token_norm", c_void_p),
+        ("given_norm", c_void_p),
+        ("shown", Product),
         ("tapped", c_void_p),
         ("taps", c_int64),
     )
@@ -73,6 +75,7 @@ class Request(Structure):
         ("logits", c_void_p),
         ("states", c_void_p),
         ("features", c_void_p),
+        ("shown", c_void_p),
         ("given", c_void_p),
         ("left", c_void_p),
         ("drawings", c_char_p),
@@ -103,6 +106,19 @@ class Limits(Structure):
     )
 
 
+class Guessing(Structure):
+    """How far a drafting head goes on."""
+
+    _fields_ = (
+        ("ids", c_void_p),
+        ("factors", c_void_p),
+        ("prices", c_void_p),
+        ("tokens", c_void_p),
+        ("longest", c_int64),
+        ("least", c_float),
+    )
+
+
 class Rolling(Structure):
     """How the tokens of a roll are chosen, and how long it goes on."""
 
@@ -110,6 +126,7 @@ class Rolling(Structure):
         ("drawings", c_char_p),
         ("ends", POINTER(Ends)),
         ("limits", POINTER(Limits)),
+        ("guessing", POINTER(Guessing)),
         ("best", c_int64),
         ("news", c_int64),
     )

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from common.model.blocks import BlockManager
-from common.model.eagle.head import Behind, EagleHead
+from common.model.eagle.head import Behind, EagleHead, Going, Guessed
 from common.model.kv_cache import KvLease
 from common.model.output import Computed
 from common.model.tree import TokenTree
+from tests.unit.common.model.eagle import going as by_depths
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.methods.eagle import EagleProposer
 from verifier.proposer import Outcome
@@ -67,6 +68,9 @@ class FakeHead(EagleHead):
     def draft(self, texts: Seq[Behind]) -> FakeDraft:
         self.drafts.append([*texts])
         return FakeDraft(self, self.at(0, len(texts)))
+
+    def roll(self, texts: Seq[Behind], going: Going) -> list[Guessed]:
+        return by_depths.roll(self, texts, going)
 
     def at(self, depth: int, rows: int) -> Tensor:
         """What it says of each row."""

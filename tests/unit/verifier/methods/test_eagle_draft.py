@@ -73,6 +73,13 @@ class Told(FakeHead):
         return draft
 
 
+@pytest.fixture(params=[False, True], ids=["by depths", "in one call"])
+def rolls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether heads go on by themselves, which changes nothing but the time that it takes."""
+    monkeypatch.setattr(FakeHead, "rolls", request.param)
+    return bool(request.param)
+
+
 def _draft(
     drafter: Drafter, texts: int = 1, *, most: int = 64, factors: Seq[float] = (1.0,) * MOST_DEPTH
 ) -> list[list[Guess]]:
@@ -88,6 +95,7 @@ def _depths(guesses: Seq[Guess]) -> list[int]:
     return depths
 
 
+@pytest.mark.usefixtures("rolls")
 def test_a_guess_has_its_chance_and_that_of_its_path() -> None:
     """Parents come first; what is said of a depth is trusted as far as it was right."""
     factors = [0.5, 2.0, *[0.1] * (MOST_DEPTH - 2)]
@@ -119,6 +127,7 @@ def test_the_likeliest_guesses_of_each_text_are_gone_on_from(followed: int) -> N
     assert parents == sorted(parents)
 
 
+@pytest.mark.usefixtures("rolls")
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_no_guess_is_deeper_than_is_asked_for(most: int) -> None:
     head = FakeHead(said([1.0]))
@@ -126,6 +135,7 @@ def test_no_guess_is_deeper_than_is_asked_for(most: int) -> None:
     assert max(_depths(guesses)) == max(most, 1) - 1
 
 
+@pytest.mark.usefixtures("rolls")
 def test_a_sure_head_goes_to_the_end_and_an_unsure_one_does_not() -> None:
     (sure,) = _draft(Drafter(FakeHead(said([1.0])), FREE))
     assert max(_depths(sure)) == MOST_DEPTH - 1
@@ -136,6 +146,7 @@ def test_a_sure_head_goes_to_the_end_and_an_unsure_one_does_not() -> None:
     assert max(_depths(doubted)) < 6
 
 
+@pytest.mark.usefixtures("rolls")
 @pytest.mark.parametrize(("seconds", "deep"), [(1e-6, True), (1e-2, False)])
 def test_depths_that_take_longer_than_they_bring_are_left_off(
     seconds: float, deep: bool, clock: Clock
@@ -171,6 +182,7 @@ def test_a_depth_of_a_group_pays_for_all_texts_of_the_step(alone: bool, clock: C
     assert max(deepest) <= 1 if alone else min(deepest) > 1
 
 
+@pytest.mark.usefixtures("rolls")
 def test_where_rows_cost_a_step_each_little_is_drafted() -> None:
     dear = StepCost(((1, 0.001), (64, 0.064)))
     (guesses,) = _draft(Drafter(FakeHead(said([0.6])), dear))
@@ -188,6 +200,7 @@ def test_there_are_never_more_rows_than_the_cache_has_room_for(texts: int) -> No
     assert texts > MOST_DRAFTED / 2 or rows > 0
 
 
+@pytest.mark.usefixtures("rolls")
 def test_nothing_is_likely_enough_to_be_gone_on_from() -> None:
     head = FakeHead(said([0.02]))
     (guesses,) = _draft(Drafter(head, FREE))

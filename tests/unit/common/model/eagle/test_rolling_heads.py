@@ -1,0 +1,129 @@
+"""Compiled heads that draft in one call: what they guess depth by depth, and as far."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence as Seq
+
+import pytest
+import torch
+
+from common.model.eagle.compiled import NativeHead
+from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, Going, Guessed
+from common.model.native import instructions
+from common.model.roll import Drawing
+from tests.unit.common.model.eagle.going import roll
+from tests.unit.common.model.eagle.plain import EMBEDDINGS, POSITIONS, Text
+from tests.unit.common.model.eagle.test_heads import _cache, _texts, _weights
+
+pytestmark = pytest.mark.skipif(not instructions(torch.float32), reason="no compiled code here")
+
+
+def _head(kind: str, threads: int = 1) -> NativeHead:
+    weights = _weights(kind)
+    cache = _cache(weights)
+    return NativeHead(
+        weights, embeddings=EMBEDDINGS, cache=cache, positions=POSITIONS, threads=threads
+    )
+
+
+def _shown(texts: Seq[Text]) -> list[Behind]:
+    return [text.rows(0, len(text.tokens)) for text in texts]
+
+
+def _known(levels: Seq[Guessed]) -> dict[tuple[int, int], tuple[list[int], list[float]]]:
+    """Ids and chances of what there is, by depth and text."""
+    return {
+        (depth, text): ([token for token in ids if token >= 0], [*chances])
+        for depth, level in enumerate(levels)
+        for text, (ids, chances) in enumerate(zip(*level, strict=True))
+        if ids[0] >= 0
+    }
+
+
+def _check(found: Seq[Guessed], wanted: Seq[Guessed]) -> None:
+    one, other = _known(found), _known(wanted)
+    assert len(found) == len(wanted)
+    assert one.keys() == other.keys()
+    for where, (ids, chances) in other.items():
+        assert one[where][0] == ids, where
+        assert one[where][1][: len(ids)] == pytest.approx(chances, rel=1e-3, abs=1e-6), where
+
+
+@pytest.mark.parametrize("kind", ["", "own every bias", "normed", "own normed"])
+@pytest.mark.parametrize("seed", range(8))
+def test_guesses_are_those_of_single_depths(kind: str, seed: int) -> None:
+    """Of texts that end at different depths, drawn or not, until another depth does not pay."""
+    draw = random.Random(seed)
+    texts = _texts([draw.randint(1, 12) for _ in range(draw.randint(1, 5))], seed)
+    depths = draw.randint(1, 8)
+    drawings = [
+        Drawing(
+            seed=draw.randrange(1 << 40),
+            position=len(text.tokens) + 1,
+            top_k=draw.choice([0, 6]),
+            temperature=draw.choice([0.0, 0.5, 1.3]),
+            top_p=draw.choice([0.8, 1.0]),
+            min_p=draw.choice([0.0, 0.02]),
+        )
+        for text in texts
+        if seed % 2
+    ]
+    going = Going(
+        draw.randint(2, 5),
+        [[draw.uniform(0.5, 8) for _ in range(depths)] for _ in texts],
+        [draw.randint(0, 9) for _ in texts],
+        draw.choice([0.0, 0.1]),
+        [draw.uniform(0, 0.3) for _ in range(depths)],
+        drawings,
+    )
+    head = _head(kind, threads=1 + seed % 3)
+    _check(head.roll(_shown(texts), going), roll(head, _shown(texts), going))
+
+
+def _on(texts: int, depths: int = MOST_DEPTH, **changes: object) -> Going:
+    """Going on as far as there may be, whatever it is worth."""
+    every = Going(1, [[1.0] * depths] * texts, [depths] * texts, 0.0, [0.0] * depths)
+    return every._replace(**changes)  # type: ignore[arg-type]
+
+
+def test_the_longest_text_has_the_deepest_draft() -> None:
+    head, texts = _head("every"), _shown(_texts([POSITIONS - 1]))
+    found = head.roll(texts, _on(1))
+    assert len(found) == MOST_DEPTH
+    _check(found, roll(head, texts, _on(1)))
+
+
+def test_nothing_is_drafted_beyond_the_room_that_there_is() -> None:
+    """As many texts as would need more rows than the cache has aside."""
+    many = MOST_DRAFTED // 2 + 1
+    found = _head("").roll(_shown(_texts([1])) * many, _on(many))
+    assert len(_known(found)) == 2 * many
+
+
+def test_only_as_many_tokens_are_told_of_as_can_be_guessed() -> None:
+    found = _known(_head("").roll(_shown(_texts([3])), _on(1, ranks=64)))
+    guessable = _weights("").ids
+    assert guessable is not None
+    assert all(sorted(ids) == guessable.tolist() for ids, _ in found.values())
+
+
+def test_a_draw_that_nobody_is_sure_of_ends_a_text_alone() -> None:
+    """Nearly equal scores could be in another order elsewhere: the other text goes on."""
+    weights = _weights("every")
+    weights.lm_head[:] = weights.lm_head[0]
+    head = NativeHead(
+        weights, embeddings=EMBEDDINGS, cache=_cache(weights), positions=POSITIONS, threads=1
+    )
+    unsure = Drawing(seed=1, position=3, top_k=0, temperature=1e-30, top_p=0.5, min_p=0.0)
+    plain = Drawing(seed=1, position=3, top_k=0, temperature=0.0, top_p=1.0, min_p=0.0)
+    found = _known(head.roll(_shown(_texts([3, 3])), _on(2, ranks=2, drawings=[unsure, plain])))
+    assert {text for _, text in found} == {1}
+    assert len(found) == MOST_DEPTH
+
+
+def test_ids_out_of_range_are_refused() -> None:
+    (text,) = _texts([5])
+    wrong = text._replace(tokens=[*text.tokens[:4], -1])
+    with pytest.raises(IndexError):
+        _head("").roll(_shown([wrong]), _on(1))
