@@ -90,7 +90,6 @@ def save(path: Path, weights: EagleWeights, *, lm_head: Tensor, config: Mapping[
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "hidden_size": weights.hidden,
-        "target_hidden_size": lm_head.shape[1],
         "intermediate_size": weights.gate.shape[0],
         "num_hidden_layers": 1,
         "num_attention_heads": weights.heads,
@@ -109,6 +108,8 @@ def save(path: Path, weights: EagleWeights, *, lm_head: Tensor, config: Mapping[
         **eagle_config.taps_as_written(weights.taps),
         "paceline": {"base": base_samples.of(lm_head)},
     }
+    if weights.hidden != lm_head.shape[1]:  # where it is there the authors share no embeddings
+        written["target_hidden_size"] = lm_head.shape[1]
     text = json.dumps(written, indent=2) + "\n"
     (path / eagle_config.FILE).write_text(text, encoding="utf-8")
 

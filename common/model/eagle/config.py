@@ -36,8 +36,8 @@ _ROTARY = ("rope_theta", "rope_scaling", "rope_parameters")
 _THETA = 10000.0
 """Base of rotary embeddings where none is named, as in any Llama."""
 
-_OTHER_NORMS = ("norm_before_fc", "fc_norm", "norm_output")
-"""Settings of heads that norm elsewhere, too."""
+_OTHER_NORMS = ("norm_before_fc", "fc_norm", "norm_output", "return_hidden_post_norm")
+"""Settings of heads that norm elsewhere, too; some trainers have them in `eagle_config`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +75,17 @@ class EagleConfig:
         Raises:
             ModelError: Of a kind that is not known, or odd.
         """
+        where = f"{self.file}: {' or '.join(self.rope)}"
         try:
             rotary = Rotary.configured(self.rope, self.head_size)
             sound = bool(torch.isfinite(rotary.frequencies).all())
         except ValueError as error:
-            raise ModelError(f"{self.file}: rope_scaling: {error}: not supported") from error
+            raise ModelError(f"{where}: {error}: not supported") from error
         except Exception as error:  # settings may be anything
             said = f"{type(error).__name__}: {error}"
-            raise ModelError(f"{self.file}: rope_scaling: cannot be used: {said}") from error
+            raise ModelError(f"{where}: cannot be used: {said}") from error
         if not sound:
-            raise ModelError(f"{self.file}: rope_theta or rope_scaling: out of range")
+            raise ModelError(f"{where}: out of range")
         return rotary
 
 
@@ -106,11 +107,14 @@ def read(directory: Path, *, hidden_size: int, vocab_size: int, layers: int) -> 
     layer = _Settings(file, top if nested is None else nested)
     head = _Settings(file, top)
     head.insist("speculators_model_type", "eagle3")
-    layer.insist("num_hidden_layers", 1)
+    if nested is not None:  # the authors' code does not look at it: tensors tell
+        layer.insist("num_hidden_layers", 1)
     layer.insist("hidden_act", "silu")
     layer.insist("vocab_size", vocab_size)
+    layer.insist("partial_rotary_factor", 1)
+    layer.insist_first("layer_types", "full_attention")
     head.insist("target_hidden_size", hidden_size)
-    for settings in (head, layer):
+    for settings in (head, layer, head.inside("eagle_config")):
         for field in _OTHER_NORMS:
             settings.refuse(field)
     hidden, heads = layer.count("hidden_size"), layer.count("num_attention_heads")
@@ -176,10 +180,12 @@ class _Settings:
 
     def insist(self, field: str, wanted: str | int) -> None:
         """Refuses all but one value."""
+        self._insist(field, self.get(field), wanted)
+
+    def insist_first(self, field: str, wanted: str) -> None:
+        """Refuses lists, by layer, that begin with another value: a head has one layer."""
         value = self.get(field)
-        if value is not None and (type(value) is not type(wanted) or value != wanted):
-            problem = f"{json.dumps(value)}, but only {json.dumps(wanted)} is supported here"
-            raise ModelError(f"{self.file}: {field}: {problem}")
+        self._insist(field, value[0] if value and isinstance(value, list) else value, wanted)
 
     def refuse(self, field: str) -> None:
         """Refuses heads that have something."""
@@ -207,6 +213,11 @@ class _Settings:
             problem = f"{json.dumps(value)}, but must be a number from 0 to 1"
             raise ModelError(f"{self.file}: {field}: {problem}")
         return float(value)
+
+    def _insist(self, field: str, value: object, wanted: object) -> None:
+        if value is not None and (isinstance(value, bool) or value != wanted):
+            problem = f"{json.dumps(value)}, but only {json.dumps(wanted)} is supported here"
+            raise ModelError(f"{self.file}: {field}: {problem}")
 
 
 def _object(file: Path) -> dict[str, Any]:

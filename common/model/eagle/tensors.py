@@ -12,8 +12,8 @@ and may have
 
     fc.bias
     embed_tokens.weight   where they are not there, the target's serve
-    d2t  [W]              what is added to a head's id to make the target's; where it is not
-                          there, the head has them all
+    d2t  [W]              what is added to a head's id to make the target's, in any order; where
+                          it is not there, the head has them all
     t2d  [V]              whether the head has an id of the target's; says nothing more
 
 `speculators` calls the layer `layers.0`, and may keep tensors of the target. No other key may be
@@ -85,6 +85,9 @@ def weights_of(
     if _EMBEDDINGS in tensors or config.hidden != target:  # else the target's serve
         wanted[_EMBEDDINGS] = (vocab, config.hidden)
     check(file, tensors, wanted)
+    named = {name: tensors[keys[name]] for name in shapes}
+    if ids is not None:
+        ids, named["lm_head"] = _in_order(ids, named["lm_head"], vocab)
     return EagleWeights(
         taps=config.taps,
         fc_bias=tensors.get(_BIAS),
@@ -94,7 +97,7 @@ def weights_of(
         rotary=config.rotary(),
         epsilon=config.epsilon,
         norm_before_residual=config.norm_before_residual,
-        **{name: tensors[keys[name]] for name in shapes},
+        **named,
     )
 
 
@@ -121,7 +124,10 @@ def tensors_of(weights: EagleWeights, vocab: int) -> dict[str, Tensor]:
 
 
 def _check_kind(file: Path, tensors: Mapping[str, Tensor], layer: str) -> None:
-    """Refuses heads of the first two kinds, which read one state and norm neither input."""
+    """Refuses heads of several layers, and of the first two kinds, which norm neither input."""
+    for key in tensors:
+        if key.startswith(("layers.", "additional_layers.")) and not key.startswith(layer):
+            raise ModelError(f"{file}: {key}: heads of several layers are not supported")
     if f"{layer}self_attn.q_proj.weight" in tensors and f"{layer}hidden_norm.weight" not in tensors:
         fc = tensors.get(_FC)
         if fc is not None and fc.ndim == 2 and fc.shape[1] == 2 * fc.shape[0]:
@@ -153,7 +159,7 @@ def _shapes(config: EagleConfig, target: int) -> dict[str, tuple[int, ...]]:
 
 
 def _ids(file: Path, offsets: Tensor | None, count: int, vocab: int) -> Tensor | None:
-    """The target's ids of a head's tokens; None where they are all."""
+    """The target's ids of a head's tokens; None where the file says none: they are all."""
     if offsets is None:
         if count != vocab:
             raise ModelError(f"{file}: d2t: missing, but the head has {count} of {vocab} tokens")
@@ -164,7 +170,18 @@ def _ids(file: Path, offsets: Tensor | None, count: int, vocab: int) -> Tensor |
         raise ModelError(f"{file}: d2t: {problem}")
     offsets = offsets.long()
     ids = torch.arange(count) + offsets
-    within = int(offsets.min()) >= 0 and int(offsets.max()) < vocab  # so that no sum wraps around
-    if not within or int(ids[-1]) >= vocab or bool((ids.diff() <= 0).any()):
-        raise ModelError(f"{file}: d2t: ids must rise, and be of the target's {vocab}")
-    return None if count == vocab else ids
+    within = int(offsets.max()) < vocab  # so that no sum wraps around
+    if not within or int(ids.min()) < 0 or int(ids.max()) >= vocab or len(ids.unique()) < count:
+        raise ModelError(f"{file}: d2t: ids must differ, and be of the target's {vocab}")
+    return ids
+
+
+def _in_order(ids: Tensor, lm_head: Tensor, vocab: int) -> tuple[Tensor | None, Tensor]:
+    """Ids as they rise, and the rows that go with them; None where they are all.
+
+    Some trainers have the most frequent first.
+    """
+    rising, order = ids.sort()
+    if not torch.equal(rising, ids):
+        lm_head = lm_head[order]
+    return None if len(ids) == vocab else rising, lm_head

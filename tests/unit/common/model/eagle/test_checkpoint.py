@@ -53,6 +53,8 @@ def test_ours_comes_back_to_the_bit(size: int, some: bool, bias: bool, tmp_path:
     weights = head(size=size, some=some, bias=bias)
     saved = replace(weights, norm_before_residual=bias)
     save(tmp_path / "new" / "head", saved)
+    config = json.loads((tmp_path / "new" / "head" / "config.json").read_text())
+    assert ("target_hidden_size" in config) == (size != TARGET)
     check_same(load(tmp_path / "new" / "head", lm_head=LM_HEAD), saved)
     wide = replace(saved, fc=saved.fc.double(), norm=saved.norm.float())
     save(tmp_path / "wide", wide)
@@ -97,7 +99,7 @@ def test_what_shares_memory_is_saved(tmp_path: Path) -> None:
 def test_the_authors_files_are_read(layer: str, pickled: bool, some: bool, tmp_path: Path) -> None:
     weights = head(some=some)
     tensors = by_key(weights, layer)
-    write(tmp_path, published(weights), tensors)
+    write(tmp_path, published(weights) | {"num_hidden_layers": 40}, tensors)  # they do not look
     if pickled:
         (tmp_path / "model.safetensors").unlink()
         torch.save(tensors, tmp_path / "pytorch_model.bin")
@@ -117,11 +119,23 @@ def test_what_they_leave_out_is_as_in_any_llama(tmp_path: Path) -> None:
     check_same(load(tmp_path), weights)
 
 
+@pytest.mark.parametrize("count", [GUESSES, VOCAB])
+def test_tokens_may_be_in_any_order(count: int, tmp_path: Path) -> None:
+    """As by how frequent they are; of all of them some ids are less than their places."""
+    weights = head(some=count == GUESSES)
+    ids = torch.arange(VOCAB) if weights.ids is None else weights.ids
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(1))
+    mixed = replace(weights, ids=ids[order], lm_head=weights.lm_head[order])
+    write(tmp_path, published(weights), by_key(mixed))
+    check_same(load(tmp_path), weights)
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_files_of_speculators_are_read(own: bool, tmp_path: Path) -> None:
     weights = replace(head(taps=(1, 5)), norm_before_residual=True)
     weights = replace(weights, embeddings=normal(VOCAB, TARGET, seed=15) if own else None)
-    layer = published(weights)
+    whole = {"layer_types": ["full_attention"] * LAYERS, "partial_rotary_factor": 1.0}
+    layer = published(weights) | whole
     config = {
         "speculators_model_type": "eagle3",
         "draft_vocab_size": layer.pop("draft_vocab_size"),
@@ -205,16 +219,21 @@ def test_a_target_of_the_same_size_is_told_by_its_weights(tmp_path: Path) -> Non
         ({"norm.weight": torch.zeros(32).long()}, r"norm\.weight: torch\.int64"),
         ({"embed_tokens.weight": torch.zeros(9, 32)}, r"embed_tokens\.weight: shape \(9, 32\)"),
         ({"midlayer.self_attn.q_proj.bias": torch.zeros(24)}, "q_proj.bias: does not belong"),
-        ({"layers.1.hidden_norm.weight": torch.zeros(32)}, r"layers\.1\..*: does not belong"),
+        (
+            {"layers.1.hidden_norm.weight": torch.zeros(32)},
+            r"layers\.1\..*: heads of several layers",
+        ),
+        ({"additional_layers.0.o": torch.zeros(32)}, r"additional_layers\.0\.o: heads of several"),
         ({"odd": torch.zeros(1)}, "odd: does not belong"),
         ({"t2d": torch.zeros(47).bool()}, r"t2d: shape \(47,\), but this model needs \(48,\)"),
         ({"d2t": None}, "d2t: missing, but the head has 10 of 48 tokens"),
         ({"d2t": torch.zeros(10)}, "d2t: torch.float32 of shape"),
         ({"d2t": torch.zeros(10, 1).long()}, r"d2t: torch\.int64 of shape \(10, 1\)"),
-        ({"d2t": torch.full((10,), 39)}, "d2t: ids must rise, and be of the target's 48"),
-        ({"d2t": torch.full((10,), -1)}, "d2t: ids must rise"),
-        ({"d2t": torch.tensor([1, 0] * 5)}, "d2t: ids must rise"),
-        ({"d2t": torch.full((10,), 2**63 - 1)}, "d2t: ids must rise"),
+        ({"d2t": torch.full((10,), 39)}, "d2t: ids must differ, and be of the target's 48"),
+        ({"d2t": torch.full((10,), -1)}, "d2t: ids must differ"),
+        ({"d2t": torch.tensor([1, 0] * 5)}, "d2t: ids must differ"),
+        ({"d2t": torch.full((10,), 2**63 - 1)}, "d2t: ids must differ"),
+        ({"d2t": torch.full((10,), -(2**63))}, "d2t: ids must differ"),
     ],
 )
 def test_a_wrong_tensor_is_refused_by_key(

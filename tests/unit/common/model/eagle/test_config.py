@@ -54,7 +54,7 @@ def test_taps_are_counted_as_each_form_counts(
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ({"num_hidden_layers": 2}, "num_hidden_layers: 2, but only 1 is"),
+        ({"transformer_layer_config": {"num_hidden_layers": 2}}, "num_hidden_layers: 2, but only"),
         ({"hidden_act": "gelu"}, 'hidden_act: "gelu", but only "silu" is'),
         ({"vocab_size": 47}, "vocab_size: 47, but only 48 is"),
         ({"target_hidden_size": 33}, "target_hidden_size: 33, but only 32 is"),
@@ -62,6 +62,11 @@ def test_taps_are_counted_as_each_form_counts(
         ({"norm_before_fc": True}, "norm_before_fc: heads with such norms are not supported"),
         ({"fc_norm": True}, "fc_norm: heads with such norms are not supported"),
         ({"norm_output": True}, "norm_output: heads with such norms are not supported"),
+        ({"eagle_config": {"norm_before_fc": True}}, "norm_before_fc: heads with such norms"),
+        ({"eagle_config": {"return_hidden_post_norm": True}}, "return_hidden_post_norm: heads"),
+        ({"layer_types": ["sliding_attention"]}, 'layer_types: "sliding_.*only "full_attention"'),
+        ({"layer_types": 3}, 'layer_types: 3, but only "full_attention" is'),
+        ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor: 0\.5, but only 1 is"),
         ({"norm_before_residual": "yes"}, 'norm_before_residual: "yes", but must be a boolean'),
         ({"hidden_size": "32"}, 'hidden_size: "32", but must be a whole number from 1'),
         ({"hidden_size": None}, "hidden_size: null, but must be a whole number"),
@@ -77,12 +82,14 @@ def test_taps_are_counted_as_each_form_counts(
         ({"rms_norm_eps": -1e-5}, "rms_norm_eps: -1e-05, but must be a number from 0 to 1"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps: NaN, but must be"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps: 1000"),
-        ({"rope_theta": -2}, "rope_theta or rope_scaling: out of range"),
-        ({"rope_theta": "much"}, "rope_scaling: cannot be used: TypeError"),
+        ({"vocab_size": True}, "vocab_size: true, but only 48 is"),
+        ({"rope_theta": -2}, "rope_theta: out of range"),
+        ({"rope_theta": "much"}, "rope_theta: cannot be used: TypeError"),
         (
             {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
             r"rope_scaling: rotary embeddings of type yarn with \['factor'\]: not supported",
         ),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: .* of type yarn with"),
         ({"rope_scaling": {"type": "linear", "factor": 0}}, "out of range"),
         ({"rope_scaling": "linear"}, "rope_scaling: "),
         ({TAPS: [2, 6, 12]}, r"\[2, 6, 12\], but they must rise, and the target has 12"),
@@ -128,6 +135,7 @@ JSON = st.recursive(
 )
 SETTINGS = [*published(head()), TAPS, "eagle_config", "transformer_layer_config"]
 SETTINGS += ["rope_scaling", "rope_parameters", "norm_before_residual", "fc_norm", "paceline"]
+SETTINGS += ["layer_types", "partial_rotary_factor"]
 
 
 @given(said=st.dictionaries(st.sampled_from(SETTINGS), JSON, max_size=3), inside=st.booleans())
