@@ -38,8 +38,8 @@ def read(file: Path, prefix: str | None) -> dict[str, Tensor]:
     if not isinstance(held, dict):
         raise ModelError(f"{file}: must hold tensors by key")
     for key, value in held.items():
-        if not isinstance(key, str) or not isinstance(value, Tensor):
-            raise ModelError(f"{file}: {key}: not a tensor")
+        if not isinstance(key, str) or not isinstance(value, Tensor) or not _plain(value):
+            raise ModelError(f"{file}: {key}: not a plain tensor")
     return {key: value for key, value in held.items() if key.startswith(prefix or "")}
 
 
@@ -64,6 +64,12 @@ def check(file: Path, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[
             raise ModelError(f"{file}: {key}: {tensors[key].dtype}, but must be floating point")
     for key in sorted(tensors.keys() - shapes.keys()):
         raise ModelError(f"{file}: {key}: does not belong to the other keys")
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Whether it holds its numbers one by one, as all of `safetensors` do."""
+    odd = tensor.is_nested or tensor.is_quantized or tensor.is_meta
+    return tensor.layout is torch.strided and not odd
 
 
 def _check_form(file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,26 @@ def test_a_damaged_file_is_refused_or_read(
         except ModelError:
             return
     assert all(isinstance(value, torch.Tensor) for value in found.values())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        torch.Tensor.to_sparse,
+        lambda whole: whole.to("meta"),
+        lambda whole: torch.nested.nested_tensor([whole[0], whole[0, :1]]),
+        lambda whole: torch.quantize_per_tensor(whole, 0.1, 0, torch.qint8),
+    ],
+    ids=["sparse", "meta", "nested", "quantized"],
+)
+def test_a_tensor_that_is_not_plain_is_refused(
+    made: Callable[[torch.Tensor], torch.Tensor], folder: Path
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of prototypes
+        torch.save({"a.weight": made(torch.ones(2, 2))}, folder / "odd.bin")
+        with pytest.raises(ModelError, match=r"odd\.bin: a\.weight: not a plain tensor"):
+            read(folder / "odd.bin", None)
 
 
 @pytest.mark.parametrize(
