@@ -108,7 +108,7 @@ class PackedProduct:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         # A batch size given here would select a special kernel for that many rows.
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-        self._bias = bias
+        self._bias = None if bias is None else bias.contiguous()  # its strides are not looked at
         self._alone = _row_alone_is_steady(*weight.shape, weight.dtype, torch.get_num_threads())
         self._plain = torch.ops.mkldnn._linear_pointwise.default
         self._binary = torch.ops.mkldnn._linear_pointwise.binary

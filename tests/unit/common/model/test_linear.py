@@ -57,8 +57,10 @@ def test_a_row_alone_has_the_bits_it_has_among_others(
 
 @pytest.mark.parametrize("make", [PackedProduct, WidenedProduct])
 def test_a_packed_layer_is_the_layer(make: MakeProduct) -> None:
+    """Of views, too."""
     generator = torch.Generator().manual_seed(0)
-    weight, bias = torch.randn(24, 40, generator=generator), torch.randn(24, generator=generator)
+    weight = torch.randn(40, 24, generator=generator).T
+    bias = torch.randn(24, 2, generator=generator)[:, 1]
     x = torch.randn(2, 5, 40, generator=generator)
     expected = torch.nn.functional.linear(x, weight, bias)
     assert torch.allclose(ProductLinear(make(weight, bias))(x), expected, atol=1e-5)
