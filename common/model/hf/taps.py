@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -38,9 +38,8 @@ class Taps:
             return
         for hook in self._hooks:
             hook.remove()
-        layers = _layers(self._model) if taps else nn.ModuleList()
         hook_of = partial(nn.Module.register_forward_pre_hook, with_kwargs=True)
-        self._hooks = [hook_of(layers[tap], self._keep) for tap in taps]
+        self._hooks = [hook_of(self._layers[tap], self._keep) for tap in taps]
         self._taps = taps
 
     def take(self, rows: int) -> Tensor | None:
@@ -60,16 +59,19 @@ class Taps:
         x = inputs[0] if inputs else named["hidden_states"]
         self._kept.append(x.clone())  # a layer may add to it in place
 
+    @cached_property
+    def _layers(self) -> nn.ModuleList:
+        """The model's decoder layers: the list of which each has the attention of its number.
 
-def _layers(model: nn.Module) -> nn.ModuleList:
-    """The decoder layers of a model: the list of which each has the attention of its number."""
-    count = len(attention.layers(model))
-    for found in model.modules():
-        if isinstance(found, nn.ModuleList) and len(found) == count:
-            inner = [[each.layer_idx for each in attention.layers(layer)] for layer in found]
-            if inner == [[index] for index in range(count)]:
-                return found
-    raise ModelError(f"{_name(model)} cannot be tapped: its layers are not found")
+        To look for them takes milliseconds, and passes that are tapped may come and go.
+        """
+        count = len(attention.layers(self._model))
+        for found in self._model.modules():
+            if isinstance(found, nn.ModuleList) and len(found) == count:
+                inner = [[each.layer_idx for each in attention.layers(layer)] for layer in found]
+                if inner == [[index] for index in range(count)]:
+                    return found
+        raise ModelError(f"{_name(self._model)} cannot be tapped: its layers are not found")
 
 
 def _name(model: nn.Module) -> str:

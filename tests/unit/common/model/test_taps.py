@@ -276,6 +276,19 @@ def test_inputs_of_layers_are_kept_as_they_were() -> None:
     assert taps.take(4) is None
 
 
+def test_layers_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes that are tapped may come and go."""
+    model = _Stack()
+    taps = Taps(model)
+    taps.begin((0, 2))
+    monkeypatch.setattr(model, "modules", None)
+    for wanted in ((), (0, 2)):
+        taps.begin(wanted)
+    for layer in model.layers:
+        layer(torch.zeros(1, 4, 8))
+    assert taps.take(4) is not None
+
+
 @pytest.mark.parametrize("shape", [(2, 4, 8), (1, 3, 8), (4, 8), (1, 1, 4, 8)])
 def test_layers_that_read_something_else_than_rows_are_not_tapped(shape: tuple[int, ...]) -> None:
     model = _Stack()
