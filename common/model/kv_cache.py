@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from common.errors import ModelError
 from common.model.blocks import BlockManager, chain
@@ -42,6 +41,11 @@ class LayerShape:
     """Size of a value."""
     spare: int = 0
     """Slots beyond those of blocks, for keys that belong to no position."""
+
+    @property
+    def slot_size(self) -> int:
+        """Numbers of a slot: those of its keys and values."""
+        return self.kv_heads * (self.key_size + self.value_size)
 
 
 class KvPool:
@@ -80,8 +84,12 @@ class KvPool:
     @staticmethod
     def block_bytes(layers: Sequence[LayerShape], block_tokens: int, dtype: torch.dtype) -> int:
         """Bytes one block takes over all layers."""
-        elements = sum(s.kv_heads * (s.key_size + s.value_size) for s in layers)
-        return elements * block_tokens * dtype.itemsize
+        return sum(each.slot_size for each in layers) * block_tokens * dtype.itemsize
+
+    @staticmethod
+    def spare_bytes(layers: Sequence[LayerShape], dtype: torch.dtype) -> int:
+        """Bytes that slots beyond those of blocks take over all layers."""
+        return sum(each.spare * each.slot_size for each in layers) * dtype.itemsize
 
     def lease(self, tokens: int) -> KvLease:
         """Takes so many positions where nobody else needs any, as for a probe or a timing.
@@ -93,11 +101,6 @@ class KvPool:
         if not lease.reserve(tokens):
             raise ModelError(f"the cache has no room for {tokens} tokens at once")
         return lease
-
-    def move(self, sources: Tensor, targets: Tensor) -> None:
-        """Copies keys and values from slots `[n]` to slots `[n]`, in all layers."""
-        for cache in self.layers:
-            cache.index_copy_(0, targets, cache.index_select(0, sources))
 
 
 class KvLease:

@@ -89,11 +89,11 @@ class Runner:
         context.taps = self._tapped(taps)
         shapes = [*own, *head_layers]
         block = KvPool.block_bytes(shapes, block_tokens, loaded.dtype)
-        blocks = kv_bytes // block - 1  # one block of padding
+        spare = KvPool.spare_bytes(shapes, loaded.dtype)
+        blocks = (kv_bytes - spare) // block - 1  # one block of padding
         if blocks < 1:
-            raise ModelError(
-                f"a cache of {kv_bytes} bytes holds no block; two take {2 * block} bytes"
-            )
+            least = spare + 2 * block
+            raise ModelError(f"a cache of {kv_bytes} bytes holds no block; two take {least} bytes")
         with room_for(f"a cache of {kv_bytes} bytes", SMALLER_CACHE):
             self.pool = KvPool(
                 shapes,
@@ -129,7 +129,8 @@ class Runner:
 
     @property
     def head_caches(self) -> list[Tensor]:
-        """The head's layers of the cache, `[slots, kv heads, 2 * size]` each, keys beside values.
+        """The head's layers of the cache, `[slots + spare, kv heads, 2 * size]` each, keys beside
+        values.
 
         No pass of the model reads or writes them, and no block of another text has their slots.
         """
@@ -245,8 +246,7 @@ class Runner:
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copies keys and values between slots, given as (from, to); all are read first.
 
-        Those of the model's layers: whether a head's go along hangs on the kernels, so a head
-        writes its own where they are wanted.
+        Those of the model's layers: a head writes its own where they are wanted.
         """
         if isinstance(self.loaded.forward, NativeModel):
             self.loaded.forward.move(moves)
@@ -254,7 +254,9 @@ class Runner:
         device = self.loaded.device
         with torch.inference_mode():
             pairs = pinned(torch.tensor(moves, dtype=torch.int64), device)
-            self.pool.move(*pairs.to(device, non_blocking=True).unbind(1))
+            sources, targets = pairs.to(device, non_blocking=True).unbind(1)
+            for cache in self.model_caches:
+                cache.index_copy_(0, targets, cache.index_select(0, sources))
 
     @torch.inference_mode()
     def _learn_shapes(self) -> None:

@@ -19,7 +19,8 @@ from tests.tiny_models import VOCAB
 
 KV_BYTES = 1 << 20
 BLOCK_TOKENS = 16
-SHAPES = (LayerShape(2, 16, 16), LayerShape(1, 8, 8))
+SPARE = 40
+SHAPES = (LayerShape(2, 16, 16), LayerShape(1, 8, 8, spare=SPARE))
 
 
 class Both(NamedTuple):
@@ -51,16 +52,25 @@ def test_they_are_in_the_bytes_of_the_cache(both: Both) -> None:
     slots = headed.slots
     assert [tuple(each.shape) for each in both.headed.head_caches] == [
         (slots, 2, 32),
-        (slots, 1, 16),
+        (slots + SPARE, 1, 16),
     ]
     assert all(each.dtype == torch.float32 for each in both.headed.head_caches)
     assert both.plain.head_caches == []
     assert len(headed.layers) == len(plain.layers) + len(SHAPES)
     held = sum(layer.nbytes for layer in headed.layers)
-    block = held // slots * BLOCK_TOKENS
-    assert held <= KV_BYTES < held + block
     own = plain.layers[0].nbytes // plain.slots * BLOCK_TOKENS * len(plain.layers)
-    assert block - own == KvPool.block_bytes(SHAPES, BLOCK_TOKENS, torch.float32)
+    block = own + KvPool.block_bytes(SHAPES, BLOCK_TOKENS, torch.float32)
+    assert held == slots // BLOCK_TOKENS * block + KvPool.spare_bytes(SHAPES, torch.float32)
+    assert held <= KV_BYTES < held + block
+
+
+def test_moves_leave_them(both: Both) -> None:
+    headed = both.headed
+    for cache in headed.pool.layers:
+        cache.copy_(torch.arange(float(len(cache)))[:, None, None].expand(cache.shape))
+    headed.move([(40, 50), (50, 60)])
+    held = [cache[[50, 60], 0, 0].tolist() for cache in headed.pool.layers]
+    assert held == [[40, 50]] * len(headed.model_caches) + [[50, 60]] * len(SHAPES)
 
 
 def test_texts_are_as_without_them(both: Both) -> None:

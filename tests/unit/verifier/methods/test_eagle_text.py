@@ -156,8 +156,10 @@ def test_a_cache_that_is_too_small_for_all(
     small: Small, knowing: Callable[..., KnowingHead]
 ) -> None:
     """Texts lose their keys and states on the way, and are computed again in pieces."""
-    block = sum(layer.nbytes for layer in small.target.pool.layers) // small.target.pool.slots * 16
-    tight = runner(small.directory, small.dtype, kv_bytes=18 * block, eagle=small.files)
+    pool = small.target.pool
+    block = sum(layer[:16].nbytes for layer in pool.layers)
+    kv_bytes = sum(layer.nbytes for layer in pool.layers) - (pool.slots // 16 - 18) * block
+    tight = runner(small.directory, small.dtype, kv_bytes=kv_bytes, eagle=small.files)
     for head in (eagle_of(small.files, tight), knowing(target=tight, right=0.8)):
         pair = Pair.make(tight, config=SMALL, eagle=head)
         assert _texts(pair, method="eagle") == small.plain
