@@ -132,7 +132,8 @@ class Fleet:
 
         Args:
             model: The model whose ids it has.
-            method: The method it began with; the text needs none, where nobody is left to run it.
+            method: The method it began with; the text needs none, where nobody is left to run it,
+                or none but who failed it.
             numerics: Fingerprint of who began: only the same numerics write the same text.
             tokens: Of prompt and output, at most.
             owner: The verifier that holds the session.
@@ -151,9 +152,13 @@ class Fleet:
             gains=self._gains_of(model),
         )
         try:
-            return choose(method, turn=self._turn)
+            found = choose(method, turn=self._turn)
         except (FailedPrecondition, Unavailable):
             return choose("plain")
+        if found.verifier not in shunned:
+            return found
+        without = choose("plain")  # who did not fail it may lack the method
+        return found if without.verifier in shunned else without
 
     @contextmanager
     def reserved(self, placement: Placement) -> Iterator[None]:

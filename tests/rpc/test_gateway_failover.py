@@ -330,6 +330,21 @@ async def test_what_a_sick_verifier_fails_another_one_finishes(
     assert handle.breaker.allows is (after > 0)
 
 
+@pytest.mark.parametrize("failure", [SICK, ResourceExhausted("no blocks are free")])
+@pytest.mark.parametrize("after", [0, 17])
+async def test_what_the_only_one_with_a_method_fails_is_finished_without(
+    after: int, failure: PacelineError
+) -> None:
+    able, other = KeyedVerifier(methods=["plain", "eagle"]), KeyedVerifier()
+    able.fails_after, able.failure = after, failure
+    async with serving(able, other), gateway(able.address, other.address) as target:
+        found = await answer(target, speculation=types_pb2.SpeculationOptions(method="eagle"))
+    assert found.ids == text(SEED, PROMPT, 40)
+    check_counts(found)
+    asked = [request.speculation.method for request in able.requests + other.requests]
+    assert asked == ["eagle", "plain"]
+
+
 async def test_a_text_that_goes_on_keeps_no_sick_verifier_in_service(unforgiving: None) -> None:
     sick, well = KeyedVerifier(), KeyedVerifier()
     sick.pace_s = 0.01
