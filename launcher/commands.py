@@ -171,7 +171,7 @@ def demo(
         ending_well_when_interrupted(commands.INTERRUPTED),
         Display(console, live=not verbose, quiet=as_json) as display,
     ):
-        chosen = models.choose_pair(target, draft, medusa, eagle)
+        chosen = models.choose_drafting(target, draft, medusa, eagle)
         with Cluster(
             models=chosen, options=options, verbose=verbose, watch=display.update
         ) as cluster:

@@ -66,16 +66,18 @@ def choose(
     )
 
 
-def choose_pair(
+def choose_drafting(
     target: Path | None,
     draft: Path | None,
     medusa: Path | None = None,
     eagle: Path | None = None,
 ) -> Models:
-    """Settle what to serve where there is nothing to show without a draft; see `choose`."""
+    """Settle what to serve where there is nothing to show unless something drafts; see `choose`."""
     models = choose(target, draft, medusa, eagle)
-    if models.draft is None:
-        raise ModelError("with and without drafts is compared: give --draft beside --target")
+    if not (models.draft or models.medusa or models.eagle):
+        raise ModelError(
+            "with and without drafts is compared: give --draft, --medusa or --eagle beside --target"
+        )
     return models
 
 

@@ -24,10 +24,14 @@ def test_a_target_of_ones_own_gets_no_draft_that_does_not_fit(demo_target: Path)
     assert models.choose(demo_target, None) == models.Models(target=demo_target)
 
 
-def test_a_comparison_needs_a_draft(demo_target: Path, demo_draft: Path) -> None:
-    assert _pair(models.choose_pair(None, None)) == (demo_target, demo_draft)
-    with pytest.raises(ModelError, match="--draft"):
-        models.choose_pair(demo_target, None)
+def test_a_comparison_needs_what_drafts(
+    demo_target: Path, demo_draft: Path, demo_medusa: Path, demo_eagle: Path
+) -> None:
+    assert _pair(models.choose_drafting(None, None)) == (demo_target, demo_draft)
+    with pytest.raises(ModelError, match="--draft, --medusa or --eagle"):
+        models.choose_drafting(demo_target, None)
+    assert models.choose_drafting(demo_target, None, demo_medusa).medusa == demo_medusa
+    assert models.choose_drafting(demo_target, None, eagle=demo_eagle).eagle == demo_eagle
 
 
 def test_a_draft_of_ones_own_goes_with_the_bundled_target(
