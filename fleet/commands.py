@@ -194,8 +194,9 @@ def plan(
 ) -> None:
     """Find the cheapest replicas, by GPU type, for a pair of models, traffic and a latency.
 
-    Each fleet has one type of verifiers and one of drafters. Everything else that a plan is made
-    from, as efficiencies of the GPUs, is in the file: see docs/fleet.md.
+    Each fleet has one type of verifiers and one of drafters. Everything else that
+    a plan is made from, as efficiencies of the GPUs, is in the file: see
+    docs/fleet.md.
     """
     from rich.console import Console
     from rich.text import Text
