@@ -118,10 +118,12 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 
 def write_facts(path: Path, facts: Mapping[str, Any]) -> None:
-    """Writes `medusa.json`: a line a field."""
+    """Writes `medusa.json`, a line a field: whole, or not at all."""
     fields = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items()]
     text = "{\n" + ",\n".join(fields) + "\n}\n"
-    (path / FACTS_FILE).write_text(text, encoding="utf-8")
+    new = path / f"{FACTS_FILE}.new"
+    new.write_text(text, encoding="utf-8")
+    new.replace(path / FACTS_FILE)
 
 
 def checked_tree(source: str, tree: object, num_heads: int) -> Tree:
