@@ -7,8 +7,9 @@ what it would have seen.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -17,6 +18,9 @@ from torch import Tensor
 from training import corpus, written
 from training.encode import Encoder, Ids
 from training.errors import DataError
+
+_AT_ONCE = 1000
+"""Documents that are encoded at once: until they are packed they take thirty times the memory."""
 
 
 class Blocks:
@@ -88,8 +92,10 @@ def of_corpora(paths: Sequence[Path], encoder: Encoder, block_tokens: int, seed:
     """
     packed = []
     for path in paths:
-        documents = encoder.documents(corpus.read([path]))
-        packed.append(_pack(path, documents, block_tokens, seed))
+        documents = corpus.read([path])
+        parts = (documents[i : i + _AT_ONCE] for i in range(0, len(documents), _AT_ONCE))
+        ids = chain.from_iterable(map(encoder.documents, parts))
+        packed.append(_pack(path, ids, block_tokens, seed))
     return Blocks(torch.cat(packed), seed=seed)
 
 
@@ -106,11 +112,11 @@ def of_written(paths: Sequence[Path], vocab_size: int, block_tokens: int, seed: 
     return Blocks(torch.cat(packed), seed=seed)
 
 
-def _pack(path: Path, documents: Sequence[Ids], block_tokens: int, seed: int) -> Tensor:
+def _pack(path: Path, documents: Iterable[Ids], block_tokens: int, seed: int) -> Tensor:
     """Strings documents together in random order and cuts the string. # [blocks, T]"""
-    order = list(documents)
+    order = [torch.tensor(document, dtype=torch.int32) for document in documents]
     random.Random(seed).shuffle(order)
-    ids = torch.tensor([token for document in order for token in document], dtype=torch.int32)
+    ids = torch.cat(order)
     if len(ids) < block_tokens:
         raise DataError(f"{path}: {len(ids)} tokens, shorter than a block of {block_tokens}")
     return ids[: len(ids) // block_tokens * block_tokens].view(-1, block_tokens)
