@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from launcher.commandline import Device
 
@@ -21,6 +22,8 @@ Corpus = Annotated[
     list[Path],
     typer.Option(
         "--corpus",
+        exists=True,
+        dir_okay=False,
         help="Training file, .jsonl or text; may be given again. "
         'Lines of .jsonl hold "text", "question" and "answer", or "messages"',
     ),
@@ -29,7 +32,10 @@ Out = Annotated[Path, typer.Option(file_okay=False, help="Folder of the run and 
 WrittenFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        "--written", help="Text by the target, from `paceline train write`; may be given again"
+        "--written",
+        exists=True,
+        dir_okay=False,
+        help="Text by the target, from `paceline train write`; may be given again",
     ),
 ]
 WrittenShare = Annotated[
@@ -39,6 +45,8 @@ HeldOut = Annotated[
     list[Path],
     typer.Option(
         "--held-out",
+        exists=True,
+        dir_okay=False,
         help="File of documents that no training saw, one a domain and named for it; may be given "
         "again",
     ),
@@ -56,6 +64,9 @@ DeviceOption = Annotated[Device, typer.Option(help="Where to compute")]
 Half = Annotated[bool, typer.Option("--bf16/--fp32", help="Number format of products")]
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves it to torch")]
 
+_PACE_S = 1800.0
+"""The time left is told by the pace of so long: steps may take minutes, and evaluations, too."""
+
 
 class Bar:
     """A progress bar with a line of figures; plain lines where there is no terminal.
@@ -67,13 +78,16 @@ class Bar:
 
     def __init__(self, console: Console, what: str) -> None:
         self._console = console
+        rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # what the others leave
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[line]}"),
+            TextColumn("{task.fields[line]}", markup=False, table_column=rest),
             console=console,
+            speed_estimate_period=_PACE_S,
+            expand=True,
             disable=not console.is_terminal,
         )
         self._task = self._bar.add_task(what, line="", total=None)

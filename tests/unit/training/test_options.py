@@ -29,3 +29,24 @@ def test_a_bar_without_a_terminal_tells_of_both_stages() -> None:
         for done in (1, 2):
             bar(done, 2, "loss 1")
     assert out.getvalue().splitlines() == ["medusa 1/2 loss 1", "medusa 2/2 loss 1"] * 2
+
+
+def test_the_time_left_is_told_of_steps_that_take_minutes() -> None:
+    bar, now = Bar(Console(file=io.StringIO(), force_terminal=True), "write"), 0.0
+    bar._bar.get_time = lambda: now
+    for done in (64, 128, 192):
+        now += 90
+        bar(done, 640)
+    (task,) = bar._bar.tasks
+    assert task.time_remaining == 7 * 90
+
+
+def test_long_figures_leave_the_count_and_the_time_in_sight() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    bar = Bar(console, "medusa")
+    bar(3, 1200, "loss 6.520 tokens [/story] 1.113 " + "top-1 head 0 0.008 " * 9)
+    with console.capture() as shown:
+        console.print(bar._bar.get_renderable())
+    (line,) = shown.get().splitlines()
+    assert line.startswith("medusa ")
+    assert "3/1200 -:--:-- loss 6.520 tokens [/story]" in line
