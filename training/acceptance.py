@@ -6,7 +6,7 @@ over the text tells what every round would have accepted, with drafts that never
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ from common.model.medusa_weights import Tree
 from training.encode import Ids
 from training.heads import Heads
 from training.written import Written
+
+Found = Sequence[Sequence[Sequence[int]]]
+"""One domain's ranks: by text, position and head, or depth."""
 
 _NO_TOKEN = -1
 """Stands for a token behind the end of the text, and for its rank."""
@@ -95,14 +98,17 @@ def coming(text: Written, heads: int) -> Tensor:
 
 
 def rank(logits: Tensor, tokens: Tensor) -> Tensor:
-    """How many tokens come before the given ones, of equal ones the lowest. # [P, V], [P] -> [P]"""
+    """How many tokens come before the given ones, of equal ones the lowest. # [P, V], [P] -> [P]
+
+    All of them where logits are NaN, as those of weights that training has ruined: none is right.
+    """
     ids = torch.arange(logits.shape[1], device=logits.device)
     value = logits.gather(1, tokens.clamp(min=0)[:, None])
-    before = (logits > value) | ((logits == value) & (ids < tokens[:, None]))
-    return before.sum(1).where(tokens != _NO_TOKEN, _NO_TOKEN)
+    behind = (logits < value) | ((logits == value) & (ids >= tokens[:, None]))
+    return (~behind).sum(1).where(tokens != _NO_TOKEN, _NO_TOKEN)
 
 
-def tree_tokens(found: Sequence[Sequence[Sequence[int]]], tree: Tree) -> float:
+def tree_tokens(found: Found, tree: Tree) -> float:
     """Mean tokens of a target pass with a tree of guesses.
 
     Args:
@@ -151,7 +157,28 @@ def padded(
         yield torch.tensor(rows, device=device), part
 
 
-def accuracies(found: Sequence[Sequence[Sequence[int]]], most_ranks: int) -> Tensor:
+def figures(found: Mapping[str, Found], tree: Tree, each: str) -> dict[str, float]:
+    """What chooses a checkpoint, and what is told of it.
+
+    Args:
+        found: Ranks, by domain.
+        tree: Paths of ranks.
+        each: What a rank of a position is of: "head", "depth".
+
+    Returns:
+        "score", the domains' mean of tokens per pass with the tree; "tokens <domain>"; "top-1
+        <each> <i>", the share of right guesses, domains weighing the same.
+    """
+    tokens = {name: tree_tokens(ranks, tree) for name, ranks in found.items()}
+    top_1 = torch.stack([accuracies(ranks, 1)[:, 0] for ranks in found.values()]).mean(0)
+    return {
+        "score": sum(tokens.values()) / len(tokens),
+        **{f"tokens {name}": value for name, value in tokens.items()},
+        **{f"top-1 {each} {i}": value for i, value in enumerate(top_1.tolist())},
+    }
+
+
+def accuracies(found: Found, most_ranks: int) -> Tensor:
     """Each head's share of tokens at each rank. # [K, most_ranks]"""
     table = torch.tensor([row for text in found for row in text])  # [positions, K]
     shares = []

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-import torch
-
 from common.errors import InvalidArgument
 from common.model import medusa_checkpoint
 from training import acceptance, held_out, step_time, tree
@@ -69,23 +67,9 @@ def measured(
     """Ranks along the choosing half of held-out texts, a domain each; and the heads."""
     model = load_model(target).to(device)
     lm_head = model.get_output_embeddings().weight
-    module = load_heads(heads, lm_head)
-    domains = held_out.load(files, model, Encoder(target), prompts)
+    module = Heads.of(medusa_checkpoint.load(heads, lm_head=lm_head), lm_head)
+    domains = held_out.load(files, model, Encoder(target, model), prompts)
     return [acceptance.ranks(model, module, d.choosing, lm_head) for d in domains], module
-
-
-def load_heads(directory: Path, lm_head: torch.Tensor) -> Heads:
-    """Reads heads to be measured, in float32. # lm_head [V, d]"""
-    weights = medusa_checkpoint.load(directory, lm_head=lm_head)
-    module = Heads(
-        lm_head,
-        num_heads=weights.num_heads,
-        num_layers=weights.num_layers,
-        own_lm=weights.lm is not None,
-        sees_token=weights.token is not None,
-    )
-    module.set_weights(weights)
-    return module.to(lm_head.device).requires_grad_(False)
 
 
 def parsed(table: str) -> dict[int, float]:
@@ -99,7 +83,7 @@ def parsed(table: str) -> dict[int, float]:
         found = {int(rows): float(ms) for rows, ms in pairs}
     except ValueError as error:
         raise InvalidArgument("--step-ms", 'must be like "1:3.2,8:4.5,32:9"') from error
-    if any(rows < 1 or ms <= 0 for rows, ms in found.items()):
+    if any(rows < 1 or not ms > 0 for rows, ms in found.items()):
         raise InvalidArgument("--step-ms", "rows start at 1, times are above 0")
     if len(found) == 1:
         raise InvalidArgument("--step-ms", "must have two entries or more, to read between them")

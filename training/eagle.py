@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from common.model.eagle import checkpoint as eagle_checkpoint
+from common.model.medusa_weights import Tree
 from training import acceptance
 from training.eagle_net import EagleNet
 from training.held_out import Domain
@@ -82,28 +83,16 @@ class EagleTraining:
     def evaluate(self) -> dict[str, float]:
         """See `Task`."""
         with self._accelerator.autocast():
-            return evaluate(self._target, self._net, self._domains)
+            found = {
+                domain.name: ranks(self._target, self._net, domain.choosing, SCORE_DEPTH)
+                for domain in self._domains
+            }
+        return acceptance.figures(found, chain(SCORE_DEPTH), "depth")
 
 
-def evaluate(target: Any, net: EagleNet, domains: Sequence[Domain]) -> dict[str, float]:
-    """Each domain's tokens per pass with chains of `SCORE_DEPTH`, and accuracy by depth.
-
-    Returns:
-        "score", the domains' mean; "tokens <domain>"; "top-1 depth <j>", over all domains.
-    """
-    found = [ranks(target, net, d.choosing, SCORE_DEPTH) for d in domains]
-    tokens = [chain_tokens(each, SCORE_DEPTH) for each in found]
-    single = sum(acceptance.accuracies(each, 1)[:, 0] for each in found) / len(found)
-    return {
-        "score": sum(tokens) / len(tokens),
-        **{f"tokens {d.name}": value for d, value in zip(domains, tokens, strict=True)},
-        **{f"top-1 depth {i}": value for i, value in enumerate(torch.as_tensor(single).tolist())},
-    }
-
-
-def chain_tokens(found: Sequence[Sequence[Sequence[int]]], length: int) -> float:
-    """Mean tokens of a target pass with the head's likeliest token at each of so many depths."""
-    return acceptance.tree_tokens(found, tuple((0,) * depth for depth in range(1, length + 1)))
+def chain(length: int) -> Tree:
+    """The head's likeliest token at each of so many depths."""
+    return tuple((0,) * depth for depth in range(1, length + 1))
 
 
 @torch.inference_mode()

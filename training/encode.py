@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -22,6 +23,7 @@ class Encoder:
 
     Args:
         directory: With the tokenizer's files.
+        model: The `transformers` model in it, whose ids there may be fewer of.
 
     Attributes:
         tokenizer: As `transformers` has it, to be saved with a model. Its ids are not always those
@@ -33,7 +35,7 @@ class Encoder:
         ModelError: No tokenizer there, or one without an end-of-text token.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, model: Any = None) -> None:
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
         except Exception as error:  # of a damaged file tokenizers raise many kinds
@@ -46,14 +48,17 @@ class Encoder:
             raise ModelError(f"{directory}: its tokenizer has no end-of-text token")
         self._directory, self._served = directory, served
         self.end: int = end
+        config = None if model is None else model.config.get_text_config()
+        self._ids: float = math.inf if config is None else config.vocab_size
         pad = self.tokenizer.pad_token_id
-        self.pad: int = end if pad is None else pad
+        self.pad: int = end if pad is None or pad >= self._ids else pad
 
     def documents(self, documents: Iterable[Document]) -> list[Ids]:
         """Ids of whole documents, the end-of-text token included.
 
         Raises:
-            ModelError: There is no chat template for a conversation, or it refuses it.
+            ModelError: There is no chat template for a conversation, or it refuses it; or the model
+                has no such id.
         """
         rendered = [self._rendered(document) for document in documents]
         if not rendered:
@@ -61,7 +66,7 @@ class Encoder:
         batch = self._served.encode_inner([text for text, _ in rendered])
         start = self._start
         starts = [start if plain else [] for _, plain in rendered]
-        return [[*s, *ids, self.end] for s, ids in zip(starts, batch, strict=True)]
+        return [self._known([*s, *ids, self.end]) for s, ids in zip(starts, batch, strict=True)]
 
     def prompt(self, document: Document, chooser: random.Random) -> Ids:
         """The beginning of a document that the model is to continue.
@@ -94,12 +99,13 @@ class Encoder:
             most_tokens: Longer ones are passed over, as are empty ones.
 
         Raises:
-            ModelError: There is no chat template for a conversation, or it refuses it.
+            ModelError: As of whole documents.
         """
         order = list(documents)
         chooser.shuffle(order)
         found = (self.prompt(document, chooser) for document in order)
-        return list(islice((ids for ids in found if 0 < len(ids) <= most_tokens), count))
+        short = (self._known(ids) for ids in found if 0 < len(ids) <= most_tokens)
+        return list(islice(short, count))
 
     def chat(self, turns: Sequence[Turn]) -> Ids:
         """A conversation, up to where the assistant answers.
@@ -112,6 +118,12 @@ class Encoder:
     def text(self, text: str) -> Ids:
         """A plain text, with the special tokens the model expects before it."""
         return [*self._start, *self._encode(text)]
+
+    def _known(self, ids: Ids) -> Ids:
+        if max(ids) >= self._ids:
+            problem = f"its tokenizer makes id {max(ids)}, but the model's are 0 to {self._ids - 1}"
+            raise ModelError(f"{self._directory}: {problem}")
+        return ids
 
     @property
     def _start(self) -> Ids:

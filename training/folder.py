@@ -157,11 +157,11 @@ class RunFolder:
         """Gives a module the best weights, where any were kept.
 
         Raises:
-            RunError: They are damaged.
+            RunError: They are damaged or gone.
         """
-        file = self.path / _BEST
-        if not file.is_file():
+        if not self.state.best:
             return
+        file = self.path / _BEST
         try:
             module.load_state_dict(load_file(file))
         except Exception as error:  # as of a checkpoint

@@ -207,7 +207,9 @@ def eagle(
 def measure(
     target: o.Target,
     held_out: o.HeldOut,
-    draft: Annotated[Path | None, typer.Option(help="Directory of a drafter")] = None,
+    draft: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="Directory of a drafter")
+    ] = None,
     heads: Annotated[Path | None, typer.Option(help="Directory of Medusa heads")] = None,
     eagle: Annotated[Path | None, typer.Option(help="Directory of an EAGLE-3 head")] = None,
     prompts: o.Prompts = 40,

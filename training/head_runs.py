@@ -75,7 +75,8 @@ def medusa(
     what[INPUTS] = inputs.contents(data.files, [target])
     folder = RunFolder(out / "frozen", {**what, **runs.facts(shape, data, frozen, how)})
     with folder.alone():
-        model, encoder = runs.load_target(target, how), Encoder(target)
+        model = runs.load_target(target, how)
+        encoder = Encoder(target, model)
         accelerator = make_accelerator(how.device, half=how.half)
         batches = runs.mixture(data, target, model, encoder, how)
 
@@ -131,7 +132,8 @@ def eagle(
     what[INPUTS] = inputs.contents(data.files, [target])
     folder = RunFolder(out, {**what, **runs.facts(shape, data, loop, how)})
     with folder.alone():
-        model, encoder = runs.load_target(target, how), Encoder(target)
+        model = runs.load_target(target, how)
+        encoder = Encoder(target, model)
         config = model.config.get_text_config()
         eagle_start.check(model, target, shape)
         accelerator = make_accelerator(how.device, half=how.half)

@@ -48,6 +48,27 @@ class Heads(nn.Module):
         start = lm_head.detach().float()
         self.lm = nn.ParameterList(start.clone() for _ in range(num_heads if own_lm else 0))
 
+    @classmethod
+    def of(cls, weights: HeadWeights, lm_head: Tensor) -> Heads:
+        """Heads to be measured, in float32. # lm_head [V, d]"""
+        heads = cls(
+            lm_head,
+            num_heads=weights.num_heads,
+            num_layers=weights.num_layers,
+            own_lm=weights.lm is not None,
+            sees_token=weights.token is not None,
+        )
+        with torch.no_grad():
+            for head in range(len(heads)):
+                for layer, module in enumerate(heads._layers(head)):
+                    module.weight.copy_(weights.block[head, layer])
+                    module.bias.copy_(weights.bias[head, layer])
+                if weights.lm is not None:
+                    heads.lm[head].copy_(weights.lm[head])
+                if weights.token is not None:
+                    heads.tokens[head].copy_(weights.token[head])
+        return heads.to(lm_head.device).requires_grad_(False)
+
     def __len__(self) -> int:
         return len(self.blocks)
 
@@ -86,18 +107,6 @@ class Heads(nn.Module):
             token=torch.stack(list(self.tokens)) if len(self.tokens) else None,
             tree=tree,
         )
-
-    def set_weights(self, weights: HeadWeights) -> None:
-        """Takes weights over from heads of the same shape."""
-        with torch.no_grad():
-            for head in range(len(self)):
-                for layer, module in enumerate(self._layers(head)):
-                    module.weight.copy_(weights.block[head, layer])
-                    module.bias.copy_(weights.bias[head, layer])
-                if weights.lm is not None:
-                    self.lm[head].copy_(weights.lm[head])
-                if weights.token is not None:
-                    self.tokens[head].copy_(weights.token[head])
 
 
 def backward(

@@ -160,21 +160,10 @@ class Joint:
 
 
 def evaluate(target: Any, module: Heads, domains: Sequence[Domain]) -> dict[str, float]:
-    """Each domain's tokens per pass with one tree of `SCORE_NODES` nodes, and heads' accuracy.
-
-    Returns:
-        "score", the domains' mean; "tokens <domain>"; "top-1 head <i>", over all domains.
-    """
+    """See `acceptance.figures`: with one tree of `SCORE_NODES` nodes, the best of them all."""
     lm_head = target.get_output_embeddings().weight
-    found = [acceptance.ranks(target, module, d.choosing, lm_head) for d in domains]
-    best = tree.of_size(found, SCORE_NODES)
-    tokens = [acceptance.tree_tokens(ranks, best) for ranks in found]
-    single = sum(acceptance.accuracies(ranks, 1)[:, 0] for ranks in found) / len(found)
-    return {
-        "score": sum(tokens) / len(tokens),
-        **{f"tokens {d.name}": value for d, value in zip(domains, tokens, strict=True)},
-        **{f"top-1 head {i}": value for i, value in enumerate(torch.as_tensor(single).tolist())},
-    }
+    found = {d.name: acceptance.ranks(target, module, d.choosing, lm_head) for d in domains}
+    return acceptance.figures(found, tree.of_size([*found.values()], SCORE_NODES), "head")
 
 
 def _named(single: Sequence[float], scales: Sequence[float], base: float = 0.0) -> dict[str, float]:

@@ -44,7 +44,7 @@ def load_draft(directory: Path, target: Any, *, float32: bool = False) -> Any:
         ModelError: It cannot be loaded, or has another vocabulary.
     """
     draft = load_model(directory, float32=float32)
-    found, wanted = draft.config.vocab_size, target.config.vocab_size
+    found, wanted = (model.config.get_text_config().vocab_size for model in (draft, target))
     if found != wanted:
         raise ModelError(
             f"{directory}: vocabulary {found}, but the target's is {wanted}: they are compared id "

@@ -66,12 +66,16 @@ def check(model: Any, directory: Path) -> None:
         directory: Where it came from, for the message.
 
     Raises:
-        ModelError: They differ: what it does with its last states is not known here.
+        ModelError: They differ: what it does with its last states is not known here. Or it does not
+            show these.
     """
     vocab = model.config.get_text_config().vocab_size
     ids = (torch.arange(_PROBE_TOKENS, device=model.device) % vocab)[None]
     wanted = model(input_ids=ids).logits.float()
-    found = OutputLayer.of(model)(model.base_model(input_ids=ids).last_hidden_state).float()
+    states = getattr(model.base_model(input_ids=ids), "last_hidden_state", None)
+    if states is None:
+        raise ModelError(f"{directory}: {type(model).__name__} does not show its last states here")
+    found = OutputLayer.of(model)(states).float()
     if found.shape != wanted.shape or not (  # of NaN nothing is true
         (found - wanted).abs().max() <= _TOLERANCE * wanted.abs().max()
     ):

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from common.model import medusa_checkpoint
+from common.model.medusa_weights import HeadWeights
 from training import acceptance, held_out
 from training import eagle as eagle_training
 from training.acceptance import Chain
-from training.choose_tree import load_heads
 from training.eagle_net import EagleNet
 from training.encode import Encoder
+from training.heads import Heads
 from training.held_out import Domain
 from training.models import load_draft, load_model
 
@@ -98,8 +99,11 @@ def run(
         prompts: Held-out prompts of each domain; half of them are used.
         device: Where to compute.
     """
-    model, encoder = load_model(target).to(device), Encoder(target)
+    model = load_model(target).to(device)
+    encoder = Encoder(target, model)
     drafter = None if draft is None else load_draft(draft, model).to(device)
+    lm_head = model.get_output_embeddings().weight
+    weights = None if heads is None else medusa_checkpoint.load(heads, lm_head=lm_head)
     net = None if eagle is None else eagle_training.load(eagle, model)
     domains = held_out.load(files, model, encoder, prompts)
     chains = {
@@ -109,15 +113,14 @@ def run(
     }
     return Report(
         chains,
-        {} if heads is None else _of_heads(model, heads, domains),
+        {} if weights is None else _of_heads(model, weights, domains),
         {} if net is None else _of_eagle(model, net, domains),
     )
 
 
-def _of_heads(model: Any, heads: Path, domains: Sequence[Domain]) -> dict[str, OfHeads]:
+def _of_heads(model: Any, weights: HeadWeights, domains: Sequence[Domain]) -> dict[str, OfHeads]:
     lm_head = model.get_output_embeddings().weight
-    module = load_heads(heads, lm_head)
-    tree = medusa_checkpoint.load(heads, lm_head=lm_head).tree
+    module, tree = Heads.of(weights, lm_head), weights.tree
     measured = {}
     for domain in domains:
         found = acceptance.ranks(model, module, domain.reporting, lm_head)
@@ -134,7 +137,10 @@ def _of_eagle(model: Any, net: EagleNet, domains: Sequence[Domain]) -> dict[str,
     measured = {}
     for domain in domains:
         found = eagle_training.ranks(model, net, domain.reporting, max(_LENGTHS))
-        tokens = {length: eagle_training.chain_tokens(found, length) for length in _LENGTHS}
+        tokens = {
+            length: acceptance.tree_tokens(found, eagle_training.chain(length))
+            for length in _LENGTHS
+        }
         top_1 = acceptance.accuracies(found, 1)[:, 0].tolist()
         measured[domain.name] = OfEagle(tokens, top_1)
     return measured

@@ -126,7 +126,7 @@ def write(
     file = WrittenFile(out, {**what, **facts(config)})
     documents = corpus.read(corpora)
     model = load_model(target).to(device)
-    return written.write(file, model, Encoder(target), documents, config, progress)
+    return written.write(file, model, Encoder(target, model), documents, config, progress)
 
 
 def distill(
@@ -147,7 +147,8 @@ def distill(
     what |= {"kind": "distill", INPUTS: inputs.contents(data.files, [target, draft])}
     folder = RunFolder(out, {**what, **facts(data, loop, how)})
     with folder.alone():
-        model, encoder = load_target(target, how), Encoder(target)
+        model = load_target(target, how)
+        encoder = Encoder(target, model)
         learner = load_draft(draft, model, float32=True)
         output.check(learner, draft)
         if fresh:

@@ -45,7 +45,8 @@ class Settings:
             there = json.loads(self.file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise RunError(f"{self.file}: cannot be read: {error}") from error
-        for name in sorted((there.keys() | self._wanted.keys()) - {INPUTS}):
+        names = (there.keys() | self._wanted.keys()) - {INPUTS}
+        for name in sorted(names, key=lambda name: (name != "kind", name)):  # that says most
             if there.get(name) != self._wanted.get(name):
                 raise RunError(
                     f"{self._of} holds a run with {name} {there.get(name)}, not "

@@ -18,10 +18,7 @@ from torch import Tensor
 
 from common.model.medusa_weights import Tree
 from common.step_table import seconds_of
-from training.acceptance import accuracies
-
-Found = Sequence[Sequence[Sequence[int]]]
-"""One domain's ranks: by text, position and head."""
+from training.acceptance import Found, accuracies
 
 MOST_RANKS = 10
 """Ranks of a head that may stand in a tree."""

@@ -10,8 +10,8 @@ import torch
 from common.errors import ModelError
 from common.model import medusa_checkpoint
 from training import acceptance, corpus
-from training.choose_tree import load_heads
 from training.encode import Encoder
+from training.heads import Heads
 from training.models import load_model
 from training.written import WriteConfig, continued
 
@@ -29,12 +29,12 @@ def test_the_bundled_heads_guess_the_bundled_target(demo_target: Path, demo_medu
     openings = corpus.read([demo_target.parents[2] / OPENINGS])[:12]
     prompts = [encoder.text(opening.text) for opening in openings]
     texts = continued(model, encoder, prompts, WriteConfig(max_new_tokens=32), greedy=True)
-    found = acceptance.ranks(model, load_heads(demo_medusa, lm_head), texts, lm_head)
+    weights = medusa_checkpoint.load(demo_medusa, lm_head=lm_head)
+    found = acceptance.ranks(model, Heads.of(weights, lm_head), texts, lm_head)
     # The card has 0.82 and, with five nodes, 3.16 over more and longer texts of this domain.
     assert acceptance.accuracies(found, 1)[0, 0] > 0.5
-    tree = medusa_checkpoint.load(demo_medusa, lm_head=lm_head).tree
-    assert tree is not None
-    assert acceptance.tree_tokens(found, tree) > 1.7
+    assert weights.tree is not None
+    assert acceptance.tree_tokens(found, weights.tree) > 1.7
 
 
 def test_the_bundled_heads_are_refused_by_another_model(

@@ -6,10 +6,12 @@ import json
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tokenizers import normalizers
+from transformers import LlamaConfig
 
 from common.errors import ModelError
 from common.tokenizer import Tokenizer
@@ -46,6 +48,13 @@ def test_a_line_of_json_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
     assert read([file]) == [Document(text=text)]
     talk = _file(tmp_path, "talk.txt", f"User: {text}\nAssistant: Ho")
     assert read([talk]) == [Document(turns=(Turn("user", text), Turn("assistant", "Ho")))]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    talk = _file(tmp_path, "talk.txt", "\ufeffUser: Hi\nAssistant: Ho")
+    line = _file(tmp_path, "line.jsonl", "\ufeff" + json.dumps({"text": "One."}))
+    turns = (Turn("user", "Hi"), Turn("assistant", "Ho"))
+    assert read([talk, line]) == [Document(turns=turns), Document(text="One.")]
 
 
 def test_plain_text_is_cut_at_separators_or_blank_lines(tmp_path: Path) -> None:
@@ -153,6 +162,32 @@ def test_ids_are_those_that_the_model_is_served_with(tmp_path: Path) -> None:
     assert plain == [*served.encode("the cat"), encoder.end]
 
 
+def test_ids_that_the_model_has_not_are_refused(target: Path) -> None:
+    documents = [Document(turns=(Turn("user", "The cat is in the house."),))]
+    (whole,) = Encoder(target).documents(documents)
+    most = max(whole)
+    enough, few = (
+        Encoder(target, SimpleNamespace(config=LlamaConfig(vocab_size=size)))
+        for size in (most + 1, most)
+    )
+    assert enough.documents(documents) == [whole]
+    with pytest.raises(ModelError, match=f"its tokenizer makes id {most}, but the model's are 0"):
+        few.documents(documents)
+    with pytest.raises(ModelError, match=f"its tokenizer makes id {most}, but the model's are 0"):
+        few.prompts(documents, random.Random(0), count=1, most_tokens=99)
+
+
+def test_rows_are_filled_up_with_an_id_that_the_model_has(target: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(target, tmp_path / "target"))
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    settings["pad_token"] = "<|added|>"
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    added = Encoder(directory).pad
+    model = SimpleNamespace(config=LlamaConfig(vocab_size=added))
+    encoder = Encoder(directory, model)
+    assert encoder.pad == encoder.end < added
+
+
 def test_a_tokenizer_in_an_older_form_is_named(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"a": 0, "<|endoftext|>": 1}')
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
@@ -166,6 +201,15 @@ def test_a_damaged_tokenizer_is_named(target: Path, tmp_path: Path) -> None:
     (directory / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="target: no tokenizer to be had there"):
         Encoder(directory)
+
+
+def test_a_corpus_is_encoded_in_parts_to_the_same_blocks(
+    stories: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = blocks.of_corpora([stories], encoder, block_tokens=16, seed=3)
+    monkeypatch.setattr(blocks, "_AT_ONCE", 7)
+    parts = blocks.of_corpora([stories], encoder, block_tokens=16, seed=3)
+    assert torch.equal(whole.ids, parts.ids)
 
 
 def test_the_batch_of_a_step_depends_on_seed_and_step_alone(

@@ -75,14 +75,21 @@ def test_a_greedy_draft_is_accepted_as_far_as_ranks_say(model: Any) -> None:
     text = Written(prompt[0].tolist(), 1)
     (rows,) = eagle.ranks(model, net, [text], DEPTHS)
     assert rows[0] == [0] * DEPTHS
-    assert eagle.chain_tokens([rows[:1]], DEPTHS) == 1
+    assert acceptance.tree_tokens([rows[:1]], eagle.chain(DEPTHS)) == 1
 
 
 def test_chains_of_so_many_tokens_are_paths_of_first_ranks() -> None:
     found = [[[0, 0, 4], [0, 1, 0], [1, 0, 0], [0, 0, 0], [0, 0, -1], [0, -1, -1], [-1, -1, -1]]]
-    assert eagle.chain_tokens(found, 1) == pytest.approx(7 / 4)
-    assert eagle.chain_tokens(found, 3) == pytest.approx(7 / 2)
+    assert acceptance.tree_tokens(found, eagle.chain(1)) == pytest.approx(7 / 4)
+    assert acceptance.tree_tokens(found, eagle.chain(3)) == pytest.approx(7 / 2)
     assert acceptance.accuracies(found, 1)[:, 0].tolist() == pytest.approx([5 / 6, 4 / 5, 3 / 4])
+
+
+def test_domains_weigh_the_same_in_what_chooses_a_checkpoint() -> None:
+    found = {"a": [[[0, 0]] * 6], "b": [[[0, 1]]]}
+    assert acceptance.figures(found, eagle.chain(2), "depth") == pytest.approx(
+        {"score": 2.0, "tokens a": 3.0, "tokens b": 1.0, "top-1 depth 0": 1, "top-1 depth 1": 0.5}
+    )
 
 
 def test_the_loss_is_cross_entropy_with_the_targets_distributions(

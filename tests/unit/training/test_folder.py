@@ -96,10 +96,23 @@ def test_best_weights_are_replaced_whole_or_not(most_bytes: int, tmp_path: Path)
     assert module.weight.item() == 3
 
 
-def test_damaged_best_weights_are_named(tmp_path: Path) -> None:
-    (tmp_path / "best.safetensors").write_bytes(b"not tensors")
+def test_best_weights_that_are_damaged_or_gone_are_named(tmp_path: Path) -> None:
+    folder, file = RunFolder(tmp_path, {}), tmp_path / "best.safetensors"
+    folder.load_best(_module(1))  # none were kept yet
+    folder.score(_module(1), {"score": 0.1})
+    file.write_bytes(b"not tensors")
     with pytest.raises(RunError, match=r"best\.safetensors: cannot be read"):
-        RunFolder(tmp_path, {}).load_best(_module(1))
+        folder.load_best(_module(1))
+    file.unlink()
+    with pytest.raises(RunError, match=r"best\.safetensors: cannot be read: No such file"):
+        folder.load_best(_module(1))
+
+
+def test_a_run_of_another_kind_is_named_by_that(tmp_path: Path) -> None:
+    curves.rewrite(tmp_path, [])  # it has begun
+    RunFolder(tmp_path, {"kind": "eagle", "depths": 4}).resume(_module(1), None, None)
+    with pytest.raises(RunError, match="holds a run with kind eagle, not pretrain: give another"):
+        RunFolder(tmp_path, {"kind": "pretrain", "context": 2048})
 
 
 def test_settings_are_written_where_a_run_begins_and_never_again(tmp_path: Path) -> None:

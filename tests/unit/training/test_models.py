@@ -5,21 +5,35 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import AutoConfig
 from transformers.utils import logging
 
 from common.errors import ModelError
 from tests.unit.training.full_disk import full_after
 from training.encode import Encoder
 from training.errors import RunError
-from training.models import ends, load_model, save_model
+from training.models import ends, load_draft, load_model, save_model
 
 
 def test_a_saved_model_is_as_readable_as_its_config(target: Path) -> None:
     modes = {file.name: file.stat().st_mode for file in target.iterdir()}
     assert modes["model.safetensors"] == modes["config.json"]
+
+
+def test_vocabularies_of_models_that_read_pictures_are_compared_too(target: Path) -> None:
+    vocab = load_model(target).config.vocab_size
+    for size in (vocab, vocab + 1):
+        config = AutoConfig.for_model("gemma3", text_config={"vocab_size": size})
+        reader = SimpleNamespace(config=config)
+        if size == vocab:
+            load_draft(target, reader)
+        else:
+            with pytest.raises(ModelError, match=f"but the target's is {size}"):
+                load_draft(target, reader)
 
 
 def test_saving_shows_no_bar_beside_that_of_the_run(

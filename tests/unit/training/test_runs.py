@@ -24,7 +24,7 @@ from common.errors import ModelError
 from common.model import medusa_checkpoint
 from tests import tiny_models
 from tests.unit.training.conftest import SHAPE, unseen
-from training import choose_tree, corpus, curves, head_runs, inputs, runs, step_time
+from training import corpus, curves, head_runs, held_out, inputs, output, runs, step_time
 from training.commands import train as commands
 from training.corpus import Document
 from training.curves import plot
@@ -33,6 +33,7 @@ from training.eagle_start import EagleShape
 from training.encode import Encoder
 from training.errors import DataError, RunError
 from training.folder import RunFolder, State
+from training.heads import Heads
 from training.loop import LoopConfig, decayed, train
 from training.models import load_model
 
@@ -389,6 +390,14 @@ def test_a_target_whose_logits_are_made_otherwise_is_refused(
         _distill(other, target, stories, tmp_path / "out")
 
 
+def test_a_target_that_does_not_show_its_last_states_is_refused(tmp_path: Path) -> None:
+    config = AutoConfig.for_model(
+        "llama4_text", **tiny_models.ARCHITECTURES["llama"], num_local_experts=2, head_dim=16
+    )
+    with pytest.raises(ModelError, match="model: Llama4ForCausalLM does not show its last states"):
+        output.check(AutoModelForCausalLM.from_config(config), tmp_path / "model")
+
+
 def test_a_device_that_is_not_there_is_said(stories: Path, tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
@@ -444,6 +453,31 @@ def test_measuring_refuses_a_drafter_of_another_vocabulary(
     assert result.exit_code == 1
     assert "error: " in result.output
     assert "vocabulary 199, but the target's is" in result.output
+
+
+def test_a_file_that_is_not_there_is_told_before_all_else(
+    target: Path, stories: Path, tmp_path: Path
+) -> None:
+    arguments = ["eagle", "--target", str(target), "--out", str(tmp_path / "out")]
+    good = {"--corpus": stories, "--held-out": stories, "--written": stories}
+    for name in good:
+        given = {**good, name: tmp_path / "typo"}
+        files = [word for each, file in given.items() for word in (each, str(file))]
+        result = CliRunner().invoke(commands, [*arguments, *files])
+        assert result.exit_code == 2
+        assert f"Invalid value for '{name}'" in result.output
+        assert not (tmp_path / "out").exists()
+
+
+def test_heads_to_be_measured_are_read_before_the_target_writes(
+    target: Path, stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which takes longest."""
+    monkeypatch.setattr(held_out, "load", lambda *arguments: pytest.fail("written already"))
+    arguments = ["--target", str(target), "--heads", str(tmp_path / "typo")]
+    result = CliRunner().invoke(commands, ["measure", *arguments, "--held-out", str(stories)])
+    assert result.exit_code == 1
+    assert "typo: no such file or directory" in result.output
 
 
 def test_measuring_needs_something_to_measure(target: Path, stories: Path) -> None:
@@ -579,7 +613,7 @@ def test_a_command_ends_bad_data_with_one_line(target: Path, tmp_path: Path) -> 
 
 def test_step_times_cover_the_rows_asked_for(target: Path) -> None:
     lm_head = load_model(target).get_output_embeddings().weight
-    heads = choose_tree.Heads(lm_head, num_heads=2, num_layers=1, own_lm=True)
+    heads = Heads(lm_head, num_heads=2, num_layers=1, own_lm=True)
     found = step_time.measure(
         target,
         heads.weights(),

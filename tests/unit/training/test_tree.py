@@ -12,10 +12,12 @@ import torch
 
 from common.errors import InvalidArgument
 from common.model import medusa_checkpoint
+from tests.unit.training.full_disk import full_after
 from training import acceptance, choose_tree, tree
 from training.acceptance import tree_tokens
 from training.choose_tree import parsed
 from training.encode import Encoder
+from training.errors import RunError
 from training.heads import Heads
 from training.models import load_model
 from training.tree import PathWorth, choices, grow, of_size
@@ -78,12 +80,14 @@ def test_the_size_follows_the_cost_of_rows() -> None:
     assert max(steep, key=lambda choice: choice.tokens_per_s).tree == ()
 
 
-def test_no_tree_is_larger_than_asked_for(target: Path, stories: Path, tmp_path: Path) -> None:
+def test_no_tree_is_larger_than_asked_for_and_a_full_disk_leaves_it(
+    target: Path, stories: Path, tmp_path: Path
+) -> None:
     lm_head = load_model(target).get_output_embeddings().weight
     heads = Heads(lm_head, num_heads=HEADS, num_layers=1, own_lm=False)
     medusa_checkpoint.save(tmp_path, heads.weights(), lm_head=lm_head)
 
-    def chosen(most_rows: int) -> int:
+    def choose(most_rows: int) -> None:
         choose_tree.run(
             target=target,
             heads=tmp_path,
@@ -93,10 +97,17 @@ def test_no_tree_is_larger_than_asked_for(target: Path, stories: Path, tmp_path:
             prompts=4,
             device="cpu",
         )
+
+    def nodes() -> int:
         return len(medusa_checkpoint.read_facts(tmp_path)["tree"])
 
-    assert chosen(most_rows=64) > 1
-    assert chosen(most_rows=2) == 1
+    choose(most_rows=64)
+    assert nodes() > 1
+    choose(most_rows=2)
+    assert nodes() == 1
+    with full_after(10), pytest.raises(RunError, match="cannot be written: File too large"):
+        choose(most_rows=64)
+    assert nodes() == 1
 
 
 def test_step_times_are_interpolated() -> None:
@@ -106,7 +117,13 @@ def test_step_times_are_interpolated() -> None:
 
 @pytest.mark.parametrize(
     ("table", "why"),
-    [("4", "must be like"), ("4:x", "must be like"), ("0:3,4:5", "rows start"), ("4:5", "two")],
+    [
+        ("4", "must be like"),
+        ("4:x", "must be like"),
+        ("0:3,4:5", "rows start"),
+        ("1:nan,4:5", "rows start"),
+        ("4:5", "two"),
+    ],
 )
 def test_times_that_cannot_be_read_are_refused(table: str, why: str) -> None:
     with pytest.raises(InvalidArgument, match=f"--step-ms: .*{why}"):
@@ -172,6 +189,12 @@ def test_of_equal_logits_the_lowest_id_is_the_likelier() -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0]] * 5)
     ranks = acceptance.rank(logits, torch.tensor([1, 2, 4, 3, -1]))
     assert ranks.tolist() == [0, 1, 2, 3, -1]
+
+
+def test_logits_that_are_no_numbers_are_never_right() -> None:
+    """What training ruined would score best otherwise."""
+    logits = torch.tensor([[torch.nan] * 3, [1.0, torch.nan, 2.0], [1.0, torch.nan, 2.0]])
+    assert acceptance.rank(logits, torch.tensor([0, 2, 1])).tolist() == [3, 1, 3]
 
 
 @pytest.mark.parametrize("half", [True, False])
