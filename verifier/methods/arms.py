@@ -46,8 +46,12 @@ _PATIENCE = 2.0
 
 _TRY_EVERY = 192
 _TRIAL_ROUNDS = 4
-"""Rounds that were chosen for, of all sequences, between two trials of the member that was left out
-longest, and those that it then has: the first pays for the rest before it."""
+"""Rounds that were chosen for, of each text, between two trials of the member that was left out
+longest, and those that it then has, of all texts: the first pays for the rest before it, and what
+texts pay once a step, as for heads, shows only where all do."""
+
+_ROUNDING = 1e-6
+"""So that texts that take turns are in the same round."""
 
 
 @dataclass
@@ -83,9 +87,9 @@ class Arms:
         self._nodes: dict[tuple[Arm, int], Mean] = {}
         self._came: dict[tuple[Arm, int], Mean] = {}  # share of rounds in which all were in time
         self._slow: dict[Arm, Mean] = {}  # seconds over those of the table
-        self._tried = 0  # who has a trial
+        self._tried, self._trials = 0, 0  # who has a trial, and how many were begun
         self._last = [0] * members  # the round each took part in
-        self._rounds = 0
+        self._rounds, self._round = 0.0, 0  # of a text: begun so far, and the one at hand
 
     def settle(
         self, usual: Seq[float], leanings: Seq[Leaning], standing: Standing, rounds: int = 1
@@ -118,10 +122,15 @@ class Arms:
             if standing.missed >= _CHANGE:
                 standing.remote, standing.missed = best, 0.0
             standing.rounds = 0
-        return (standing.remote | self._trial(self._rounds + 1)) & self._remote
+        return (standing.remote | self._trial(self._round + 1)) & self._remote
 
     def choose(
-        self, foreseen: Seq[float], leanings: Seq[Leaning], present: Arm, remote: Arm
+        self,
+        foreseen: Seq[float],
+        leanings: Seq[Leaning],
+        present: Arm,
+        remote: Arm,
+        texts: int = 1,
     ) -> Arm:
         """The set to draft with: the most tokens a second, now and then one not seen for long.
 
@@ -130,17 +139,21 @@ class Arms:
             leanings: Of this text, by member.
             present: The set that took part last.
             remote: Those of the remote ones that take part.
+            texts: How many are chosen for, in turns.
         """
 
         def next_round(arm: Arm) -> float:
             return self._rate(arm, foreseen, leanings) * (_STAY if arm == present else 1.0)
 
-        self._rounds += 1
+        self._round = int(self._rounds + _ROUNDING)
+        self._rounds += 1 / texts
         sets = (arm for arm in self._useful(foreseen) if arm & self._remote == remote)
-        if self._rounds % _TRY_EVERY == 0:
+        trials = (self._round + 1) // _TRY_EVERY  # a round ahead: remote ones are told then
+        if trials > self._trials:
+            self._trials = trials
             self._tried = min(range(self._members), key=self._last.__getitem__)
-            self._last[self._tried] = self._rounds  # also where it is not there to take part
-        return max(sets, key=next_round) | (self._trial(self._rounds) & ~self._remote)
+            self._last[self._tried] = self._round  # also where it is not there to take part
+        return max(sets, key=next_round) | (self._trial(self._round) & ~self._remote)
 
     def _useful(self, foreseen: Seq[float]) -> list[Arm]:
         """All sets without members that expect nothing."""
@@ -193,7 +206,7 @@ class Arms:
         for member in range(self._members):
             alone = 1 << member
             if arm & alone:
-                self._last[member] = self._rounds
+                self._last[member] = self._round
                 if not (self.foreseeing | missed) & alone:
                     leanings[member].add(reach(path, alone), self._of(alone, kind).value)
             leanings[member].fade()
@@ -240,7 +253,7 @@ class Arms:
         if (arm ^ after) & ~self.foreseeing:
             return  # what the others are waited for says nothing of a set without them
         slow = self._slow.setdefault(arm, Mean(1.0))
-        slow.age(self._rounds)
+        slow.age(self._round)
         slow.add(min(seconds / self._cost.unloaded_s(nodes), _FAR * slow.value))
 
     def patience_s(self, arm: Arm, foreseen: Seq[float], leanings: Seq[Leaning]) -> float:

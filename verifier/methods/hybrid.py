@@ -56,6 +56,7 @@ class _Session:
     leaning: float = 1.0  # of those that draft meanwhile, at the last one
     began: float | None = None  # when the last round ended
     tree: TokenTree | None = None  # what was proposed to
+    asked: Arm = 0  # who could add to it
     proposed: float = 0.0  # when
     last: tuple[Arm, int] | None = None  # who took part in it, and its nodes
 
@@ -125,11 +126,12 @@ class HybridProposer:
         if session.last is not None:
             self._arms.took(*session.last, session.arm, session.proposed - before)
         session.last = None
-        session.tree = tree
+        session.tree, session.asked = tree, 0
         budget = min(budget, sequence.request.draft_tokens or budget)
         for at in self._arms.ranked(session.foreseen) if session.looked else self._far:
             tree.owner = self._names[at]
             left = budget - (len(tree) - 1) if session.arm >> at & 1 else 0
+            session.asked |= (left > 0) << at
             self._ordered[at].propose(sequence, tree, left)
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
@@ -179,7 +181,9 @@ class HybridProposer:
         for member in self._ordered[: len(self._seers)]:
             member.observe(sequence, outcome)
         session.looked = session.rested == session.rest
-        if session.looked and outcome.wanted and not sequence.finished:
+        if not outcome.wanted:  # heads have nothing to go on from in the next round
+            session.arm &= self._remote | self._arms.foreseeing
+        elif session.looked and not sequence.finished:
             self._choose(sequence, session)
         for at in self._others:
             self._ordered[at].observe(sequence, _told(outcome, session.arm, at))
@@ -204,7 +208,7 @@ class HybridProposer:
         foreseen, leanings = session.foreseen, session.leanings
         idle = sum(1 << at for at, member in self._far.items() if not member.asked(sequence))
         session.arm = self._arms.choose(
-            foreseen, leanings, session.arm & ~idle, session.remote & ~idle
+            foreseen, leanings, session.arm & ~idle, session.remote & ~idle, len(self._sessions)
         )
         session.remote = self._arms.settle(
             session.usual, leanings, session.standing, 1 + session.rested
@@ -219,15 +223,15 @@ class HybridProposer:
     def _learn(self, session: _Session, outcome: Outcome) -> None:
         """Takes a round into account.
 
-        One that could not propose yet, such as a drafter that still computes the prompt, took no
-        part in it.
+        A drafter that could not propose yet, as it still computes the prompt, took no part in it.
+        A member that works here did though nothing seemed worth checking: to find that takes time.
         """
         tree = outcome.tree
         wanted = tree.backers(self._bits)[1:]
         proposed = 0
         for backers in wanted:
             proposed |= backers
-        arm = session.arm & (proposed | session.late | self._arms.foreseeing)
+        arm = session.arm & (proposed | session.late | session.asked & ~self._remote)
         self._arms.learn(
             arm,
             session.foreseen,

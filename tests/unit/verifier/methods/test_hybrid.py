@@ -12,7 +12,7 @@ from common.model.tree import TokenTree
 from tests.clock import Clock
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
-from verifier.methods.arms import Arms
+from verifier.methods.arms import Arms, Standing
 from verifier.methods.beliefs import Leaning
 from verifier.methods.hybrid import HybridProposer
 from verifier.proposer import Outcome
@@ -291,6 +291,76 @@ def test_a_member_that_works_here_is_left_out_round_by_round() -> None:
     assert 190 < sum(budget > 0 for budget in case.b.budgets[-300:]) < 220
 
 
+@dataclass
+class Head(Member):
+    """One that takes as long to find nothing worth checking as to find something."""
+
+    clock: Clock = field(default_factory=Clock)
+    takes_s: float = 0.0
+    due: bool = False
+
+    def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
+        self.clock.now += self.takes_s * self.due  # for all texts together
+        self.due = False
+        super().propose(sequence, tree, budget)
+
+    def observe(self, sequence: Sequence, outcome: Outcome) -> None:
+        super().observe(sequence, outcome)
+        self.due |= outcome.wanted
+
+
+@pytest.mark.parametrize(("takes_s", "stays"), [(0.0, True), (0.002, False)])
+def test_what_heads_take_counts_where_they_find_nothing_too(takes_s: float, stays: bool) -> None:
+    """In one round of five a head knows the next two tokens; else it is asked in vain."""
+    head = Head([], takes_s=takes_s)
+    case = Case(Seer([]), head)
+    head.clock = case.clock
+    for index in range(900):
+        head.path = [2, 3] if index % 5 == 0 else []
+        case.round([2, 3])
+    assert (sum(budget > 0 for budget in head.budgets[-300:]) > 150) == stays
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_heads_that_were_slow_for_a_while_come_back(others: int) -> None:
+    """With texts that take turns, too."""
+    head = Head([2, 3, 4], takes_s=0.05)
+    case = Case(Seer([]), head)
+    head.clock, texts = case.clock, [case.one]
+    for _ in range(others):
+        case.begin()
+        texts.append(case.one)
+
+    def step() -> None:
+        trees = [TokenTree(text.ids[-1]) for text in texts]
+        for text, tree in zip(texts, trees, strict=True):
+            assert case.hybrid.ready(text, case.clock.now)
+            case.hybrid.propose(text, tree, 16)
+        case.clock.now += COST.unloaded_s(sum(map(len, trees)) - 1)
+        for case.one, tree in zip(texts, trees, strict=True):
+            case._end(tree, [*range(1, len(tree))])
+
+    for _ in range(60):
+        step()
+    assert not any(head.budgets[-20:])
+    head.takes_s = 0.0
+    for _ in range(1000):
+        step()
+    assert all(head.budgets[-20:])
+
+
+def test_who_has_no_room_in_the_tree_is_not_blamed_for_it() -> None:
+    """Of a request for one draft token, which the look-up has; where there is more, it is waited
+    for."""
+    case = Case(Seer([1], expects=1.9), Member([1, 2, 3]), {"draft_tokens": 1})
+    for _ in range(200):
+        case.round([1, 2, 3])
+    case.options = {}
+    case.again()
+    case.b.is_ready = False
+    assert len(case.round([1, 2, 3], wait_s=COST.unloaded_s(0) / 2)) == 1 + 3
+
+
 def test_a_drafter_rests_while_a_look_up_is_better_throughout() -> None:
     case = Case(Seer([1, 2, 3, 4, 5], expects=5.0), Drafter([1, 2]))
     for _ in range(300):
@@ -325,6 +395,21 @@ def test_a_drafter_that_is_lost_has_no_trials_of_others() -> None:
         arms.learn(arm, [0.0] * 3, leanings, [good, good], [arm & good, arm & good, arm & bad])
         tried += arm & bad > 0
     assert 16 <= tried <= 60
+
+
+def test_texts_that_take_turns_have_trials_in_the_same_steps() -> None:
+    """Else those that wait for a drafter would fall out of step with the others."""
+    drafter, leanings = 2, [Leaning(), Leaning()]
+    arms, standings = Arms(2, 0, drafter, COST), [Standing(0, 0.0) for _ in range(3)]
+    for _ in range(100):
+        arms.learn(drafter, [0.0] * 2, leanings, [], [drafter] * 8)
+    told: list[set[int]] = []
+    for _ in range(800):
+        told.append(set())
+        for standing in standings:
+            arms.choose([0.0] * 2, leanings, 1, 0, len(standings))
+            told[-1].add(arms.settle([0.0] * 2, leanings, standing))
+    assert [told.count({arm}) for arm in (0, drafter)] == [792, 8]
 
 
 def test_expectations_are_corrected_by_what_comes() -> None:
@@ -370,6 +455,8 @@ def test_members_hear_at_once_of_a_round_after_which_nobody_drafts() -> None:
     heard = len(case.a.wanted)
     case._end(TokenTree(9), [], wanted=False)
     assert case.a.wanted[heard:] == [False]
+    case.round(right=[1])
+    assert case.a.budgets[-1] == 0, "it has nothing to go on from"
 
 
 def test_all_are_closed() -> None:
