@@ -16,6 +16,10 @@ _FORGET = 0.98
 _PRIOR = 4.0
 _TRY_EVERY = 16
 
+_REGAINED = 0.001
+"""Part of the trust that is lost which comes back in a round without guesses so far ahead: those
+that are no longer made would never be found right again."""
+
 
 class Trust:
     """How often guesses so far ahead are right, against what is said of them.
@@ -41,6 +45,10 @@ class Trust:
         """
         self._said = _FORGET * self._said + said
         self._right = _FORGET * self._right + right
+
+    def rest(self) -> None:
+        """Takes a round without any."""
+        self._right += _REGAINED * (self._said - self._right)
 
 
 class Trusts:
@@ -71,6 +79,7 @@ class Trusts:
             chances: Of each guessed node of its tree.
         """
         tree, right = outcome.tree, {0, *outcome.accepted}
+        deepest = max(map(tree.depths.__getitem__, chances), default=0)
         ended = len(outcome.accepted) == len(outcome.ids)
         followed = right.difference(outcome.accepted[-1:]) if ended else right
         said: dict[int, float] = {}
@@ -84,6 +93,8 @@ class Trusts:
             if trusts is not None:
                 for depth, chance in said.items():
                     trusts._each[depth].observe(chance, hits[depth])
+                for trust in trusts._each[deepest : deepest + 1]:
+                    trust.rest()
 
 
 class Trials:

@@ -72,6 +72,21 @@ def test_behind_a_text_s_end_nothing_is_known(ended: bool) -> None:
     assert (trusts.factors[1] < 1) == (not ended)
 
 
+def test_what_is_no_longer_guessed_is_trusted_again_in_time() -> None:
+    """Else what was wrong in some texts would never be guessed again in any."""
+    trusts, tree = Trusts(2), TokenTree(5)
+    first = tree.add(0, 1)
+    second = tree.add(first, 2)
+    for _ in range(20):
+        trusts.learn(_outcome(tree, [first]), {first: 0.9, second: 0.9})
+    lost = trusts.factors[1]
+    trusts.learn(_outcome(tree, []), {first: 0.9, second: 0.9})
+    assert trusts.factors[1] == lost < 0.3, "it was guessed, behind what was wrong"
+    for _ in range(500):
+        trusts.learn(_outcome(tree, [first]), {first: 0.9})
+    assert 0.4 < trusts.factors[1] < 0.8
+
+
 def test_a_text_begins_with_what_all_have_taught_and_teaches_them() -> None:
     everybody, tree = Trusts(2), TokenTree(5)
     node = tree.add(0, 1)
