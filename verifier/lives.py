@@ -53,7 +53,7 @@ class Lives:
     def begin(self, sequence: Sequence) -> None:
         """Gives a text that was admitted a method of its own; plainly, where that cannot begin."""
         sequence.begun = True
-        self._totals.sequences += 1
+        self._totals.begin()
         model = self._runner.loaded
         try:
             sequence.counts.method = self._choice.choose(sequence.request)
@@ -106,7 +106,7 @@ class Lives:
         sequence.gone = True
         self._scheduler.remove(sequence)
         if sequence.begun:
-            self._totals.sequences -= 1
+            self._totals.end()
             self._methods.of(sequence).close(sequence)
 
     def _learn(self, sequence: Sequence) -> None:

@@ -5,6 +5,7 @@ The engine's thread counts; others read whenever they like.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from common.telemetry.distribution import Distribution
@@ -46,6 +47,9 @@ class Totals:
     def __init__(self) -> None:
         self.sequences = 0
         """That have begun and not ended."""
+        self.idle_s = 0.0
+        """Seconds in which there were none, before those that there are."""
+        self._idle_since = time.monotonic()
         self.prompt_tokens = 0
         """Of prompts whose first token was committed."""
         self.cached_tokens = 0
@@ -56,6 +60,18 @@ class Totals:
         """Seconds of a step."""
         self.drafts: dict[str, Drafts] = {}
         """Of rounds that checked any, by method."""
+
+    def begin(self) -> None:
+        """Counts a sequence that begins."""
+        if not self.sequences:
+            self.idle_s += time.monotonic() - self._idle_since
+        self.sequences += 1
+
+    def end(self) -> None:
+        """Counts one that began and is over."""
+        self.sequences -= 1
+        if not self.sequences:
+            self._idle_since = time.monotonic()
 
     def prompt(self, tokens: int, cached: int) -> None:
         """Counts a prompt that has been computed."""

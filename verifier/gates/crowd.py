@@ -35,6 +35,11 @@ class Crowd:
         """Committed so far."""
         return self._totals.tokens
 
+    @property
+    def idle_s(self) -> float:
+        """Seconds in which there were none, before those that there are."""
+        return self._totals.idle_s
+
     def take(self, who: object, now: float) -> bool:
         """Takes the turn, at `now` seconds of the monotonic clock; False while another has it."""
         if self.taken(who, now):

@@ -7,7 +7,9 @@ on and off for short windows, and tokens a second decide: those of all sequences
 for them, for all of them pay. A window with drafts begins once there are some: drafters that are
 only just told of the texts say nothing of drafting. Loads are judged apart, each about twice the
 one before; sequences that end as others begin do not make another load, and what begins one,
-prompts above all, is part of no window. One sequence alone is left to the method, and to `Solo`.
+prompts above all, is part of no window. A window that a change of load ends tells, too, where it
+has lasted long enough: bursts of texts leave no longer ones. One sequence alone is left to the
+method, and to `Solo`.
 
 Gates of several methods take turns to try something: else each would see what all of them did.
 """
@@ -68,6 +70,7 @@ class Gate:
         self._level = 0  # of the window now open; 0 where there is none
         self._mode = True
         self._begun, self._since = 0.0, 0.0  # its mode, and the window itself
+        self._idle_s = 0.0  # nobody was there, when that was asked last
         self._before = 0  # tokens when it began
         self._turns = 0  # that had been begun then
         self._joined = 0  # drafts since, and texts for which none was worth it
@@ -84,7 +87,10 @@ class Gate:
         if self._level and self._counted <= now < self._counted + _LOOKED_AT_S:
             return self._mode
         absent = now >= self._counted + _ABSENT_S
+        self._skip(self._crowd.idle_s)
         level = self._load(now)
+        if level != self._level and not absent and self._tokens >= _SOME_TOKENS:
+            self._end(now, _SHORT_WINDOW_S)
         if not level:
             self._level = 0
             self._crowd.give(self)
@@ -95,10 +101,7 @@ class Gate:
             if self._joined >= sequences or now - self._since >= _JOINING_S:
                 self._joining, self._since, self._before = False, now, self._crowd.tokens
         elif self._over(now - self._since):
-            if not self._settling and self._turns == self._crowd.turns:
-                seconds = now - self._since
-                lead = (self._since - self._begun) / seconds
-                self._levels[level].learn(self._mode, self._tokens / seconds, lead)
+            self._end(now)
             self._start(level, now)
         return self._mode
 
@@ -129,6 +132,19 @@ class Gate:
         if tokens >= _ENOUGH_TOKENS:
             return seconds >= _SHORT_WINDOW_S
         return seconds >= (_WINDOW_S if tokens >= _LEAST_TOKENS else _LONG_WINDOW_S)
+
+    def _skip(self, idle_s: float) -> None:
+        """Leaves out of the window what nobody was there for: clients pause between bursts."""
+        idle, self._idle_s = idle_s - self._idle_s, idle_s
+        self._begun, self._since = self._begun + idle, self._since + idle
+
+    def _end(self, now: float, least_s: float = 0.0) -> None:
+        """Takes the window, if it tells something and has lasted so long at least."""
+        seconds = now - self._since
+        tells = self._level and not self._joining and not self._settling
+        if tells and seconds >= least_s and self._turns == self._crowd.turns:
+            lead = (self._since - self._begun) / seconds
+            self._levels[self._level].learn(self._mode, self._tokens / seconds, lead)
 
     def _start(self, level: int, now: float, *, settling: bool = False) -> None:
         before = self._mode and level == self._level

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
+from tests.clock import Clock
+from verifier import totals as module
 from verifier.totals import Totals
 
 
@@ -21,3 +27,18 @@ def test_prompts() -> None:
     totals.prompt(10, 0)
     totals.prompt(20, 16)
     assert (totals.prompt_tokens, totals.cached_tokens) == (30, 16)
+
+
+def test_time_without_sequences_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
+    totals = Totals()
+    for idle_s, lasting_s in ((3.0, 5.0), (0.5, 2.0)):
+        clock.now += idle_s
+        totals.begin()
+        totals.begin()
+        clock.now += lasting_s
+        totals.end()
+        clock.now += lasting_s
+        totals.end()
+    assert (totals.sequences, totals.idle_s) == (0, 3.5)

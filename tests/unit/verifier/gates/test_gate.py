@@ -242,6 +242,41 @@ def test_windows_in_which_nothing_comes_settle_nothing() -> None:
     assert _run(gate, 8, with_drafts=12, without=8) > 0.85
 
 
+def _bursts(
+    gate: Alone, load_s: float, rest_s: float, rest: int, gain: float, seconds: float = 40.0
+) -> float:
+    """Loads of 16 texts with another between them; the share of the last ten seconds' that draft.
+
+    Args:
+        gate: Decides.
+        load_s: How long one lasts.
+        rest_s: And what is between two.
+        rest: Texts of that; 0 for a pause.
+        gain: Tokens with drafts over those without.
+    """
+    now, tokens, drafted = 0.0, 0.0, []
+    while now < seconds:
+        busy = now % (load_s + rest_s) < load_s
+        texts = 16 if busy else rest
+        if texts:
+            on = gate.drafting(texts, now)
+            tokens += texts * (gain if on else 1)
+            _round(gate, texts, int(tokens) - gate.totals.tokens, drafts=on)
+            drafted += [on] if busy and now > seconds - 10 else []
+        else:
+            gate.totals.idle_s += STEP_S
+        now += STEP_S
+    return sum(drafted) / len(drafted)
+
+
+@pytest.mark.parametrize("rest", [pytest.param(0, id="pauses"), pytest.param(1, id="one text")])
+@pytest.mark.parametrize("first", [False, True])
+def test_short_bursts_tell_which_mode_is_better(rest: int, first: bool) -> None:
+    """What is between them is not taken for something that drafts did."""
+    assert _bursts(Alone(first=first), 0.4, 0.3, rest, gain=1.6) > 0.8
+    assert _bursts(Alone(first=first), 0.4, 0.3, rest, gain=0.6) < 0.2
+
+
 def test_who_is_alone_after_a_load_drafts_again() -> None:
     gate = Alone(first=True)
     assert _run(gate, 8, with_drafts=7, without=8, steps=2000) < 0.3
