@@ -248,7 +248,8 @@ int draw(const float *logits, long size, const Drawing *how, long best, int64_t 
         for (long i = 0; !whole && i < best && ids[i] >= 0 && !again; i++) {
             double before = weight_before(x, weights, size, x[ids[i]], ids[i]);
             double over = before - how->top_p * total;
-            certain &= fabs(over) > SHARES_OFF * total;
+            /* The likeliest survives, whatever the share. */
+            certain &= (!before && total > 0) || fabs(over) > SHARES_OFF * total;
             again = over >= 0;
             if (again) { /* nor does any that stands behind it survive */
                 search.bar = x[ids[i]];

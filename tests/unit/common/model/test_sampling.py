@@ -146,7 +146,9 @@ def test_compiled_code_draws_what_torch_does(rows, vocab_size, spread, kind, see
 
 @pytest.mark.skipif(not sampling.instructions(), reason="no compiled code here")
 @pytest.mark.parametrize("vectors", VECTORS)
-@pytest.mark.parametrize("cut", [{}, {"top_p": 0.95}, {"top_k": 40}, {"min_p": 0.02}])
+@pytest.mark.parametrize(
+    "cut", [{}, {"top_p": 0.95}, {"top_p": 1e-6}, {"top_k": 40}, {"min_p": 0.02}]
+)
 def test_compiled_code_is_hardly_ever_unsure(vectors, cut, monkeypatch):
     if (library := opened(vectors)) is None:
         pytest.skip("this processor has no such vectors")
