@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -65,13 +66,14 @@ class EagleProposer:
         self._head, self._cost, self._most_nodes = head, cost, most_nodes
         self._drafter = Drafter(head, cost)
         self._keys = HeadKeys(head.slots)
+        self._marks = WeakKeyDictionary[Sequence, TextMarks]()  # of all texts that it reads
         self._sessions: dict[Sequence, _Session] = {}
         self._trusts = Trusts(MOST_DEPTH)
 
     def open(self, sequence: Sequence) -> None:
         """Starts from what all sequences so far have taught."""
-        marks = TextMarks(sequence.prompt_len + sequence.request.max_tokens)
-        self._sessions[sequence] = _Session(Trusts(MOST_DEPTH, self._trusts), marks)
+        trusts = Trusts(MOST_DEPTH, self._trusts)
+        self._sessions[sequence] = _Session(trusts, self._marked(sequence))
 
     def ready(self, sequence: Sequence, now: float) -> bool:
         """Always: the head is here."""
@@ -93,7 +95,7 @@ class EagleProposer:
         session = self._sessions.get(sequence)
         drafts = session is not None
         if session is None:
-            session = _Session(self._trusts, TextMarks(len(sequence.ids)))
+            session = _Session(self._trusts, self._marked(sequence))
         if session.shown and session.end != position:
             self._write(sequence, session)
         session.show(position, states[:rows])
@@ -107,7 +109,8 @@ class EagleProposer:
         budget = min(budget, self._most(sequence))
         if budget <= 0:
             return
-        self._guess()
+        if session.wanted:  # the first that proposes drafts for all
+            self._guess()
         if session.guesses is not None:
             session.tree = tree
             session.nodes = self._grow(session, session.guesses, tree, budget)
@@ -123,6 +126,14 @@ class EagleProposer:
     def close(self, sequence: Sequence) -> None:
         """Forgets it."""
         self._sessions.pop(sequence, None)
+
+    def _marked(self, sequence: Sequence) -> TextMarks:
+        """A text's marks, which chunk after chunk of its prompt adds to."""
+        marks = self._marks.get(sequence)
+        if marks is None:
+            marks = TextMarks(sequence.prompt_len + sequence.request.max_tokens)
+            self._marks[sequence] = marks
+        return marks
 
     def _most(self, sequence: Sequence) -> int:
         return sequence.request.draft_tokens or self._most_nodes

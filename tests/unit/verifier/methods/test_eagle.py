@@ -10,6 +10,7 @@ from common.model.sampling import Row, adjust, sample
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests.unit.verifier.methods.fake_eagle import VOCAB, FakeHead, Lines, paths, said
+from tests.unit.verifier.texts import broken
 from verifier.cost import StepCost
 from verifier.methods.eagle import EagleProposer
 
@@ -108,6 +109,22 @@ def test_a_head_runs_once_for_all_texts() -> None:
     (texts,) = head.drafts
     assert [text.tokens[-1] for text in texts] == [0, 1, 2, 3, 4], "each state's own token"
     assert [text.end for text in texts] == [1, 2, 3, 4, 5]
+
+
+def test_a_text_that_wants_no_draft_has_the_head_draft_for_nobody() -> None:
+    """Nor do those that have theirs look at everybody's once more."""
+    head = FakeHead(said([0.9], [0.0]))
+    lines = _lines(head)
+    one, other, third = (lines.text([5, 6]) for _ in range(3))
+    lines.end(one, wanted=False)
+    lines.end(other)
+    lines.end(third)
+    assert len(lines.tree(one)) == 1
+    assert head.drafts == []
+    assert len(lines.tree(other)) > 1
+    assert [len(texts) for texts in head.drafts] == [2]
+    lines.proposer._guess = broken  # type: ignore[method-assign]
+    assert len(lines.tree(third)) > 1
 
 
 def test_where_no_guesses_are_wanted_the_last_ones_are_gone() -> None:

@@ -17,7 +17,9 @@ from common.model.tree import TokenTree
 from tests.unit.verifier.methods.fake_eagle import FakeDraft, FakeHead, Lines, said
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
+from verifier.methods import eagle
 from verifier.methods.eagle import EagleProposer
+from verifier.methods.head_keys import TextMarks
 from verifier.sequence import Sequence
 
 pytestmark = pytest.mark.usefixtures("still")
@@ -42,6 +44,29 @@ def test_only_prompts_of_texts_that_others_draft_for_are_read() -> None:
     ((text,),) = head.drafts
     assert (text.position, text.end) == (2, 3)
     assert text.slots[:3].tolist() == one.lease.slots[:3].tolist(), "no holes"
+
+
+def test_a_prompt_is_marked_once_however_many_chunks_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a text that others draft for, too; nothing is left of one that is gone."""
+    made: list[TextMarks] = []
+
+    def counted(most: int) -> TextMarks:
+        made.append(TextMarks(most))
+        return made[-1]
+
+    monkeypatch.setattr(eagle, "TextMarks", counted)
+    head = FakeHead(said([0.9]))
+    lines = _lines(head)
+    one = lines.other([5] * 40)
+    for _ in range(3):
+        lines.chunk(one, 13)
+    assert [(text.position, text.end) for text in head.written] == [(0, 13), (13, 26), (26, 39)]
+    assert len(made) == len(lines.proposer._marks) == 1
+    lines.numbers.clear()
+    del one
+    assert len(lines.proposer._marks) == 0
 
 
 def test_behind_a_long_prompt_there_are_guesses_at_once() -> None:
