@@ -17,7 +17,7 @@ from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
 from common.model.loader import LoadedModel
 from common.model.medusa import MedusaHeads, head_dtype
-from common.model.room import SMALLER_CACHE, room_for
+from common.model.room import OTHER_WEIGHTS, SMALLER_CACHE, room_for
 from common.model.runner import Runner
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def load_eagle(path: str, loaded: LoadedModel) -> EagleWeights:
     Embeddings that are the model's own are left to it, as published heads often have them.
     """
     assert loaded.output_weight is not None
-    with room_for(f"the head of {path}", SMALLER_CACHE):
+    with room_for(f"the head of {path}", OTHER_WEIGHTS):
         weights = eagle_checkpoint.load(
             Path(path),
             hidden_size=loaded.embeddings.shape[1],

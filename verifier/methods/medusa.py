@@ -92,8 +92,9 @@ class MedusaProposer:
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the guesses after the last round's state."""
-        self._guess()
         session = self._sessions[sequence]
+        if session.state is not None:  # the first that proposes guesses for all
+            self._guess()
         budget = min(budget, sequence.request.draft_tokens or self._most_nodes)
         if session.guesses is None or budget <= 0:
             return
@@ -123,8 +124,6 @@ class MedusaProposer:
             for sequence, session in self._sessions.items()
             if session.state is not None
         ]
-        if not fresh:
-            return
         states = torch.stack([state for _, _, state in fresh])
         chosen = [session.chosen for _, session, _ in fresh]
         logits = self._heads.logits(states, chosen)  # [heads, sessions, V]
