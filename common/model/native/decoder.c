@@ -143,8 +143,8 @@ static void embed(void *what, Part part)
         }
 }
 
-/* Norms embeddings for the layer of a drafting head, which reads them beside its rows, and has these
-   begin with what is given. */
+/* Norms embeddings for the layer of a drafting head, which reads them beside its rows, and has
+   these begin with what is given. */
 static void norm_tokens(void *what, Part part)
 {
     Pass *pass = what;
@@ -608,15 +608,14 @@ static void product(Decoder *decoder, Pass *pass, const Product *by, long count,
     workers_run(decoder->workers, pass->threads, multiply_rows, pass);
 }
 
-/* What rows see: fills the layer's cache and `a`. */
-static void run_attention(Decoder *decoder, Pass *pass)
+/* What rows are seen as, and look by: fills the layer's cache, and queries. */
+static void write_keys(Decoder *decoder, Pass *pass)
 {
     Workers *workers = decoder->workers;
     workers_run(workers, pass->threads, norm_attention, pass);
     product(decoder, pass, &pass->layer->qkv, pass->rows, pass->a, pass->a_step, pass->y,
             pass->y_step, 0);
     workers_run(workers, pass->threads, turn, pass);
-    workers_run(workers, pass->threads, look, pass);
 }
 
 /* Goes on with wanted rows alone. */
@@ -648,8 +647,8 @@ static void begin_draft(Decoder *decoder, Pass *pass)
     const Model *model = pass->model;
     workers_run(decoder->workers, pass->threads, norm_tokens, pass);
     if (pass->batch->shown)
-        product(decoder, pass, &model->shown, pass->rows, pass->batch->shown, model->shown.in, pass->x,
-                model->hidden, 0);
+        product(decoder, pass, &model->shown, pass->rows, pass->batch->shown, model->shown.in,
+                pass->x, model->hidden, 0);
     if (model->given_norm)
         workers_run(decoder->workers, pass->threads, norm_given, pass);
 }
@@ -668,8 +667,12 @@ static void run_pass(Decoder *decoder, Pass *pass)
         pass->layer = model->layer + layer;
         int tapped = tap < taps && model->tapped[tap] == layer;
         pass->tapped = tapped ? batch->features + tap++ * model->hidden : NULL;
-        run_attention(decoder, pass);
-        if (layer == model->layers - 1) /* others are only seen, and nobody looks at them again */
+        int last = layer == model->layers - 1;
+        write_keys(decoder, pass);
+        if (last && !batch->wanted_rows) /* pieces of prompts, which are only to be seen */
+            return;
+        workers_run(decoder->workers, pass->threads, look, pass);
+        if (last) /* others are only seen, and nobody looks at them again */
             leave_others(decoder, pass);
         run_mlp(decoder, pass);
     }

@@ -11,9 +11,8 @@
    drawn of it.
 
    of: as in `Guessing`; drawing: NULL where nothing is drawn, as at a temperature of 0; ids,
-   chances: [best], an id -1 where no more survive, and all where a draw is not
-   sure; scores: [best]; room: [3 * vocab], of all of the
-   target's tokens or the head's, whichever are more. */
+   chances: [best], an id -1 where no more survive, and all where a draw is not sure; scores:
+   [best]; room: [3 * vocab], of all of the target's tokens or the head's, whichever are more. */
 void guess(const Model *model, const int64_t *of, const Drawing *drawing, long best,
            const float *logits, int64_t *ids, float *chances, double *scores, float *room);
 

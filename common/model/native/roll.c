@@ -88,8 +88,8 @@ static int rank(const Course *course, const Model *model, const Rolling *how, lo
             drawing.position += level;
         }
         if (how->guessing) {
-            guess(model, how->guessing->ids, how->drawings ? &drawing : NULL, how->best, logits, ids,
-                  gaps, scores, room);
+            guess(model, how->guessing->ids, how->drawings ? &drawing : NULL, how->best, logits,
+                  ids, gaps, scores, room);
         } else if (how->drawings) {
             if (!draw(logits, vocab, &drawing, how->best, ids, scores, room))
                 ids[0] = -1;
@@ -133,7 +133,7 @@ static int is_over(const Limits *limits, long row, long level, int64_t token)
 static int is_likely(Course *course, const Guessing *guessing, long row, long level, float chance)
 {
     float part = chance * guessing->factors[row * guessing->longest + level];
-    float right = course->right[row] *= part < 1 ? part : 1;
+    float right = course->right[row] *= part > 1 ? 1 : part; /* not of NaN */
     course->guessed += right;
     return level + 1 < guessing->tokens[row] && right >= guessing->least;
 }
