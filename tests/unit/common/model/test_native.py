@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,18 +38,10 @@ from tests.inprocess import runner
 from tests.unit.common.model import rolls
 from tests.unit.common.model.rolls import alone
 
-pytestmark = pytest.mark.skipif(not instructions(), reason="no compiler or no AVX2 here")
-
-
-@pytest.fixture(autouse=True, scope="module", params=filter(library.opened, library.VECTORS))
-def _vectors(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every build that this processor can run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "VECTORS", (request.param,))
-        library.build.cache_clear()
-        yield
-    library.build.cache_clear()
-
+pytestmark = [
+    pytest.mark.skipif(not instructions(), reason="no compiler or no AVX2 here"),
+    pytest.mark.usefixtures("vectors"),
+]
 
 TILES = [False, True] if instructions() == "amx" else [False]
 WEIGHTS = [(False, torch.bfloat16), (True, torch.bfloat16), (False, torch.float32)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.model.loader import Dtype
-from common.model.native import Decoder, NativeModel, instructions, library, model
+from common.model.native import Decoder, NativeModel, instructions, model
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
@@ -34,16 +33,6 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 WAYS = ["bfloat16", "float32", *(["bfloat16 by tiles"] if instructions() == "amx" else [])]
-
-
-@pytest.fixture(autouse=True, scope="module", params=filter(library.opened, library.VECTORS))
-def vectors(request: pytest.FixtureRequest) -> Iterator[str]:
-    """With vectors of each width that was built and that this machine has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "VECTORS", (request.param,))
-        library.build.cache_clear()
-        yield request.param
-    library.build.cache_clear()
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Sequence as Seq
@@ -21,50 +20,17 @@ from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
 from common.model.kv_cache import ZERO_SLOT
 from common.model.native import instructions
-from tests.unit.common.model.eagle import small_heads
-from tests.unit.common.model.eagle.plain import EMBEDDINGS, POSITIONS, Step, Text, plainly
-from tests.unit.common.model.eagle.small_heads import TARGET, VOCAB
+from tests.unit.common.model.eagle import drafting
+from tests.unit.common.model.eagle.plain import EMBEDDINGS, POSITIONS, Step, plainly
+from tests.unit.common.model.eagle.small_heads import VOCAB
 
-SLOTS = 200
 KINDS = ["torch", "native", "native-threads"]
 compiled = pytest.mark.skipif(not instructions(torch.float32), reason="no compiled code here")
 
 
-def _weights(kind: str = "") -> EagleWeights:
-    """A head with numbers of about the size that training makes."""
-    weights = small_heads.head(
-        size=20 if "own" in kind else TARGET, some="every" not in kind, bias="bias" in kind
-    )
-    matrices = ("fc", "q", "k", "v", "o", "gate", "up", "down", "lm_head")
-    scaled = {name: getattr(weights, name).float() for name in matrices}
-    scaled = {name: each * each.shape[1] ** -0.5 for name, each in scaled.items()}
-    return dataclasses.replace(weights, norm_before_residual="normed" in kind, **scaled)
-
-
-def _texts(lengths: Seq[int], seed: int = 0) -> list[Text]:
-    generator = torch.Generator().manual_seed(seed)
-    places = 1 + torch.randperm(SLOTS - 1, generator=generator)
-    texts, used = [], 0
-    for length in lengths:
-        slots = places[used : used + length + 2].numpy().copy()  # a cache has more than it needs
-        used += len(slots)
-        states = torch.randn(length, 3 * TARGET, generator=generator)
-        tokens = torch.randint(VOCAB, (length,), generator=generator).tolist()
-        texts.append(Text(states, tokens, slots))
-    return texts
-
-
-def _cache(weights: EagleWeights, fill: float = 0.0) -> Tensor:
-    """Where keys go; full of what nobody is to look at."""
-    shape = EagleHead.layer(weights)
-    cache = torch.zeros(SLOTS + shape.spare, shape.kv_heads, 2 * shape.key_size)
-    cache[ZERO_SLOT + 1 :] = fill
-    return cache
-
-
 def _head(weights: EagleWeights, how: str = "torch", cache: Tensor | None = None) -> EagleHead:
     """A head that computes in the type of the cache."""
-    cache = _cache(weights) if cache is None else cache
+    cache = drafting.cache(weights) if cache is None else cache
     common: dict[str, Any] = {
         "embeddings": EMBEDDINGS.to(cache.dtype),
         "cache": cache,
@@ -111,8 +77,8 @@ def shared_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", ["", "own every", "bias", "own bias", "normed", "own normed bias"])
 def test_guesses_are_those_of_the_formula(how: str, kind: str) -> None:
     """Behind texts of different lengths, over parents that branch and some that end."""
-    weights = _weights(kind)
-    texts, steps = _texts([9, 1, 17, 4]), _steps(random.Random(1), 4, 5)
+    weights = drafting.weights(kind)
+    texts, steps = drafting.texts([9, 1, 17, 4]), _steps(random.Random(1), 4, 5)
     head = _head(weights, how)
     found = _drafted(head.draft([text.rows(0, len(text.tokens)) for text in texts]), steps)
     _check(found, plainly(weights, texts, steps, [()] * 4))
@@ -125,10 +91,10 @@ def test_rows_may_come_in_pieces_and_leave_holes(how: str, seed: int) -> None:
     """In any pieces of any texts, the last of which is drafted behind; keys that were never shown
     count as zeros, whatever the cache has there."""
     draw = random.Random(seed)
-    weights = _weights(draw.choice(["", "bias", "own", "own every bias"]))
+    weights = drafting.weights(draw.choice(["", "bias", "own", "own every bias"]))
     lengths = [draw.randint(1, 20) for _ in range(draw.randint(1, 4))]
-    texts, steps = _texts(lengths, seed), _steps(draw, len(lengths), draw.randint(0, 6))
-    head = _head(weights, how, _cache(weights, 7.0))
+    texts, steps = drafting.texts(lengths, seed), _steps(draw, len(lengths), draw.randint(0, 6))
+    head = _head(weights, how, drafting.cache(weights, 7.0))
     holes: list[list[int]] = []
     last = []
     for text, length in zip(texts, lengths, strict=True):
@@ -147,7 +113,7 @@ def test_rows_may_come_in_pieces_and_leave_holes(how: str, seed: int) -> None:
 @_kinds(*KINDS)
 def test_texts_in_groups_are_guessed_as_together(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory does not hold the keys of all."""
-    weights, texts = _weights(), _texts([9, 1, 17, 4, 9])
+    weights, texts = drafting.weights(), drafting.texts([9, 1, 17, 4, 9])
     rows = [text.rows(0, len(text.tokens)) for text in texts]
     head = _head(weights, how)
     assert sorted(*head.groups(rows)) == [0, 1, 2, 3, 4]
@@ -165,7 +131,7 @@ def test_texts_in_groups_are_guessed_as_together(how: str, monkeypatch: pytest.M
 @_kinds(*KINDS)
 def test_texts_may_end_and_branch_at_any_depth(how: str) -> None:
     """Until one is left, and it has several rows."""
-    weights, texts = _weights(), _texts([5, 12, 3, 9, 1])
+    weights, texts = drafting.weights(), drafting.texts([5, 12, 3, 9, 1])
     steps: list[Step] = [
         ([0, 1, 2, 3, 4], [1, 2, 3, 4, 5]),
         ([0, 0, 1, 3, 4, 4], [6, 7, 8, 9, 10, 11]),
@@ -181,8 +147,8 @@ def test_texts_may_end_and_branch_at_any_depth(how: str) -> None:
 
 @_kinds(*KINDS)
 def test_only_slots_of_rows_that_were_shown_and_spare_ones_change(how: str) -> None:
-    weights, texts = _weights(), _texts([6, 11])
-    cache = _cache(weights, 7.0)
+    weights, texts = drafting.weights(), drafting.texts([6, 11])
+    cache = drafting.cache(weights, 7.0)
     head = _head(weights, how, cache)
     head.write([texts[1].rows(0, 8)])
     before = cache.clone()
@@ -190,14 +156,14 @@ def test_only_slots_of_rows_that_were_shown_and_spare_ones_change(how: str) -> N
     _drafted(draft, _steps(random.Random(2), 2, 6))
     shown = {*texts[0].slots[:6], *texts[1].slots[8:11]}
     changed = (cache != before).flatten(1).any(1).nonzero().flatten().tolist()
-    assert {slot for slot in changed if slot < SLOTS} == shown
+    assert {slot for slot in changed if slot < drafting.SLOTS} == shown
     assert not cache[ZERO_SLOT].any()
 
 
 @_kinds(*KINDS)
 def test_a_prefix_that_another_text_wrote_serves(how: str) -> None:
     """Its keys lie where the texts' blocks are, which both have."""
-    weights, (text, other) = _weights(), _texts([12, 12])
+    weights, (text, other) = drafting.weights(), drafting.texts([12, 12])
     shared = other._replace(slots=np.concatenate((text.slots[:8], other.slots[8:])))
     states = torch.cat((text.states[:8], other.states[8:]))
     shared = shared._replace(states=states, tokens=[*text.tokens[:8], *other.tokens[8:]])
@@ -213,10 +179,10 @@ def test_a_prefix_that_another_text_wrote_serves(how: str) -> None:
 @pytest.mark.parametrize("kind", ["", "own every bias"])
 @pytest.mark.skipif(not instructions(torch.bfloat16), reason="no compiled code for it here")
 def test_compiled_heads_of_8_bits_guess_about_the_same(how: str, kind: str) -> None:
-    weights = _weights(kind)
-    texts, steps = _texts([9, 3, 14]), _steps(random.Random(4), 3, 4)
+    weights = drafting.weights(kind)
+    texts, steps = drafting.texts([9, 3, 14]), _steps(random.Random(4), 3, 4)
     rows = [text.rows(0, len(text.tokens)) for text in texts]
-    head = _head(weights, how, _cache(weights).bfloat16())
+    head = _head(weights, how, drafting.cache(weights).bfloat16())
     found = _drafted(head.draft(rows), steps)
     for one, other in zip(found, plainly(weights, texts, steps, [()] * 3), strict=True):
         assert one.dtype == torch.float32
@@ -226,10 +192,10 @@ def test_compiled_heads_of_8_bits_guess_about_the_same(how: str, kind: str) -> N
 
 @pytest.mark.parametrize("kind", ["", "own every bias", "normed"])
 def test_heads_in_bfloat16_guess_about_the_same(kind: str) -> None:
-    weights = _weights(kind)
-    texts, steps = _texts([9, 3, 14]), _steps(random.Random(4), 3, 4)
+    weights = drafting.weights(kind)
+    texts, steps = drafting.texts([9, 3, 14]), _steps(random.Random(4), 3, 4)
     rows = [text.rows(0, len(text.tokens)) for text in texts]
-    head = _head(weights, "torch", _cache(weights).bfloat16())
+    head = _head(weights, "torch", drafting.cache(weights).bfloat16())
     found = _drafted(head.draft(rows), steps)
     for one, other in zip(found, plainly(weights, texts, steps, [()] * 3), strict=True):
         off = (one - other).square().mean(-1).sqrt() / other.std(-1)
@@ -239,7 +205,7 @@ def test_heads_in_bfloat16_guess_about_the_same(kind: str) -> None:
 @compiled
 def test_parts_of_a_batch_that_threads_take_have_the_bits_of_the_whole() -> None:
     """Each text's rows, what they begin with, and what they end with."""
-    weights, texts = _weights(), _texts([8, 8, 8, 8])
+    weights, texts = drafting.weights(), drafting.texts([8, 8, 8, 8])
     rows = [text.rows(0, 8) for text in texts]
     steps = [([row for row in range(4) for _ in range(4)], list(range(16)))]
     steps += [(list(range(16)), list(range(16, 32)))] * 3
@@ -251,7 +217,7 @@ def test_parts_of_a_batch_that_threads_take_have_the_bits_of_the_whole() -> None
 @pytest.mark.parametrize("token", [-1, VOCAB])
 def test_ids_out_of_range_are_refused(how: str, token: int) -> None:
     """Shown or guessed."""
-    head, (text,) = _head(_weights(), how), _texts([5])
+    head, (text,) = _head(drafting.weights(), how), drafting.texts([5])
     wrong = text._replace(tokens=[*text.tokens[:3], token, 7])
     for ask in (head.write, head.draft):
         with pytest.raises(IndexError):
@@ -263,7 +229,10 @@ def test_ids_out_of_range_are_refused(how: str, token: int) -> None:
 
 @compiled
 def test_rows_past_the_longest_text_are_refused() -> None:
-    head, (text,) = _head(_weights(), "native"), _texts([POSITIONS + MOST_DEPTH + 1])
+    head, (text,) = (
+        _head(drafting.weights(), "native"),
+        drafting.texts([POSITIONS + MOST_DEPTH + 1]),
+    )
     with pytest.raises(IndexError):
         head.write([text.rows(0, len(text.tokens))])
     with pytest.raises(IndexError, match="5 positions, 4 with a slot"):
@@ -272,7 +241,7 @@ def test_rows_past_the_longest_text_are_refused() -> None:
 
 @_kinds("torch", "native")
 def test_the_longest_text_has_the_deepest_draft(how: str) -> None:
-    weights, (text,) = _weights(), _texts([POSITIONS - 1])
+    weights, (text,) = drafting.weights(), drafting.texts([POSITIONS - 1])
     steps: list[Step] = [([0], [3])] * (MOST_DEPTH - 1)
     found = _drafted(_head(weights, how).draft([text.rows(0, POSITIONS - 1)]), steps)
     _check(found, plainly(weights, [text], steps, [()]))
@@ -280,7 +249,7 @@ def test_the_longest_text_has_the_deepest_draft(how: str) -> None:
 
 @compiled
 def test_there_is_room_for_as_many_drafted_rows_as_are_promised() -> None:
-    head, texts = _head(_weights(), "native"), _texts([2, 2])
+    head, texts = _head(drafting.weights(), "native"), drafting.texts([2, 2])
     draft, rows = head.draft([text.rows(0, 2) for text in texts]), 64
     parents = [row * 2 // rows for row in range(rows)]
     for _ in range(MOST_DRAFTED // rows):
@@ -292,7 +261,7 @@ def test_there_is_room_for_as_many_drafted_rows_as_are_promised() -> None:
 
 @_kinds(*KINDS)
 def test_a_few_tokens_that_can_be_guessed_are_found_among_all(how: str) -> None:
-    weights, (text,) = _weights(), _texts([5])
+    weights, (text,) = drafting.weights(), drafting.texts([5])
     head = _head(weights, how)
     logits = head.draft([text.rows(0, 5)]).logits
     assert weights.ids is not None
@@ -311,22 +280,22 @@ def test_a_few_tokens_that_can_be_guessed_are_found_among_all(how: str) -> None:
 
 
 def test_all_tokens_can_be_guessed_without_a_list() -> None:
-    head, logits = _head(_weights("every")), torch.randn(2, VOCAB)
+    head, logits = _head(drafting.weights("every")), torch.randn(2, VOCAB)
     assert head.spread(logits) is head.narrow(logits) is logits
 
 
 def test_compiled_heads_know_what_they_cannot_run() -> None:
     for kind in ("", "own normed every bias"):
-        assert NativeHead.can_run(_weights(kind), torch.float32) == bool(
+        assert NativeHead.can_run(drafting.weights(kind), torch.float32) == bool(
             instructions(torch.float32)
         )
-    assert not NativeHead.can_run(_weights(), torch.float16)
+    assert not NativeHead.can_run(drafting.weights(), torch.float16)
 
 
 @_kinds(*KINDS)
 def test_logits_may_be_changed(how: str) -> None:
     """As a bias and penalties do."""
-    head, (text,) = _head(_weights(), how), _texts([5])
+    head, (text,) = _head(drafting.weights(), how), drafting.texts([5])
     draft = head.draft([text.rows(0, 5)])
     for logits in (draft.logits, draft.further([0], [3])):
         logits[[0]] = torch.ones(1, logits.shape[1])

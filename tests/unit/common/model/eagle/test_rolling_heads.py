@@ -10,20 +10,27 @@ import torch
 
 from common.model.eagle.compiled import NativeHead
 from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, Going, Guessed
+from common.model.eagle.weights import EagleWeights
 from common.model.native import instructions
 from common.model.roll import Drawing
+from tests.unit.common.model.eagle import drafting
 from tests.unit.common.model.eagle.going import roll
-from tests.unit.common.model.eagle.plain import EMBEDDINGS, POSITIONS, Text
-from tests.unit.common.model.eagle.test_heads import _cache, _texts, _weights
+from tests.unit.common.model.eagle.plain import EMBEDDINGS, POSITIONS, Step, Text, plainly
+from tests.unit.common.model.eagle.small_heads import VOCAB
 
-pytestmark = pytest.mark.skipif(not instructions(torch.float32), reason="no compiled code here")
+pytestmark = [
+    pytest.mark.skipif(not instructions(torch.float32), reason="no compiled code here"),
+    pytest.mark.usefixtures("vectors"),
+]
 
 
-def _head(kind: str, threads: int = 1) -> NativeHead:
-    weights = _weights(kind)
-    cache = _cache(weights)
+def _head(weights: EagleWeights, threads: int = 1) -> NativeHead:
     return NativeHead(
-        weights, embeddings=EMBEDDINGS, cache=cache, positions=POSITIONS, threads=threads
+        weights,
+        embeddings=EMBEDDINGS,
+        cache=drafting.cache(weights),
+        positions=POSITIONS,
+        threads=threads,
     )
 
 
@@ -55,7 +62,7 @@ def _check(found: Seq[Guessed], wanted: Seq[Guessed]) -> None:
 def test_guesses_are_those_of_single_depths(kind: str, seed: int) -> None:
     """Of texts that end at different depths, drawn or not, until another depth does not pay."""
     draw = random.Random(seed)
-    texts = _texts([draw.randint(1, 12) for _ in range(draw.randint(1, 5))], seed)
+    texts = drafting.texts([draw.randint(1, 12) for _ in range(draw.randint(1, 5))], seed)
     depths = draw.randint(1, 8)
     drawings = [
         Drawing(
@@ -77,7 +84,7 @@ def test_guesses_are_those_of_single_depths(kind: str, seed: int) -> None:
         [draw.uniform(0, 0.3) for _ in range(depths)],
         drawings,
     )
-    head = _head(kind, threads=1 + seed % 3)
+    head = _head(drafting.weights(kind), threads=1 + seed % 3)
     _check(head.roll(_shown(texts), going), roll(head, _shown(texts), going))
 
 
@@ -87,8 +94,21 @@ def _on(texts: int, depths: int = MOST_DEPTH, **changes: object) -> Going:
     return every._replace(**changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", ["", "own every bias", "normed"])
+def test_the_likeliest_guesses_are_those_of_the_formula(kind: str) -> None:
+    """As many behind each other as there may be."""
+    weights, texts = drafting.weights(kind), drafting.texts([9, 1, 17])
+    found = _head(weights, threads=2).roll(_shown(texts), _on(3))
+    steps: list[Step] = [([0, 1, 2], [token for (token,) in ids]) for ids, _ in found[:-1]]
+    ids = torch.arange(VOCAB) if weights.ids is None else weights.ids
+    for level, logits in zip(found, plainly(weights, texts, steps, [()] * 3), strict=True):
+        chances, places = logits.softmax(-1).max(-1)
+        assert [token for (token,) in level[0]] == ids[places].tolist()
+        assert [said for (said,) in level[1]] == pytest.approx(chances.tolist(), rel=1e-3)
+
+
 def test_the_longest_text_has_the_deepest_draft() -> None:
-    head, texts = _head("every"), _shown(_texts([POSITIONS - 1]))
+    head, texts = _head(drafting.weights("every")), _shown(drafting.texts([POSITIONS - 1]))
     found = head.roll(texts, _on(1))
     assert len(found) == MOST_DEPTH
     _check(found, roll(head, texts, _on(1)))
@@ -97,33 +117,31 @@ def test_the_longest_text_has_the_deepest_draft() -> None:
 def test_nothing_is_drafted_beyond_the_room_that_there_is() -> None:
     """As many texts as would need more rows than the cache has aside."""
     many = MOST_DRAFTED // 2 + 1
-    found = _head("").roll(_shown(_texts([1])) * many, _on(many))
+    found = _head(drafting.weights()).roll(_shown(drafting.texts([1])) * many, _on(many))
     assert len(_known(found)) == 2 * many
 
 
 def test_only_as_many_tokens_are_told_of_as_can_be_guessed() -> None:
-    found = _known(_head("").roll(_shown(_texts([3])), _on(1, ranks=64)))
-    guessable = _weights("").ids
+    found = _known(_head(drafting.weights()).roll(_shown(drafting.texts([3])), _on(1, ranks=64)))
+    guessable = drafting.weights().ids
     assert guessable is not None
     assert all(sorted(ids) == guessable.tolist() for ids, _ in found.values())
 
 
 def test_a_draw_that_nobody_is_sure_of_ends_a_text_alone() -> None:
     """Nearly equal scores could be in another order elsewhere: the other text goes on."""
-    weights = _weights("every")
+    weights = drafting.weights("every")
     weights.lm_head[:] = weights.lm_head[0]
-    head = NativeHead(
-        weights, embeddings=EMBEDDINGS, cache=_cache(weights), positions=POSITIONS, threads=1
-    )
     unsure = Drawing(seed=1, position=3, top_k=0, temperature=1e-30, top_p=0.5, min_p=0.0)
     plain = Drawing(seed=1, position=3, top_k=0, temperature=0.0, top_p=1.0, min_p=0.0)
-    found = _known(head.roll(_shown(_texts([3, 3])), _on(2, ranks=2, drawings=[unsure, plain])))
+    texts, going = _shown(drafting.texts([3, 3])), _on(2, ranks=2, drawings=[unsure, plain])
+    found = _known(_head(weights).roll(texts, going))
     assert {text for _, text in found} == {1}
     assert len(found) == MOST_DEPTH
 
 
 def test_ids_out_of_range_are_refused() -> None:
-    (text,) = _texts([5])
+    (text,) = drafting.texts([5])
     wrong = text._replace(tokens=[*text.tokens[:4], -1])
     with pytest.raises(IndexError):
-        _head("").roll(_shown([wrong]), _on(1))
+        _head(drafting.weights()).roll(_shown([wrong]), _on(1))
