@@ -65,6 +65,13 @@ class Guess(NamedTuple):
     """That of all of its path, as far as the head is trusted."""
 
 
+class _Price(NamedTuple):
+    """Tokens that another depth has to bring for each that there is, to bring more a second."""
+
+    depth: float  # whatever its rows
+    row: float  # and for each of them
+
+
 class _Row(NamedTuple):
     """What the head runs at one depth."""
 
@@ -110,7 +117,7 @@ class Drafter:
     def __init__(self, head: EagleHead, cost: StepCost) -> None:
         self._head, self._cost = head, cost
         self._depth = defaultdict[tuple[bool, int], _Fastest](_Fastest)  # by how, and bits of rows
-        self._priced: dict[int, tuple[object, Seq[float]]] = {}  # by texts: for what, and prices
+        self._priced: dict[int, tuple[object, Seq[_Price]]] = {}  # by texts: for what, and prices
 
     def draft(self, texts: Seq[Text], behind: Seq[Behind]) -> list[list[Guess]]:
         """Guesses what follows.
@@ -138,21 +145,25 @@ class Drafter:
         factors = [text.factors for text in texts]
         drawn = any(draws(text.sequence) for text in texts)
         depth_s = self._depth[True, len(texts).bit_length()]
+        prices = self._prices(len(texts), depth_s.seconds)
         going = Going(
             _RANKS,
             factors,
             [text.most for text in texts],
             _LEAST,
-            self._prices(len(texts), depth_s.seconds),
+            [each.depth for each in prices],
+            [each.row for each in prices],
             [_drawing(text.sequence) for text in texts] if drawn else (),
         )
         started = time.perf_counter()
         levels = self._head.roll(behind, going)
+        # What is before the first is shared among all: who times long rolls alone believes for good
+        # what a slow moment said.
         depth_s.add((time.perf_counter() - started) / len(levels))
         return [_line(levels, text, own) for text, own in enumerate(factors)]
 
-    def _prices(self, texts: int, depth_s: float) -> Seq[float]:
-        """See `Going`."""
+    def _prices(self, texts: int, depth_s: float) -> Seq[_Price]:
+        """Of another depth behind each, where all texts have gone on until then."""
         what = depth_s, self._cost.step_s(texts), self._cost.step_s(2 * texts)
         known, prices = self._priced.get(texts, (None, ()))
         if known != what:
@@ -163,18 +174,19 @@ class Drafter:
             self._priced[texts] = what, prices
         return prices
 
-    def _price(self, checked: int, more: int, spent: float, depth_s: float) -> float:
-        """Tokens that another depth has to bring for each that there is, to bring more a second.
+    def _price(self, checked: int, more: int, spent: float, depth_s: float) -> _Price:
+        """What another depth has to bring.
 
         Args:
             checked: Rows of the step without it.
-            more: Those that it adds.
+            more: Those that it may add.
             spent: Seconds until now.
             depth_s: What it takes itself.
         """
         step_s = self._cost.step_s(checked)
-        seconds = self._cost.step_s(checked + more) - step_s + depth_s
-        return seconds / (_LIKE * (spent + step_s))
+        row_s = (self._cost.step_s(checked + more) - step_s) / more
+        least_s = _LIKE * (spent + step_s)
+        return _Price(depth_s / least_s, row_s / least_s)
 
     def _drafted(self, texts: Seq[Text], behind: Seq[Behind], step: _Step) -> list[list[Guess]]:
         """Guesses of texts that are drafted behind together."""
@@ -256,7 +268,7 @@ class Drafter:
             best[row.text] = max(best.get(row.text, 0.0), row.joint)
         depth_s = self._depth[False, len(rows).bit_length()].seconds
         price = self._price(step.checked, len(best), now - step.began, depth_s)
-        return sum(best.values()) > step.expected * price
+        return sum(best.values()) > step.expected * (price.depth + len(best) * price.row)
 
 
 def _adjusts(text: Text) -> bool:

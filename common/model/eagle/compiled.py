@@ -134,14 +134,17 @@ class NativeHead(EagleHead):
         ranks = min(going.ranks, self._outputs)
         chosen = np.empty((levels + 1, len(texts), ranks), dtype=np.int64)
         chances = np.empty(chosen.shape, dtype=np.float32)
-        factors, prices = array("f"), array("f", going.prices)
+        factors, depths = array("f"), len(going.prices)
         for line in going.factors:
             factors.fromlist([*line])
+        prices, row_prices = array("f", going.prices), array("f", going.row_prices)
         tokens = array("q", going.tokens)
-        arrays = (factors, prices, tokens)
+        assert len(tokens) == len(texts)
+        assert len(factors) == len(texts) * depths == len(texts) * len(row_prices)
+        arrays = (factors, prices, row_prices, tokens)
         addresses = (numbers.buffer_info()[0] for numbers in arrays)
         ids = None if self._ids is None else self._ids.data_ptr()
-        guessing = Guessing(ids, *addresses, len(prices), going.least)
+        guessing = Guessing(ids, *addresses, depths, going.least)
         drawings = packed(going.drawings) if going.drawings else None
         laid = self._shown(texts, draft=True)
         run = self._decoder.roll(

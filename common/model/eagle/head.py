@@ -94,8 +94,11 @@ class Going(NamedTuple):
     least: float
     """What a guess that is gone on from counts for, at least."""
     prices: Sequence[float]
-    """Where all that would be gone on from count for no more than the depth's price of all that was
-    guessed so far, one of each text before it included, nothing is; `[D]`."""
+    """Of another depth, `[D]`: where all that would be gone on from count for no more than it, and
+    the price of their rows, of all that was guessed so far, one of each text before it included,
+    nothing is."""
+    row_prices: Sequence[float]
+    """Of each row of it, `[D]`."""
     drawings: Sequence[Drawing] = ()
     """How the first token that is guessed is drawn, and further ones at the positions that follow,
     `[S]`; by the likeliest where there is no temperature, and everywhere where there are none."""

@@ -107,7 +107,7 @@ static long bytes_of(const Product *product)
 /* Bytes of the weights that a pass reads. */
 static long weight_bytes(const Model *model)
 {
-    long bytes = bytes_of(&model->head);
+    long bytes = bytes_of(&model->head) + bytes_of(&model->shown);
     for (long i = 0; i < model->layers; i++) {
         const Layer *layer = model->layer + i;
         bytes += bytes_of(&layer->qkv) + bytes_of(&layer->out);

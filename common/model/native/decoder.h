@@ -175,15 +175,17 @@ typedef struct {
 
    A row's chance is that all of its tokens are right. It ends where that is too little, or with as
    many tokens as it may have; all end where the chances of those that would go on add up to no more
-   than a level's price of all chances so far, one of each row's before its first token included. */
+   than the price of another level, and so much for each of them, of all chances so far, one of each
+   row's before its first token included. */
 typedef struct {
-    const int64_t *ids;    /* the target's, of the tokens that the head can guess; NULL where these
-                              are all */
-    const float *factors;  /* [W, longest]: what a token's chance is multiplied by, by level */
-    const float *prices;   /* [longest] */
-    const int64_t *tokens; /* [W]: that a row may have */
-    int64_t longest;       /* levels, and one */
-    float least;           /* chance of a row that goes on */
+    const int64_t *ids;      /* the target's, of the tokens that the head can guess; NULL where these
+                                are all */
+    const float *factors;    /* [W, longest]: what a token's chance is multiplied by, by level */
+    const float *prices;     /* [longest]: of another level */
+    const float *row_prices; /* [longest]: and of each row of it */
+    const int64_t *tokens;   /* [W]: that a row may have */
+    int64_t longest;         /* levels and one, at least */
+    float least;             /* chance of a row that goes on */
 } Guessing;
 
 /* How the tokens of a roll are chosen, and how long it goes on. */

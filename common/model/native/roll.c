@@ -8,14 +8,13 @@
 #include "decoder.h"
 #include "guess.h"
 #include "pick.h"
-#include "vector.h"
 
 /* What rows have behind them, and the batch that goes on with those that have not ended. */
 typedef struct {
     long alive;
     int64_t *rows;       /* [alive]: of those there were */
     float *right;        /* [W]: what the chances of all tokens that count multiply to */
-    float guessed;       /* chances of all tokens that a head has guessed, one of each row at first */
+    float guessed;       /* chances of all tokens that a head has guessed, and one of each row */
     int64_t *seen;       /* [W]: positions a row sees, itself included */
     int64_t *ids, *order, *starts, *positions, *lengths, *tails; /* of the batch, [alive] and one */
     const int64_t **tables;
@@ -144,7 +143,8 @@ static int pays(const Course *course, const Guessing *guessing, long level)
     float sum = 0;
     for (long i = 0; i < course->alive; i++)
         sum += course->right[course->rows[i]];
-    return sum > course->guessed * guessing->prices[level];
+    float price = guessing->prices[level] + course->alive * guessing->row_prices[level];
+    return sum > course->guessed * price;
 }
 
 /* Takes rows out that are over or have gone far enough, or of whose token nobody is sure. What a

@@ -113,6 +113,7 @@ class Guessing(Structure):
         ("ids", c_void_p),
         ("factors", c_void_p),
         ("prices", c_void_p),
+        ("row_prices", c_void_p),
         ("tokens", c_void_p),
         ("longest", c_int64),
         ("least", c_float),

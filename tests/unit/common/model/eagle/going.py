@@ -18,7 +18,7 @@ def roll(head: EagleHead, texts: Seq[Behind], going: Going) -> list[Guessed]:
     draft = head.draft(texts)
     alive, counts, all_counted = [*range(len(texts))], [1.0] * len(texts), float(len(texts))
     logits, levels = draft.logits, list[Guessed]()
-    for depth, price in enumerate(going.prices):
+    for depth, (price, row_price) in enumerate(zip(going.prices, going.row_prices, strict=True)):
         ids: list[Seq[int]] = [[-1]] * len(texts)
         chances: list[Seq[float]] = [[0.0]] * len(texts)
         levels.append((ids, chances))
@@ -33,7 +33,7 @@ def roll(head: EagleHead, texts: Seq[Behind], going: Going) -> list[Guessed]:
             if depth + 1 < going.tokens[text] and counts[text] >= going.least
         ]
         alive = [text for _, text in followed]
-        if sum(counts[text] for text in alive) <= all_counted * price:
+        if sum(counts[text] for text in alive) <= all_counted * (price + len(alive) * row_price):
             break
         parents = [place for place, _ in followed]
         logits = draft.further(parents, [ids[text][0] for text in alive])

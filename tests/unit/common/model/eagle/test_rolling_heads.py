@@ -24,11 +24,13 @@ pytestmark = [
 ]
 
 
-def _head(weights: EagleWeights, threads: int = 1) -> NativeHead:
+def _head(
+    weights: EagleWeights, threads: int = 1, dtype: torch.dtype = torch.float32
+) -> NativeHead:
     return NativeHead(
         weights,
-        embeddings=EMBEDDINGS,
-        cache=drafting.cache(weights),
+        embeddings=EMBEDDINGS.to(dtype),
+        cache=drafting.cache(weights).to(dtype),
         positions=POSITIONS,
         threads=threads,
     )
@@ -57,9 +59,10 @@ def _check(found: Seq[Guessed], wanted: Seq[Guessed]) -> None:
         assert one[where][1][: len(ids)] == pytest.approx(chances, rel=1e-3, abs=1e-6), where
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["", "own every bias", "normed", "own normed"])
 @pytest.mark.parametrize("seed", range(8))
-def test_guesses_are_those_of_single_depths(kind: str, seed: int) -> None:
+def test_guesses_are_those_of_single_depths(kind: str, seed: int, dtype: torch.dtype) -> None:
     """Of texts that end at different depths, drawn or not, until another depth does not pay."""
     draw = random.Random(seed)
     texts = drafting.texts([draw.randint(1, 12) for _ in range(draw.randint(1, 5))], seed)
@@ -81,16 +84,18 @@ def test_guesses_are_those_of_single_depths(kind: str, seed: int) -> None:
         [[draw.uniform(0.5, 8) for _ in range(depths)] for _ in texts],
         [draw.randint(0, 9) for _ in texts],
         draw.choice([0.0, 0.1]),
-        [draw.uniform(0, 0.3) for _ in range(depths)],
+        [draw.uniform(0, 0.2) for _ in range(depths)],
+        [draw.uniform(0, 0.1) for _ in range(depths)],
         drawings,
     )
-    head = _head(drafting.weights(kind), threads=1 + seed % 3)
+    head = _head(drafting.weights(kind), 1 + seed % 3, dtype)
     _check(head.roll(_shown(texts), going), roll(head, _shown(texts), going))
 
 
 def _on(texts: int, depths: int = MOST_DEPTH, **changes: object) -> Going:
     """Going on as far as there may be, whatever it is worth."""
-    every = Going(1, [[1.0] * depths] * texts, [depths] * texts, 0.0, [0.0] * depths)
+    free = [0.0] * depths
+    every = Going(1, [[1.0] * depths] * texts, [depths] * texts, 0.0, free, free)
     return every._replace(**changes)  # type: ignore[arg-type]
 
 
