@@ -50,13 +50,10 @@ _TRIAL_ROUNDS = 4
 longest, and those that it then has, of all texts: the first pays for the rest before it, and what
 texts pay once a step, as for heads, shows only where all do."""
 
-_ROUNDING = 1e-6
-"""So that texts that take turns are in the same round."""
-
 
 @dataclass
 class Standing:
-    """Which remote members a text drafts with, for the time being."""
+    """Where a text stands: which remote members it drafts with, for the time being."""
 
     remote: Arm
     """They."""
@@ -64,6 +61,8 @@ class Standing:
     """What others would have gained since they would have gained anything, in rounds."""
     rounds: int = _SETTLE_EVERY
     """Since it was looked at."""
+    chosen: int = -1
+    """The round that was chosen for last."""
 
 
 class Arms:
@@ -89,7 +88,7 @@ class Arms:
         self._slow: dict[Arm, Mean] = {}  # seconds over those of the table
         self._tried, self._trials = 0, 0  # who has a trial, and how many were begun
         self._last = [0] * members  # the round each took part in
-        self._rounds, self._round = 0.0, 0  # of a text: begun so far, and the one at hand
+        self._round = 0  # the one at hand, in which each text chooses once
 
     def settle(
         self, usual: Seq[float], leanings: Seq[Leaning], standing: Standing, rounds: int = 1
@@ -130,7 +129,7 @@ class Arms:
         leanings: Seq[Leaning],
         present: Arm,
         remote: Arm,
-        texts: int = 1,
+        standing: Standing,
     ) -> Arm:
         """The set to draft with: the most tokens a second, now and then one not seen for long.
 
@@ -139,14 +138,14 @@ class Arms:
             leanings: Of this text, by member.
             present: The set that took part last.
             remote: Those of the remote ones that take part.
-            texts: How many are chosen for, in turns.
+            standing: The text's.
         """
 
         def next_round(arm: Arm) -> float:
             return self._rate(arm, foreseen, leanings) * (_STAY if arm == present else 1.0)
 
-        self._round = int(self._rounds + _ROUNDING)
-        self._rounds += 1 / texts
+        self._round += standing.chosen == self._round  # who has chosen in it begins the next
+        standing.chosen = self._round
         sets = (arm for arm in self._useful(foreseen) if arm & self._remote == remote)
         trials = (self._round + 1) // _TRY_EVERY  # a round ahead: remote ones are told then
         if trials > self._trials:

@@ -208,7 +208,7 @@ class HybridProposer:
         foreseen, leanings = session.foreseen, session.leanings
         idle = sum(1 << at for at, member in self._far.items() if not member.asked(sequence))
         session.arm = self._arms.choose(
-            foreseen, leanings, session.arm & ~idle, session.remote & ~idle, len(self._sessions)
+            foreseen, leanings, session.arm & ~idle, session.remote & ~idle, session.standing
         )
         session.remote = self._arms.settle(
             session.usual, leanings, session.standing, 1 + session.rested
