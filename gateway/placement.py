@@ -101,21 +101,17 @@ def place(
     Raises:
         Unavailable: No verifier of the model is available, or none that takes so many tokens or
             runs the method.
-        FailedPrecondition: The verifiers cannot run the method, or not with so many tokens, nor
-            could those of late.
+        FailedPrecondition: The verifiers cannot run the method, nor could those of late.
     """
     if not any(verifier.available for verifier in verifiers):
         addresses = ", ".join(verifier.address for verifier in verifiers)
         raise Unavailable(f"no verifier is available: {addresses or 'none of these numerics'}")
-    every = [*verifiers, *away]
-    known = [v for v in every if v.description.max_model_len >= tokens]
+    # Whoever is away may not take so many: as it comes back the model's limit falls to its own.
+    known = [*(v for v in verifiers if v.description.max_model_len >= tokens), *away]
     if not any(verifier.available for verifier in known):
         raise Unavailable(f"no verifier is available that takes {tokens} tokens")
     runners = [v for v in known if _runs(method, v, drafters)]
     if not runners:
-        if any(_runs(method, v, drafters) for v in every):
-            wanted = f"no verifier that runs {method} takes {tokens} tokens"
-            raise FailedPrecondition(f"speculation.method: {wanted}")
         raise FailedPrecondition(_lacking(method, known, drafters))
     able = [v for v in runners if v.available]
     if not able:

@@ -141,8 +141,10 @@ def test_a_method_whose_verifiers_are_not_there_for_a_moment_is_unavailable(gone
         assert place("auto", drafters=[], **known).verifier == "a"
     with pytest.raises(FailedPrecondition, match="has auto, plain, medusa; it cannot run ngram"):
         place("ngram", [other, able], [])
-    with pytest.raises(FailedPrecondition, match="no verifier that runs medusa takes 65 tokens"):
+    with pytest.raises(FailedPrecondition, match="it cannot run medusa"):
         place("medusa", [worker("a", max_model_len=65), able], [], tokens=65)
+    with pytest.raises(Unavailable, match=wanted):  # the limit rises while the shorter one is away
+        place("medusa", [worker("a", max_model_len=65)], [], away=[able], tokens=65)
 
 
 @pytest.mark.parametrize(
