@@ -63,7 +63,7 @@ def run(
 
 def measured(
     target: Path, heads: Path, files: Sequence[Path], *, prompts: int, device: str
-) -> tuple[list[list[list[list[int]]]], Heads]:
+) -> tuple[list[acceptance.Found], Heads]:
     """Ranks along the choosing half of held-out texts, a domain each; and the heads."""
     model = load_model(target).to(device)
     lm_head = model.get_output_embeddings().weight

@@ -67,7 +67,7 @@ def read_text(path: Path) -> str:
         DataError: It is missing or not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: byte {error.start} is {error.reason}") from error
     except OSError as error:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from common.model import medusa_checkpoint
 from common.model.medusa_weights import HeadWeights
 from training import acceptance, held_out
@@ -113,13 +115,14 @@ def run(
     }
     return Report(
         chains,
-        {} if weights is None else _of_heads(model, weights, domains),
+        {} if weights is None else _of_heads(model, weights, lm_head, domains),
         {} if net is None else _of_eagle(model, net, domains),
     )
 
 
-def _of_heads(model: Any, weights: HeadWeights, domains: Sequence[Domain]) -> dict[str, OfHeads]:
-    lm_head = model.get_output_embeddings().weight
+def _of_heads(
+    model: Any, weights: HeadWeights, lm_head: Tensor, domains: Sequence[Domain]
+) -> dict[str, OfHeads]:
     module, tree = Heads.of(weights, lm_head), weights.tree
     measured = {}
     for domain in domains:

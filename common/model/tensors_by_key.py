@@ -38,9 +38,13 @@ def read(file: Path, prefix: str | None) -> dict[str, Tensor]:
     if not isinstance(held, dict):
         raise ModelError(f"{file}: must hold tensors by key")
     for key, value in held.items():
-        if not isinstance(key, str) or not isinstance(value, Tensor) or not _plain(value):
+        if not isinstance(key, str) or not isinstance(value, Tensor):
+            raise ModelError(f"{file}: {key}: not a tensor")
+    wanted = {key: value for key, value in held.items() if key.startswith(prefix or "")}
+    for key, value in wanted.items():
+        if not _plain(value):
             raise ModelError(f"{file}: {key}: not a plain tensor")
-    return {key: value for key, value in held.items() if key.startswith(prefix or "")}
+    return wanted
 
 
 def check(file: Path, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:

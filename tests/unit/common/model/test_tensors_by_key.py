@@ -91,6 +91,7 @@ def test_a_tensor_that_is_not_plain_is_refused(
         torch.save({"a.weight": made(torch.ones(2, 2))}, folder / "odd.bin")
         with pytest.raises(ModelError, match=r"odd\.bin: a\.weight: not a plain tensor"):
             read(folder / "odd.bin", None)
+        assert read(folder / "odd.bin", "b.") == {}, "nobody wants it"
 
 
 @pytest.mark.parametrize(
