@@ -14,7 +14,8 @@
             operator: false       # left out: the tenant's
 
 Each gateway process counts by itself: two of them let a tenant have twice its limits. A text that
-goes on after its gateway was lost counts with what it has already, once it has ended.
+goes on after its gateway was lost counts with what it has already, once it has ended: it does not
+keep the tenant's others from going on, and what follows waits.
 
 A token is 256 random bits, so one round of SHA-256 hides it as well as any slow hash would.
 """
