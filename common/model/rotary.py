@@ -49,6 +49,8 @@ class Rotary(NamedTuple):
         kind = settings.pop("type", "default")
         kind = settings.pop("rope_type", kind)
         base = settings.pop("rope_theta") if "rope_theta" in settings else config["rope_theta"]
+        if settings.get("partial_rotary_factor") == 1:  # whole, as without
+            del settings["partial_rotary_factor"]
         frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.float) / size))
         if set(settings) != _SETTINGS.get(kind):
             raise ValueError(f"rotary embeddings of type {kind} with {sorted(settings)}")

@@ -44,6 +44,7 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"head_dim": 16, "num_key_value_heads": 4}),
     ("llama", {"rope_parameters": LLAMA3, "head_dim": 64}),
     ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
+    ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 1.0}}),
     ("mistral", {}),
     ("mistral", {"sliding_window": None, "head_dim": 24}),
     ("qwen2", {}),
