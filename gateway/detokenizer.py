@@ -81,6 +81,8 @@ class Detokenizer:
             return
         tail = self._window[self._settled :]
         text = self._tokenizer.decode(tail)
-        if text and self._settled:
+        if not text:
+            return  # with the next id it has some; else a run of lone spaces is never cut
+        if self._settled:
             self._window, self._sent = tail, len(text)
         self._settled = len(self._window)

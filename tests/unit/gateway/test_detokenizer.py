@@ -96,3 +96,12 @@ def test_endless_nonsense_is_let_go() -> None:
         out += len(detokenizer.push(bad))
         assert len(detokenizer._window) <= 1100
     assert out + len(detokenizer.flush()) == 3000
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_FALLBACK, METASPACE], ids=["fallback", "metaspace"])
+def test_the_window_stays_short_whatever_comes_again_and_again(tokenizer) -> None:
+    for word in WORDS:  # a lone space, too, which is no text where a window begins with it
+        detokenizer = Detokenizer(tokenizer)
+        for _ in range(100):
+            detokenizer.push(tokenizer._backend.token_to_id(word))
+            assert len(detokenizer._window) < 20, word
