@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from common.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
 from gateway.candidate import Candidate
@@ -36,7 +36,8 @@ class Catalogue:
         Raises:
             Unavailable: No verifier of them has been reached yet.
         """
-        return [self._model(name) for name in self._names(scope)]
+        drafters = self._drafters.recent
+        return [self._model(name, drafters) for name in self._names(scope)]
 
     def resolve(
         self, name: str, scope: Collection[str] | None = None, numerics: str | None = None
@@ -59,7 +60,7 @@ class Catalogue:
             raise PermissionDenied("model: these credentials do not cover it")
         served = self._names(scope)
         if name in served:
-            return self._model(name, numerics)
+            return self._model(name, self._drafters.recent, numerics)
         known = sorted({*served, *self._names_away(scope)})
         if name in known or (name and numerics is not None):
             raise Unavailable(f"no verifier of {name[:MAX_NAME_CHARS]!r} is reachable")
@@ -68,7 +69,7 @@ class Catalogue:
             raise NotFound(f"model: no {name[:MAX_NAME_CHARS]!r} here; served: {listed}")
         if len(known) > 1:
             raise InvalidArgument("model", f"must name one of {listed}")
-        return self._model(served[0], numerics)
+        return self._model(served[0], self._drafters.recent, numerics)
 
     def serving(self, model: Model, numerics: str | None = None) -> list[Candidate]:
         """Returns the verifiers to which a model's ids mean what they mean to the gateway.
@@ -85,7 +86,8 @@ class Catalogue:
         return self._away(model.name, model.vocabulary)
 
     def _names(self, scope: Collection[str] | None) -> list[str]:
-        names = sorted({each.description.model for each in candidates(self._verifiers.listed)})
+        described = (each.described for each in self._verifiers.listed.values())
+        names = sorted({each.model for each in described if each is not None})
         if scope is not None:
             names = [name for name in names if name in scope]
             if not names:
@@ -110,14 +112,20 @@ class Catalogue:
         ]
 
     def _named(self, name: str, numerics: str | None = None) -> list[Candidate]:
+        named = {
+            at: each
+            for at, each in self._verifiers.listed.items()
+            if each.described is not None and each.described.model == name
+        }
         return [
             each
-            for each in candidates(self._verifiers.listed)
-            if each.description.model == name
-            and numerics in (None, each.description.numerics_fingerprint)
+            for each in candidates(named)
+            if numerics in (None, each.description.numerics_fingerprint)
         ]
 
-    def _model(self, name: str, numerics: str | None = None) -> Model:
+    def _model(
+        self, name: str, drafters: Sequence[Candidate], numerics: str | None = None
+    ) -> Model:
         named = self._named(name, numerics) or self._named(name)
         verifiers = alike(named, self._tokenizers)
         first = verifiers[0].description
@@ -128,7 +136,7 @@ class Catalogue:
             vocab_size=first.vocab_size,
             # Any of them may get the request.
             max_model_len=min(each.description.max_model_len for each in verifiers),
-            methods=offered_methods(known, self._drafters.recent),
+            methods=offered_methods(known, drafters),
             eos_token_ids=first.eos_token_ids,
             tokenizer=chosen(self._tokenizers.get(first.tokenizer_fingerprint, {}), name),
         )

@@ -54,7 +54,7 @@ class Listing:
     def away(self) -> list[Candidate]:
         """Those listed no longer that were so within the hour, as if they were lost: the last at
         each address at which nobody is now."""
-        here = {each.address for each in candidates(self.listed)}
+        here = {at for at, each in self.listed.items() if each.described is not None}
         gone = (*self._remembered.recent, *map(_lost, candidates(self.leaving)))
         return list({each.address: each for each in gone if each.address not in here}.values())
 

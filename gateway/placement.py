@@ -65,6 +65,7 @@ def offered_methods(
     without, and what lost verifiers alone run is worth another try.
     """
     methods: dict[str, None] = {}
+    drafters = _kinds(drafters)
     for verifier in verifiers:
         known = verifier.description.methods
         methods |= {m: None for m in known if m != "draft" or _has_drafter(verifier, drafters)}
@@ -110,7 +111,8 @@ def place(
     known = [*(v for v in verifiers if v.description.max_model_len >= tokens), *away]
     if not any(verifier.available for verifier in known):
         raise Unavailable(f"no verifier is available that takes {tokens} tokens")
-    runners = [v for v in known if _runs(method, v, drafters)]
+    kinds = _kinds(drafters)
+    runners = [v for v in known if _runs(method, v, kinds)]
     if not runners:
         raise FailedPrecondition(_lacking(method, known, drafters))
     able = [v for v in runners if v.available]
@@ -188,6 +190,11 @@ def _runs(method: str, verifier: Candidate, drafters: Sequence[Candidate]) -> bo
     parts = method.split("+")
     known = all(part in verifier.description.methods for part in parts)
     return known and ("draft" not in parts or _has_drafter(verifier, drafters))
+
+
+def _kinds(drafters: Sequence[Candidate]) -> list[Candidate]:
+    """One drafter of each vocabulary: the others fit the same verifiers."""
+    return list({each.description.vocabulary: each for each in drafters}.values())
 
 
 def _has_drafter(verifier: Candidate, drafters: Sequence[Candidate]) -> bool:

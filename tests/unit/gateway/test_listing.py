@@ -14,6 +14,7 @@ class Handle(SimpleNamespace):
     """Of a worker that was reached."""
 
     address: str
+    described: object
     candidate: Candidate
     present: bool
 
@@ -22,7 +23,9 @@ class Handle(SimpleNamespace):
 
 
 def made(tier: str, address: str) -> Any:
-    return Handle(address=address, candidate=verifier(address), present=True)
+    candidate = verifier(address)
+    described = candidate.description
+    return Handle(address=address, described=described, candidate=candidate, present=True)
 
 
 def test_who_came_back_is_not_remembered_beside_itself() -> None:

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from common.drafters import misfit
 from common.errors import FailedPrecondition, Unavailable
 from gateway.candidate import Load
 from gateway.placement import alike, offered_methods, place
@@ -177,3 +178,15 @@ def test_a_lost_drafter_fails_no_request() -> None:
 def test_draft_is_offered_only_with_a_drafter() -> None:
     assert offered_methods([worker("v")], []) == ("plain",)
     assert offered_methods([worker("v")], [worker("d")]) == ("plain", "draft")
+
+
+def test_drafters_of_one_vocabulary_are_looked_at_once(monkeypatch) -> None:
+    looked = Counter()
+
+    def counted(target, drafter):
+        looked[drafter.tokenizer_fingerprint] += 1
+        return misfit(target, drafter)
+
+    monkeypatch.setattr("gateway.placement.misfit", counted)
+    offered_methods([worker(f"v{i}") for i in range(5)], [FOREIGN] * 20)
+    assert looked.total() == 5
