@@ -14,10 +14,11 @@
 
 #define STRETCH (4 * LANES) /* ids whose bits are made at once: four a block */
 
-#define SLACK 1e-5f      /* relative; what bounds of noise are off by */
-#define ROUNDED 2e-7     /* relative; what a score loses as a float */
-#define NEARLY 1e-9      /* scores nearer than this may be in another order elsewhere */
-#define SHARES_OFF 1e-5f /* and shares of all that is likely are off by less than this */
+#define SLACK 1e-5f        /* relative; what bounds of noise are off by */
+#define ROUNDED 2e-7       /* relative; what a score loses as a float */
+#define NEARLY 1e-9        /* scores nearer than this may be in another order elsewhere */
+#define SHARES_OFF 1e-5f   /* relative; sums of weights are off by less than this */
+#define WEIGHT_OFF 0x1p-40 /* and each weight by so much: elsewhere they are multiples of it */
 
 #define SUMMED 16 /* vectors of weights to a sum, before it is added to one of doubles */
 
@@ -185,8 +186,10 @@ static void weigh(const float *x, long size, float least, float top, float *weig
     }
 }
 
-/* The weight of all tokens that stand before one: likelier ones, and equal ones of lower ids. */
-static double weight_before(const float *x, const float *weights, long size, float bar, long bar_id)
+/* The weight of all tokens that stand before one: likelier ones, and equal ones of lower ids; or of
+   all others. */
+INLINE double weight_of(const float *x, const float *weights, long size, float bar, long bar_id,
+                        Lanes others)
 {
     double all = 0;
     for (long begin = 0; begin < size; begin += SUMMED * LANES) {
@@ -197,11 +200,30 @@ static double weight_before(const float *x, const float *weights, long size, flo
             Floats part = load(mask, x + at);
             Lanes reach = at_least_where(mask, part, every(bar));
             Lanes equal = equal_where(mask, part, every(bar));
-            sum = sum + only(reach & (~equal | lower), load(mask, weights + at));
+            Lanes before = reach & (~equal | lower);
+            sum = sum + only(before ^ others, load(mask, weights + at));
         }
         all += sum_of(sum);
     }
     return all;
+}
+
+/* How far a token is behind the last that survives; whether that is sure. */
+static int behind_nucleus(const Search *search, const float *weights, double total, long id,
+                          double *over)
+{
+    const float *x = search->x;
+    double lost = search->size * WEIGHT_OFF, share = search->how->top_p * total;
+    double before = weight_of(x, weights, search->size, x[id], id, 0);
+    *over = before - share;
+    /* The likeliest survives, whatever the share. */
+    if ((!before && total > 0) || fabs(*over) > SHARES_OFF * fmax(before, share) + lost)
+        return 1;
+    /* Where next to all is to survive, what is left tells better. */
+    double rest = (1 - search->how->top_p) * total;
+    double others = weight_of(x, weights, search->size, x[id], id, ALL_LANES);
+    *over = rest - others;
+    return fabs(*over) > SHARES_OFF * fmax(rest, others) + lost;
 }
 
 /* The likeliest tokens, where there is no noise; whether all logits are numbers. */
@@ -234,7 +256,7 @@ int draw(const float *logits, long size, const Drawing *how, long best, int64_t 
         search.least = kth(x, size, how->top_k);
     if (!whole) {
         weigh(x, size, search.least, top, weights);
-        total = weight_before(x, weights, size, -INFINITY, size);
+        total = weight_of(x, weights, size, -INFINITY, size, 0);
     }
     if (how->min_p > 0) {
         float floor = (float)(top + log(how->min_p));
@@ -246,10 +268,8 @@ int draw(const float *logits, long size, const Drawing *how, long best, int64_t 
         for (long i = 0; i + 1 < best && ids[i + 1] >= 0; i++)
             certain &= scores[i] - scores[i + 1] > NEARLY;
         for (long i = 0; !whole && i < best && ids[i] >= 0 && !again; i++) {
-            double before = weight_before(x, weights, size, x[ids[i]], ids[i]);
-            double over = before - how->top_p * total;
-            /* The likeliest survives, whatever the share. */
-            certain &= (!before && total > 0) || fabs(over) > SHARES_OFF * total;
+            double over;
+            certain &= behind_nucleus(&search, weights, total, ids[i], &over);
             again = over >= 0;
             if (again) { /* nor does any that stands behind it survive */
                 search.bar = x[ids[i]];
