@@ -9,7 +9,7 @@ from typing import NamedTuple
 from common.model.output import Output
 from common.model.roll import Drawing
 from common.model.runner import Runner
-from common.model.sampling import Row, sample
+from common.model.sampling import Row, rows_of, sample
 from common.model.segment import Segment
 from common.model.tree import TokenTree
 from verifier.acceptance.base import Scores
@@ -71,7 +71,7 @@ def _choices(output: Output, rows: list[Row]) -> list[int]:
     open_ = [i for i, row in enumerate(rows) if chosen[i] < 0 or row.params.adjusts]
     if open_:
         chosen = [*chosen]
-        found = sample(output.logits[open_], [rows[i] for i in open_]).tolist()
+        found = sample(rows_of(output.logits, open_), [rows[i] for i in open_]).tolist()
         for i, token in zip(open_, found, strict=True):
             chosen[i] = token
     return chosen

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -142,17 +143,39 @@ def adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
         return logits.float()
     adjusted = logits.to(torch.float32, copy=True)
     for line, row in zip(adjusted, rows, strict=True):
-        bias, penalty = row.params.logit_bias, row.params.repetition_penalty
-        if bias:
-            biased = torch.tensor(list(bias), device=line.device)
-            line[biased] += line.new_tensor(list(bias.values()))
-        if penalty != 1:
-            assert row.seen is not None, "a repetition penalty needs the tokens seen"
-            seen = row.seen.clone()
-            seen[list(row.path)] = True
-            factor = line.new_tensor(penalty)
-            line.copy_(line.where(~seen, torch.where(line < 0, line * factor, line / factor)))
+        if row.params.logit_bias:
+            ids, biases = _biases(row.params, line.device)
+            line[ids] += biases
+        if row.params.penalises:
+            _penalise(line, row)
     return adjusted
+
+
+def _penalise(line: Tensor, row: Row) -> None:
+    """Repetition penalty of a row's logits, in place."""
+    assert row.seen is not None, "a repetition penalty needs the tokens seen"
+    if line.device.type == "cpu":  # few of all tokens; numpy's calls take less than torch's
+        at = np.concatenate((np.flatnonzero(row.seen.numpy()), np.array(row.path, dtype=np.int64)))
+        logits = line.numpy()
+        few = logits[at]
+        with np.errstate(all="ignore"):
+            penalty = np.float32(row.params.repetition_penalty)
+            logits[at] = np.where(few < 0, few * penalty, few / penalty)
+        return
+    seen, factor = row.seen.clone(), line.new_tensor(row.params.repetition_penalty)
+    seen[list(row.path)] = True
+    line.copy_(line.where(~seen, torch.where(line < 0, line * factor, line / factor)))
+
+
+@lru_cache(maxsize=64)
+def _biases(params: SamplingParams, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids that have a logit bias, and the biases; not to be changed. # [B] each
+
+    Every row of a text asks for the same, and to make them takes longer than to add them.
+    """
+    biases = params.logit_bias
+    values = torch.tensor([*biases.values()], dtype=torch.float32, device=device)
+    return torch.tensor([*biases], device=device), values
 
 
 def _kinds(rows: Sequence[Row], vocab_size: int) -> list[tuple[str, list[int]]]:
@@ -195,13 +218,19 @@ def _sample(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
     """Chooses one token id a row, by torch."""
     chosen = torch.empty(len(rows), dtype=torch.int64, device=adjusted.device)
     for kind, group in _kinds(rows, adjusted.shape[1]):
-        chosen[group] = _CHOOSE[kind](_part(adjusted, group), [rows[i] for i in group])
+        chosen[group] = _CHOOSE[kind](rows_of(adjusted, group), [rows[i] for i in group])
     return chosen
 
 
-def _part(adjusted: Tensor, group: list[int]) -> Tensor:
-    """Rows of it, which are not copied where those are all."""
-    return adjusted if len(group) == len(adjusted) else adjusted[group]
+def rows_of(logits: Tensor, at: Sequence[int]) -> Tensor:
+    """Rows, which are not copied where they are all. # [N, V] -> [M, V]
+
+    To index by a list takes several times as long, and where processors are busy milliseconds: it
+    waits for torch's other threads.
+    """
+    if [*at] == [*range(len(logits))]:
+        return logits
+    return logits.index_select(0, torch.tensor(at, dtype=torch.int64, device=logits.device))
 
 
 def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -234,7 +263,7 @@ def _rank(adjusted: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
     """Ranks the tokens of each row, by torch."""
     ranked = [Ranked((), ())] * len(rows)
     for kind, group in _kinds(rows, adjusted.shape[1]):
-        found = _RANK[kind](_part(adjusted, group), [rows[i] for i in group], count)
+        found = _RANK[kind](rows_of(adjusted, group), [rows[i] for i in group], count)
         for i, one in zip(group, found, strict=True):
             ranked[i] = one
     return ranked

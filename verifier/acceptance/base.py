@@ -9,7 +9,7 @@ import numpy as np
 
 from common.model.distribution import Distribution, distributions
 from common.model.output import Output
-from common.model.sampling import Row
+from common.model.sampling import Row, rows_of
 from common.model.tree import TokenTree
 
 
@@ -36,7 +36,7 @@ class Scores(NamedTuple):
         """
         if self.rows[0].params.greedy:
             return [Distribution(np.array([self.choices[node]]), np.ones(1)) for node in nodes]
-        logits = self.output.logits[[self.first + node for node in nodes]]
+        logits = rows_of(self.output.logits, [self.first + node for node in nodes])
         return distributions(logits, [self.rows[node] for node in nodes])
 
 

@@ -15,7 +15,7 @@ from common.model.distribution import Distribution, distributions
 from common.model.native import library as native_library
 from common.model.native.library import VECTORS, opened
 from common.model.noise import gumbel_rows
-from common.model.sampling import Row, adjust, rank, sample
+from common.model.sampling import Row, adjust, rank, rows_of, sample
 from common.sampling_params import SamplingParams
 from tests.unit.common.model.rows import VOCAB, random_logits, rows_strategy
 
@@ -147,13 +147,22 @@ def test_compiled_code_draws_what_torch_does(rows, vocab_size, spread, kind, see
 @pytest.mark.skipif(not sampling.instructions(), reason="no compiled code here")
 @pytest.mark.parametrize("vectors", VECTORS)
 @pytest.mark.parametrize(
-    "cut", [{}, {"top_p": 0.95}, {"top_p": 1e-6}, {"top_k": 40}, {"min_p": 0.02}]
+    "cut",
+    [
+        {},
+        {"top_p": 0.95},
+        {"top_p": 1e-6},
+        {"top_p": 0.999999, "temperature": 0.01},
+        {"top_k": 40},
+        {"min_p": 0.02},
+    ],
 )
 def test_compiled_code_is_hardly_ever_unsure(vectors, cut, monkeypatch):
     if (library := opened(vectors)) is None:
         pytest.skip("this processor has no such vectors")
     monkeypatch.setattr(native_library, "_library", lambda: library)
-    rows = [Row(SamplingParams(temperature=0.8, seed=i, **cut), 7 * i) for i in range(300)]
+    how = {"temperature": 0.8, **cut}
+    rows = [Row(SamplingParams(seed=i, **how), 7 * i) for i in range(300)]
     logits = random_logits(len(rows), 4096, 5, torch.float32)
     ids, _ = native_library.draw(logits, [row.drawing for row in rows], 2)
     assert (ids[:, 0] < 0).sum() <= 3
@@ -247,6 +256,25 @@ def test_ties_top_k_keeps_all_and_top_p_keeps_the_lowest_ids():
     assert kept(top_k=1, top_p=0.5) == [1, 2]
     assert kept(top_p=0.01) == [1]
     assert kept(min_p=1.0) == [1, 2, 4]
+
+
+def test_texts_that_differ_in_their_biases_alone_keep_them_apart():
+    rows = [Row(SamplingParams(logit_bias={token: 1.5}), 0) for token in (0, 1, 0)]
+    assert adjust(torch.ones(3, 2), rows).tolist() == [[2.5, 1.0], [1.0, 2.5], [2.5, 1.0]]
+
+
+def test_biases_of_a_text_are_looked_up_once():
+    looked_up = []
+
+    class Biases(dict):
+        def values(self):
+            looked_up.append(self)
+            return super().values()
+
+    row = Row(SamplingParams(logit_bias=Biases({3: -2.0})), 0)
+    for _ in range(2):
+        adjust(torch.zeros(4, 8), [row] * 4)
+    assert len(looked_up) == 1
 
 
 def test_penalty_counts_a_token_once_wherever_it_was_seen():
@@ -356,3 +384,12 @@ def test_elementwise_bits_do_not_depend_on_the_place(threads):
             assert torch.equal(function(given[::3]), whole[::3])
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("at", [[], [2], [0, 2], [2, 0, 2], [2, 1, 0], [0, 1, 2]])
+def test_rows_are_those_that_are_asked_for(at: list[int]) -> None:
+    """In any order; not copied where they are all."""
+    logits = torch.randn(3, 5)
+    found = rows_of(logits, at)
+    assert torch.equal(found, logits[at])
+    assert (found is logits) == (at == [0, 1, 2])
