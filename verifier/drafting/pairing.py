@@ -25,6 +25,10 @@ from verifier.sequence import Sequence
 MOST_DRAWN = 32
 """Tokens a drafter draws from where it must say what they were; of equal ones there may be more."""
 
+LEAST_ROOM = 3
+"""Tokens a text must have to come for a mirror: one, and a round later a draft of one and the bonus
+after it. Shorter ones, as where a prompt is only to be judged, would be a prefill for nothing."""
+
 _OTHER_SEED = 0x5DEECE66D1CE4E5B
 """Turns a request's seed into the one its drafter draws with under rejection."""
 
@@ -146,11 +150,11 @@ class Pairing:
         return any(self._free(address, session, now) for address in drafters)
 
     def _free(self, address: str, session: DraftSession, now: float) -> DraftLink | None:
-        """A drafter that can be reached, unless it is not to be asked; one that is lost is looked
-        for."""
+        """A drafter that can be reached, unless it is not to be asked, or the text is about to end;
+        one that is lost is looked for."""
         link = self.links(address)
         asked = link is not None and link.alive and session.refused.get(link, 0.0) <= now
-        return link if asked else None
+        return link if asked and session.sequence.room >= LEAST_ROOM else None
 
     def move(self, session: DraftSession, link: DraftLink, now: float) -> bool:
         """Leaves a drafter that does not pay for one that is measured to be better, if any."""

@@ -18,7 +18,7 @@ from verifier.cost import StepCost
 from verifier.drafting.acquaintance import TextKind
 from verifier.drafting.link import Branch, Ended, LinkSource, Wish
 from verifier.drafting.news import DraftNews
-from verifier.drafting.pairing import Pairing
+from verifier.drafting.pairing import LEAST_ROOM, Pairing
 from verifier.drafting.scouts import Scouts
 from verifier.drafting.session import MOST_UNTOLD, Asked, DraftSession, RemoteMirror
 from verifier.gates.crowd import Crowd
@@ -77,7 +77,7 @@ class DraftProposer:
         Not where the load is one in which drafts do not pay: a mirror is a prefill, and its news.
         """
         session = self._sessions[sequence] = self.news.begin(sequence)
-        if not self._pairing.acquainted(session.kind):
+        if sequence.room >= LEAST_ROOM and not self._pairing.acquainted(session.kind):
             self._scouts.offer(sequence)
         now = time.monotonic()
         if self._drafting(session, now):

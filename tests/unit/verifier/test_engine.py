@@ -94,9 +94,10 @@ def test_drafters_hear_of_a_text_before_its_first_pass(target: Runner, twin: Run
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target, "forward", telling)
-        pair.submit(prompt_of(10), 1)
+        pair.submit(prompt_of(10), 3)
         pair.engine.step()
     assert told == [1]
+    pair.run()
 
 
 def test_a_hybrid_is_one_method_whichever_way_it_is_asked_for(target: Runner, twin: Runner) -> None:

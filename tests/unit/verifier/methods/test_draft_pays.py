@@ -96,6 +96,31 @@ def test_a_text_rests_beside_its_mirror_where_drafts_no_longer_pay(clock: Clock)
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 3])
+@pytest.mark.parametrize("max_tokens", [1, 2, 3])
+def test_a_text_that_ends_before_a_draft_has_no_mirror(
+    max_tokens: int, draft_tokens: int, clock: Clock
+) -> None:
+    """A prefill, and a trial or a scout, would be for nothing; also where it only becomes so."""
+    first, second = Link(), Link()
+    table = Table(first, second, draft_tokens=draft_tokens)
+    table.proposer.close(table.sequence)
+    first.opened.clear()
+    request = replace(table.sequence.request, max_tokens=max_tokens)
+    lease = KvLease(BlockManager(4, 16))
+    table.sequence = short = Sequence(request, lambda event: None, lease, ticket=2)
+    table.proposer.open(short)
+    mirrored = max_tokens == 3
+    assert len(first.opened) == mirrored
+    assert (short in table.proposer._scouts) is mirrored
+    assert table.proposer.rests(short) is not mirrored
+    first.alive = False
+    table.proposer.news.lost(first)
+    for token in range(8, 7 + max_tokens):
+        table.round(token)
+    assert second.opened == []
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_a_text_rests_that_no_drafter_can_be_had_for(draft_tokens: int, clock: Clock) -> None:
     """Though drafts would pay: a lost drafter, or one that gave it up, has none."""
     first, second = Link(), Link()
