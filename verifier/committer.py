@@ -11,6 +11,7 @@ from collections.abc import Sequence as Seq
 
 from torch import Tensor
 
+from common.model.output import rows_of
 from common.model.runner import Runner
 from common.model.segment import tree_slots
 from common.model.tree import TokenTree
@@ -163,7 +164,7 @@ class Committer:
                     states = features[first : root + 1]
                     if kept:
                         nodes = [root + node for node in kept]
-                        states = features[[*range(first, root + 1), *nodes]]
+                        states = rows_of(features, [*range(first, root + 1), *nodes])
                     reader.read(sequence, position, states)
             except Exception as error:  # a draft is never worth the text
                 self._failures.add("draft", error, sequence.names)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
-from common.model.output import Output
+from common.model.output import Output, rows_of
 from common.model.roll import Drawing
 from common.model.runner import Runner
-from common.model.sampling import Row, rows_of, sample
+from common.model.sampling import Row, sample
 from common.model.segment import Segment
 from common.model.tree import TokenTree
 from verifier.acceptance.base import Scores

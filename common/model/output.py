@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -40,3 +42,14 @@ class Computed(NamedTuple):
     """See `Output`."""
     features: Tensor | None = None
     """See `Output`; from a `Forward` those of rows that are padding, too."""
+
+
+def rows_of(found: Tensor, at: Sequence[int]) -> Tensor:
+    """Rows of what a pass found, which are not copied where they are all. # [N, W] -> [M, W]
+
+    To index by a list takes two to three times as long, and where processors are busy it took
+    milliseconds.
+    """
+    if [*at] == [*range(len(found))]:
+        return found
+    return found.index_select(0, torch.tensor(at, dtype=torch.int64, device=found.device))

@@ -29,6 +29,7 @@ from torch import Tensor
 from common.model.cuda.device import Draw, drawer, packed, pinned
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
+from common.model.output import rows_of
 from common.model.roll import Drawing
 from common.model.warpers import cuts, scale, survivors
 from common.sampling_params import SamplingParams
@@ -220,17 +221,6 @@ def _sample(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:
     for kind, group in _kinds(rows, adjusted.shape[1]):
         chosen[group] = _CHOOSE[kind](rows_of(adjusted, group), [rows[i] for i in group])
     return chosen
-
-
-def rows_of(logits: Tensor, at: Sequence[int]) -> Tensor:
-    """Rows, which are not copied where they are all. # [N, V] -> [M, V]
-
-    To index by a list takes several times as long, and where processors are busy milliseconds: it
-    waits for torch's other threads.
-    """
-    if [*at] == [*range(len(logits))]:
-        return logits
-    return logits.index_select(0, torch.tensor(at, dtype=torch.int64, device=logits.device))
 
 
 def _greedy(adjusted: Tensor, rows: Sequence[Row]) -> Tensor:

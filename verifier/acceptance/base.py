@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from common.model.distribution import Distribution, distributions
-from common.model.output import Output
-from common.model.sampling import Row, rows_of
+from common.model.output import Output, rows_of
+from common.model.sampling import Row
 from common.model.tree import TokenTree
 
 

@@ -14,14 +14,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from common.model.eagle.head import (
-    MOST_DEPTH,
-    MOST_DRAFTED,
-    Behind,
-    EagleHead,
-    Going,
-    Guessed,
-)
+from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead, Going, Guessed
 from common.model.roll import Drawing
 from common.model.sampling import Row, adjust, rank
 from verifier.cost import StepCost

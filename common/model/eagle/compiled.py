@@ -11,20 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.eagle.head import (
-    MOST_DEPTH,
-    MOST_DRAFTED,
-    Behind,
-    EagleHead,
-    Going,
-    Guessed,
-)
+from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead, Going, Guessed
 from common.model.eagle.weights import EagleWeights
 from common.model.native.layout import LARGE, lay_out
 from common.model.native.library import Decoder, instructions, packed
 from common.model.native.memory import Addresses, address
 from common.model.native.product import PackedMatrix
 from common.model.native.structures import Guessing, Layer, Model, Product, Request, Rolling
+from common.model.output import rows_of
 from common.model.segment import PathRows, Segment
 
 _FEW_ROWS = 64
@@ -69,7 +63,6 @@ class NativeHead(EagleHead):
         self._dtype, self._quantize = cache.dtype, cache.dtype == torch.bfloat16
         self._decoder = Decoder(threads, most_threads, dtype=cache.dtype)
         self._outputs, self._hidden = weights.lm_head.shape
-        self._spare = range(slots, len(cache))
         self._addresses = Addresses()
         self._matrices: list[PackedMatrix] = []
         own = embeddings if weights.embeddings is None else weights.embeddings.to(cache.dtype)
@@ -77,7 +70,7 @@ class NativeHead(EagleHead):
         names = ("input_norm", "hidden_norm", "mlp_norm", "norm")
         norms = {name: getattr(weights, name).float().contiguous() for name in names}
         self._kept = (cache, own.contiguous(), cos, sin, *norms.values())
-        self._aside = np.array(self._spare)
+        self._aside = np.arange(slots, len(cache))
         at = {name: norm.data_ptr() for name, norm in norms.items()}
         layer = Layer(
             qkv=self._product(*(self._turned(each) for each in (weights.q, weights.k, weights.v))),
@@ -183,7 +176,7 @@ class NativeHead(EagleHead):
         Returns:
             Logits of wanted rows, and what they end with, both float32. # [M, W], [M, d]
         """
-        return self._run(self._lay_out(segments, given=left.contiguous()))
+        return self._run(self._lay_out(segments, given=left))
 
     def _run(self, laid: _LaidOut) -> tuple[Tensor, Tensor]:
         self._decoder.run(self._model, laid.request)
@@ -212,10 +205,11 @@ class NativeHead(EagleHead):
         )
         return _LaidOut(request, logits, left, (words, shown, given, states))
 
-    def aside(self, first: int, count: int) -> range:
+    def aside(self, first: int, count: int) -> list[int]:
         """Slots that drafted rows may have, none of any text."""
         assert first + count <= MOST_DRAFTED, "more drafted rows than there is room for"
-        return self._spare[first : first + count]
+        aside: list[int] = self._aside[first : first + count].tolist()
+        return aside
 
     def _turned(self, weight: Tensor) -> Tensor:
         """A matrix whose inputs are the row first, as the decoder has them, and then the token."""
@@ -271,8 +265,5 @@ class _Draft:
                 )
             )
             first = end
-        given = self._left
-        if [*parents] != [*range(len(given))]:
-            given = given[[*parents]]
-        self.logits, self._left = self._head.further(segments, given)
+        self.logits, self._left = self._head.further(segments, rows_of(self._left, parents))
         return self.logits

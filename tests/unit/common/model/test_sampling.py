@@ -15,7 +15,7 @@ from common.model.distribution import Distribution, distributions
 from common.model.native import library as native_library
 from common.model.native.library import VECTORS, opened
 from common.model.noise import gumbel_rows
-from common.model.sampling import Row, adjust, rank, rows_of, sample
+from common.model.sampling import Row, adjust, rank, sample
 from common.sampling_params import SamplingParams
 from tests.unit.common.model.rows import VOCAB, random_logits, rows_strategy
 
@@ -384,12 +384,3 @@ def test_elementwise_bits_do_not_depend_on_the_place(threads):
             assert torch.equal(function(given[::3]), whole[::3])
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("at", [[], [2], [0, 2], [2, 0, 2], [2, 1, 0], [0, 1, 2]])
-def test_rows_are_those_that_are_asked_for(at: list[int]) -> None:
-    """In any order; not copied where they are all."""
-    logits = torch.randn(3, 5)
-    found = rows_of(logits, at)
-    assert torch.equal(found, logits[at])
-    assert (found is logits) == (at == [0, 1, 2])
