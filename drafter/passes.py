@@ -52,7 +52,7 @@ class Passes:
             most = int(_ROLL_S / self.pass_s)
             if most < _FEW_PASSES or not any(item.mirror.due for item in batch):
                 most, news = self._most, self._news
-        further = rolling.levels(batch, most)
+        further = rolling.levels(batch, most, adjusts=self._runner.adjusts)
         started = time.perf_counter()
         if further:
             passes, tokens = rolling.roll(self._runner, batch, further, news)

@@ -1,8 +1,8 @@
 """Several tokens of every branch in one call of the model.
 
 Where a pass takes a tenth of a millisecond, what lies between two passes costs as much. A branch
-needs nothing in between where logits are not adjusted by what was written before: each token is the
-likeliest after the one before, or drawn with the noise of its position.
+needs nothing in between: each token is the likeliest after the one before, or drawn with the noise
+of its position.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from drafter.nodes import Node, Tail
 from drafter.outlook import Chances
 
 
-def levels(batch: Seq[Item], most: int) -> int:
+def levels(batch: Seq[Item], most: int, *, adjusts: bool) -> int:
     """How many further tokens may follow the next one of every branch in the same call.
 
     Args:
         batch: What is to be computed.
         most: No more than these.
+        adjusts: Whether the call adjusts logits; see `Runner`.
 
     Returns:
         0 to `most`; 0 where some token takes more than the logits and noise.
@@ -34,7 +35,7 @@ def levels(batch: Seq[Item], most: int) -> int:
             continue
         if mirror.round is None or mirror.wants_drawn:
             return 0
-        if mirror.sampling.adjusts or mirror.vocab_size:
+        if mirror.vocab_size or (mirror.sampling.adjusts and not adjusts):
             return 0
         deepest = max(node.position for node in item.ends)
         most = min(
@@ -62,7 +63,7 @@ def roll(runner: Runner, batch: Seq[Item], count: int, news: int = -1) -> tuple[
     slots = [[mirror.free.pop() for mirror, _ in ends] for _ in range(count)]
     ranks = max(mirror.ranks for mirror, _ in ends)
     rows = [row_of(mirror, node) for mirror, node in ends]
-    drawn = not all(row.params.greedy for row in rows)
+    drawn = not all(row.bare for row in rows)
     options = RollOptions(
         best=max(ranks, 2) if drawn else ranks,
         certainty=_certainty(ends) if ranks > 1 else None,

@@ -71,7 +71,7 @@ class Rolling:
             1 where something has to come between two passes, or there is no room.
         """
         most = self._most(len(batch))
-        if most < 2 or not all(_flows(work) and rests(work.sequence) for work in batch):
+        if most < 2 or not all(self._flows(work) and rests(work.sequence) for work in batch):
             return 1
         most = min(most, max(work.sequence.room for work in batch))
         for sequence in (work.sequence for work in batch):
@@ -111,8 +111,11 @@ class Rolling:
         for line, sequence in zip(slots.T, sequences, strict=True):
             own = sequence.lease.slots[len(sequence.ids) :][: count - 1]
             line[: len(own)] = own
-        rows = [Row(params=each.request.sampling, position=len(each.ids)) for each in sequences]
-        drawn = not all(row.params.greedy for row in rows)
+        rows = [
+            Row(params=each.request.sampling, position=len(each.ids), seen=each.seen)
+            for each in sequences
+        ]
+        drawn = not all(row.bare for row in rows)
         options = RollOptions(
             news=news,
             drawings=[row.drawing for row in rows] if drawn else (),
@@ -138,18 +141,17 @@ class Rolling:
                 found[index] = sample(logits, [row]).tolist()
         return Found(len(rolled.ids), found)
 
+    def _flows(self, work: Work) -> bool:
+        """Whether a sequence needs nothing between two passes but the token chosen in the first.
 
-def _flows(work: Work) -> bool:
-    """Whether a sequence needs nothing between two passes but the token chosen in the first.
-
-    Its first token goes out at once, and so do times of its rounds, where they are wanted.
-    """
-    sequence = work.sequence
-    return (
-        sequence.pending == 1
-        and work.tree is not None
-        and len(work.tree) == 1
-        and sequence.counts.rounds > 0
-        and sequence.stopwatch is None
-        and not sequence.request.sampling.adjusts
-    )
+        Its first token goes out at once, and so do times of its rounds, where they are wanted.
+        """
+        sequence = work.sequence
+        return (
+            sequence.pending == 1
+            and work.tree is not None
+            and len(work.tree) == 1
+            and sequence.counts.rounds > 0
+            and sequence.stopwatch is None
+            and (self._runner.adjusts or not sequence.request.sampling.adjusts)
+        )

@@ -56,19 +56,17 @@ def score(runner: Runner, batch: Seq[Work], *, tap: bool = False) -> list[Scores
 
 def _drawings(rows: list[Row]) -> list[Drawing]:
     """How the pass is to draw; nothing where all are the likeliest tokens."""
-    if all(row.params.greedy for row in _different(rows)):
+    if all(row.bare for row in _different(rows)):
         return []
     return [row.drawing for row in rows]
 
 
 def _choices(output: Output, rows: list[Row]) -> list[int]:
-    """The target's choice at every node: the pass's own, where that is sure and knew all."""
+    """The target's choice at every node: the pass's own, where that is sure."""
     chosen = output.chosen
     if chosen is None:
         return sample(output.logits[: len(rows)], rows).tolist() if rows else []
-    if all(row.bare for row in _different(rows)):
-        return chosen
-    open_ = [i for i, row in enumerate(rows) if chosen[i] < 0 or row.params.adjusts]
+    open_ = [i for i, token in enumerate(chosen) if token < 0]
     if open_:
         chosen = [*chosen]
         found = sample(rows_of(output.logits, open_), [rows[i] for i in open_]).tolist()

@@ -9,8 +9,24 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from common.model.output import Output
+
+
+class Adjusting(NamedTuple):
+    """What changes a row's logits before all else: biases, and then a repetition penalty."""
+
+    ids: Tensor
+    """Whose logits have something added, int64 `[B]`."""
+    biases: Tensor
+    """What, float32 `[B]`."""
+    penalty: float
+    """Logits of ids that occur already are divided by it, or multiplied where they are negative."""
+    seen: Tensor | None
+    """Which ids occur before the path, bool `[V]`; None where there is no penalty."""
+    path: Sequence[int]
+    """Ids after those."""
 
 
 class Drawing(NamedTuple):
@@ -28,6 +44,8 @@ class Drawing(NamedTuple):
     """1 keeps all."""
     min_p: float
     """0 keeps all."""
+    adjusting: Adjusting | None = None
+    """What is done to its logits; followed by compiled code alone, see `Runner.adjusts`."""
 
 
 class Certainty(NamedTuple):

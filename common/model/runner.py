@@ -203,6 +203,11 @@ class Runner:
         """Whether `roll` is there."""
         return self._rolling is not None
 
+    @property
+    def adjusts(self) -> bool:
+        """Whether passes and rolls follow all of a drawing, also where it changes logits."""
+        return isinstance(self._whole, NativeModel)
+
     def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
         """Several passes in one call, where `rolls`: wanted rows go on with their best token.
 

@@ -30,7 +30,7 @@ from common.model.cuda.device import Draw, drawer, packed, pinned
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.output import rows_of
-from common.model.roll import Drawing
+from common.model.roll import Adjusting, Drawing
 from common.model.warpers import cuts, scale, survivors
 from common.sampling_params import SamplingParams
 
@@ -57,10 +57,16 @@ class Row(NamedTuple):
 
     @property
     def drawing(self) -> Drawing:
-        """What compiled code needs to know, once logits are adjusted."""
+        """What compiled code needs to know."""
         params = self.params
         warpers = (params.top_k, params.temperature, params.top_p, params.min_p)
-        return Drawing(params.seed, self.position, *warpers)
+        if not params.adjusts:
+            return Drawing(params.seed, self.position, *warpers)
+        assert self.seen is not None or not params.penalises, "a penalty needs the tokens seen"
+        seen = self.seen if params.penalises else None
+        biases = _biases(params, torch.device("cpu"))
+        adjusting = Adjusting(*biases, params.repetition_penalty, seen, self.path)
+        return Drawing(params.seed, self.position, *warpers, adjusting)
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -78,13 +84,12 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     draws = drawer(logits.device)
     if draws is not None and rows:
         return _drawn(draws, logits, rows, 1)[0][:, 0]
-    adjusted = adjust(logits, rows)
-    if not _compiled_for(logits) or all(row.params.greedy for row in rows):
-        return _sample(adjusted, rows)
-    best, _ = draw(adjusted.contiguous(), [row.drawing for row in rows], 2)
+    if not _compiled_for(logits) or all(row.bare for row in rows):
+        return _sample(adjust(logits, rows), rows)
+    best, _ = draw(logits.float().contiguous(), [row.drawing for row in rows], 2)
     chosen = best[:, 0]
     for i in (chosen < 0).nonzero()[0].tolist():
-        chosen[i] = _sample(adjusted[i : i + 1], rows[i : i + 1])[0]
+        chosen[i] = _sample(*_adjusted_row(logits, rows, i))[0]
     return torch.from_numpy(chosen)
 
 
@@ -115,15 +120,15 @@ def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
         counts = [line.index(-1) if -1 in line else count for line in ids]
         lines = zip(ids, behind, counts, strict=True)
         return [Ranked(tokens[:known], gaps[:known]) for tokens, gaps, known in lines]
-    adjusted = adjust(logits, rows)
     if not rows or not _compiled_for(logits):
-        return _rank(adjusted, rows, count)
-    best, scores = draw(adjusted.contiguous(), [row.drawing for row in rows], max(count, 2))
+        return _rank(adjust(logits, rows), rows, count)
+    drawings = [row.drawing for row in rows]
+    best, scores = draw(logits.float().contiguous(), drawings, max(count, 2))
     known = (best >= 0)[:, :count].sum(1).tolist()
     return [
         Ranked(ids[:few], [line[0] - score for score in line[:few]])
         if ids[0] >= 0
-        else _rank(adjusted[i : i + 1], rows[i : i + 1], count)[0]
+        else _rank(*_adjusted_row(logits, rows, i), count)[0]
         for i, (ids, line, few) in enumerate(
             zip(best.tolist(), scores.tolist(), known, strict=True)
         )
@@ -152,6 +157,12 @@ def adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return adjusted
 
 
+def _adjusted_row(logits: Tensor, rows: Sequence[Row], at: int) -> tuple[Tensor, Sequence[Row]]:
+    """One of some rows, by itself: its logits, adjusted, and what else decides. # [1, V]"""
+    row = rows[at : at + 1]
+    return adjust(logits[at : at + 1], row), row
+
+
 def _penalise(line: Tensor, row: Row) -> None:
     """Repetition penalty of a row's logits, in place."""
     assert row.seen is not None, "a repetition penalty needs the tokens seen"
@@ -176,7 +187,7 @@ def _biases(params: SamplingParams, device: torch.device) -> tuple[Tensor, Tenso
     """
     biases = params.logit_bias
     values = torch.tensor([*biases.values()], dtype=torch.float32, device=device)
-    return torch.tensor([*biases], device=device), values
+    return torch.tensor([*biases], dtype=torch.int64, device=device), values
 
 
 def _kinds(rows: Sequence[Row], vocab_size: int) -> list[tuple[str, list[int]]]:

@@ -23,4 +23,7 @@ def seen(ids: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
 
 def mark(mask: Tensor, ids: Sequence[int]) -> None:
     """Adds ids to a mask `[V]`."""
-    mask[torch.tensor(ids, dtype=torch.int64, device=mask.device)] = True
+    if mask.device.type == "cpu":  # by torch a few ids take five times as long
+        mask.numpy()[[*ids]] = True
+    else:
+        mask[torch.tensor(ids, dtype=torch.int64, device=mask.device)] = True

@@ -122,7 +122,7 @@ class Drafter:
         Returns:
             Guesses of each text, parents first.
         """
-        if self._head.rolls and not any(map(_adjusts, texts)):
+        if self._head.rolls:
             return self._rolled(texts, behind)
         step = _Step(time.perf_counter(), float(len(texts)), len(texts))
         guesses: list[list[Guess]] = [[] for _ in texts]
@@ -136,7 +136,7 @@ class Drafter:
     def _rolled(self, texts: Seq[Text], behind: Seq[Behind]) -> list[list[Guess]]:
         """Guesses by a head that goes on by itself."""
         factors = [text.factors for text in texts]
-        drawn = any(draws(text.sequence) for text in texts)
+        drawn = any(draws(text.sequence) or _adjusts(text) for text in texts)
         depth_s = self._depth[True, len(texts).bit_length()]
         prices = self._prices(len(texts), depth_s.seconds)
         going = Going(
@@ -271,7 +271,7 @@ def _adjusts(text: Text) -> bool:
 
 def _drawing(sequence: Sequence) -> Drawing:
     """How the token after a sequence is guessed; without noise where that does not decide it."""
-    drawing = Row(sequence.request.sampling, len(sequence.ids)).drawing
+    drawing = Row(sequence.request.sampling, len(sequence.ids), sequence.seen).drawing
     return drawing if draws(sequence) else drawing._replace(temperature=0.0)
 
 

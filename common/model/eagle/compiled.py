@@ -138,7 +138,7 @@ class NativeHead(EagleHead):
         addresses = (numbers.buffer_info()[0] for numbers in arrays)
         ids = None if self._ids is None else self._ids.data_ptr()
         guessing = Guessing(ids, *addresses, depths, going.least)
-        drawings = packed(going.drawings) if going.drawings else None
+        drawings, _kept = packed(going.drawings, levels) if going.drawings else (None, None)
         laid = self._shown(texts, draft=True)
         run = self._decoder.roll(
             self._model,

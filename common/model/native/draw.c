@@ -8,6 +8,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #include "pick.h"
 #include "vector.h"
@@ -127,6 +128,46 @@ static void find(const Search *search, long best, int64_t *ids, double *scores)
     }
 }
 
+static float penalised(float logit, float penalty)
+{
+    return logit < 0 ? logit * penalty : logit / penalty;
+}
+
+/* Whether an id is penalised for what stands before a place of the path. */
+static int occurs(const Adjusting *how, int64_t id, long step)
+{
+    if (id < how->vocab && how->seen[id])
+        return 1;
+    while (step-- > 0)
+        if (how->path[step] == id)
+            return 1;
+    return 0;
+}
+
+const float *adjusted(const Adjusting *how, const float *logits, long size, float *x)
+{
+    memcpy(x, logits, size * sizeof *x);
+    for (long i = 0; i < how->count; i++)
+        if (how->ids[i] < size)
+            x[how->ids[i]] += how->biases[i];
+    if (!how->seen)
+        return x;
+    long vocab = how->vocab < size ? how->vocab : size;
+    for (long at = 0; at < vocab; at++) {
+        uint64_t eight = 1; /* few of all ids occur */
+        if (at + 8 <= vocab)
+            memcpy(&eight, how->seen + at, sizeof eight);
+        if (!eight)
+            at += 7;
+        else if (how->seen[at])
+            x[at] = penalised(x[at], how->penalty);
+    }
+    for (long step = 0; step < how->steps; step++)
+        if (how->path[step] < size && !occurs(how, how->path[step], step))
+            x[how->path[step]] = penalised(x[how->path[step]], how->penalty);
+    return x;
+}
+
 /* Logits over the temperature; what is no number becomes the least there is. */
 static void scale(const float *logits, long size, float temperature, float *x)
 {
@@ -244,9 +285,11 @@ static int without_noise(const float *logits, long size, long best, int64_t *ids
 int draw(const float *logits, long size, const Drawing *how, long best, int64_t *ids,
          double *scores, float *room)
 {
+    float *x = room, *weights = room + size;
+    if (how->adjusting)
+        logits = adjusted(how->adjusting, logits, size, x);
     if (how->temperature <= 0)
         return without_noise(logits, size, best, ids, scores);
-    float *x = room, *weights = room + size;
     int whole = how->top_p >= 1;
     double total = 0;
     scale(logits, size, (float)(how->temperature > 1e-30 ? how->temperature : 1e-30), x);

@@ -50,16 +50,20 @@ void guess(const Model *model, const int64_t *of, const Drawing *drawing, long b
            const float *logits, int64_t *ids, float *chances, double *scores, float *room)
 {
     long size = model->head.out;
-    if (!drawing || drawing->temperature <= 0) {
+    int drawn = drawing && drawing->temperature > 0, changed = drawing && drawing->adjusting;
+    if (of && (drawn || changed)) {
+        logits = spread(logits, size, of, model->vocab, room + 2 * model->vocab);
+        size = model->vocab;
+        of = NULL;
+    }
+    if (!drawn) {
+        if (changed)
+            logits = adjusted(drawing->adjusting, logits, size, room);
         pick(logits, size, best, ids);
         weigh(logits, size, best, ids, chances);
         for (long rank = 0; of && rank < best; rank++)
             ids[rank] = of[ids[rank]];
         return;
-    }
-    if (of) {
-        logits = spread(logits, size, of, model->vocab, room + 2 * model->vocab);
-        size = model->vocab;
     }
     if (draw(logits, size, drawing, best, ids, scores, room))
         weigh_drawn(scores, best, ids, drawing->temperature, chances);

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import struct
 import weakref
+from array import array
 from collections.abc import Sequence
 from ctypes import (
     POINTER,
     Array,
+    addressof,
     byref,
     c_char_p,
     c_int,
@@ -24,9 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.model.native import structures
 from common.model.native.memory import address
 from common.model.native.structures import Heads, Model, Product, Request, Rolling
-from common.model.roll import Drawing
+from common.model.roll import Adjusting, Drawing
 
 BLOCK_OUTPUTS = 64
 """Outputs of a block of a packed matrix; `BLOCK` of `rows.h`."""
@@ -141,20 +144,44 @@ def top(logits: Tensor, best: int) -> tuple[Tensor, Tensor]:
     return ids, chances
 
 
-_DRAWING = struct.Struct("=Qqqddd")
+_DRAWING = struct.Struct("=QqqdddQ")
 """`Drawing` of `draw.h`."""
 
 
-def packed(drawings: Sequence[Drawing]) -> bytes:
-    """Drawings as compiled code reads them."""
-    return b"".join(_DRAWING.pack(*each) for each in drawings)
+def packed(drawings: Sequence[Drawing], levels: int = 0) -> tuple[bytes, object]:
+    """Drawings as compiled code reads them, and what has to be kept as long as it does.
+
+    Args:
+        drawings: They.
+        levels: How often rows may go on with a token that is drawn.
+    """
+    kept: list[object] = []
+    lines = []
+    for *how, adjusting in drawings:
+        at = 0
+        if adjusting is not None:
+            structure, path = _adjusting(adjusting, levels)
+            kept += [adjusting, structure, path]
+            at = addressof(structure)
+        lines.append(_DRAWING.pack(*how, at))
+    return b"".join(lines), kept
+
+
+def _adjusting(how: Adjusting, levels: int) -> tuple[structures.Adjusting, object]:
+    """What changes logits as compiled code reads it, and the path, with room for further ids."""
+    ids, biases, penalty, seen, steps = how
+    path = array("q", (*steps, *[0] * (levels + 1)))
+    mask = (None, 0) if seen is None else (seen.data_ptr(), len(seen))
+    added = (ids.data_ptr(), biases.data_ptr(), len(ids))
+    structure = structures.Adjusting(*added, *mask, path.buffer_info()[0], len(steps), penalty)
+    return structure, path
 
 
 def draw(logits: Tensor, drawings: Sequence[Drawing], best: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws a token for each row, as `common.model.sampling` says which.
 
     Args:
-        logits: float32 on the CPU, contiguous. # [N, V]
+        logits: float32 on the CPU, contiguous; not changed. # [N, V]
         drawings: How, one a row; at least one.
         best: How many of the best tokens to tell of each row.
 
@@ -166,7 +193,7 @@ def draw(logits: Tensor, drawings: Sequence[Drawing], best: int) -> tuple[np.nda
     size, rows = logits.shape[1], len(drawings)
     ids, scores = np.empty((rows, best), dtype=np.int64), np.empty((rows, best))
     room = np.empty(2 * size, dtype=np.float32)
-    how = packed(drawings)
+    how, _kept = packed(drawings)
     written = (address(ids), address(scores), address(room))
     _library().decoder_draw(logits.data_ptr(), rows, size, how, best, *written)
     return ids, scores

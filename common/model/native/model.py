@@ -123,7 +123,7 @@ class NativeModel:
         laid = self._lay_out(segments)
         assert len(drawings) in (0, laid.wanted)
         if drawings:
-            laid.request.drawings = packed(drawings)
+            laid.request.drawings, _kept = packed(drawings)
         if self._context.wanted_taps:
             laid.written.features = features = self._features(laid.words[0])
             laid.request.features = features.data_ptr()
@@ -163,8 +163,9 @@ class NativeModel:
         levels, rows = len(places), laid.wanted
         chosen = np.empty((levels + 1, rows, best), dtype=np.int64)
         behind = np.empty(chosen.shape, dtype=np.float32)
-        (ends, _kept), (most, _also) = _ends(certainty), _limits(limits)
-        how = Rolling(packed(drawings) if drawings else None, ends, most, None, best, news)
+        (ends, _ends_kept), (most, _limits_kept) = _ends(certainty), _limits(limits)
+        lines, _lines_kept = packed(drawings, levels) if drawings else (None, None)
+        how = Rolling(lines, ends, most, None, best, news)
         run = self._decoder.roll(
             self._model,
             laid.request,

@@ -82,6 +82,21 @@ class Request(Structure):
     )
 
 
+class Adjusting(Structure):
+    """What changes a row's logits; of `draw.h`."""
+
+    _fields_ = (
+        ("ids", c_void_p),
+        ("biases", c_void_p),
+        ("count", c_int64),
+        ("seen", c_void_p),
+        ("vocab", c_int64),
+        ("path", c_void_p),
+        ("steps", c_int64),
+        ("penalty", c_float),
+    )
+
+
 class Ends(Structure):
     """When rows of a roll have gone far enough."""
 

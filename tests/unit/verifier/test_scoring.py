@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -23,11 +22,8 @@ def test_every_row_has_its_own_choice(texts: tuple[Row, ...]) -> None:
     """Where texts of several kinds share a pass, each with the same row a few times."""
     rows = [row for row in texts for _ in range(4)]
     logits = torch.randn(len(rows), 30, generator=torch.Generator().manual_seed(1))
-    known = [row._replace(params=replace(row.params, logit_bias={})) for row in rows]
-    chosen = sample(logits, known).tolist()
-    if not all(row.params.greedy for row in rows):
-        chosen[5] = -1  # not sure
     expected = sample(logits, rows).tolist()
+    chosen = [*expected[:5], -1, *expected[6:]]  # not sure of one
     assert scoring._choices(Computed(logits, logits, chosen), rows) == expected
     assert scoring._choices(Computed(logits, logits), rows) == expected
 
@@ -37,6 +33,9 @@ def test_choices_of_greedy_texts_are_those_the_pass_tells() -> None:
     assert scoring._choices(output, [GREEDY] * 3) is output.chosen
 
 
-def test_a_pass_is_told_how_to_draw_where_some_row_is_drawn() -> None:
-    assert scoring._drawings([GREEDY, BIASED]) == []
-    assert scoring._drawings([GREEDY, DRAWN]) == [GREEDY.drawing, DRAWN.drawing]
+@pytest.mark.parametrize("other", [DRAWN, BIASED])
+def test_a_pass_is_told_how_to_choose_where_not_all_are_the_likeliest(other: Row) -> None:
+    assert scoring._drawings([GREEDY, GREEDY]) == []
+    told = scoring._drawings([GREEDY, other])
+    assert [each.temperature for each in told] == [0.0, other.params.temperature]
+    assert [each.adjusting is None for each in told] == [True, other is DRAWN]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from common.model.kv_cache import KvLease
 from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.runner import Runner
 from common.model.sampling import Row, rank
+from common.model.seen import seen
 from common.model.segment import Segment
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
@@ -88,7 +90,9 @@ def _check_likeliest(
             assert rolled.behind[level, index].tolist() == gaps
 
 
-def with_draws_is_step_after_step(target: Runner, levels: int) -> None:
+def with_draws_is_step_after_step(
+    target: Runner, levels: int, *, penalty: float = 1.0, bias: float = 0.0
+) -> None:
     """Each row in a way of its own; of one of them only one token survives."""
     texts = [[5, 9, 33], [3, 4], [80, 12, 7, 5], [61]]
     params = [
@@ -97,6 +101,10 @@ def with_draws_is_step_after_step(target: Runner, levels: int) -> None:
         SamplingParams(temperature=1.3, top_k=1, seed=1 << 63),
         SamplingParams(temperature=0.7, top_p=0.9, min_p=0.01, seed=7),
     ]
+    if bias:
+        params = [replace(each, logit_bias={9: bias, 40: bias, 41: -bias}) for each in params]
+    params = [replace(each, repetition_penalty=penalty) for each in params]
+    before = [seen(ids[:-1], target.loaded.vocab_size, target.loaded.device) for ids in texts]
     lease = KvLease(target.pool.blocks)
     assert lease.reserve(64 + 4 * levels)
     segments = [
@@ -104,12 +112,18 @@ def with_draws_is_step_after_step(target: Runner, levels: int) -> None:
         for i, ids in enumerate(texts)
     ]
     slots = lease.slots[64 : 64 + 4 * levels].reshape(levels, 4).tolist()
-    drawings = [Row(each, len(ids)).drawing for each, ids in zip(params, texts, strict=True)]
+    drawings = [
+        Row(each, len(ids), mask, tuple(ids[-1:])).drawing
+        for each, ids, mask in zip(params, texts, before, strict=True)
+    ]
     rolled = target.roll(segments, slots, RollOptions(3, drawings=drawings))
     assert len(rolled.ids) == levels + 1
     for index, (text, each) in enumerate(zip(texts, params, strict=True)):
         ids = [*text, *rolled.ids[:-1, index, 0].tolist()]
-        rows = [Row(each, len(text) + level) for level in range(levels + 1)]
+        rows = [
+            Row(each, len(text) + level, before[index], tuple(ids[len(text) - 1 :][: level + 1]))
+            for level in range(levels + 1)
+        ]
         ranked = rank(_last(target, ids, levels + 1), rows, 3)
         for level, expected in enumerate(ranked):
             lost = 3 - len(expected.ids)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from common.model.eagle.head import Behind, EagleHead, Going, Guessed
 from common.model.roll import Drawing
-from common.model.sampling import Row, rank
+from common.model.sampling import Row, adjust, rank
 from common.sampling_params import SamplingParams
 
 
@@ -18,13 +19,16 @@ def roll(head: EagleHead, texts: Seq[Behind], going: Going) -> list[Guessed]:
     draft = head.draft(texts)
     alive, counts, all_counted = [*range(len(texts))], [1.0] * len(texts), float(len(texts))
     logits, levels = draft.logits, list[Guessed]()
+    paths: list[tuple[int, ...]] = [()] * len(texts)
     for depth, (price, row_price) in enumerate(zip(going.prices, going.row_prices, strict=True)):
         ids: list[Seq[int]] = [[-1]] * len(texts)
         chances: list[Seq[float]] = [[0.0]] * len(texts)
         levels.append((ids, chances))
         for line, text in zip(logits, alive, strict=True):
             drawing = going.drawings[text] if going.drawings else None
-            ids[text], chances[text] = _guessed(head, line[None], going.ranks, drawing, depth)
+            row = None if drawing is None else _row(drawing, paths[text])
+            ids[text], chances[text] = _guessed(head, line[None], going.ranks, row)
+            paths[text] += (ids[text][0],)
             counts[text] *= min(chances[text][0] * going.factors[text][depth], 1.0)
             all_counted += counts[text]
         followed = [
@@ -40,13 +44,8 @@ def roll(head: EagleHead, texts: Seq[Behind], going: Going) -> list[Guessed]:
     return levels
 
 
-def _guessed(
-    head: EagleHead, logits: Tensor, ranks: int, drawing: Drawing | None, depth: int
-) -> tuple[Seq[int], Seq[float]]:
-    """What a row guesses. # [1, W]"""
-    if drawing is None or not drawing.temperature:
-        ids, chances = head.top(logits, ranks)
-        return ids[0], chances[0]
+def _row(drawing: Drawing, path: tuple[int, ...]) -> Row:
+    """What decides a guess behind others."""
     params = SamplingParams(
         temperature=drawing.temperature,
         top_k=drawing.top_k,
@@ -54,6 +53,23 @@ def _guessed(
         min_p=drawing.min_p,
         seed=drawing.seed,
     )
-    (best,) = rank(head.spread(logits), [Row(params, drawing.position + depth)], ranks)
-    weights = (-min(drawing.temperature, 1.0) * torch.tensor(best.behind)).exp()
+    seen, how = None, drawing.adjusting
+    if how is not None:
+        biases = dict(zip(how.ids.tolist(), how.biases.tolist(), strict=True))
+        params = replace(params, logit_bias=biases, repetition_penalty=how.penalty)
+        seen = how.seen
+    return Row(params, drawing.position + len(path), seen, path)
+
+
+def _guessed(
+    head: EagleHead, logits: Tensor, ranks: int, row: Row | None
+) -> tuple[Seq[int], Seq[float]]:
+    """What a row guesses. # [1, W]"""
+    if row is None or row.params.greedy:
+        if row is not None:
+            logits = head.narrow(adjust(head.spread(logits), [row]))
+        ids, chances = head.top(logits, ranks)
+        return ids[0], chances[0]
+    (best,) = rank(head.spread(logits), [row], ranks)
+    weights = (-min(row.params.temperature, 1.0) * torch.tensor(best.behind)).exp()
     return best.ids, (weights / weights.sum()).tolist()

@@ -13,6 +13,9 @@ from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, Going, Gue
 from common.model.eagle.weights import EagleWeights
 from common.model.native import instructions
 from common.model.roll import Drawing
+from common.model.sampling import Row
+from common.model.seen import seen
+from common.sampling_params import SamplingParams
 from tests.unit.common.model.eagle import drafting
 from tests.unit.common.model.eagle.going import roll
 from tests.unit.common.model.eagle.plain import EMBEDDINGS, POSITIONS, Step, Text, plainly
@@ -67,18 +70,7 @@ def test_guesses_are_those_of_single_depths(kind: str, seed: int, dtype: torch.d
     draw = random.Random(seed)
     texts = drafting.texts([draw.randint(1, 12) for _ in range(draw.randint(1, 5))], seed)
     depths = draw.randint(1, 8)
-    drawings = [
-        Drawing(
-            seed=draw.randrange(1 << 40),
-            position=len(text.tokens) + 1,
-            top_k=draw.choice([0, 6]),
-            temperature=draw.choice([0.0, 0.5, 1.3]),
-            top_p=draw.choice([0.8, 1.0]),
-            min_p=draw.choice([0.0, 0.02]),
-        )
-        for text in texts
-        if seed % 2
-    ]
+    drawings = [_row(draw, text.tokens).drawing for text in texts if seed % 2]
     going = Going(
         draw.randint(2, 5),
         [[draw.uniform(0.5, 8) for _ in range(depths)] for _ in texts],
@@ -90,6 +82,21 @@ def test_guesses_are_those_of_single_depths(kind: str, seed: int, dtype: torch.d
     )
     head = _head(drafting.weights(kind), 1 + seed % 3, dtype)
     _check(head.roll(_shown(texts), going), roll(head, _shown(texts), going))
+
+
+def _row(draw: random.Random, ids: Seq[int]) -> Row:
+    """How a guess behind some ids is made: in any way there is."""
+    biases = {draw.randrange(VOCAB): draw.uniform(-9, 9) for _ in range(draw.choice([0, 4]))}
+    params = SamplingParams(
+        seed=draw.randrange(1 << 40),
+        top_k=draw.choice([0, 6]),
+        temperature=draw.choice([0.0, 0.5, 1.3]),
+        top_p=draw.choice([0.8, 1.0]),
+        min_p=draw.choice([0.0, 0.02]),
+        repetition_penalty=draw.choice([1.0, 0.5, 3.0]),
+        logit_bias=biases,
+    )
+    return Row(params, len(ids) + 1, seen(ids, VOCAB, torch.device("cpu")))
 
 
 def _on(texts: int, depths: int = MOST_DEPTH, **changes: object) -> Going:
