@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.model.sampling import Row, adjust
+from common.model import native
+from common.model.sampling import Row, adjust, compiled_for
 from common.model.warpers import survivors
 
 
@@ -52,9 +53,29 @@ def distributions(logits: Tensor, rows: Sequence[Row]) -> list[Distribution]:
         One a row.
     """
     assert not any(row.params.greedy for row in rows)
-    found = survivors(adjust(logits, rows), [row.params for row in rows])
+    found = _survivors(logits, rows)
     weights = [np.exp(scores.astype(np.float64) - scores.max()) for _, scores in found]
     return [
         Distribution(tokens, each / each.sum())
         for (tokens, _), each in zip(found, weights, strict=True)
     ]
+
+
+def _survivors(
+    logits: Tensor, rows: Sequence[Row]
+) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Ids that survive, rising, and their warped logits: by compiled code, where that is sure."""
+    if not compiled_for(logits):
+        return survivors(adjust(logits, rows), [row.params for row in rows])
+    drawings = [row.drawing for row in rows]
+    found = []
+    for i, (scaled, sure) in enumerate(
+        zip(*native.survivors(logits.float().contiguous(), drawings), strict=True)
+    ):
+        if sure:
+            tokens = np.flatnonzero(scaled > -np.inf)
+            found.append((tokens, scaled[tokens]))
+        else:
+            row = rows[i : i + 1]
+            found += survivors(adjust(logits[i : i + 1], row), [row[0].params])
+    return found

@@ -84,7 +84,7 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     draws = drawer(logits.device)
     if draws is not None and rows:
         return _drawn(draws, logits, rows, 1)[0][:, 0]
-    if not _compiled_for(logits) or all(row.bare for row in rows):
+    if not compiled_for(logits) or all(row.bare for row in rows):
         return _sample(adjust(logits, rows), rows)
     best, _ = draw(logits.float().contiguous(), [row.drawing for row in rows], 2)
     chosen = best[:, 0]
@@ -120,7 +120,7 @@ def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
         counts = [line.index(-1) if -1 in line else count for line in ids]
         lines = zip(ids, behind, counts, strict=True)
         return [Ranked(tokens[:known], gaps[:known]) for tokens, gaps, known in lines]
-    if not rows or not _compiled_for(logits):
+    if not rows or not compiled_for(logits):
         return _rank(adjust(logits, rows), rows, count)
     drawings = [row.drawing for row in rows]
     best, scores = draw(logits.float().contiguous(), drawings, max(count, 2))
@@ -217,7 +217,7 @@ def _drawn(draws: Draw, logits: Tensor, rows: Sequence[Row], count: int) -> tupl
     return ids, behind
 
 
-def _compiled_for(logits: Tensor) -> bool:
+def compiled_for(logits: Tensor) -> bool:
     """Whether compiled code draws from them.
 
     It leaves out noise that cannot decide, and says where bits would that it does not have in

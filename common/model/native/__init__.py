@@ -11,7 +11,7 @@ does the same through torch.
 """
 
 from common.model.native.heads import NativeHeads
-from common.model.native.library import Decoder, draw, instructions, top
+from common.model.native.library import Decoder, draw, instructions, survivors, top
 from common.model.native.model import NativeModel, can_run
 from common.model.native.product import NativeProducts
 
@@ -23,5 +23,6 @@ __all__ = [
     "can_run",
     "draw",
     "instructions",
+    "survivors",
     "top",
 ]

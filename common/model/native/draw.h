@@ -5,29 +5,7 @@
 
 #include <stdint.h>
 
-/* What changes a row's logits before all else: biases, and then a repetition penalty. */
-typedef struct {
-    const int64_t *ids;  /* [count]: whose logits have something added */
-    const float *biases; /* [count]: what */
-    int64_t count;
-    const uint8_t *seen; /* [vocab]: whether an id occurs before the path; NULL where nothing is
-                            penalised */
-    int64_t vocab;
-    int64_t *path; /* [steps]: ids after those, with room for all that a roll chooses */
-    int64_t steps;
-    float penalty;
-} Adjusting;
-
-/* How one token is drawn. */
-typedef struct {
-    uint64_t seed;
-    int64_t position, top_k;
-    double temperature, top_p, min_p;
-    const Adjusting *adjusting; /* or NULL */
-} Drawing;
-
-/* A row's logits, adjusted. x: [size], where they are written. */
-const float *adjusted(const Adjusting *how, const float *logits, long size, float *x);
+#include "warp.h"
 
 /* Draws a token for each row of logits: those with the best scores, the best first and of equal
    ones the lower; a score is the adjusted logit over the temperature, and noise; at a temperature of

@@ -145,7 +145,7 @@ def top(logits: Tensor, best: int) -> tuple[Tensor, Tensor]:
 
 
 _DRAWING = struct.Struct("=QqqdddQ")
-"""`Drawing` of `draw.h`."""
+"""`Drawing` of `warp.h`."""
 
 
 def packed(drawings: Sequence[Drawing], levels: int = 0) -> tuple[bytes, object]:
@@ -197,6 +197,26 @@ def draw(logits: Tensor, drawings: Sequence[Drawing], best: int) -> tuple[np.nda
     written = (address(ids), address(scores), address(room))
     _library().decoder_draw(logits.data_ptr(), rows, size, how, best, *written)
     return ids, scores
+
+
+def survivors(logits: Tensor, drawings: Sequence[Drawing]) -> tuple[np.ndarray, np.ndarray]:
+    """Which tokens may be drawn, and their scaled logits, as `common.model.warpers` says.
+
+    Args:
+        logits: float32 on the CPU, contiguous; not changed. # [N, V]
+        drawings: How, one a row; at least one, and none without a temperature.
+
+    Returns:
+        Scaled logits, -inf of tokens that are cut, and whether a row of them is sure: as `draw`
+        says. # [N, V], [N]
+    """
+    rows, size = logits.shape
+    scaled, sure = np.empty((rows, size), dtype=np.float32), np.empty(rows, dtype=np.bool_)
+    room, ids = np.empty(3 * size, dtype=np.float32), np.empty(size, dtype=np.int64)
+    how, _kept = packed(drawings)
+    written = (address(scaled), address(sure), address(room), address(ids))
+    _library().decoder_survivors(logits.data_ptr(), rows, size, how, *written)
+    return scaled, sure
 
 
 def instructions(dtype: torch.dtype = torch.bfloat16) -> str:
@@ -273,6 +293,8 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
     found.decoder_top.restype = None
     found.decoder_draw.argtypes = [c_void_p, c_long, c_long, c_char_p, c_long, *places]
     found.decoder_draw.restype = None
+    found.decoder_survivors.argtypes = [c_void_p, c_long, c_long, c_char_p, *places, c_void_p]
+    found.decoder_survivors.restype = None
     found.decoder_move.argtypes = [c_void_p, POINTER(Model), c_long, c_void_p, c_void_p]
     found.decoder_move.restype = c_int
     matrices = POINTER(Product)

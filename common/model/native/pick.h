@@ -32,7 +32,7 @@ INLINE float largest(const float *row, long from, long end, const int64_t *taken
 
 /* The ids of the largest numbers of a row, the largest first and of equal ones the lower; 0 where
    nothing is left that is larger than anything. */
-static void pick(const float *row, long size, long best, int64_t *out)
+static inline void pick(const float *row, long size, long best, int64_t *out)
 {
     long step = (size / BLOCKS / LANES + 1) * LANES, count = 0;
     float most[BLOCKS] = {-INFINITY};

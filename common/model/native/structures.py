@@ -83,7 +83,7 @@ class Request(Structure):
 
 
 class Adjusting(Structure):
-    """What changes a row's logits; of `draw.h`."""
+    """What changes a row's logits; of `warp.h`."""
 
     _fields_ = (
         ("ids", c_void_p),

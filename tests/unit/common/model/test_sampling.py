@@ -165,8 +165,16 @@ def test_compiled_code_is_hardly_ever_unsure(vectors, cut, monkeypatch):
     how = {"temperature": 0.8, **cut}
     rows = [Row(SamplingParams(seed=i, **how), 7 * i) for i in range(300)]
     logits = random_logits(len(rows), 4096, 5, torch.float32)
-    ids, _ = native_library.draw(logits, [row.drawing for row in rows], 2)
+    drawings = [row.drawing for row in rows]
+    ids, _ = native_library.draw(logits, drawings, 2)
     assert (ids[:, 0] < 0).sum() <= 3
+    scaled, certain = native_library.survivors(logits, drawings)
+    assert (~certain).sum() <= 3
+    found = warpers.survivors(logits, [row.params for row in rows])
+    for line, is_certain, (tokens, values) in zip(scaled, certain, found, strict=True):
+        if is_certain:
+            assert np.flatnonzero(line > -math.inf).tolist() == tokens.tolist()
+            assert line[tokens].tolist() == values.tolist()
     monkeypatch.setattr(sampling, "instructions", str)
     sure = ids[:, 0] >= 0
     assert ids[sure, 0].tolist() == sample(logits, rows)[torch.from_numpy(sure)].tolist()
@@ -213,6 +221,34 @@ def test_distributions_are_the_softmax_of_warped_logits(rows, seed):
         chances = line.double().softmax(-1).numpy()
         np.testing.assert_allclose(found.chances, chances[found.ids], rtol=1e-12)
         assert [found.chance(token) for token in range(VOCAB)] == pytest.approx(chances.tolist())
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(rows_strategy, min_size=1, max_size=4),
+    st.sampled_from([VOCAB, VOCAB + 1, 5000]),
+    st.sampled_from([0.0, 0.1, 1.0, 5.0]),
+    st.sampled_from(["", "equal", "broken"]),
+    st.integers(0, 2**31),
+)
+def test_compiled_code_finds_the_distributions_that_torch_does(rows, size, spread, kind, seed):
+    """Where it is sure; where it is not, torch is asked."""
+    rows = [row for row in rows if not row.params.greedy]
+    assume(rows)
+    logits = random_logits(len(rows), size, seed, torch.float32) * spread
+    if kind == "equal":
+        logits = logits.round()
+    elif kind == "broken":
+        logits[:, ::3] = torch.tensor([math.nan, math.inf, -math.inf])[seed % 3]
+    before = logits.clone()
+    found = distributions(logits, rows)
+    assert torch.equal(logits.nan_to_num(), before.nan_to_num())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "instructions", str)
+        expected = distributions(logits, rows)
+    for one, other in zip(found, expected, strict=True):
+        assert one.ids.tolist() == other.ids.tolist()
+        assert one.chances.tolist() == other.chances.tolist()
 
 
 def test_a_share_of_a_distribution_is_a_token_that_may_come():
