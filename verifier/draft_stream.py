@@ -175,6 +175,11 @@ class GrpcDraftLink:
             else:
                 self._loop.call_soon_threadsafe(self._send, message)
 
+    def hang_up(self, reason: str) -> None:
+        """Ends the stream, as of a drafter whose connection stands and that does not answer."""
+        if self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel, reason)
+
     # On the event loop.
 
     def _start(self) -> None:

@@ -18,6 +18,7 @@ from common.tls_config import TlsConfig
 from drafter.branch import Round
 from drafter.convert import notes
 from drafter.sessions import Opening as Begun
+from tests.rpc.services import ScriptedDrafter
 from tests.waiting import until
 from verifier.draft_stream import GrpcDraftLink
 from verifier.drafting.link import Ended, Opening, RoundKey, Wish
@@ -120,6 +121,25 @@ async def test_a_want_of_threads_is_told_and_passes(
     await until(lambda: not link._connecting)
     assert [each.reason for each in caplog.records] == ["can't start new thread"]
     await link.stop()
+
+
+async def test_a_stream_that_was_hung_up_is_opened_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    loop = asyncio.get_running_loop()
+    async with ScriptedDrafter().serving() as drafter:
+        address = drafter.address
+        link = GrpcDraftLink(address, drafter_pb2.Hello(), Mock(), Mock(), loop, TlsConfig())
+        link.hang_up("there is none yet")
+        await until(lambda: link.alive)
+        link.hang_up("it does not answer")
+        await until(lambda: not link.alive)
+        await until(lambda: link.alive)
+        await link.stop()
+    told = [(each.message, getattr(each, "reason", "")) for each in caplog.records]
+    joined = ("drafter joined", "")
+    assert told == [joined, ("drafter lost", "it does not answer"), joined]
 
 
 class Leaving(drafter_pb2_grpc.DrafterServicer):

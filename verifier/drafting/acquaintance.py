@@ -67,7 +67,8 @@ class Acquaintances:
     """What is known of one drafter."""
 
     def __init__(self) -> None:
-        self._silence = Silence()
+        self.silence = Silence()
+        """For how long it has not answered, whatever the kind of text."""
         self._of: dict[TextKind, Acquaintance] = {}
 
     def of(self, kind: TextKind) -> Acquaintance:
@@ -80,6 +81,6 @@ class Acquaintances:
     def _clock(self, kind: TextKind) -> DraftClock:
         alike = [each for each in self._of if each.drawn == kind.drawn]
         if not alike:
-            return DraftClock(self._silence)
+            return DraftClock(self.silence)
         nearest = min(alike, key=lambda each: abs(each.length - kind.length))
         return self._of[nearest].clock.like()

@@ -12,6 +12,8 @@ _MOST_PATIENCE_S = 0.5
 _SILENCE_S, _STILL_S = 1.0, 0.1
 """Without an answer before a drafter is left alone, at first and after a pause."""
 _FIRST_PAUSE_S = 0.25
+_HANGS_PAUSE_S = 1.0
+"""One that has not answered before a pause of so long, the third, hangs."""
 _MOST_PAUSE_S = 8.0
 
 _FAR = 3.0
@@ -52,19 +54,26 @@ class Silence:
         """It has answered."""
         self._since, self._pause_s = None, _FIRST_PAUSE_S
 
-    def missed(self, asked: float, now: float) -> None:
+    def missed(self, asked: float, now: float) -> bool:
         """A branch did not come in time.
 
         Args:
             asked: When it was asked for, in seconds of the monotonic clock.
             now: The same clock.
+
+        Returns:
+            Whether it hangs, as it has not answered between pauses either: its stream is to end.
         """
         if self._since is None:
             self._since = asked
-        if now - self._since >= _SILENCE_S:
-            self._paused_until = now + self._pause_s
-            self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
-            self._since = self._paused_until - (_SILENCE_S - _STILL_S)
+        if now - self._since < _SILENCE_S:
+            return False
+        hangs = self._pause_s >= _HANGS_PAUSE_S
+        self._paused_until = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+        # By its next stream it may be slow at first, with all its mirrors to make anew.
+        self._since = None if hangs else self._paused_until - (_SILENCE_S - _STILL_S)
+        return hangs
 
 
 class DraftClock:

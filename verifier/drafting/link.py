@@ -149,6 +149,9 @@ class DraftLink(Protocol):
     def flush(self) -> None:
         """Sends what has gathered, as one message."""
 
+    def hang_up(self, reason: str) -> None:
+        """Ends the stream; it is opened again once the drafter answers."""
+
 
 LinkSource = Callable[[str], DraftLink | None]
 """The link to a drafter's address; makes it where there is none yet, None where none can be."""

@@ -153,7 +153,9 @@ class Pairing:
         """A drafter that can be reached, unless it is not to be asked, or the text is about to end;
         one that is lost is looked for."""
         link = self.links(address)
-        asked = link is not None and link.alive and session.refused.get(link, 0.0) <= now
+        if link is None or not link.alive or link.known.silence.paused(now):
+            return None
+        asked = session.refused.get(link, 0.0) <= now
         return link if asked and session.sequence.room >= LEAST_ROOM else None
 
     def move(self, session: DraftSession, link: DraftLink, now: float) -> bool:

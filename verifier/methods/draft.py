@@ -113,7 +113,7 @@ class DraftProposer:
         now = mirror.proposed_at = time.monotonic()
         if mirror.key is not None:
             if mirror.branch is None:
-                mirror.known.clock.silence.missed(mirror.sent_at, now)
+                self._missed(mirror, now)
                 mirror.late = Asked(mirror.key, mirror.sent_at)
                 mirror.ready_at = now
             self.wait.add(max(mirror.ready_at - mirror.sent_at, 0.0), now)
@@ -187,6 +187,13 @@ class DraftProposer:
         if mirror is None:
             return 0.0, 0.0
         return mirror.ready_at, mirror.known.clock.cost.at(0)
+
+    def _missed(self, mirror: RemoteMirror, now: float) -> None:
+        """Notes a branch that did not come in time; where its drafter hangs, all texts leave it."""
+        link = mirror.link
+        if link.known.silence.missed(mirror.sent_at, now):
+            self.news.lost(link)  # at once: nothing more is asked of this stream
+            link.hang_up("it does not answer")
 
     def _stays(
         self, session: DraftSession, mirror: RemoteMirror, ended: Ended, now: float, *, drafts: bool

@@ -20,21 +20,36 @@ def test_patience_follows_the_round_trip_within_bounds() -> None:
     assert clock.patience_s == first == 0.5
 
 
-@pytest.mark.parametrize(("answers", "seconds", "most"), [(0, 300, 30.0), (50, 16, 2.0)])
-def test_a_drafter_that_hangs_costs_ever_less(answers: int, seconds: int, most: float) -> None:
-    """Little from the start where it used to be quick: it is told within a tenth of a second."""
-    clock, now, waited = DraftClock(), 0.0, 0.0
+@pytest.mark.parametrize(("answers", "most_s"), [(0, 2.5), (50, 1.3)])
+def test_a_drafter_that_hangs_costs_ever_less(answers: int, most_s: float) -> None:
+    """Between pauses little where it used to be quick; after the second it is known to hang."""
+    clock, now, waited_s, hung = DraftClock(), 0.0, 0.0, []
     for _ in range(answers):
         clock.answered(4, 0.001)
-    while now < seconds:
+    while now < 300:
         if not clock.silence.paused(now):
             asked = now
             now += clock.patience_s
-            waited += clock.patience_s
-            clock.silence.missed(asked, now)
+            waited_s += clock.patience_s
+            if clock.silence.missed(asked, now):
+                hung.append((now, waited_s))
         else:
             now += 0.05
-    assert waited < most
+    hung_at, before_s = hung[0]
+    assert hung_at < 3.5
+    assert before_s < most_s
+    assert waited_s < 0.15 * now, "a second of each further stream, ever less often"
+
+
+def test_who_hung_is_given_a_second_by_its_next_stream() -> None:
+    clock = DraftClock()
+    assert [clock.silence.missed(at, at + 1) for at in (0.0, 2.0, 4.0)] == [False, False, True]
+    assert not clock.silence.missed(10.0, 10.5)
+    assert not clock.silence.paused(10.5)
+    assert clock.silence.missed(10.6, 11.0)
+    clock.answered(4, 0.01)
+    assert not clock.silence.missed(20.0, 21.0)
+    assert clock.silence.paused(21.1)
 
 
 def test_late_branches_alone_do_not_pause_a_drafter() -> None:

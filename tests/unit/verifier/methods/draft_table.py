@@ -46,6 +46,7 @@ class Link:
     told: list[list[int]] = field(default_factory=list)
     verifying: list[int] = field(default_factory=list)
     closed: int = 0
+    hung_up: list[str] = field(default_factory=list)
 
     @property
     def clock(self) -> DraftClock:
@@ -86,6 +87,9 @@ class Link:
 
     def flush(self) -> None:
         pass
+
+    def hang_up(self, reason: str) -> None:
+        self.hung_up.append(reason)
 
 
 class Found(Gate):

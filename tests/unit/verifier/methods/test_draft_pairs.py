@@ -29,6 +29,28 @@ def test_a_lost_drafter_is_followed_by_the_next(clock: Clock) -> None:
     assert (first.closed, second.closed) == (0, 1)
 
 
+def test_a_drafter_that_hangs_is_left_until_it_answers_again(clock: Clock) -> None:
+    first, second = Link(), Link()
+    table = Table(first, second)
+    table.warm()
+    for token in range(8, 11):
+        assert first.hung_up == []
+        clock.now += 2
+        table.round(token)
+        clock.now += 2
+        table.propose(10)
+    assert first.hung_up == ["it does not answer"]
+    assert first.meter.sessions == 0
+    table.round(11)
+    assert second.opened == [(1, 2, table.sequence.ids)]
+    assert first.closed == 0, "its stream ends with all that it mirrors"
+    table.proposer.open(table.another(1))
+    assert len(second.opened) == 2, "nor is it asked by a new text"
+    clock.now += 2
+    table.proposer.open(table.another(2))
+    assert len(first.opened) == 2, "by its next stream it is"
+
+
 def test_a_lost_drafter_has_no_sessions(clock: Clock) -> None:
     first, second = Link(), Link()
     table = Table(first, second)
