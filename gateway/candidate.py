@@ -88,6 +88,8 @@ class Candidate:
         in_flight: This gateway's own requests on it, or drafted for by it; its load lags behind
             them.
         broken: Whether it failed too many requests of late; see `gateway.breaker`.
+        late: Whether its reports have stopped coming: a worker from which none comes for longer
+            is lost.
     """
 
     address: str
@@ -95,6 +97,7 @@ class Candidate:
     load: Load | None
     in_flight: int = 0
     broken: bool = False
+    late: bool = False
 
     @property
     def available(self) -> bool:

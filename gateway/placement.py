@@ -91,7 +91,7 @@ def place(
         drafters: All drafters, those of late too: which methods there are does not change while
             some are being replaced.
         owner: Address of the verifier that holds the session's cache; preferred where it can
-            serve the request.
+            serve the request and is not late.
         shunned: Addresses of verifiers that have just failed the request; the last resort.
         turn: Asked, where the request may draft, for its number among those of the verifier
             chosen; decides whether it tries an unmeasured drafter.
@@ -119,9 +119,9 @@ def place(
     if not able:
         raise Unavailable(f"no verifier that runs {method} is available")
 
-    def preference(each: Candidate) -> tuple[bool, bool, float, int]:
+    def preference(each: Candidate) -> tuple[bool, bool, bool, float, int]:
         shun, own = each.address in shunned, each.address == owner
-        return shun, not own, each.expected_wait_ms, each.in_flight
+        return shun, each.late, not own, each.expected_wait_ms, each.in_flight
 
     chosen = min(able, key=preference)
     offered = (
@@ -151,7 +151,8 @@ def offer(
     *,
     named: bool = False,
 ) -> list[Candidate]:
-    """Orders the drafters for a verifier's next session, best first; see `gateway.gain`.
+    """Orders the drafters for a verifier's next session, best first and late ones last; see
+    `gateway.gain`.
 
     Args:
         verifier: An available one.
@@ -169,6 +170,7 @@ def offer(
     first = _trial(worths, order, turn)
     if first is not None:
         order = [first, *(worth for worth in order if worth is not first)]
+    order.sort(key=lambda worth: worth.drafter.late)
     return [worth.drafter for worth in order[:MOST_DRAFTERS]]
 
 

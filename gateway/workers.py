@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,9 @@ _LAST_RETRY_S = 0.5
 # A worker that says nothing for this long is lost, though its connection may still stand. Well
 # above a stalled event loop on a busy machine, and twice the longest time between two reports.
 _SILENCE_S = 10.0
+
+# Others come before a worker that has said nothing for so long, and in the time of so many reports.
+_LATE_S, _LATE_REPORTS = 2.0, 2
 
 
 class WorkerHandle:
@@ -82,6 +86,7 @@ class WorkerHandle:
         self._description: Description | None = None
         self._reports = Reports()
         self._load: Load | None = None
+        self._heard_at = 0.0
         self._calls: set[Call] = set()
         self._reserved = 0
         self._idle = asyncio.Event()
@@ -105,7 +110,13 @@ class WorkerHandle:
             load=self._load,
             in_flight=self.in_flight_count,
             broken=not self.breaker.allows,
+            late=self._late,
         )
+
+    @property
+    def _late(self) -> bool:
+        allowed_s = max(_LATE_S, _LATE_REPORTS * self._interval_ms / 1e3)
+        return time.monotonic() - self._heard_at > allowed_s
 
     @property
     def in_flight_count(self) -> int:
@@ -234,7 +245,7 @@ class WorkerHandle:
             call.cancel()
 
     async def _seen(self, status: worker_pb2.WatchStatusResponse) -> None:
-        came = self._load is None
+        came, self._heard_at = self._load is None, time.monotonic()
         self.status, self._load = status, self._reports.take(status)
         if came:
             assert self._description is not None

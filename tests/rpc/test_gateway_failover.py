@@ -21,7 +21,7 @@ from common.errors import (
 from common.store.sessions import MemorySessions, SessionRecord
 from common.tokenizer import Tokenizer
 from gateway import breaker, workers
-from gateway.candidate import Description
+from gateway.candidate import Candidate, Description
 from gateway.config import FailoverConfig
 from tests.rpc.gateways import Answer, Gateway, gateway, ids_of
 from tests.rpc.texts import EOS, KeyedVerifier, text
@@ -266,6 +266,23 @@ async def test_a_silent_verifier_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
         found = await call
     assert found.ids == text(SEED, PROMPT, 40)
     assert len(heir.requests) == 1
+
+
+async def test_a_silent_verifier_is_late_before_it_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "_LATE_S", 0.2)
+    one = KeyedVerifier()
+    async with serving(one), gateway(one.address) as target:
+
+        def seen() -> Candidate:
+            [verifier], _ = target.fleet.candidates()
+            return verifier
+
+        await until(lambda: not seen().late)
+        one.mute.set()
+        await until(lambda: seen().late)
+        assert seen().available
 
 
 async def test_a_defect_in_following_a_worker_is_told_once_and_survived(

@@ -22,14 +22,13 @@ DESCRIPTION = Description(
 def worker(address: str, *, lost: bool = False, **facts: Any) -> Candidate:
     """A worker, by what it says of itself and of its load."""
     told = {name: facts.pop(name) for name in vars(DESCRIPTION).keys() & facts.keys()}
-    in_flight, broken = facts.pop("in_flight", 0), facts.pop("broken", False)
+    known = {name: facts.pop(name) for name in ("in_flight", "broken", "late") if name in facts}
     load = {"accepting": True, "running": 0, "waiting": 0, "step_ms": 0.0} | facts
     return Candidate(
         address=address,
         description=replace(DESCRIPTION, **told),
         load=None if lost else Load(**load),
-        in_flight=in_flight,
-        broken=broken,
+        **known,
     )
 
 

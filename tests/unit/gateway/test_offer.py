@@ -24,6 +24,15 @@ def test_the_best_comes_first() -> None:
     assert offered(one, drafter("a"), drafter("b")) == ("b", "a")
 
 
+def test_one_that_reports_no_longer_comes_last() -> None:
+    """In a trial, too, and where it is the best."""
+    one = verifier(pairs={"a": measured(1.4), "b": measured(2.2)})
+    drafters = drafter("a"), drafter("b", late=True), drafter("c", late=True)
+    for turn in range(EXPLORE_EVERY):
+        assert offered(one, *drafters, turn=turn)[0] == "a"
+    assert offered(one, drafters[1]) == ("b",)
+
+
 def test_no_drafter_helps() -> None:
     """Then none is offered, but to who asked for drafts by name: the best of them."""
     one = verifier(pairs={"a": measured(0.7, acceptance=0.1), "b": measured(0.8, acceptance=0.1)})

@@ -56,6 +56,14 @@ def test_the_owner_of_the_session_is_preferred_while_it_can() -> None:
     assert place("plain", [lost, idle], [], owner="a").verifier == "b"
 
 
+def test_who_reports_no_longer_gets_what_nobody_else_can_have() -> None:
+    hung, busy = worker("a", late=True), worker("b", running=9)
+    assert place("plain", [hung, busy], []).verifier == "b"
+    assert place("plain", [hung, busy], [], owner="a").verifier == "b"
+    assert place("plain", [hung, busy], [], shunned=["b"]).verifier == "a"
+    assert place("plain", [hung], []).verifier == "a"
+
+
 def test_who_has_just_failed_the_request_is_the_last_resort() -> None:
     busy, idle = worker("a", running=9), worker("b")
     assert place("plain", [busy, idle], [], owner="b", shunned={"b"}).verifier == "a"
