@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from common.model.native.library import Decoder, instructions
+from common.model.native.memory import Rooms
 from common.model.native.product import NativeProducts
 from common.model.native.structures import Heads
 
@@ -37,6 +38,7 @@ class NativeHeads:
         weights, biases = later
         layers, self._count, self._size = biases.shape
         self._outputs = output.shape[1]
+        self._rooms = Rooms(self._outputs, 0, torch.float32)
         self._kept = [
             NativeProducts(decoder, weight, bias, quantize=True)
             for weight, bias in (
@@ -75,8 +77,8 @@ class NativeHeads:
         states = states.contiguous()
         assert states.shape == (len(chosen), self._size)
         assert states.dtype == torch.bfloat16
-        logits = torch.empty(self._count, len(chosen), self._outputs)
+        room, written = self._rooms.take(self._count * len(chosen))
         tokens = array("q", chosen)
-        places = states.data_ptr(), tokens.buffer_info()[0], logits.data_ptr()
+        places = states.data_ptr(), tokens.buffer_info()[0], room.logits_at
         self._decoder.guess(self._heads, len(chosen), *places)
-        return logits
+        return written.logits.view(self._count, len(chosen), self._outputs)

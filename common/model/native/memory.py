@@ -18,7 +18,7 @@ _MOST_ADDRESSES, _MOST_BYTES = 256, 1 << 24
 """Of arrays that are kept: a text that grows has a new one of all its slots with every block."""
 
 _KEPT_ROWS = 64
-"""Room for more is given back."""
+"""Room for more is given back once a pass wants less than a quarter of it."""
 
 
 class Addresses:
@@ -53,14 +53,21 @@ class Room:
     def __init__(self, rows: int, vocab_size: int, hidden: int, dtype: torch.dtype) -> None:
         self.rows = rows
         """How many there is room for."""
-        self.logits = torch.empty(rows, vocab_size)
-        """`[rows, V]`."""
+        self.least = 0 if rows <= _KEPT_ROWS else -(-rows // 4)
+        """For fewer it is given back."""
+        self._logits = torch.empty(rows, vocab_size).numpy()
         self.states = torch.empty(rows, hidden, dtype=dtype)
         """`[rows, hidden]`."""
-        self.logits_at, self.states_at = self.logits.data_ptr(), self.states.data_ptr()
+        self.logits_at, self.states_at = address(self._logits), self.states.data_ptr()
         """Where they begin."""
-        self.shown = False
-        """Whether somebody has a part of it, or had."""
+        self.shown: Callable[[], np.ndarray | None] = lambda: None
+        """What somebody has of the logits."""
+
+    def logits(self, rows: int) -> Tensor:
+        """Those of so many rows, `[rows, V]`."""
+        shown = self._logits[:rows]  # whatever is made of it keeps it
+        self.shown = weakref.ref(shown)
+        return torch.from_numpy(shown)
 
 
 class Written:
@@ -70,6 +77,9 @@ class Written:
         room: Where it wrote.
         rows: How many rows.
     """
+
+    _logits: Tensor | None = None
+    _states: Tensor | None = None
 
     def __init__(self, room: Room, rows: int) -> None:
         self._room, self._rows = room, rows
@@ -81,38 +91,48 @@ class Written:
     @property
     def logits(self) -> Tensor:
         """See `Output`."""
-        self._room.shown = True
-        return self._room.logits[: self._rows]
+        if self._logits is None:
+            self._logits = self._room.logits(self._rows)
+        return self._logits
 
     @property
     def states(self) -> Tensor:
-        """See `Output`."""
-        self._room.shown = True
-        return self._room.states[: self._rows]
+        """See `Output`; a copy, for drafting heads keep some until the next pass."""
+        if self._states is None:
+            self._states = self._room.states[: self._rows].clone()
+        return self._states
 
 
 class Rooms:
     """Room for one pass after the other: the same again where nobody can tell.
 
+    The system gives and takes what is as large as many rows of a large vocabulary page by page,
+    which takes longer than a small model's pass.
+
     Args:
         vocab_size: Logits of a row.
-        hidden: Numbers of its state.
+        hidden: Numbers of its state; 0 where nobody wants that.
         dtype: Of states.
     """
 
     def __init__(self, vocab_size: int, hidden: int, dtype: torch.dtype) -> None:
         self._what = vocab_size, hidden, dtype
-        self._kept = Room(1, *self._what)
+        self._kept: Room | None = None
         self._last: Callable[[], Written | None] = lambda: None  # what was written there
 
     def take(self, rows: int) -> tuple[Room, Written]:
         """Room for so many rows, and what will have been written there."""
         room = self._kept
-        if rows > room.rows or room.shown or self._last() is not None:
-            room = Room(max(rows, 1), *self._what)
+        if (
+            room is None
+            or not room.least <= rows <= room.rows
+            or room.shown() is not None
+            or self._last() is not None
+        ):
+            room = self._kept = None  # there are never two of its own
+            room = self._kept = Room(max(rows, 1), *self._what)
         written = Written(room, rows)
-        if room.rows <= _KEPT_ROWS:
-            self._kept, self._last = room, weakref.ref(written)
+        self._last = weakref.ref(written)
         return room, written
 
 

@@ -26,7 +26,7 @@ from common.model.native import (
     library,
     top,
 )
-from common.model.native.memory import _MOST_BYTES, Addresses
+from common.model.native.memory import _KEPT_ROWS, _MOST_BYTES, Addresses, Rooms
 from common.model.quantized import Quantize, integer_products, round_weight
 from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.runner import Runner
@@ -72,6 +72,31 @@ def test_slots_of_long_texts_are_not_kept() -> None:
     for _ in range(2):
         addresses.of(np.zeros(_MOST_BYTES // 16, dtype=np.int64))
     assert gone() is None
+
+
+def test_passes_write_where_the_last_did_but_where_somebody_has_that() -> None:
+    rooms, many = Rooms(8, 4, torch.bfloat16), 4 * _KEPT_ROWS
+    first, written = rooms.take(many)
+    states = written.states  # a copy
+    del written
+    same, _written = rooms.take(many)
+    assert same is first
+    second, other = rooms.take(many)  # what it wrote may still be asked for
+    assert second is not first
+    part = other.logits[1:2].numpy()
+    del other
+    third, _ = rooms.take(many)
+    assert third is not second
+    assert (len(states), part.shape) == (many, (1, 8))
+
+
+def test_room_for_many_rows_is_kept_while_passes_have_many() -> None:
+    rooms, many = Rooms(8, 4, torch.bfloat16), 4 * _KEPT_ROWS
+    room = rooms.take(many)[0]
+    assert rooms.take(many // 4)[0] is room
+    few = rooms.take(many // 4 - 1)[0]
+    assert few.rows == many // 4 - 1
+    assert rooms.take(1)[0] is few
 
 
 @pytest.mark.parametrize("name", SHAPES)
