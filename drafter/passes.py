@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from common.model.distribution import distributions
+from common.model.output import rows_of
 from common.model.runner import Runner
 from common.model.sampling import Ranked, Row, rank, sample
 from drafter import rolling
@@ -81,7 +82,7 @@ class Passes:
             node.rank(found.ids[:ranks], found.behind[:ranks] if ranks > 1 else None)
         draws = [i for i, (item, _) in enumerate(ends) if item.mirror.wants_drawn]
         if draws:
-            drawn_from = distributions(logits[draws], [rows[i] for i in draws])
+            drawn_from = distributions(rows_of(logits, draws), [rows[i] for i in draws])
             for i, distribution in zip(draws, drawn_from, strict=True):
                 ends[i][1].drawn = sent(distribution)
         return sum(item.mirror.round is not None for item, _ in ends)
