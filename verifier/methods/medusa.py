@@ -21,7 +21,7 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.medusa import MedusaHeads
-from common.model.sampling import Row, rank
+from common.model.sampling import Ranked, Row, rank
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.trust import Trials, Trusts, chances_of, draws
@@ -124,38 +124,42 @@ class MedusaProposer:
             for sequence, session in self._sessions.items()
             if session.state is not None
         ]
+        fresh.sort(key=lambda one: not draws(one[0]))
+        sequences = [sequence for sequence, _, _ in fresh]
+        drawn = sum(map(draws, sequences))
         states = torch.stack([state for _, _, state in fresh])
         chosen = [session.chosen for _, session, _ in fresh]
         logits = self._heads.logits(states, chosen)  # [heads, sessions, V]
-        drawn: list[int] = []
-        plain: list[int] = []
-        for index, (sequence, _, _) in enumerate(fresh):
-            (drawn if draws(sequence) else plain).append(index)
+        found = []
         if drawn:
-            some = logits if len(drawn) == len(fresh) else logits[:, drawn]
-            found = self._drawn(some, [fresh[index][0] for index in drawn])
-            for index, guesses in zip(drawn, found, strict=True):
-                fresh[index][1].guesses = guesses
-        if plain:
-            for index in plain:
-                if fresh[index][0].request.sampling.adjusts:
-                    _adjust(logits[:, index], fresh[index][0])
-            for index, guesses in zip(plain, self._likeliest(logits, plain), strict=True):
-                fresh[index][1].guesses = guesses
-        for _, session, _ in fresh:
-            session.state = None
+            found += self._drawn(_of(logits, 0, drawn), sequences[:drawn])
+        if drawn < len(fresh):
+            for index, sequence in enumerate(sequences[drawn:], drawn):
+                if sequence.request.sampling.adjusts:
+                    _adjust(logits[:, index], sequence)
+            found += self._likeliest(_of(logits, drawn, len(fresh)))
+        for (_, session, _), guesses in zip(fresh, found, strict=True):
+            session.state, session.guesses = None, guesses
 
-    def _likeliest(self, logits: Tensor, indices: Seq[int]) -> list[Guesses]:
-        """Guesses without noise, for some of the sequences. # [heads, sequences, V]"""
-        ids, chances = (each.tolist() for each in self._heads.top(logits, self._ranks))
+    def _likeliest(self, logits: Seq[Tensor]) -> list[Guesses]:
+        """Guesses without noise. # [heads, sequences, V], in parts"""
+        ids: list[list[list[int]]] = []
+        chances: list[list[list[float]]] = []
+        for part in logits:
+            best = self._heads.top(part, self._ranks)
+            ids += best[0].tolist()
+            chances += best[1].tolist()
         return [
             Guesses([line[index] for line in ids], [line[index] for line in chances])
-            for index in indices
+            for index in range(len(ids[0]))
         ]
 
-    def _drawn(self, logits: Tensor, sequences: Seq[Sequence]) -> list[Guesses]:
-        """Guesses with the noise of the tokens they are of. # [heads, sequences, V]"""
-        ranked = rank(logits.flatten(0, 1), _rows(logits, sequences), self._ranks)
+    def _drawn(self, logits: Seq[Tensor], sequences: Seq[Sequence]) -> list[Guesses]:
+        """Guesses with the noise of the tokens they are of. # [heads, sequences, V], in parts"""
+        ranked: list[Ranked] = []
+        for part in logits:
+            rows = _rows(sequences, len(ranked) // len(sequences), len(part))
+            ranked += rank(part.flatten(0, 1), rows, self._ranks)
         guesses = []
         for index, sequence in enumerate(sequences):
             heads = ranked[index :: len(sequences)]
@@ -178,14 +182,23 @@ class MedusaProposer:
         return _add(guesses, paths[:best], tree)
 
 
-def _rows(logits: Tensor, sequences: Seq[Sequence]) -> list[Row]:
-    """What decides each token guessed, heads one after another. # [heads, sequences, V]
+def _of(logits: Tensor, first: int, end: int) -> Seq[Tensor]:
+    """Logits of some sequences; of each head by itself where it would take a processor long to copy
+    them. # [heads, sequences, V]"""
+    if end - first == logits.shape[1]:
+        return [logits]
+    some = logits[:, first:end]
+    return [*some[:, None]] if some.is_cpu else [some.contiguous()]
+
+
+def _rows(sequences: Seq[Sequence], first: int, heads: int) -> list[Row]:
+    """What decides each token guessed by some heads, one after another.
 
     Of a path only what is committed counts as seen: what stands before a guess is another one.
     """
     return [
         Row(sequence.request.sampling, len(sequence.ids) + head, sequence.seen)
-        for head in range(len(logits))
+        for head in range(first, first + heads)
         for sequence in sequences
     ]
 
@@ -197,9 +210,11 @@ def _adjust(logits: Tensor, sequence: Sequence) -> None:
     What is committed is the same for all heads, so one operation does for them. # [heads, V]
     """
     sampling = sequence.request.sampling
-    if bias := sampling.logit_bias:
-        ids = torch.tensor(list(bias), device=logits.device)
-        logits[:, ids] += logits.new_tensor(list(bias.values()))
+    if sampling.logit_bias:
+        how = Row(sampling, len(sequence.ids), sequence.seen).drawing.adjusting
+        assert how is not None
+        biases = how.biases.to(logits).expand(len(logits), -1)
+        logits.index_add_(1, how.ids.to(logits.device), biases)
     if sampling.repetition_penalty != 1:
         seen, factor = sequence.seen, sampling.repetition_penalty
         assert seen is not None, "a repetition penalty needs the tokens seen"

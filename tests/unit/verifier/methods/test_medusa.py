@@ -295,8 +295,8 @@ def test_every_head_has_the_bias_and_penalty_of_its_text_alone() -> None:
 
 def test_greedy_and_drawn_texts_are_guessed_for_at_once() -> None:
     logits = 2 * torch.randn(DEPTH, VOCAB, generator=torch.Generator().manual_seed(3))
-    proposer = _proposer(Sure([[0.0]] * DEPTH, logits_=logits), FREE)
-    wanted, made = [], []
+    heads = Sure([[0.0]] * DEPTH, logits_=logits)
+    proposer, wanted, made = _proposer(heads, FREE), [], []
     for seed, temperature in enumerate([0.9, 0.0, 1.1, 0.0, 0.5]):
         sampling = SamplingParams(temperature=temperature, seed=seed)
         one = sequence([5] * (1 + seed), 50, sampling=sampling)
@@ -305,6 +305,8 @@ def test_greedy_and_drawn_texts_are_guessed_for_at_once() -> None:
         wanted.append(int(sample(logits[:1], [Row(sampling, len(one.ids))])[0]))
         made.append(one)
     assert [_paths(_tree(proposer, one))[0][0] for one in made] == wanted
+    assert heads.ranked is not None
+    assert heads.ranked.shape[1] == 2, "of the greedy ones alone"
 
 
 def test_a_static_tree_has_no_nodes_that_warpers_cut() -> None:
