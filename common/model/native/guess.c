@@ -2,22 +2,30 @@
 
 #include "guess.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "pick.h"
 #include "vector.h"
 
-/* The chances of tokens by a row of logits. */
+/* `finite_of`, for one logit. */
+static float finite_logit(float logit)
+{
+    return fminf(fmaxf(logit, -FLT_MAX), FLT_MAX);
+}
+
+/* The chances of tokens by a row of logits, which a bias or a penalty may have made infinite. */
 static void weigh(const float *logits, long size, long best, const int64_t *ids, float *chances)
 {
-    Floats sum = every(0.0f), most = every(logits[ids[0]]);
+    float most = finite_logit(logits[ids[0]]);
+    Floats sum = every(0.0f);
     for (long at = 0; at < size; at += LANES) {
         Lanes mask = first_lanes(size - at);
-        sum = sum + only(mask, exp_of(load(mask, logits + at) - most));
+        sum = sum + only(mask, exp_of(finite_of(load(mask, logits + at)) - every(most)));
     }
     float total = sum_of(sum);
     for (long rank = 0; rank < best; rank++)
-        chances[rank] = expf(logits[ids[rank]] - logits[ids[0]]) / total;
+        chances[rank] = expf(finite_logit(logits[ids[rank]]) - most) / total;
 }
 
 /* Those of tokens that were drawn, by their scores: at most as sharply as without noise, for what

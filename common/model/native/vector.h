@@ -7,6 +7,7 @@
 #ifndef PACELINE_VECTOR_H
 #define PACELINE_VECTOR_H
 
+#include <float.h>
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -39,6 +40,12 @@ INLINE Lanes first_lanes(long count)
 INLINE Halves first_halves(long count)
 {
     return count >= NUMBERS ? ALL_HALVES : (Halves)((1u << count) - 1);
+}
+
+/* NaN becomes the least number there is, and an infinite one the nearest. */
+INLINE Floats finite_of(Floats x)
+{
+    return smaller_of(larger_of(x, every(-FLT_MAX)), every(FLT_MAX));
 }
 
 /* 2^x to about one unit in the last place, for x of 0 or less; next to nothing far below. */

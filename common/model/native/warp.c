@@ -60,7 +60,7 @@ static void scale(const float *logits, long size, float temperature, float *x)
     for (long at = 0; at < size; at += LANES) {
         Lanes mask = first_lanes(size - at);
         Floats scaled = load(mask, logits + at) / every(temperature);
-        store(x + at, mask, smaller_of(larger_of(scaled, every(-FLT_MAX)), every(FLT_MAX)));
+        store(x + at, mask, finite_of(scaled));
     }
 }
 

@@ -152,6 +152,20 @@ def test_a_draw_that_nobody_is_sure_of_ends_a_text_alone() -> None:
     assert len(found) == MOST_DEPTH
 
 
+def test_chances_are_numbers_whatever_a_bias_and_a_penalty_make_of_logits() -> None:
+    """What is learnt of one text's guesses is believed of those of all."""
+    biased = SamplingParams(logit_bias={3: 1e300, 9: 1e300})
+    penalised = SamplingParams(repetition_penalty=1e-300)
+    mask = torch.ones(VOCAB, dtype=torch.bool)
+    drawings = [Row(params, 3, mask).drawing for params in (biased, penalised)]
+    texts, going = _shown(drafting.texts([3, 3])), _on(2, ranks=3, drawings=drawings)
+    found = _head(drafting.weights("every")).roll(texts, going)
+    assert len(found) == MOST_DEPTH
+    for ids, chances in found:
+        assert (ids[0][:2], chances[0]) == ([3, 9], [0.5, 0.5, 0.0])
+        assert all(0 <= said <= 1 for said in chances[1])
+
+
 def test_ids_out_of_range_are_refused() -> None:
     (text,) = drafting.texts([5])
     wrong = text._replace(tokens=[*text.tokens[:4], -1])
