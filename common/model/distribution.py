@@ -68,14 +68,12 @@ def _survivors(
     if not compiled_for(logits):
         return survivors(adjust(logits, rows), [row.params for row in rows])
     drawings = [row.drawing for row in rows]
+    scaled, sure = native.survivors(logits.float().contiguous(), drawings)
     found = []
-    for i, (scaled, sure) in enumerate(
-        zip(*native.survivors(logits.float().contiguous(), drawings), strict=True)
-    ):
-        if sure:
-            tokens = np.flatnonzero(scaled > -np.inf)
-            found.append((tokens, scaled[tokens]))
+    for i, line in enumerate(scaled):
+        if sure[i]:
+            tokens = np.flatnonzero(line > -np.inf)
+            found.append((tokens, line[tokens]))
         else:
-            row = rows[i : i + 1]
-            found += survivors(adjust(logits[i : i + 1], row), [row[0].params])
+            found += survivors(adjust(logits[i : i + 1], rows[i : i + 1]), [rows[i].params])
     return found

@@ -210,7 +210,7 @@ def survivors(logits: Tensor, drawings: Sequence[Drawing]) -> tuple[np.ndarray, 
         Scaled logits, -inf of tokens that are cut, and whether a row of them is sure: as `draw`
         says. # [N, V], [N]
     """
-    rows, size = logits.shape
+    size, rows = logits.shape[1], len(drawings)
     scaled, sure = np.empty((rows, size), dtype=np.float32), np.empty(rows, dtype=np.bool_)
     room, ids = np.empty(3 * size, dtype=np.float32), np.empty(size, dtype=np.int64)
     how, _kept = packed(drawings)

@@ -68,19 +68,6 @@ static Course started(const Batch *batch, long levels, const int64_t *slots, lon
     return course;
 }
 
-/* How a row's token of a level is drawn. adjusting: where what changes its logits is written. */
-static Drawing drawing_of(const Rolling *how, long row, long level, Adjusting *adjusting)
-{
-    Drawing drawing = how->drawings[row];
-    drawing.position += level;
-    if (drawing.adjusting) {
-        *adjusting = *drawing.adjusting;
-        adjusting->steps += level;
-        drawing.adjusting = adjusting;
-    }
-    return drawing;
-}
-
 /* Finds the tokens with the best scores of every row, and how far those are behind the best, or
    how likely they are where a head guesses; whether all of it is sure.
 
@@ -94,10 +81,11 @@ static int rank(const Course *course, const Model *model, const Rolling *how, lo
         long row = course->rows[i];
         int64_t *ids = chosen + row * how->best;
         float *gaps = behind + row * how->best;
-        Adjusting adjusting = {.path = NULL};
-        Drawing drawing;
-        if (how->drawings)
-            drawing = drawing_of(how, row, level, &adjusting);
+        Drawing drawing = {.adjusting = NULL};
+        if (how->drawings) {
+            drawing = how->drawings[row];
+            drawing.position += level;
+        }
         if (how->guessing) {
             guess(model, how->guessing->ids, how->drawings ? &drawing : NULL, how->best, logits,
                   ids, gaps, scores, room);
@@ -112,8 +100,8 @@ static int rank(const Course *course, const Model *model, const Rolling *how, lo
             for (long place = 0; place < how->best; place++)
                 gaps[place] = logits[ids[0]] - logits[ids[place]];
         }
-        if (adjusting.path)
-            adjusting.path[adjusting.steps] = ids[0];
+        if (drawing.adjusting)
+            drawing.adjusting->path[drawing.adjusting->steps++] = ids[0];
     }
     return sure;
 }

@@ -13,7 +13,7 @@ typedef struct {
     const uint8_t *seen; /* [vocab]: whether an id occurs before the path; NULL where nothing is
                             penalised */
     int64_t vocab;
-    int64_t *path; /* [steps]: ids after those, with room for all that a roll chooses */
+    int64_t *path; /* [steps]: ids after those; there is room for what a roll adds */
     int64_t steps;
     float penalty;
 } Adjusting;
@@ -23,7 +23,7 @@ typedef struct {
     uint64_t seed;
     int64_t position, top_k;
     double temperature, top_p, min_p;
-    const Adjusting *adjusting; /* or NULL */
+    Adjusting *adjusting; /* or NULL */
 } Drawing;
 
 /* A row, warped as far as each token's logit tells whether it survives. */
