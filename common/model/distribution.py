@@ -39,7 +39,9 @@ class Distribution(NamedTuple):
         """
         upto = self.chances.cumsum()
         at = int(upto.searchsorted(share * upto[-1], "right"))
-        return int(self.ids[min(at, int(self.chances.nonzero()[0][-1]))])
+        if at == len(upto):  # rounded to all of them: the last token that may come
+            at = int(self.chances.nonzero()[0][-1])
+        return int(self.ids[at])
 
 
 def distributions(logits: Tensor, rows: Sequence[Row]) -> list[Distribution]:
@@ -53,12 +55,16 @@ def distributions(logits: Tensor, rows: Sequence[Row]) -> list[Distribution]:
         One a row.
     """
     assert not any(row.params.greedy for row in rows)
-    found = _survivors(logits, rows)
-    weights = [np.exp(scores.astype(np.float64) - scores.max()) for _, scores in found]
-    return [
-        Distribution(tokens, each / each.sum())
-        for (tokens, _), each in zip(found, weights, strict=True)
-    ]
+    return [Distribution(tokens, _chances(scores)) for tokens, scores in _survivors(logits, rows)]
+
+
+def _chances(scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Softmax, in one array: of a large vocabulary the system gives and takes each page by page."""
+    chances = scores.astype(np.float64)
+    chances -= scores.max()
+    np.exp(chances, out=chances)
+    chances /= chances.sum()
+    return chances
 
 
 def _survivors(

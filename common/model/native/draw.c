@@ -14,9 +14,10 @@
 
 #define STRETCH (4 * LANES) /* ids whose bits are made at once: four a block */
 
-#define SLACK 1e-5f  /* relative; what bounds of noise are off by */
-#define ROUNDED 2e-7 /* relative; what a score loses as a float */
-#define NEARLY 1e-9  /* scores nearer than this may be in another order elsewhere */
+#define SLACK 1e-5f   /* relative; what bounds of noise are off by */
+#define ROUNDED 2e-7  /* relative; what a score loses as a float */
+#define MOST_NOISE 23 /* there is less: u has 32 bits */
+#define NEARLY 1e-9   /* scores nearer than this may be in another order elsewhere */
 
 /* A row while tokens of it are looked for. */
 typedef struct {
@@ -57,6 +58,12 @@ static double noise_of(uint32_t word)
     return -log(-log((word + 0.5) * 0x1p-32));
 }
 
+/* A float that a score is no less than. */
+INLINE float rounded_down(double score)
+{
+    return (float)(score - fabs(score) * ROUNDED);
+}
+
 /* Takes a token into a list of the best. */
 static void enter(long best, int64_t *ids, double *scores, long id, double score)
 {
@@ -88,6 +95,8 @@ static void find(const Search *search, long best, int64_t *ids, double *scores)
     }
     for (long first = 0; first < search->row.size; first += STRETCH) {
         Lanes open[4], any = 0;
+        float reached = rounded_down(scores[best - 1]) - MOST_NOISE;
+        floor = reached > floor ? reached : floor; /* scores only rise */
         for (int v = 0; v < 4; v++) {
             long at = first + v * LANES;
             Lanes there = first_lanes(search->row.size - at);
@@ -102,7 +111,7 @@ static void find(const Search *search, long best, int64_t *ids, double *scores)
         for (int v = 0; v < 4; v++) {
             if (!open[v])
                 continue;
-            float beaten = (float)(scores[best - 1] - fabs(scores[best - 1]) * ROUNDED);
+            float beaten = rounded_down(scores[best - 1]);
             long at = first + v * LANES;
             Floats rest = floats_of(shifted_right(~words[v], 8)) * every(0x1p-24f); /* of 1 - u */
             Floats ahead = load(open[v], search->row.x + at) - every(beaten);

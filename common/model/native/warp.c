@@ -87,8 +87,8 @@ INLINE float number_at(int32_t place)
     return it.number;
 }
 
-/* The k-th largest number. */
-static float kth(const float *x, long size, long k)
+/* The k-th largest of some numbers. */
+static float kth_of(const float *x, long size, long k)
 {
     int64_t low = place_of(-FLT_MAX), high = place_of(FLT_MAX);
     while (low < high) { /* the last place from which on there are k */
@@ -99,6 +99,35 @@ static float kth(const float *x, long size, long k)
             high = middle - 1;
     }
     return number_at((int32_t)low);
+}
+
+/* The k-th largest number of a row. Few are looked at more than once: of the largest of every so
+   many, the k-th is no more than that of all. room: [size]. */
+static float kth(const float *x, long size, long k, float *room)
+{
+    if (k > size / 64)
+        return kth_of(x, size, k);
+    long step = (size / LANES / (16 * k / LANES + 1) + 1) * LANES, count = 0;
+    for (long from = 0; from < size; from += step) {
+        Floats most = every(-FLT_MAX);
+        for (long at = from; at < size && at < from + step; at += LANES) {
+            Lanes mask = first_lanes(size - at);
+            most = larger_where(mask, load(mask, x + at), most);
+        }
+        store(room + count, first_lanes(size - from), most);
+        count += size - from < LANES ? size - from : LANES;
+    }
+    float least = count < k ? -FLT_MAX : kth_of(room, count, k);
+    if (count_from(x, size, least) > size / 8)
+        return kth_of(x, size, k);
+    count = 0;
+    for (long at = 0; at < size; at += LANES) {
+        Lanes mask = first_lanes(size - at);
+        unsigned some = at_least_where(mask, load(mask, x + at), every(least));
+        for (; some; some &= some - 1)
+            room[count++] = x[at + __builtin_ctz(some)];
+    }
+    return kth_of(room, count, k);
 }
 
 /* Chances of survivors over that of the likeliest; 0 of others. */
@@ -140,11 +169,15 @@ Warped warp(const float *logits, long size, const Drawing *how, float *x, float 
     scale(logits, size, (float)(how->temperature > 1e-30 ? how->temperature : 1e-30), x);
     float top = how->top_p >= 1 && how->min_p <= 0 ? 0 : largest(x, 0, size, NULL, 0);
     if (how->top_k > 0 && how->top_k < size)
-        row.least = kth(x, size, how->top_k);
+        row.least = kth(x, size, how->top_k, weights);
     if (how->top_p < 1) {
         weigh(x, size, row.least, top, weights);
         row.weights = weights;
         row.total = weight_of(x, weights, size, -INFINITY, size, 0);
+        /* All tokens that weigh less than this weigh less than what is cut off, elsewhere too. */
+        double few = (1 - how->top_p) * row.total / 2 / size - WEIGHT_OFF;
+        float floor = few > 0 ? (float)(top + log(few)) : -INFINITY;
+        row.least = floor > row.least ? floor : row.least;
     }
     if (how->min_p > 0) {
         float floor = (float)(top + log(how->min_p));
