@@ -134,10 +134,10 @@ def _sendable(source: str, token: str) -> str:
 def _tls_of_environment() -> Tls | None:
     ca = os.environ.get(CA_VARIABLE)
     if not ca:
-        if os.environ.get(CERT_VARIABLE):
-            raise ArgumentError(
-                CERT_VARIABLE, f"needs {CA_VARIABLE}, a file of authorities or {_SYSTEM!r}"
-            )
+        for name in (CERT_VARIABLE, KEY_VARIABLE):
+            if os.environ.get(name):
+                needed = f"needs {CA_VARIABLE}, a file of authorities or {_SYSTEM!r}"
+                raise ArgumentError(name, needed)
         return None
     return Tls(
         ca=None if ca == _SYSTEM else ca,

@@ -121,6 +121,15 @@ def test_the_environment_names_certificates(
             client()
 
 
+@pytest.mark.parametrize("name", ["PACELINE_CERT", "PACELINE_KEY"])
+def test_a_certificate_of_its_own_needs_authorities(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "own.pem")
+    with pytest.raises(paceline.ArgumentError, match=f"{name}: needs PACELINE_CA"):
+        security()
+
+
 def test_files_are_read_when_a_client_is_made(tmp_path: Path) -> None:
     """Not once more for the channel that it takes after Ctrl-C."""
     Authority("gateway").issue(tmp_path)
