@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, EntryPoints
 from types import ModuleType
 from typing import Any
 
 import paceline
+import paceline_command
 import pytest
 import typer
 from paceline.cli import _options, _server_commands, main
@@ -205,16 +206,21 @@ def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("models").exit_code == 130
 
 
-def test_so_it_does_before_the_command_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("start", "missing"), [(main, "paceline.cli._app"), (paceline_command.main, "paceline.cli")]
+)
+def test_so_it_does_before_the_command_is_there(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[[], None], missing: str
+) -> None:
     class Interrupted:
         def find_spec(self, name: str, *_: object) -> None:
-            if name == "paceline.cli._app":
+            if name == missing:
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "paceline.cli._app")
+    monkeypatch.delitem(sys.modules, missing)
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     with pytest.raises(SystemExit) as caught:
-        main()
+        start()
     assert caught.value.code == 130
 
 
