@@ -35,10 +35,11 @@ class PacelineGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the command that is going to run, the real one."""
-        if args and args[0] in _server_commands.summaries():
-            return args[0], _server_commands.load(args[0]), args[1:]
-        if sys.stdout is None:
+        name = args[0] if args else ""
+        if sys.stdout is None and name not in _server_commands.LEAVING_MORE:
             raise PacelineError("cannot write the output: standard output is closed")
+        if name in _server_commands.summaries():
+            return name, _server_commands.load(name), args[1:]
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:

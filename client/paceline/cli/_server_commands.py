@@ -31,6 +31,10 @@ _EXAMPLES = {
 }
 
 
+LEAVING_MORE = ("up", "train", "bench")
+"""Those that leave something where standard output is closed: services, or files."""
+
+
 class MissingCommandError(PacelineError):
     """A command needs what is not installed."""
 

@@ -231,6 +231,7 @@ def test_so_it_does_before_the_command_is_there(
         ("stdin", "chat", "cannot read standard input: it is closed"),
         ("stdout", "models", "cannot write the output: standard output is closed"),
         ("stdout", "chat", "cannot write the output: standard output is closed"),
+        ("stdout", "fleet status", "cannot write the output: standard output is closed"),
     ],
 )
 def test_a_closed_stream_is_one_line(
