@@ -22,7 +22,7 @@ from typing import Any, TypeVar, get_type_hints
 import yaml
 
 from common.config_schema import Field, describe, fields, parse
-from common.errors import ConfigError
+from common.errors import ConfigError, reason
 from common.printing import shown
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ def _from_file(known: Sequence[Field], file: Path) -> Values:
         tree = read_yaml(file.read_bytes(), str(file))
         leaves = list(_leaves({} if tree is None else tree, file))
     except (OSError, RecursionError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from error
+        raise ConfigError(f"{file}: cannot be read: {reason(error)}") from error
     table = {field.key: field for field in known}
     values: Values = {}
     for key, value in leaves:

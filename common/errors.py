@@ -123,6 +123,12 @@ class ModelError(StartupError):
     """A model directory is missing, corrupt, or of an architecture we cannot run."""
 
 
+def reason(error: BaseException) -> str:
+    """Why a file cannot be used, for messages that name it: the system's own would once more."""
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or str(error) or type(error).__name__
+
+
 def first_line(error: BaseException) -> str:
     """What another library's error says first, and what follows a colon there; its kind where it
     says nothing."""

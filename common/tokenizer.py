@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.added_tokens import complete
-from common.errors import InvalidArgument, ModelError
+from common.errors import InvalidArgument, ModelError, reason
 from common.tokenizer_form import canonical, plain
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(_read(path))
     except ValueError as error:
-        raise ModelError(f"{path}: cannot be read: {error}") from error
+        raise ModelError(f"{path}: cannot be read: {reason(error)}") from error
     if not isinstance(found, dict):
         raise ModelError(f"{path}: must hold a JSON object")
     return found
@@ -276,4 +276,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}") from error
+        raise ModelError(f"{path}: cannot be read: {reason(error)}") from error

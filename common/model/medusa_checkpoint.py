@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.errors import ModelError
+from common.errors import ModelError, reason
 from common.model import base_samples, medusa_published, tensor_file
 from common.model.medusa_weights import FACTS_FILE, HeadWeights, Tree
 from common.model.tensors_by_key import check, read
@@ -108,8 +108,8 @@ def read_facts(path: Path) -> dict[str, Any]:
     file = path / FACTS_FILE
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: cannot be read: {reason(error)}") from error
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise ModelError(f'{file}: format: must be "{FORMAT}"')
     if facts.get("version") != VERSION:

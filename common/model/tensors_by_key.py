@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from common.errors import ModelError
+from common.errors import ModelError, reason
 from common.model import tensor_file
 
 
@@ -31,7 +31,7 @@ def read(file: Path, prefix: str | None) -> dict[str, Tensor]:
     except pickle.UnpicklingError as error:
         raise ModelError(f"{file}: refused: holds more than tensors") from error
     except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, struct.error) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
+        raise ModelError(f"{file}: cannot be read: {reason(error)}") from error
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
         said = f"{type(error).__name__}: {error}"  # what is damaged may say nothing by itself
         raise ModelError(f"{file}: cannot be read: damaged: {said}") from error

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config import read_yaml
-from common.errors import ConfigError
+from common.errors import ConfigError, reason
 from gateway.auth.caller import Caller, Limits
 from gateway.auth.refresh import Refresh
 
@@ -113,7 +113,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"auth.tokens: {path}: cannot be read: {error}") from error
+        raise ConfigError(f"auth.tokens: {path}: cannot be read: {reason(error)}") from error
 
 
 def _parse(text: bytes) -> tuple[dict[str, Caller], dict[str, _Entry]]:

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from common.errors import ModelError
+from common.errors import ModelError, reason
 from common.model.rotary import Rotary
 
 FILE = "config.json"
@@ -224,7 +224,7 @@ def _object(file: Path) -> dict[str, Any]:
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
+        raise ModelError(f"{file}: cannot be read: {reason(error)}") from error
     if not isinstance(held, dict):
         raise ModelError(f"{file}: must hold an object")
     return held

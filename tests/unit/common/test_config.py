@@ -129,7 +129,7 @@ def test_yes_and_no_are_said_in_any_way_that_help_has(argv: list[str], said: boo
         (["--kv.memory-gib", "inf"], {}, "--kv.memory-gib: must be number, got 'inf'"),
         ([], {"PACELINE_THING_KV__MEMORY_GIB": "nan"}, "must be number, got 'nan'"),
         (["--dtype", "fp8"], {}, "--dtype: must be one of auto, bfloat16, got 'fp8'"),
-        (["--config", "/nowhere.yaml"], {}, "/nowhere.yaml: cannot be read"),
+        (["--config", "/nowhere.yaml"], {}, "/nowhere.yaml: cannot be read: No such file"),
     ],
 )
 def test_mistakes_are_named(argv: list[str], environ: dict[str, str], message: str) -> None:

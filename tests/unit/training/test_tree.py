@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from common.errors import InvalidArgument
+from common.errors import InvalidArgument, ModelError
 from common.model import medusa_checkpoint
 from tests.unit.training.full_disk import full_after
 from training import acceptance, choose_tree, tree
@@ -231,3 +231,13 @@ def test_a_tree_of_no_nodes_is_left_where_no_head_is_right() -> None:
     never = [[[9, 9]] * 40]
     offered = tree.choices([never], {1: 1.0, 5: 1.1}, RANKS)
     assert max(offered, key=lambda choice: choice.tokens_per_s).tree == ()
+
+
+@pytest.mark.parametrize("held", [None, "[" * 100_000, "[1]"])
+def test_heads_without_facts_are_named_once(held: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "medusa.json"
+    file.mkdir() if held is None else file.write_text(held)
+    with pytest.raises(ModelError) as caught:
+        medusa_checkpoint.read_facts(tmp_path)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert str(caught.value).count(str(file)) == 1

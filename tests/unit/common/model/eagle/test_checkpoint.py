@@ -300,7 +300,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="missing: no such directory"):
         load(tmp_path / "missing")
-    with pytest.raises(ModelError, match=r"config\.json: cannot be read: .*No such file"):
+    with pytest.raises(ModelError, match=r"config\.json: cannot be read: No such file"):
         load(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(published(head())))
     with pytest.raises(ModelError, match=r"holds no model\.safetensors and no pytorch_model\.bin"):
