@@ -18,16 +18,19 @@ _PLOT = "curves.png"
 
 
 def read(folder: Path) -> list[Point]:
-    """Returns the points in a folder, without a last one that a crash cut short."""
+    """Returns the points in a folder, up to a line that is none: a crash may have cut it short."""
     file = folder / LINES
     if not file.is_file():
         return []
     points = []
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in file.read_bytes().splitlines():
         try:
-            points.append(json.loads(line))
-        except ValueError:
+            point = json.loads(line)
+        except (ValueError, RecursionError):
             break
+        if not (isinstance(point, dict) and isinstance(point.get("step"), int)):
+            break
+        points.append(point)
     return points
 
 

@@ -23,15 +23,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from common.errors import first_line, reason
 from common.model import tensor_file
 from training import curves
-from training.errors import RunError, writing
+from training.errors import RunError
 from training.settings import Settings
-from training.whole import alone, replacing
+from training.whole import alone, beside, replacing
 
 _SETTINGS = "run.json"
 _CHECKPOINT = "checkpoint"
-_NEW, _OLD = "checkpoint.new", "checkpoint.old"
+_OLD = "checkpoint.old"
 _STATE = "state.json"
 _BEST = "best.safetensors"
 _LOCK = "lock"
@@ -101,12 +102,11 @@ class RunFolder:
         try:
             module.load_state_dict(load_file(folder / "weights.safetensors"))
             held = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
-            facts = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+            optimizer.load_state_dict(held["optimizer"])
+            schedule.load_state_dict(held["schedule"])
+            self.state = _state(folder / _STATE)
         except Exception as error:  # damaged files fail in many ways; all mean the same
-            raise RunError(f"{folder}: cannot go on from it: {error}") from error
-        optimizer.load_state_dict(held["optimizer"])
-        schedule.load_state_dict(held["schedule"])
-        self.state = State(**facts)
+            raise RunError(f"{folder}: cannot go on from it: {first_line(error)}") from error
         self.points = [p for p in curves.read(self.path) if p["step"] <= self.state.step]
         curves.rewrite(self.path, self.points)
 
@@ -116,11 +116,10 @@ class RunFolder:
         Raises:
             RunError: It cannot be written: the one before it is left.
         """
-        new, folder, old = (self.path / name for name in (_NEW, _CHECKPOINT, _OLD))
+        folder, old = self.path / _CHECKPOINT, self.path / _OLD
         facts = json.dumps(asdict(self.state))
         held = {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
-        shutil.rmtree(new, ignore_errors=True)
-        with writing(folder):
+        with beside(folder) as new:
             new.mkdir()
             tensor_file.save(_tensors(module), new / "weights.safetensors")
             with (new / "optimizer.pt").open("wb") as file:  # of a path, torch does not say why
@@ -165,11 +164,18 @@ class RunFolder:
         try:
             module.load_state_dict(load_file(file))
         except Exception as error:  # as of a checkpoint
-            raise RunError(f"{file}: cannot be read: {error}") from error
+            raise RunError(f"{file}: cannot be read: {reason(error)}") from error
 
     def _check(self) -> None:
         if self.begun and self._settings.file.is_file():
             self._settings.check()
+
+
+def _state(file: Path) -> State:
+    facts = json.loads(file.read_bytes())
+    if not isinstance(facts, dict) or facts.keys() != vars(State()).keys():
+        raise ValueError(f"{file.name} holds something else than how far it has come")
+    return State(**facts)
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

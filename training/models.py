@@ -13,7 +13,7 @@ from transformers.utils import logging
 from common.errors import ModelError
 from common.model import checkpoint, tensor_file
 from common.model.hf import ends_of
-from training.errors import writing
+from training.whole import beside
 
 
 def load_model(directory: Path, *, float32: bool = False) -> Any:
@@ -66,9 +66,7 @@ def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
     """
     logging.disable_progress_bar()
     model.to(torch.bfloat16)
-    new = directory.with_name(f"{directory.name}.new")
-    shutil.rmtree(new, ignore_errors=True)
-    with writing(directory):
+    with beside(directory) as new:
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
         if source := tokenizer.name_or_path:  # written anew it may be another's

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from common.errors import reason
 from training.errors import RunError
 from training.whole import replacing
 
@@ -41,10 +42,7 @@ class Settings:
         Raises:
             RunError: They or files that are read are others, or they cannot be read.
         """
-        try:
-            there = json.loads(self.file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RunError(f"{self.file}: cannot be read: {error}") from error
+        there = self._read()
         names = (there.keys() | self._wanted.keys()) - {INPUTS}
         for name in sorted(names, key=lambda name: (name != "kind", name)):  # that says most
             if there.get(name) != self._wanted.get(name):
@@ -59,6 +57,15 @@ class Settings:
                     f"{self._of} holds a run that began with something else in {path}: give "
                     "another --out, or what was there to go on"
                 )
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            there = json.loads(self.file.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(f"{self.file}: cannot be read: {reason(error)}") from error
+        if not (isinstance(there, dict) and isinstance(there.get(INPUTS, {}), dict)):
+            raise RunError(f"{self.file}: holds no settings of a run: give another --out")
+        return there
 
     def keep(self) -> None:
         """Writes the file.

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from training.errors import RunError, writing
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """Yields the path to write instead of a file or a folder, where nothing is left if that fails.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    new = path.with_name(f"{path.name}.new")
+    try:
+        with writing(path):
+            _remove(new)
+            yield new
+    except BaseException:
+        with suppress(OSError):
+            _remove(new)
+        raise
 
 
 @contextmanager
@@ -17,10 +36,16 @@ def replacing(file: Path) -> Iterator[Path]:
     Raises:
         RunError: It cannot be written: what was there is left.
     """
-    new = file.with_name(f"{file.name}.new")
-    with writing(file):
+    with beside(file) as new:
         yield new
         new.replace(file)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

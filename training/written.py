@@ -242,7 +242,7 @@ def check_origin(path: Path, target: Path, held_out: Sequence[Path]) -> None:
         facts = json.loads(_settings_file(path).read_text(encoding="utf-8"))
         writer, known = facts["target"], facts[INPUTS]
         by, beginnings = known[writer], {known.get(corpus) for corpus in facts["corpora"]}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return
     if by != inputs.of_model(target):
         raise DataError(f"{path}: written by a model that was in {writer}, not by that in {target}")

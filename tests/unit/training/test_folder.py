@@ -17,6 +17,7 @@ from tests.unit.training.full_disk import full_after
 from training import curves
 from training.errors import RunError
 from training.folder import RunFolder
+from training.settings import Settings
 
 
 class Killed(BaseException):
@@ -58,6 +59,7 @@ def test_a_full_disk_is_named_and_leaves_the_last_checkpoint(
         pytest.raises(RunError, match=r"/checkpoint: cannot be written: .*File too large"),
     ):
         folder.save(module, optimizer, schedule)
+    assert not list(tmp_path.glob("*.new"))
     assert _opened(tmp_path, _module(0))[0].state.step == 1
 
 
@@ -69,6 +71,7 @@ def test_a_full_disk_leaves_the_best_weights(tmp_path: Path) -> None:
         pytest.raises(RunError, match=r"best\.safetensors: cannot be written: .*File too large"),
     ):
         folder.score(_module(2), {"score": 0.2})
+    assert not list(tmp_path.glob("*.new"))
     assert load_file(tmp_path / "best.safetensors")["weight"].item() == 1
     assert folder.state.best_score == 0.1
 
@@ -106,6 +109,39 @@ def test_best_weights_that_are_damaged_or_gone_are_named(tmp_path: Path) -> None
     file.unlink()
     with pytest.raises(RunError, match=r"best\.safetensors: cannot be read: No such file"):
         folder.load_best(_module(1))
+
+
+@pytest.mark.parametrize("held", ["[1]", "null", "{}", '{"step": 3}', "[" * 100_000])
+def test_a_checkpoint_whose_state_is_none_is_named(held: str, tmp_path: Path) -> None:
+    _save(tmp_path, 1)
+    (tmp_path / "checkpoint" / "state.json").write_text(held)
+    with pytest.raises(RunError, match=r"/checkpoint: cannot go on from it: ."):
+        _opened(tmp_path, _module(0))
+
+
+def test_a_checkpoint_of_another_optimizer_is_named(tmp_path: Path) -> None:
+    _save(tmp_path, 1)
+    torch.save({"optimizer": {}}, tmp_path / "checkpoint" / "optimizer.pt")
+    with pytest.raises(RunError, match=r"/checkpoint: cannot go on from it: ."):
+        _opened(tmp_path, _module(0))
+
+
+@pytest.mark.parametrize("held", [b"[1]", b"3", b'{"loss": 1}', b"\xff", b"[" * 100_000])
+def test_curves_end_where_a_line_is_no_point(held: bytes, tmp_path: Path) -> None:
+    curves.rewrite(tmp_path, [{"step": 1, "loss": 0.5}])
+    with (tmp_path / curves.LINES).open("ab") as file:
+        file.write(held + b"\n")
+    assert curves.read(tmp_path) == [{"step": 1, "loss": 0.5}]
+
+
+@pytest.mark.parametrize("held", ["[1]", "null", '{"inputs": [1]}', "[" * 100_000, None])
+def test_settings_that_are_none_are_named(held: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.mkdir() if held is None else file.write_text(held)
+    with pytest.raises(RunError) as caught:
+        Settings(file, tmp_path, {"kind": "eagle"}).check()
+    assert str(caught.value).startswith(f"{file}: ")
+    assert str(caught.value).count(str(file)) == 1
 
 
 def test_a_run_of_another_kind_is_named_by_that(tmp_path: Path) -> None:

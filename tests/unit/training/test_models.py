@@ -88,6 +88,7 @@ def test_a_crash_while_a_model_is_written_leaves_the_one_before(
     with full_after(20_000), pytest.raises(RunError):
         save_model(changed, encoder.tokenizer, out)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
     save_model(changed, encoder.tokenizer, out)
     assert load_model(out).get_input_embeddings().weight.abs().max() == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
