@@ -12,6 +12,9 @@ from launcher.models import Models
 
 LOOPBACK = "127.0.0.1"
 
+MOST_THREADS = 1024
+"""Thousands take minutes to start, and still more end their process."""
+
 MEASURED = ("gateway", "verifier", "drafter")
 """Services that serve metrics, in the order of their ports."""
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from common import commands
 from launcher import interrupt, models
 from launcher.cluster import Cluster
-from launcher.commandline import LOOPBACK, Device, WorkerOptions
+from launcher.commandline import LOOPBACK, MOST_THREADS, Device, WorkerOptions
 from launcher.demo import Plan, run
 from launcher.display import Display
 
@@ -85,7 +85,12 @@ DraftQuantizeOption = Annotated[
 ]
 DeviceOption = Annotated[Device, typer.Option(help="Where the models run")]
 Threads = Annotated[
-    int, typer.Option(min=0, help="CPU threads of each model; 0 shares the cores between the two")
+    int,
+    typer.Option(
+        min=0,
+        max=MOST_THREADS,
+        help="CPU threads of each model; 0 shares the cores between the two",
+    ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the services' logs")]
 

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from common.commands import ending_well
 from launcher.commandline import Device
 from training import options as o
 from training.head_commands import guessing
@@ -55,7 +54,7 @@ def pretrain(
     from training.loop import LoopConfig
     from training.pretrain import ModelShape
 
-    with ending_well(), o.Bar(Console(), "pretrain") as bar:
+    with o.ending_well(), o.Bar(Console(), "pretrain") as bar:
         o.set_threads(threads)
         state = runs.pretrain(
             corpora=corpus,
@@ -90,7 +89,9 @@ def write(
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write, settings beside it")],
     texts: Annotated[int, typer.Option(min=1, help="How many texts")] = 9600,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a text")] = 128,
-    temperature: Annotated[float, typer.Option(min=0.01, help="Of the half that is sampled")] = 0.8,
+    temperature: Annotated[
+        float, typer.Option(min=0.01, max=100, help="Of the half that is sampled")
+    ] = 0.8,
     seed: o.Seed = 0,
     device: o.DeviceOption = Device.AUTO,
     threads: o.Threads = 0,
@@ -99,7 +100,7 @@ def write(
     from training import runs
     from training.written import WriteConfig
 
-    with ending_well(), o.Bar(Console(), "write") as bar:
+    with o.ending_well(), o.Bar(Console(), "write") as bar:
         o.set_threads(threads)
         count = runs.write(
             target=target,
@@ -152,7 +153,7 @@ def distill(
 
     if labels not in list(Labels):
         raise typer.BadParameter(f"must be one of {', '.join(Labels)}", param_hint="--labels")
-    with ending_well(), o.Bar(Console(), "distill") as bar:
+    with o.ending_well(), o.Bar(Console(), "distill") as bar:
         o.set_threads(threads)
         state = runs.distill(
             target=target,

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from common.commands import ending_well
-from launcher.commandline import Device
+from launcher.commandline import MOST_THREADS, Device
 from training import options as o
 
 guessing = typer.Typer(add_completion=False)
@@ -49,7 +48,10 @@ def medusa(
     block_tokens: o.BlockTokens = 256,
     learning_rate: o.LearningRate = 4e-3,
     joint_learning_rate: Annotated[
-        float, typer.Option(min=0, help="The base model's in joint training; the heads' is 4 times")
+        float,
+        typer.Option(
+            min=0, max=1, help="The base model's in joint training; the heads' is 4 times"
+        ),
     ] = 1e-4,
     evaluate_every: o.EvaluateEvery = 190,
     prompts: o.Prompts = 40,
@@ -62,7 +64,7 @@ def medusa(
     from training import head_runs, runs
     from training.loop import LoopConfig
 
-    with ending_well(), o.Bar(Console(), "medusa") as bar:
+    with o.ending_well(), o.Bar(Console(), "medusa") as bar:
         o.set_threads(threads)
         frozen = LoopConfig(
             steps=steps,
@@ -108,12 +110,15 @@ def tree(
     most_rows: Annotated[int, typer.Option(min=2, help="Largest tree, the root included")] = 64,
     prompts: o.Prompts = 40,
     device: o.DeviceOption = Device.AUTO,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads, as the verifier will have")] = 1,
+    threads: Annotated[
+        int,
+        typer.Option(min=1, max=MOST_THREADS, help="CPU threads, as the verifier will have"),
+    ] = 1,
 ) -> None:
     """Choose the sparse tree that gives most tokens a second, and store it with the heads."""
     from training import choose_tree
 
-    with ending_well():
+    with o.ending_well():
         o.set_threads(threads)
         lines = choose_tree.run(
             target=target,
@@ -175,7 +180,7 @@ def eagle(
     from training.eagle_start import EagleShape, parsed_taps
     from training.loop import LoopConfig
 
-    with ending_well(), o.Bar(Console(), "eagle") as bar:
+    with o.ending_well(), o.Bar(Console(), "eagle") as bar:
         o.set_threads(threads)
         state = head_runs.eagle(
             target=target,
@@ -225,7 +230,7 @@ def measure(
 
     if draft is None and heads is None and eagle is None:
         raise typer.BadParameter("give --draft, --heads, --eagle or several")
-    with ending_well():
+    with o.ending_well():
         o.set_threads(threads)
         found = report.run(
             target=target,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from launcher.commandline import Device
+from common import commands
+from launcher.commandline import MOST_THREADS, Device
 
 if TYPE_CHECKING:
     from training.folder import State
@@ -55,17 +58,31 @@ Prompts = Annotated[int, typer.Option(min=2, help="Held-out prompts of each doma
 Steps = Annotated[int, typer.Option(min=1, help="Optimiser steps")]
 Batch = Annotated[int, typer.Option(min=1, help="Blocks of a step")]
 BlockTokens = Annotated[int, typer.Option(min=8, help="Tokens of a block")]
-LearningRate = Annotated[float, typer.Option(min=0, help="Highest learning rate")]
+LearningRate = Annotated[float, typer.Option(min=0, max=1, help="Highest learning rate")]
 EvaluateEvery = Annotated[
     int, typer.Option(min=1, help="Steps between evaluations, each followed by a checkpoint")
 ]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides weights, order and samples")]
 DeviceOption = Annotated[Device, typer.Option(help="Where to compute")]
 Half = Annotated[bool, typer.Option("--bf16/--fp32", help="Number format of products")]
-Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves it to torch")]
+Threads = Annotated[
+    int, typer.Option(min=0, max=MOST_THREADS, help="CPU threads; 0 leaves it to torch")
+]
 
 _PACE_S = 1800.0
 """The time left is told by the pace of so long: steps may take minutes, and evaluations, too."""
+
+
+@contextmanager
+def ending_well() -> Iterator[None]:
+    """As other commands end; where memory runs out with a line about that, too."""
+    from common.model.room import room_for
+
+    with (
+        commands.ending_well(),
+        room_for("the run", "a smaller --batch, --block-tokens or model helps"),
+    ):
+        yield
 
 
 class Bar:

@@ -1,4 +1,4 @@
-"""How `paceline up` and `paceline demo` end."""
+"""How `paceline up` and `paceline demo` end, and what they refuse."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import signal
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from common.errors import Unavailable
-from launcher.commands import ending_well_when_interrupted, plain_console
+from launcher.commands import ending_well_when_interrupted, plain_console, up
 
 
 def test_the_last_words_of_a_service_keep_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,3 +30,9 @@ def test_an_address_that_looks_like_markup_is_printed_as_it_is(
 ) -> None:
     plain_console().print("Serving on [fd00::2]:7070.")
     assert capsys.readouterr().out == "Serving on [fd00::2]:7070.\n"
+
+
+def test_threads_beyond_all_use_are_wrong_usage() -> None:
+    app = typer.Typer()
+    app.command()(up)
+    assert CliRunner().invoke(app, ["--threads", "100000"]).exit_code == 2

@@ -1,13 +1,18 @@
-"""What a progress bar shows."""
+"""What a progress bar shows, how commands end, and which numbers they take."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
+import torch
+import typer
 from rich.console import Console
+from typer.testing import CliRunner
 
-from training.options import Bar
+from training.commands import train
+from training.options import Bar, ending_well
 
 
 @pytest.mark.parametrize("total", [20, 40])
@@ -50,3 +55,20 @@ def test_long_figures_leave_the_count_and_the_time_in_sight() -> None:
     (line,) = shown.get().splitlines()
     assert line.startswith("medusa ")
     assert "3/1200 -:--:-- loss 6.520 tokens [/story]" in line
+
+
+def test_memory_that_runs_out_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as caught, ending_well():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert caught.value.exit_code == 1
+    assert capsys.readouterr().err == (
+        "error: no room for the run: CUDA out of memory. Tried to allocate 2.00 GiB. "
+        "(a smaller --batch, --block-tokens or model helps)\n"
+    )
+
+
+@pytest.mark.parametrize("option", ["--threads=100000", "--learning-rate=inf"])
+def test_numbers_that_help_nobody_are_wrong_usage(option: str, stories: Path) -> None:
+    given = ["pretrain", "--corpus", str(stories), "--out", "never-made", option]
+    assert CliRunner().invoke(train, given).exit_code == 2
+    assert not Path("never-made").exists()
