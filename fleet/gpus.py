@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from common.errors import InvalidArgument
 
+LEAST, MOST = 1e-6, 1e12
+"""What figures of a plan lie between: what is made of them stays a number."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
@@ -98,7 +101,7 @@ def _figures(text: str, rest: str) -> list[float]:
         figures = [float(part) for part in rest.split("/")]
     except ValueError:
         raise _malformed(text) from None
-    if not all(0 < figure < float("inf") for figure in figures):
+    if not all(LEAST <= figure <= MOST for figure in figures):
         raise _malformed(text)
     return figures
 
@@ -106,6 +109,6 @@ def _figures(text: str, rest: str) -> list[float]:
 def _malformed(text: str) -> InvalidArgument:
     return InvalidArgument(
         "gpu",
-        "must be NAME=PRICE for a known type or NAME=MEMORY/BANDWIDTH/TFLOPS/PRICE, all above 0, "
-        f"got {text!r}",
+        "must be NAME=PRICE for a known type or NAME=MEMORY/BANDWIDTH/TFLOPS/PRICE, all from "
+        f"{LEAST:g} to {MOST:g}, got {text!r}",
     )

@@ -10,6 +10,7 @@ from typing import Any
 from common.config import load
 from common.errors import ConfigError
 from common.rate_model import COVERAGE
+from fleet.gpus import LEAST, MOST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,9 +206,11 @@ def _positive(group: Any, name: str) -> None:
         if value is None:
             continue
         from_zero = (name, key) in _FROM_ZERO
-        if not (0 < value < float("inf") or (from_zero and value == 0)):
-            least = "at least" if from_zero else "above"
-            raise ConfigError(f"{name}.{key}: must be {least} 0, got {value}")
+        if not (LEAST <= value <= MOST or (from_zero and value == 0)):
+            zero = "0 or " if from_zero else ""
+            raise ConfigError(
+                f"{name}.{key}: must be {zero}from {LEAST:g} to {MOST:g}, got {value}"
+            )
 
 
 _FROM_ZERO = {

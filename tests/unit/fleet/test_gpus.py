@@ -20,7 +20,10 @@ def test_a_type_of_ones_own() -> None:
     assert (mine.memory_gb, mine.bandwidth_gb_s, mine.tflops) == (24, 600, 125)
 
 
-@pytest.mark.parametrize("text", ["T4", "T4=", "T4=x", "T4=-1", "new=1", "T4=1/2", "=1/2/3/4", ""])
+@pytest.mark.parametrize(
+    "text",
+    ["T4", "T4=", "T4=x", "T4=-1", "T4=1e-320", "T4=1e308", "new=1", "T4=1/2", "=1/2/3/4", ""],
+)
 def test_other_forms_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="gpu: must be NAME=PRICE"):
         catalogue([text])
