@@ -23,6 +23,7 @@ import torch
 from bench import prompts
 from bench.arguments import ending_well
 from bench.tables import Cells
+from common.errors import StartupError, reason
 from common.model.loader import load
 from common.model.quantized import Quantize
 from common.model.runner import Runner
@@ -94,11 +95,23 @@ def agreement(draft: Runner, texts: Sequence[tuple[int, Sequence[int]]]) -> floa
     return right / total
 
 
+def read_text(file: Path) -> str:
+    """Read a file of --text.
+
+    Raises:
+        StartupError: It cannot be read, or is not text.
+    """
+    try:
+        return file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise StartupError(f"{file}: cannot be read: {reason(error)}") from error
+
+
 def quality(target: str, draft: str | None, files: Sequence[Path]) -> Cells:
     """Measure a pair."""
     tokenizer = prompts.tokenizer_of(Path(target))
     beginnings = prompts.encode_here(prompts.load(), tokenizer)
-    texts = beginnings + [tokenizer.encode(file.read_text("utf-8")) for file in files]
+    texts = beginnings + [tokenizer.encode(read_text(file)) for file in files]
     targets, drafts = runners(target), runners(draft) if draft else {}
     rows = []
     for kind, runner in targets.items():

@@ -9,11 +9,12 @@ or null.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.arguments import ending_well
+from bench.arguments import at_least, ending_well
 from bench.child import answer, ask
 from common import logs
 
@@ -125,12 +126,15 @@ def _in_one_call(runner: Runner) -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (6, 7):
-        sys.exit(
-            "usage: python -m bench.step_times MODEL DTYPE THREADS DEVICE MOST_THREADS [QUANTIZE]"
-        )
+    parser = argparse.ArgumentParser(prog="python -m bench.step_times")
+    parser.add_argument("model")
+    parser.add_argument("dtype")
+    parser.add_argument("own_threads", metavar="threads", type=at_least(1))
+    parser.add_argument("device")
+    parser.add_argument("most_threads", type=at_least(1))
+    parser.add_argument("quantize", nargs="?", default="none")
+    given = parser.parse_args()
     sys.stdout = sys.stderr  # libraries print where they like
     logs.configure("bench", "warning")  # with why kernels are left out
-    rounded = sys.argv[6] if len(sys.argv) > 6 else "none"
     with ending_well():
-        main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), rounded)
+        main(**vars(given))
