@@ -12,9 +12,9 @@ _MOST_PATIENCE_S = 0.5
 _SILENCE_S, _STILL_S = 1.0, 0.1
 """Without an answer before a drafter is left alone, at first and after a pause."""
 _FIRST_PAUSE_S = 0.25
-_HANGS_PAUSE_S = 1.0
-"""One that has not answered before a pause of so long, the third, hangs."""
 _MOST_PAUSE_S = 8.0
+_HANGS_PAUSES = 3
+"""One that has not answered before so many hangs."""
 
 _FAR = 3.0
 """A round that took so many times what was expected counts as if it had taken that."""
@@ -45,6 +45,7 @@ class Silence:
         self._since: float | None = None
         self._pause_s = _FIRST_PAUSE_S
         self._paused_until = 0.0
+        self._pauses = 0  # since it answered, or hung
 
     def paused(self, now: float) -> bool:
         """Whether to leave it alone, at `now` seconds of the monotonic clock."""
@@ -52,7 +53,7 @@ class Silence:
 
     def broken(self) -> None:
         """It has answered."""
-        self._since, self._pause_s = None, _FIRST_PAUSE_S
+        self._since, self._pause_s, self._pauses = None, _FIRST_PAUSE_S, 0
 
     def missed(self, asked: float, now: float) -> bool:
         """A branch did not come in time.
@@ -68,12 +69,15 @@ class Silence:
             self._since = asked
         if now - self._since < _SILENCE_S:
             return False
-        hangs = self._pause_s >= _HANGS_PAUSE_S
         self._paused_until = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
-        # By its next stream it may be slow at first, with all its mirrors to make anew.
-        self._since = None if hangs else self._paused_until - (_SILENCE_S - _STILL_S)
-        return hangs
+        self._since = self._paused_until - (_SILENCE_S - _STILL_S)
+        self._pauses += 1
+        if self._pauses < _HANGS_PAUSES:
+            return False
+        # Its next stream has longer pauses: it may be slow at first, with all mirrors to make anew.
+        self._since, self._pauses = None, 0
+        return True
 
 
 class DraftClock:
