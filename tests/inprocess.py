@@ -132,6 +132,9 @@ class LocalLink:
             while self.drafter.step():
                 pass
 
+    def hang_up(self, reason: str) -> None:
+        self.drafter.sessions.forget(self._receive)
+
     def _receive(self, replies: list[Reply]) -> None:
         assert self.news is not None
         for sent in replies:
