@@ -64,8 +64,8 @@ class Row(NamedTuple):
             return Drawing(params.seed, self.position, *warpers)
         assert self.seen is not None or not params.penalises, "a penalty needs the tokens seen"
         seen = self.seen if params.penalises else None
-        biases = _biases(params, torch.device("cpu"))
-        adjusting = Adjusting(*biases, params.repetition_penalty, seen, self.path)
+        added = biases_of(params, torch.device("cpu"))
+        adjusting = Adjusting(*added, params.repetition_penalty, seen, self.path)
         return Drawing(params.seed, self.position, *warpers, adjusting)
 
 
@@ -150,7 +150,7 @@ def adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     adjusted = logits.to(torch.float32, copy=True)
     for line, row in zip(adjusted, rows, strict=True):
         if row.params.logit_bias:
-            ids, biases = _biases(row.params, line.device)
+            ids, biases = biases_of(row.params, line.device)
             line[ids] += biases
         if row.params.penalises:
             _penalise(line, row)
@@ -180,7 +180,7 @@ def _penalise(line: Tensor, row: Row) -> None:
 
 
 @lru_cache(maxsize=64)
-def _biases(params: SamplingParams, device: torch.device) -> tuple[Tensor, Tensor]:
+def biases_of(params: SamplingParams, device: torch.device) -> tuple[Tensor, Tensor]:
     """Ids that have a logit bias, and the biases; not to be changed. # [B] each
 
     Every row of a text asks for the same, and to make them takes longer than to add them.

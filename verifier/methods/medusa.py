@@ -21,7 +21,7 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.medusa import MedusaHeads
-from common.model.sampling import Ranked, Row, rank
+from common.model.sampling import Ranked, Row, biases_of, rank
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.trust import Trials, Trusts, chances_of, draws
@@ -211,10 +211,8 @@ def _adjust(logits: Tensor, sequence: Sequence) -> None:
     """
     sampling = sequence.request.sampling
     if sampling.logit_bias:
-        how = Row(sampling, len(sequence.ids), sequence.seen).drawing.adjusting
-        assert how is not None
-        biases = how.biases.to(logits).expand(len(logits), -1)
-        logits.index_add_(1, how.ids.to(logits.device), biases)
+        ids, biases = biases_of(sampling, logits.device)
+        logits.index_add_(1, ids, biases.to(logits.dtype).expand(len(logits), -1))
     if sampling.repetition_penalty != 1:
         seen, factor = sequence.seen, sampling.repetition_penalty
         assert seen is not None, "a repetition penalty needs the tokens seen"
