@@ -225,8 +225,10 @@ def _of(one: Pass, texts: Sequence[int]) -> Pass:
 
 def by_round(passes: Sequence[Pass]) -> Rounds:
     """Return what a round of these passes did; the clock starts after each prompt's first."""
-    rounds = sum(s.speculation.rounds - 1 for one in passes for s in one.samples if s.speculation)
+    every = [s.speculation for one in passes for s in one.samples if s.speculation]
+    rounds = sum(one.rounds - 1 for one in every)
     return Rounds(
+        drafted=sum(one.drafted_tokens for one in every) / max(rounds, 1),
         committed=sum(one.tokens for one in passes) / max(rounds, 1),
         seconds=sum(one.seconds for one in passes) / max(rounds, 1),
     )

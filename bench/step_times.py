@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.arguments import at_least, ending_well
@@ -68,11 +67,6 @@ def measure(
     """
     found = ask("bench.step_times", model, dtype, str(threads), device, str(most_threads), quantize)
     return Times([(rows, seconds) for rows, seconds in found["steps"]], found["in_one_call"])
-
-
-def at_least_rows(table: Sequence[tuple[int, float]], rows: int) -> float:
-    """Return the seconds of the first entry with at least so many rows, or of the last."""
-    return next((seconds for count, seconds in table if count >= rows), table[-1][1])
 
 
 def main(

@@ -58,25 +58,25 @@ def acceptance_of(share: float, length: float) -> float:
     return (low + high) / 2
 
 
-def ahead_share(acceptance: float, length: int, coverage: float = COVERAGE) -> float:
+def ahead_share(acceptance: float, length: float, coverage: float = COVERAGE) -> float:
     """Returns h: the chance that the draft after a round was made before the round ended.
 
     Args:
         acceptance: As in `committed_tokens`.
-        length: Draft tokens of a round; at least 1.
+        length: Draft tokens of a round, on average.
         coverage: Chance that the token after a broken draft was guessed; 0 where nothing is
             drafted ahead.
     """
-    whole = acceptance**length
+    whole: float = acceptance**length
     return (1 - whole) * coverage + (whole * acceptance if coverage else 0.0)
 
 
-def ahead_round_s(step_s: float, way_s: float, token_s: float, length: int) -> float:
+def ahead_round_s(step_s: float, way_s: float, token_s: float, length: float) -> float:
     """Returns the seconds of a round after which the next draft is there, or on its way."""
     return max(step_s, way_s + (length + 1) * token_s)
 
 
-def waiting_round_s(step_s: float, way_s: float, token_s: float, length: int) -> float:
+def waiting_round_s(step_s: float, way_s: float, token_s: float, length: float) -> float:
     """Returns the seconds of a round after which the next draft has to be asked for."""
     return step_s + way_s + length * token_s
 

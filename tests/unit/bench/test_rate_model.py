@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bench.drafter_probe import Answering
@@ -15,7 +17,7 @@ def calibration(seconds: float, length: int = 3, committed: float = 3.0) -> Cali
         plain_s=0.004,
         steps=STEPS,
         answering=ANSWERING,
-        rounds={length: Rounds(committed=committed, seconds=seconds)},
+        rounds={length: Rounds(drafted=length, committed=committed, seconds=seconds)},
     )
 
 
@@ -60,14 +62,25 @@ def test_more_rows_make_a_longer_step() -> None:
     assert calibration(0.0, length=7).step_s(7) == pytest.approx(0.008)
 
 
+def test_a_draft_costs_what_it_had_and_not_what_it_might_have() -> None:
+    """Of seven tokens five were drafted: six rows, of which four take 4 ms and eight 8."""
+    rounds = Rounds(drafted=5, committed=1.0, seconds=0.0)
+    model = Calibration(plain_s=0.004, steps=STEPS, answering=ANSWERING, rounds={7: rounds})
+    assert model.step_s(5) == pytest.approx(0.006)
+    slow = 0.6 * max(0.006, 0.0005 + 0.006) + 0.4 * (0.006 + 0.0005 + 0.005)
+    found = replace(model, rounds={7: replace(rounds, seconds=slow)})
+    assert found.hits[7] == pytest.approx(COVERAGE)
+    assert found.round_s(7, 0.001) == pytest.approx(slow + 0.001)
+
+
 def test_the_best_length_for_each_delay_and_none_where_nothing_pays() -> None:
     model = Calibration(
         plain_s=0.004,
         steps=STEPS,
         answering=ANSWERING,
         rounds={
-            1: Rounds(committed=1.8, seconds=0.0055),
-            3: Rounds(committed=2.6, seconds=0.0075),
+            1: Rounds(drafted=1, committed=1.8, seconds=0.0055),
+            3: Rounds(drafted=3, committed=2.6, seconds=0.0075),
         },
     )
     assert model.tokens_per_s(0.0) == pytest.approx(2.6 / 0.0075)
@@ -85,7 +98,7 @@ def test_a_drafter_slower_than_its_verifier() -> None:
         plain_s=0.001,
         steps=STEPS,
         answering=Answering(token_s=0.01, way_s=0.0),
-        rounds={3: Rounds(committed=3.0, seconds=0.05)},
+        rounds={3: Rounds(drafted=3, committed=3.0, seconds=0.05)},
     )
     assert model.round_s(3, 0.0) == pytest.approx(0.05)
     assert model.round_s(3, 0.01) > 0.05

@@ -16,6 +16,7 @@ def test_a_round_is_what_the_clock_saw_of_it() -> None:
         sample(10, 0.2, speculation=speculation(6, 20, 5)),
     )
     rounds = by_round([one, one])
+    assert rounds.drafted == pytest.approx(60 / 15)
     assert rounds.committed == pytest.approx(30 / 15)
     assert rounds.seconds == pytest.approx(0.6 / 15)
 
