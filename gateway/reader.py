@@ -78,7 +78,8 @@ class Reader:
             self._headers = asyncio.ensure_future(self._context.send_initial_metadata(()))
             # Their error is taken note of: where the client has left, nobody waits for it.
             self._headers.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
-        await asyncio.shield(self._headers)  # nor are they given up half-way
+        await asyncio.wait((self._headers,))  # nor are they given up half-way
+        self._headers.result()
         try:
             async with asyncio.timeout(self._most_s):
                 await self._context.write(message)

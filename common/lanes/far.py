@@ -257,10 +257,11 @@ async def reach(offer: str, address: str, tls: TlsConfig) -> socket.socket:
     loop = asyncio.get_running_loop()
     reached = loop.run_in_executor(None, connect, offer, address, tls)
     try:
-        return await asyncio.shield(reached)
+        await asyncio.wait((reached,))
     except asyncio.CancelledError:
         reached.add_done_callback(_close)
         raise
+    return reached.result()
 
 
 def _close(reached: asyncio.Future[socket.socket]) -> None:

@@ -135,7 +135,7 @@ class Lane:
             except _BLOCKED:
                 return
             except OSError as error:
-                data, over = b"", str(error)
+                data, over = b"", _why(error)
             if over:
                 if len(self._came) == before:  # else it says so again, after what came before
                     self._over = self._over or over
@@ -179,7 +179,12 @@ class Lane:
             if len(self._unsent) > _MOST_BYTES:
                 self._over = "it does not read"
         except OSError as error:
-            self._over = str(error)
+            self._over = _why(error)
+
+
+def _why(error: OSError) -> str:
+    """Why a lane is over; within TLS a reader, too, may meet a closed end as a broken pipe."""
+    return "it hung up" if isinstance(error, BrokenPipeError) else str(error)
 
 
 class _SameClock:

@@ -102,6 +102,8 @@ class KeySet:
             with opener.open(self._source, timeout=_FETCH_TIMEOUT_S) as answer:
                 return bytes(answer.read(_MOST_BYTES))
         except (OSError, HTTPException) as error:
+            if isinstance(error, HTTPError):
+                error.close()  # the answer is in it
             raise ConfigError(f"auth.jwks: {self._source}: {error}") from error
 
 

@@ -16,6 +16,7 @@ from tests.ipv6 import needs_ipv6
 def test_who_does_not_ask_for_both_gets_what_sockets_are_made_as(
     only_ipv6: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: True)  # it asks the same of sockets
     monkeypatch.setattr(socket.socket, "getsockopt", lambda *_: only_ipv6)
     assert any_address("0.0.0.0") == "::"
     assert any_address("0.0.0.0", asks=False) == ("0.0.0.0" if only_ipv6 else "::")

@@ -224,7 +224,7 @@ class TestBadDirectories:
 
     def test_a_config_without_end(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text('{"a":' + "[" * 100_000)
-        with pytest.raises(ModelError, match=r"config\.json cannot be used: .*recursion"):
+        with pytest.raises(ModelError, match=r"config\.json cannot be used: .*(recursion|flow)"):
             load(str(tmp_path))
 
     def test_a_config_that_is_a_list(self, tmp_path: Path) -> None:

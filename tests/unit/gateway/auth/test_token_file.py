@@ -162,7 +162,7 @@ async def test_callers_see_a_change_and_no_file_is_touched_on_the_loop(
         ("tenants: " + "[" * 1000, "cannot be read"),
         (b"tenants: \xff", "cannot be read"),
         ("tenants: {a: {max_concurrent: 1}, a: {max_concurrent: 9}}", "a is given twice"),
-        ("tenants: {a: {tokens: [{expires: 2027-02-30}]}}", "cannot be read: day is out of range"),
+        ("tenants: {a: {tokens: [{expires: 2027-02-30}]}}", "cannot be read: day "),
         ("- a", "the file: must hold tenants"),
         ("tenants:", "tenants: must hold a mapping"),
         ("tenants: [a]", "tenants: must hold a mapping"),
