@@ -96,6 +96,11 @@ class LaneStream(Stream):
         return drafter_pb2.DraftResponse.FromString(message)
 
 
+async def offers(call: Any) -> dict[str, str]:
+    """What a drafter offers a stream besides."""
+    return dict([*await call.initial_metadata()])  # gRPC 1.76 has no keys for dict()
+
+
 @asynccontextmanager
 async def conversing(
     drafter: RunningDrafter, *, lane: bool = False, hello: drafter_pb2.Hello = HELLO
@@ -105,7 +110,7 @@ async def conversing(
         call = drafter_pb2_grpc.DrafterStub(channel).Draft()
         await call.write(drafter_pb2.DraftRequest(hello=hello))
         if lane:
-            path = dict(await call.initial_metadata())[OFFER]
+            path = (await offers(call))[OFFER]
             reader, writer = await asyncio.open_unix_connection(path)
             yield LaneStream(call, reader, writer)
             writer.close()

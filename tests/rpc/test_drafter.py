@@ -31,6 +31,7 @@ from tests.rpc.draft_streams import (
     Stream,
     both_ways,
     conversing,
+    offers,
     opening,
     round_of,
     serving_another,
@@ -275,18 +276,18 @@ async def test_a_lane_is_for_one_and_only_where_it_is_wanted(twin: Runner) -> No
     async with drafting(twin) as drafter, open_channel(drafter.address) as channel:
         call = drafter_pb2_grpc.DrafterStub(channel).Draft()
         await call.write(drafter_pb2.DraftRequest(hello=HELLO))
-        path = Path(dict(await call.initial_metadata())[OFFER])
+        path = Path((await offers(call))[OFFER])
         check_private(path)
         await call.write(drafter_pb2.DraftRequest(opens=[opening([5])]))  # it stays with gRPC
         await until(lambda: not path.exists())
         call.cancel()
         async with conversing(drafter, lane=True) as stream:
-            path = Path(dict(await stream.call.initial_metadata())[OFFER])
+            path = Path((await offers(stream.call))[OFFER])
             await until(lambda: not path.exists())
     async with drafting(twin, way="grpc") as drafter, open_channel(drafter.address) as channel:
         call = drafter_pb2_grpc.DrafterStub(channel).Draft()
         await call.write(drafter_pb2.DraftRequest(hello=HELLO))
-        assert OFFER not in dict(await call.initial_metadata())
+        assert OFFER not in await offers(call)
         call.cancel()
 
 
