@@ -17,6 +17,7 @@ from common.errors import ModelError
 from common.model import kernels
 from common.model.fused import FusedModel
 from common.model.hf.taps import Taps
+from common.model.linear import packed_products
 from common.model.loader import Dtype, load
 from common.model.native import NativeModel, instructions
 from common.model.roll import RollOptions
@@ -72,7 +73,8 @@ def target(
         if how == ["fused"]:
             patch.setattr(kernels, "can_run", lambda model: False)
         tapped, plain = (load(str(directory), dtype=dtype, device="cpu") for _ in range(2))
-    if kind != "gemma2" and instructions():
+    ours = packed_products(getattr(torch, dtype)) if how == ["fused"] else instructions()
+    if kind != "gemma2" and ours:
         assert isinstance(tapped.forward, FusedModel if how == ["fused"] else NativeModel)
     runner = Runner(tapped, kv_bytes=KV_BYTES, taps=TAPS)
     plainly = Runner(plain, kv_bytes=KV_BYTES)
