@@ -84,7 +84,7 @@ def test_weights_matter(tmp_path: Path) -> None:
     [
         ("bloom", "AttentionInterface"),
         ("falcon", "AttentionInterface"),
-        ("gptj", "AttentionInterface"),
+        ("mpt", "AttentionInterface"),
         ("mamba", "recurrent state"),
         ("t5", "not a causal language model"),
     ],
