@@ -19,7 +19,9 @@ from tests import tiny_models
 
 PROMPT = [5, 60, 7, 110, 9, 60, 7]
 
-SCRIPTED = """#!{python}
+SCRIPTED = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 import http.server, json, sys
 
 asked = 0
