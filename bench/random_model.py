@@ -56,6 +56,8 @@ def write(shape: str, directory: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    from common.model import tensor_file
+
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -64,6 +66,8 @@ def write(shape: str, directory: Path) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     model.save_pretrained(directory)
+    for written in directory.glob("*.safetensors"):
+        tensor_file.share(written)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from common.errors import ModelError
+from common.model import tensor_file
 
 _INTO, _OUT_OF = (".mlp.gate_proj.weight", ".mlp.up_proj.weight"), ".mlp.down_proj.weight"
 _SIZE, _LAYERS = "intermediate_size", "num_hidden_layers"
@@ -55,7 +56,9 @@ def write(source: Path, directory: Path, times: int) -> None:
             shutil.copyfile(file, directory / file.name)
     config[_SIZE] *= times
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    written = directory / "model.safetensors"
+    save_file(weights, written, metadata={"format": "pt"})
+    tensor_file.share(written)
 
 
 def _widened(source: Path, times: int) -> Iterator[tuple[str, Tensor]]:
