@@ -125,7 +125,7 @@ if __name__ == "__main__":
     parser.add_argument("dtype")
     parser.add_argument("own_threads", metavar="threads", type=at_least(1))
     parser.add_argument("device")
-    parser.add_argument("most_threads", type=at_least(1))
+    parser.add_argument("most_threads", type=at_least(0))
     parser.add_argument("quantize", nargs="?", default="none")
     given = parser.parse_args()
     sys.stdout = sys.stderr  # libraries print where they like

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from bench import step_times
 from bench.machine import Limits, best
-from bench.roofline import Demand, Roofline, demand, to_json
+from bench.roofline import Demand, Roofline, demand, measure, to_json
 from common.errors import ModelError
 from tests import tiny_models
 from tests.inprocess import runner
@@ -119,6 +119,13 @@ def test_passes_of_one_call_are_timed_each(tmp_path: Path) -> None:
         pytest.skip("one pass a call")
     assert 0 < step_times._in_one_call(target) < 1
     assert target.pool.blocks.held == 0
+
+
+def test_a_model_is_measured_by_programs_of_their_own(tmp_path: Path) -> None:
+    found = measure(str(tiny_models.save("llama", tmp_path)), "float32", 1)
+    assert 0 < found.steps[0][1] < 1
+    assert all(found.reached(rows, seconds) > 0 for rows, seconds in found.steps)
+    assert "threads: 1" in found.cells().markdown()
 
 
 def test_the_best_of_several_calls_counts() -> None:
