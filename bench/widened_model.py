@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from common.errors import ModelError
@@ -56,9 +55,7 @@ def write(source: Path, directory: Path, times: int) -> None:
             shutil.copyfile(file, directory / file.name)
     config[_SIZE] *= times
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    written = directory / "model.safetensors"
-    save_file(weights, written, metadata={"format": "pt"})
-    tensor_file.share(written)
+    tensor_file.save(weights, directory / "model.safetensors", {"format": "pt"})
 
 
 def _widened(source: Path, times: int) -> Iterator[tuple[str, Tensor]]:

@@ -78,7 +78,9 @@ class Reader:
             self._headers = asyncio.ensure_future(self._context.send_initial_metadata(()))
             # Their error is taken note of: where the client has left, nobody waits for it.
             self._headers.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
-        await asyncio.wait((self._headers,))  # nor are they given up half-way
+        if not self._headers.done():  # to wait costs a turn of the loop even so
+            # Nor are they given up half-way; a shield would tell the loop of their error.
+            await asyncio.wait((self._headers,))
         self._headers.result()
         try:
             async with asyncio.timeout(self._most_s):

@@ -257,7 +257,7 @@ async def reach(offer: str, address: str, tls: TlsConfig) -> socket.socket:
     loop = asyncio.get_running_loop()
     reached = loop.run_in_executor(None, connect, offer, address, tls)
     try:
-        await asyncio.wait((reached,))
+        await asyncio.wait((reached,))  # shielded, an error that nobody waits for would be told
     except asyncio.CancelledError:
         reached.add_done_callback(_close)
         raise

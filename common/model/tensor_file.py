@@ -27,14 +27,17 @@ def opened(file: Path) -> Any:
     return safe_open(file, framework="pt")
 
 
-def save(tensors: Mapping[str, Tensor], file: Path) -> None:
+def save(
+    tensors: Mapping[str, Tensor], file: Path, metadata: Mapping[str, str] | None = None
+) -> None:
     """Writes one.
 
     Args:
         tensors: By name; no two share memory.
         file: Replaced where it is there.
+        metadata: Of its header; models of `transformers` say their format there.
     """
-    save_file(dict(tensors), file)
+    save_file(dict(tensors), file, None if metadata is None else dict(metadata))
     share(file)
 
 

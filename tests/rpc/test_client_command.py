@@ -76,6 +76,7 @@ class Terminal:
 def at_terminal(gateway: ScriptedGateway, *args: str) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", MAIN, *args, "--address", gateway.address]
+    # In the C locale a byte above 127 is a key held down with Meta.
     env = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
