@@ -27,6 +27,7 @@ from tests.rpc.verifier_texts import (
     TOKENS,
     all_ways,
     check_counts,
+    linked,
     paired,
     slowly,
     status_of,
@@ -35,6 +36,7 @@ from tests.tiny_models import VOCAB
 from tests.waiting import until
 from verifier import draft_stream
 from verifier.draft_stream import GrpcDraftLink
+from verifier.drafting import clock
 from verifier.drafting.session import MOST_UNTOLD
 from verifier.links import DrafterLinks
 
@@ -171,15 +173,17 @@ async def test_the_second_drafter_takes_over_half_way(
 
 
 async def test_a_drafter_that_hangs_costs_a_few_waits(
-    target: Runner, prompts: list[list[int]], plain: list[list[int]]
+    monkeypatch: pytest.MonkeyPatch,
+    target: Runner,
+    prompts: list[list[int]],
+    plain: list[list[int]],
 ) -> None:
+    monkeypatch.setattr(clock, "_HANGS_PAUSES", 100)  # where passes are slow, its stream would end
     async with ScriptedDrafter().serving() as drafter, verifying(target) as verifier:
-        await verifier.generate(ask(prompts[0], 30, drafter.address))
-        await until(lambda: verifier.proposer.links(drafter.address).alive)
-        asks = len(drafter.requests)
+        await linked(verifier, drafter.address)
         with braked(target) as brake:  # the text might be over before its mirror is ready
             call = asyncio.create_task(verifier.generate(ask(prompts[1], TOKENS, drafter.address)))
-            await until(lambda: any(request.opens for request in drafter.requests[asks:]))
+            await until(lambda: any(request.opens for request in drafter.requests))
             await until(lambda: verifier.engine.backlog > 0)  # that it is ready now
             brake.open()
             text = await call
@@ -305,9 +309,7 @@ async def test_a_drafter_that_floods_is_read_no_faster_than_the_engine_takes_it(
                 yield response
 
     async with ScriptedDrafter(flood).serving() as drafter, verifying(target) as verifier:
-        proposer = verifier.proposer
-        proposer.links(drafter.address)
-        await until(lambda: proposer.links(drafter.address).alive)
+        await linked(verifier, drafter.address)
         with braked(target) as brake:
             call = asyncio.create_task(verifier.generate(ask(prompts[1], 20, drafter.address)))
             await until(lambda: verifier.engine.backlog > 100)
@@ -331,8 +333,7 @@ async def test_a_drafter_that_drops_every_session(
             yield drafter_pb2.DraftResponse(drops=[dropped])
 
     async with ScriptedDrafter(drop).serving() as drafter, verifying(target) as verifier:
-        await verifier.generate(ask(prompts[0], 30, drafter.address))
-        await until(lambda: verifier.proposer.links(drafter.address).alive)
+        await linked(verifier, drafter.address)
         text = await verifier.generate(ask(prompts[1], TOKENS, drafter.address))
         assert text.ids == plain[1]
         opened = [item.session for request in drafter.requests for item in request.opens]

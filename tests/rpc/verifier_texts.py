@@ -20,6 +20,7 @@ from tests.rpc.services import (
     ask,
     braked,
 )
+from tests.waiting import until
 
 TOKENS = 120
 
@@ -38,6 +39,12 @@ async def paired(verifier: RunningVerifier, prompt: Sequence[int], *drafters: st
             if text.speculation.drafted_tokens:
                 return
             await asyncio.sleep(0.02)
+
+
+async def linked(verifier: RunningVerifier, drafter: str) -> None:
+    """Waits for the stream to a drafter, before any text may have used it."""
+    link = verifier.proposer.links(drafter)
+    await until(lambda: link.alive)
 
 
 def all_warm(drafter: RunningDrafter) -> bool:
