@@ -1,5 +1,6 @@
 """What is compiled at installation, where that works; all else is in pyproject.toml."""
 
+import platform
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -33,6 +34,8 @@ _VECTORS = {
     ],
     "avx2": ["-mavx2", "-mfma"],
 }
+if platform.machine().lower() not in ("x86_64", "amd64"):
+    _VECTORS = {}
 
 setup(
     ext_modules=[
