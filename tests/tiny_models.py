@@ -47,6 +47,12 @@ _MOE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": _COMMON,
     "mistral": {**_COMMON, "sliding_window": 40},
+    "ministral": {
+        **_COMMON,
+        "head_dim": 16,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "qwen2": {
         **_COMMON,
         "use_sliding_window": True,
@@ -76,6 +82,16 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gpt_neox": _COMMON,
     "opt": {**_COMMON, "ffn_dim": 96, "word_embed_proj_dim": 48, "init_std": 0.25},
     "olmo2": _COMMON,
+    "seed_oss": {**_COMMON, "head_dim": 16},
+    "cwm": {
+        **_COMMON,
+        "head_dim": 16,
+        "sliding_window": 40,
+        "layer_types": ["full_attention", "sliding_attention"],
+    },
+    "ernie4_5": _COMMON,
+    "glm": {**_COMMON, "head_dim": 16},
+    "helium": {**_COMMON, "head_dim": 12},
     "granite": {**_COMMON, "attention_multiplier": 0.25, "logits_scaling": 2.0},
     "starcoder2": {**_COMMON, "sliding_window": 40},
     "mixtral": {**_COMMON, **_MOE},

@@ -1,7 +1,7 @@
 """What a decoder of Llama's shape is made of, wherever it comes from.
 
-Mistral, Qwen2 and Qwen3 are of this shape, too: root-mean-square norms, rotary embeddings that
-turn whole heads, grouped queries, a gated SiLU, and here and there a bias, a norm of queries and
+So are Mistral, Qwen2, Qwen3 and others: root-mean-square norms, rotary embeddings that turn numbers
+half a head apart, grouped queries, a gated SiLU, and here and there a bias, a norm of queries and
 keys or a sliding window. What runs such a model (`native`, `fused`, `cuda`) is built of this.
 """
 

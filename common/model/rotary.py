@@ -27,8 +27,8 @@ class Rotary(NamedTuple):
 
     frequencies: Tensor
     """Radians a position, float32 `[head_size / 2]`."""
-    factor: float
-    """What cosines and sines are multiplied by."""
+    factor: Tensor
+    """What cosines and sines are multiplied by, float32 `[head_size / 2]`."""
 
     @classmethod
     def configured(cls, config: Mapping[str, Any], size: int) -> Rotary:
@@ -58,11 +58,24 @@ class Rotary(NamedTuple):
             frequencies = frequencies / settings["factor"]
         elif kind == "llama3":
             frequencies = _stretched(frequencies, settings)
-        return cls(frequencies, 1.0)
+        return cls.of_some(frequencies, 1.0, size)
+
+    @classmethod
+    def of_some(cls, frequencies: Tensor, factor: float, size: int) -> Rotary:
+        """Where the last pairs of a head may stay as they are.
+
+        Args:
+            frequencies: Of its first pairs, radians a position, float32 `[turned / 2]`.
+            factor: What their cosines and sines are multiplied by.
+            size: Numbers of a head.
+        """
+        still = frequencies.new_zeros(size // 2 - len(frequencies))
+        factors = torch.full_like(frequencies, factor)
+        return cls(torch.cat((frequencies, still)), torch.cat((factors, still + 1)))
 
     def to(self, device: torch.device) -> Rotary:
         """The same elsewhere."""
-        return self._replace(frequencies=self.frequencies.to(device))
+        return Rotary(*(part.to(device) for part in self))
 
     def table(self, positions: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines, float32 `[positions, head_size / 2]`: both halves of a head are turned

@@ -147,5 +147,5 @@ def _facts(weights: EagleWeights) -> tuple[object, ...]:
     )
 
 
-def _turns(rotary: Rotary) -> tuple[list[float], float]:
-    return rotary.frequencies.tolist(), rotary.factor
+def _turns(rotary: Rotary) -> list[list[float]]:
+    return [part.tolist() for part in rotary]

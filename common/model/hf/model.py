@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,28 +20,18 @@ from common.model.facts import Facts, ends
 from common.model.hf import attention
 from common.model.hf.layers import is_experts, replace_linears, tiled_experts
 from common.model.hf.rotary import replace_rotary
+from common.model.hf.shape import llama_of
 from common.model.hf.taps import Taps
 from common.model.int4 import Int4Linear
 from common.model.linear import MakeLinear, linear_maker, tile_rows
-from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.llama import Llama
 from common.model.output import Computed
 from common.model.quantized import IntegerLinear, Quantize, WidenedLinear, integer_products
-from common.model.rotary import Rotary
 
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn", "proportional"}
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 """Layer kinds whose mask is a matter of position alone."""
-
-_LLAMA_LAYERS = {
-    "LlamaDecoderLayer",
-    "MistralDecoderLayer",
-    "Qwen2DecoderLayer",
-    "Qwen3DecoderLayer",
-}
-"""Layer classes whose arithmetic is that of `Llama`."""
-
-_SWISH = {"SiLU", "SiLUActivation"}
 
 
 class HfModel:
@@ -96,27 +85,7 @@ class HfModel:
 
     def llama(self) -> Llama | None:
         """Its parts, if it is of Llama's shape; its layers are taken out as they are given away."""
-        inner = getattr(self._model, "model", None)
-        layers = getattr(inner, "layers", ())
-        if inner is None or not layers or not all(map(_is_llama, layers)):
-            return None
-        first, rotary = layers[0].self_attn, inner.rotary_emb
-        size = first.head_dim
-        return Llama(
-            facts=self.facts,
-            heads=first.q_proj.weight.shape[0] // size,
-            kv_heads=first.k_proj.weight.shape[0] // size,
-            head_size=size,
-            inner=layers[0].mlp.gate_proj.weight.shape[0],
-            depth=len(layers),
-            scale=first.scaling,
-            epsilon=inner.norm.variance_epsilon,
-            rotary=Rotary(rotary.inv_freq.float(), rotary.attention_scaling),
-            embeddings=inner.embed_tokens.weight.data,
-            norm=inner.norm.weight.data,
-            head=_linear(self._model.lm_head),
-            layers=_taken(layers),
-        )
+        return llama_of(self._model, self.facts)
 
     def modules(self, context: AttentionContext, quantize: Quantize) -> tuple[_Modules, str]:
         """The model as the engine calls it, and the name of its layers.
@@ -240,46 +209,6 @@ def _max_len(text: Any) -> int:
 def _kind(config: Any) -> str:
     names = getattr(config, "architectures", None) or [type(config).__name__]
     return f"{names[0]} ({config.model_type})"
-
-
-def _is_llama(layer: Any) -> bool:
-    """Whether a layer is of a class known to compute what one of `Llama` does."""
-    known = type(layer).__name__ in _LLAMA_LAYERS
-    return known and type(layer.mlp.act_fn).__name__ in _SWISH
-
-
-def _taken(layers: Any) -> Iterator[LlamaLayer]:
-    """Layers, each taken out of the model."""
-    for index, layer in enumerate(layers):
-        layers[index] = nn.Identity()
-        attention, mlp = layer.self_attn, layer.mlp
-        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        yield LlamaLayer(
-            q=_linear(attention.q_proj),
-            k=_linear(attention.k_proj),
-            v=_linear(attention.v_proj),
-            o=_linear(attention.o_proj),
-            gate=_linear(mlp.gate_proj),
-            up=_linear(mlp.up_proj),
-            down=_linear(mlp.down_proj),
-            attention_norm=layer.input_layernorm.weight.data,
-            mlp_norm=layer.post_attention_layernorm.weight.data,
-            q_norm=None if q_norm is None else q_norm.weight.data,
-            k_norm=None if k_norm is None else k_norm.weight.data,
-            window=_window(attention),
-        )
-
-
-def _linear(layer: nn.Linear) -> Linear:
-    return Linear(layer.weight.data, None if layer.bias is None else layer.bias.data)
-
-
-def _window(attention: Any) -> int | None:
-    """Keys that a row of a layer sees, itself included; None where it sees all."""
-    if type(attention).__name__ == "MistralAttention":
-        size: int | None = attention.config.sliding_window
-        return size
-    return getattr(attention, "sliding_window", None)
 
 
 def _int8(device: torch.device) -> tuple[str, MakeLinear]:

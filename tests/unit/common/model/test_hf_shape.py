@@ -1,0 +1,92 @@
+"""Models of `transformers` that are of Llama's shape run by kernels for it, to the same text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from common.model.kernels import Kernels
+from common.model.kv_cache import KvLease
+from common.model.loader import load
+from common.model.runner import Runner
+from common.model.segment import Segment
+from tests import tiny_models
+from tests.tiny_models import VOCAB
+
+TOKENS = 100
+"""More than the windows of some have room for."""
+
+WHOLE, PART = 16, 12
+"""Numbers of a head, and those of them that some models turn."""
+
+_WIDE = {"hidden_size": 4 * WHOLE}
+_SOME = {"rope_theta": 1e4, "partial_rotary_factor": PART / WHOLE}
+_LONG = {
+    **_SOME,
+    "rope_type": "longrope",
+    "short_factor": [1.0 + place / 8 for place in range(PART // 2)],
+    "long_factor": [4.0] * (PART // 2),
+    "original_max_position_embeddings": 128,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-yarn": ("llama", {"rope_parameters": _YARN}),
+    "ministral": ("ministral", {}),
+    "cwm": ("cwm", {}),
+    "seed_oss": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
+    "ernie4_5": ("ernie4_5", {"head_dim": WHOLE, "use_bias": True}),
+    "glm": ("glm", {"head_dim": WHOLE, "attention_bias": True}),
+    "helium": ("helium", {"head_dim": 12, "attention_bias": True}),
+    "phi3": ("phi3", {}),
+    "phi3-partial": ("phi3", {**_WIDE, "rope_parameters": {"rope_type": "default", **_SOME}}),
+    "phi3-long": (
+        "phi3",
+        {**_WIDE, "rope_parameters": _LONG, "original_max_position_embeddings": 128},
+    ),
+}
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_its_logits_are_those_of_transformers(
+    variant: str, kernels: Kernels, tmp_path: Path
+) -> None:
+    kind, changes = VARIANTS[variant]
+    directory = tiny_models.save(kind, tmp_path, **changes)
+    reference = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    for name, weight in reference.named_parameters():  # where they begin, they change nothing
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight)
+    reference.save_pretrained(directory)
+    loaded = load(str(directory), device="cpu", dtype="float32", kernels=kernels)
+    assert loaded.kernels.startswith(("native", "fused") if kernels == "auto" else "fused")
+    runner = Runner(loaded, kv_bytes=4 << 20)
+    ids = _ids(TOKENS)
+    with torch.inference_mode():
+        expected = reference(torch.tensor([ids])).logits[0]
+    torch.testing.assert_close(_logits(runner, ids), expected, rtol=1e-3, atol=1e-3)
+
+
+def _ids(length: int) -> list[int]:
+    generator = torch.Generator().manual_seed(length)
+    return torch.randint(3, VOCAB, (length,), generator=generator).tolist()
+
+
+def _logits(runner: Runner, ids: list[int]) -> Tensor:
+    """Of every position, `[N, V]`, computed in two passes."""
+    lease = KvLease(runner.pool.blocks)
+    assert lease.reserve(len(ids))
+    half = len(ids) // 2
+    passes = [
+        runner.forward([Segment(part, at, lease.slots, wanted=range(len(part)))])
+        for at, part in ((0, ids[:half]), (half, ids[half:]))
+    ]
+    return torch.cat([output.logits for output in passes])
