@@ -171,7 +171,7 @@ class _Reader:
             depth=self._depth,
             scale=self._size**-0.5,
             epsilon=self._epsilon,
-            rotary=self._rotary,
+            rotaries=(self._rotary,),
             embeddings=embeddings,
             norm=self._tensor(_NORM),
             head=Linear(head, None),
@@ -278,6 +278,7 @@ class _Reader:
             mlp_norm=tensors["post_attention_layernorm.weight"],
             q_norm=q_norm,
             k_norm=k_norm,
+            rotary=0,
             window=window,
         )
 

@@ -15,6 +15,7 @@ from common.model.attention import AttentionContext, attend
 from common.model.linear import PARALLEL_ELEMENTS, MakeProduct
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.output import Computed
+from common.model.rotary import Rotary
 
 
 class _RmsNorm:
@@ -116,12 +117,13 @@ class FusedModel:
     ) -> None:
         self._embeddings = model.embeddings
         self._context = context
-        self._rotary, self._max_len = model.rotary, model.facts.max_len
-        self._cos = self._sin = torch.empty(0)
-        self._layers = [
-            FusedLayer(index, layer, model, context, make)
-            for index, layer in enumerate(model.layers)
-        ]
+        self._rotaries, self._max_len = model.rotaries, model.facts.max_len
+        self._angles: list[tuple[Tensor, Tensor]] = []
+        self._layers: list[FusedLayer] = []
+        self._turns: list[int] = []  # by layer, which of the angles are its
+        for index, layer in enumerate(model.layers):
+            self._layers.append(FusedLayer(index, layer, model, context, make))
+            self._turns.append(layer.rotary)
         self._norm = _RmsNorm(model.norm, model.epsilon)
         self._head = head(*model.head)
 
@@ -129,23 +131,28 @@ class FusedModel:
         """See `Forward`."""
         self._turn_up_to(min(self._max_len, self._context.positions))
         x = self._embeddings.index_select(0, ids)
-        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+        angles = [
+            (cos.index_select(0, positions), sin.index_select(0, positions))
+            for cos, sin in self._angles
+        ]
         taps, tapped = self._context.wanted_taps, []
-        for index, layer in enumerate(self._layers):
+        for index, (layer, turns) in enumerate(zip(self._layers, self._turns, strict=True)):
             if index in taps:
                 tapped.append(x.clone())  # a product may take its place
-            x = layer(x, cos, sin)
+            x = layer(x, *angles[turns])
         states = self._norm(x.index_select(0, wanted))
         features = torch.cat(tapped, dim=1) if tapped else None
         return Computed(self._head(states), states, features=features)
 
     def _turn_up_to(self, positions: int) -> None:
         """Has tables for so many positions."""
-        if len(self._cos) != positions:
-            dtype = self._embeddings.dtype
-            cos, sin = (part.to(dtype) for part in self._rotary.table(positions))
-            self._cos = torch.cat((cos, cos), dim=-1)[:, None]
-            self._sin = torch.cat((-sin, sin), dim=-1)[:, None]
+        if not self._angles or len(self._angles[0][0]) != positions:
+            self._angles = [self._table(rotary, positions) for rotary in self._rotaries]
+
+    def _table(self, rotary: Rotary, positions: int) -> tuple[Tensor, Tensor]:
+        """As layers read it, `[positions, 1, D]` each."""
+        cos, sin = (part.to(self._embeddings.dtype) for part in rotary.table(positions))
+        return torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None]
 
 
 def _swiglu(both: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ keys or a sliding window. What runs such a model (`native`, `fused`, `cuda`) is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -63,6 +63,8 @@ class LlamaLayer:
     """Of the queries of each head, `[head_size]`."""
     k_norm: Tensor | None
     """Of the keys of each head, `[head_size]`."""
+    rotary: int
+    """Which of the model's rotary embeddings turns its heads."""
     window: int | None
     """Keys that a row sees, itself included; all where None."""
 
@@ -87,8 +89,8 @@ class Llama:
     """What scores of attention are multiplied by."""
     epsilon: float
     """What norms add to the mean square."""
-    rotary: Rotary
-    """Of its positions."""
+    rotaries: Sequence[Rotary]
+    """Of its positions: layers may have several."""
     embeddings: Tensor
     """`[V, hidden]`."""
     norm: Tensor

@@ -64,6 +64,8 @@ class _Layer:
             norms = torch.stack((weights.q_norm, weights.k_norm))
         self._turn = Turn(heads, kv_heads, model.head_size, norms, epsilon)
         self._attend = Attention(heads, kv_heads, model.head_size, model.scale, weights.window)
+        self.rotary = weights.rotary
+        """Which of the model's rotary embeddings is its."""
 
     def __call__(
         self,
@@ -96,8 +98,9 @@ class CudaModel:
         self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
         self._tile_rows = tile_rows(model.heads, model.kv_heads)
         device = self._embeddings.device
-        self._rotary, self._max_len = model.rotary, model.facts.max_len
-        self._angles = (torch.empty(0), torch.empty(0))
+        self._rotaries, self._max_len = model.rotaries, model.facts.max_len
+        self._positions = 0  # that there are angles of
+        self._angles: list[tuple[Tensor, Tensor]] = []
         self._norm = RmsNorm(model.norm, model.epsilon)
         self._head = products.head(*model.head)
         self._row_step = products.row_step
@@ -179,7 +182,7 @@ class CudaModel:
         keys = self._lay_out(segments)
         course = Course(keys.wanted, options.certainty, options.limits)
         last = int(section(torch.from_numpy(keys.words), keys.size, "positions").max())
-        places = np.array(slots, dtype=np.int64)[: len(self._angles[0]) - 1 - last]
+        places = np.array(slots, dtype=np.int64)[: self._positions - 1 - last]
         following: tuple[Tensor, Size] | None = None
         with self._on_device():
             logits, *_ = self._run(self._place(keys), keys.size)
@@ -295,7 +298,7 @@ class CudaModel:
         for index, (layer, cache) in enumerate(zip(self._layers, pool.layers, strict=False)):
             if index in places:
                 places[index].copy_(x)  # now: products take its place
-            x = layer(x, self._angles, cache, words, size, pool.blocks.block_tokens)
+            x = layer(x, self._angles[layer.rotary], cache, words, size, pool.blocks.block_tokens)
         states = self._norm(x.index_select(0, wanted[: size.wanted]))
         return self._head(states), states
 
@@ -310,7 +313,8 @@ class CudaModel:
         assert pool is not None
         if pool is not self._pool:
             self._pool = pool
-            self._angles = self._rotary.table(min(self._max_len, self._context.positions))
+            self._positions = min(self._max_len, self._context.positions)
+            self._angles = [rotary.table(self._positions) for rotary in self._rotaries]
             rows, hidden = self._states.shape
             self._features = self._states.new_empty(rows, len(self._context.taps), hidden)
             if self._graphs is not None:

@@ -79,6 +79,8 @@ class NativeHead(EagleHead):
             down=self._product(weights.down),
             attention_norm=None if weights.norm_before_residual else at["hidden_norm"],
             mlp_norm=at["mlp_norm"],
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
             cache=cache.data_ptr(),
         )
         self._layers = (Layer * 1)(layer)
@@ -95,8 +97,6 @@ class NativeHead(EagleHead):
             epsilon=weights.epsilon,
             scale=weights.head_size**-0.5,
             embeddings=self._kept[1].data_ptr(),
-            cos=cos.data_ptr(),
-            sin=sin.data_ptr(),
             norm=at["norm"],
             head=self._product(weights.lm_head),
             layer=self._layers,

@@ -24,6 +24,7 @@ _LAYERS = {
     "Qwen2DecoderLayer",
     "Qwen3DecoderLayer",
     "SeedOssDecoderLayer",
+    "SmolLM3DecoderLayer",
 }
 """Layer classes whose arithmetic is that of `Llama`."""
 
@@ -68,6 +69,8 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         inner=config.intermediate_size,
         order=_order(attention, 2 * len(frequencies)),
     )
+    own = Rotary.of_some(frequencies, rotary.attention_scaling, sizes.head)
+    still = Rotary.of_some(frequencies[:0], 1.0, sizes.head)
     return Llama(
         facts=facts,
         heads=sizes.heads,
@@ -77,7 +80,7 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         depth=len(layers),
         scale=attention.scaling,
         epsilon=inner.norm.variance_epsilon,
-        rotary=Rotary.of_some(frequencies, rotary.attention_scaling, sizes.head),
+        rotaries=(own,) if all(map(_turns, layers)) else (own, still),
         embeddings=inner.embed_tokens.weight.data,
         norm=inner.norm.weight.data,
         head=_linear(model.lm_head),
@@ -124,6 +127,7 @@ def _layer(layer: Any, sizes: _Sizes) -> LlamaLayer:
         mlp_norm=layer.post_attention_layernorm.weight.data,
         q_norm=None if q_norm is None else _in_order(q_norm.weight.data, sizes),
         k_norm=None if k_norm is None else _in_order(k_norm.weight.data, sizes),
+        rotary=0 if _turns(layer) else 1,
         window=_window(attention),
     )
 
@@ -170,6 +174,11 @@ def _in_order(tensor: Tensor, sizes: _Sizes) -> Tensor:
         return tensor
     heads = tensor.view(-1, sizes.head, *tensor.shape[1:])
     return heads[:, sizes.order.to(tensor.device)].view(tensor.shape)
+
+
+def _turns(layer: Any) -> bool:
+    """Whether a layer's queries and keys are turned at all."""
+    return bool(getattr(layer.self_attn, "use_rope", True))
 
 
 def _window(attention: Any) -> int | None:

@@ -98,11 +98,11 @@ static void rounded(const float *x, long size, Number *out)
 }
 
 /* Turns one head by its position, as `rotate_half` does; normed before where the model does so. */
-static void turned(const Model *model, const float *norm, long position, const float *head,
-                   Number *out)
+static void turned(const Model *model, const Layer *layer, const float *norm, long position,
+                   const float *head, Number *out)
 {
     long size = model->size, half = size / 2;
-    const float *cos = model->cos + position * half, *sin = model->sin + position * half;
+    const float *cos = layer->cos + position * half, *sin = layer->sin + position * half;
     float scaled[size];
     float inverse = norm ? inverse_rms(head, size, model->epsilon) : 1.0f;
     for (long i = 0; i < size; i++)
@@ -200,11 +200,11 @@ static void turn(void *what, Part part)
         const float *keys = row + heads * size, *values = keys + kv_heads * size;
         long position = pass->positions[i];
         for (long head = 0; head < heads; head++)
-            turned(model, layer->q_norm, position, row + head * size,
+            turned(model, layer, layer->q_norm, position, row + head * size,
                    pass->queries + (i * heads + head) * size);
         Number *slot = layer->cache + pass->slots[i] * kv_heads * 2 * size;
         for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
-            turned(model, layer->k_norm, position, keys + head * size, slot);
+            turned(model, layer, layer->k_norm, position, keys + head * size, slot);
             for (long at = 0; at < size; at += LANES) {
                 Lanes mask = first_lanes(size - at);
                 store_number(slot + size + at, mask, load(mask, values + head * size + at));

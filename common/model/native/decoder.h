@@ -35,6 +35,7 @@ typedef struct {
     const float *attention_norm, *mlp_norm; /* [hidden]; the former NULL where rows come to it
                                                normed */
     const float *q_norm, *k_norm;           /* [size], or NULL */
+    const float *cos, *sin; /* [positions, size / 2]: both halves of a head are turned alike */
     Number *cache;                          /* [slots, kv_heads, 2 * size]: keys beside values */
     int64_t window;                         /* keys a row sees, itself included; 0: all */
 } Layer;
@@ -44,8 +45,7 @@ typedef struct {
     int64_t vocab, positions, slots; /* how many there are */
     float epsilon, scale;
     const Number *embeddings; /* [V, hidden] */
-    const float *cos, *sin;     /* [positions, size / 2]: both halves of a head are turned alike */
-    const float *norm;          /* [hidden] */
+    const float *norm;        /* [hidden] */
     Product head;
     const Layer *layer;
     const float *token_norm; /* [hidden], of a drafting head: what its rows begin with is given, or

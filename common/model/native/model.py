@@ -79,12 +79,13 @@ class NativeModel:
         self._context, self._pool = context, context.pool
         self._kept: list[Tensor] = []  # what the structures point to
         self._matrices: list[PackedMatrix] = []
+        self._turns = array("q")  # by layer, which of the angles are its
         self._layers = (Layer * model.depth)(*map(self._layer, model.layers))
         vocab_size = len(model.head.weight)
         self._addresses, self._rooms = Addresses(), Rooms(vocab_size, model.hidden, dtype)
         self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
-        self._rotary, self._max_len = model.rotary, model.facts.max_len
-        self._angles: tuple[Tensor, ...] = ()
+        self._rotaries, self._max_len = model.rotaries, model.facts.max_len
+        self._angles: list[tuple[Tensor, Tensor]] = []
         self._dtype, self._taps = dtype, array("q")
         self._model = Model(
             hidden=model.hidden,
@@ -208,15 +209,16 @@ class NativeModel:
             self._pool, model = pool, self._model
             model.slots = pool.slots
             model.positions = min(self._max_len, model.slots)
-            self._angles = self._rotary.table(model.positions)
-            model.cos, model.sin = (part.data_ptr() for part in self._angles)
+            self._angles = [rotary.table(model.positions) for rotary in self._rotaries]
             self._taps = array("q", self._context.taps)
             model.tapped, model.taps = self._taps.buffer_info()
-            for layer, cache in zip(self._layers, pool.layers, strict=False):
+            for layer, turns, cache in zip(self._layers, self._turns, pool.layers, strict=False):
+                layer.cos, layer.sin = (part.data_ptr() for part in self._angles[turns])
                 layer.cache = cache.data_ptr()
 
     def _layer(self, layer: LlamaLayer) -> Layer:
         q_norm, k_norm = layer.q_norm, layer.k_norm
+        self._turns.append(layer.rotary)
         return Layer(
             qkv=self._product(layer.q, layer.k, layer.v),
             out=self._product(layer.o),

@@ -33,6 +33,8 @@ class Layer(Structure):
         ("mlp_norm", c_void_p),
         ("q_norm", c_void_p),
         ("k_norm", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
         ("cache", c_void_p),
         ("window", c_int64),
     )
@@ -54,8 +56,6 @@ class Model(Structure):
         ("epsilon", c_float),
         ("scale", c_float),
         ("embeddings", c_void_p),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
         ("norm", c_void_p),
         ("head", Product),
         ("layer", POINTER(Layer)),

@@ -43,6 +43,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie4_5": ("ernie4_5", {"head_dim": WHOLE, "use_bias": True}),
     "glm": ("glm", {"head_dim": WHOLE, "attention_bias": True}),
     "helium": ("helium", {"head_dim": 12, "attention_bias": True}),
+    "smollm3": ("smollm3", {"attention_bias": True}),
     "phi3": ("phi3", {}),
     "phi3-partial": ("phi3", {**_WIDE, "rope_parameters": {"rope_type": "default", **_SOME}}),
     "phi3-long": (
