@@ -7,12 +7,14 @@ the paged cache directly. A row still depends on nothing but itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from common.model.attention import AttentionContext, attend
-from common.model.linear import PARALLEL_ELEMENTS, MakeProduct
+from common.model.linear import PARALLEL_ELEMENTS, MakeProduct, added
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.output import Computed
 from common.model.rotary import Rotary
@@ -67,8 +69,11 @@ class FusedLayer:
         self._out = make(*weights.o)
         self._gate_up = make(*Linear.joined(weights.gate, weights.up))
         self._down = make(*weights.down)
-        self._attention_norm = _RmsNorm(weights.attention_norm, model.epsilon)
-        self._mlp_norm = _RmsNorm(weights.mlp_norm, model.epsilon)
+        self._attention_norm = _norm(weights.attention_norm, model)
+        self._attention_post_norm = _norm(weights.attention_post_norm, model)
+        self._mlp_norm = _norm(weights.mlp_norm, model)
+        self._mlp_post_norm = _norm(weights.mlp_post_norm, model)
+        self._curve = _gelu if model.gelu else F.silu
         self._window = weights.window
         self._qk_norm: _RmsNorm | None = None
         if weights.q_norm is not None and weights.k_norm is not None:
@@ -84,7 +89,8 @@ class FusedLayer:
             sin: Rotary sines, `[N, 1, D]`, the sign of their first half changed: with the halves
                 of a head rolled past each other that is `rotate_half`.
         """
-        qkv = self._qkv(self._attention_norm(x)).view(len(x), -1, self._size)
+        read = x if self._attention_norm is None else self._attention_norm(x)
+        qkv = self._qkv(read).view(len(x), -1, self._size)
         turning = qkv[:, : self._heads + self._kv_heads]  # [N, H + Hkv, D]
         if self._qk_norm is not None:
             turning = self._qk_norm(turning)
@@ -98,8 +104,9 @@ class FusedLayer:
             scale=self._scale,
             window=self._window,
         )
-        x = self._out.plus(attended.reshape(len(x), -1), x)
-        return self._down.plus(_swiglu(self._gate_up(self._mlp_norm(x))), x)
+        x = added(x, self._out, attended.reshape(len(x), -1), self._attention_post_norm)
+        read = x if self._mlp_norm is None else self._mlp_norm(x)
+        return added(x, self._down, _gated(self._gate_up(read), self._curve), self._mlp_post_norm)
 
 
 class FusedModel:
@@ -115,7 +122,7 @@ class FusedModel:
     def __init__(
         self, model: Llama, context: AttentionContext, make: MakeProduct, head: MakeProduct
     ) -> None:
-        self._embeddings = model.embeddings
+        self._embeddings = model.scaled_embeddings()
         self._context = context
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._angles: list[tuple[Tensor, Tensor]] = []
@@ -155,13 +162,21 @@ class FusedModel:
         return torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None]
 
 
-def _swiglu(both: Tensor) -> Tensor:
-    """`silu(gate) * up` of `[N, gate + up]`.
+def _norm(weight: Tensor | None, model: Llama) -> _RmsNorm | None:
+    return None if weight is None else _RmsNorm(weight, model.epsilon)
+
+
+def _gelu(gate: Tensor) -> Tensor:
+    return F.gelu(gate, approximate="tanh")
+
+
+def _gated(both: Tensor, curve: Callable[[Tensor], Tensor]) -> Tensor:
+    """`curve(gate) * up` of `[N, gate + up]`.
 
     exp() rounds otherwise in the tail of a kernel, so no two threads may share a row.
     """
     gate, up = both.chunk(2, dim=-1)
     if gate.numel() < PARALLEL_ELEMENTS or torch.get_num_threads() == 1:
-        return F.silu(gate) * up
+        return curve(gate) * up
     rows = max(1, PARALLEL_ELEMENTS // 2 // gate.shape[1])
-    return torch.cat([F.silu(part) for part in gate.split(rows)]) * up
+    return torch.cat([curve(part) for part in gate.split(rows)]) * up

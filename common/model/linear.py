@@ -93,6 +93,20 @@ class Product(Protocol):
         """`W x + b + other`; may take the place of other, which is nobody's any more."""
 
 
+def added(
+    x: Tensor, product: Product, read: Tensor, norm: Callable[[Tensor], Tensor] | None
+) -> Tensor:
+    """`x` and what a product makes of what it reads, or the norm of that, where there is one.
+
+    Args:
+        x: `[N, out]`; nobody's any more.
+        product: Whose.
+        read: `[N, in]`.
+        norm: Of its outputs.
+    """
+    return product.plus(read, x) if norm is None else x.add_(norm(product(read)))
+
+
 MakeProduct = Callable[[Tensor, Tensor | None], Product]
 """Makes one of a weight `[out, in]` and a bias `[out]`."""
 

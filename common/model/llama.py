@@ -1,8 +1,9 @@
 """What a decoder of Llama's shape is made of, wherever it comes from.
 
-So are Mistral, Qwen2, Qwen3 and others: root-mean-square norms, rotary embeddings that turn numbers
-half a head apart, grouped queries, a gated SiLU, and here and there a bias, a norm of queries and
-keys or a sliding window. What runs such a model (`native`, `fused`, `cuda`) is built of this.
+So are Mistral, Qwen2, Qwen3 and others: root-mean-square norms before or behind each part, rotary
+embeddings that turn numbers half a head apart, grouped queries, a gated SiLU or GELU, and here and
+there a bias, a norm of queries and keys or a sliding window. What runs such a model (`native`,
+`fused`, `cuda`) is built of this.
 """
 
 from __future__ import annotations
@@ -55,10 +56,14 @@ class LlamaLayer:
     """`[inner, hidden]`."""
     down: Linear
     """`[hidden, inner]`."""
-    attention_norm: Tensor
-    """`[hidden]`."""
-    mlp_norm: Tensor
-    """`[hidden]`."""
+    attention_norm: Tensor | None
+    """Of what attention reads, `[hidden]`."""
+    attention_post_norm: Tensor | None
+    """Of what it adds, `[hidden]`."""
+    mlp_norm: Tensor | None
+    """Of what the feed-forward part reads, `[hidden]`."""
+    mlp_post_norm: Tensor | None
+    """Of what it adds, `[hidden]`."""
     q_norm: Tensor | None
     """Of the queries of each head, `[head_size]`."""
     k_norm: Tensor | None
@@ -83,6 +88,8 @@ class Llama:
     """Numbers of a head."""
     inner: int
     """Numbers between the two products of the feed-forward part."""
+    gelu: bool
+    """Whether its gate is GELU, approximated by tanh; else it is SiLU."""
     depth: int
     """How many layers it has."""
     scale: float
@@ -93,12 +100,20 @@ class Llama:
     """Of its positions: layers may have several."""
     embeddings: Tensor
     """`[V, hidden]`."""
+    embedding_scale: float
+    """What those of a row are multiplied by, of their type."""
     norm: Tensor
     """Before the output layer, `[hidden]`."""
     head: Linear
     """The output layer, `[V, hidden]`."""
     layers: Iterator[LlamaLayer]
     """Its layers, once: those given away are not kept, so a large model is never there twice."""
+
+    def scaled_embeddings(self) -> Tensor:
+        """`[V, hidden]`, as rows begin with them."""
+        return (
+            self.embeddings * self.embedding_scale if self.embedding_scale != 1 else self.embeddings
+        )
 
     @property
     def hidden(self) -> int:

@@ -21,9 +21,9 @@ from common.model.cuda.graphs import Graphs
 from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
 from common.model.cuda.products import Products
 from common.model.cuda.rolling import Drawn, Told, advance, further
-from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
+from common.model.cuda.rowwise import RmsNorm, Turn, gated
 from common.model.kv_cache import KvPool, LayerShape
-from common.model.linear import MakeProduct
+from common.model.linear import MakeProduct, added
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.output import Computed, Output
 from common.model.roll import Drawing, Rolled, RollOptions
@@ -57,8 +57,11 @@ class _Layer:
         self._out = make(*weights.o)
         self._gate_up = make(*Linear.joined(weights.gate, weights.up))
         self._down = make(*weights.down)
-        self._attention_norm = RmsNorm(weights.attention_norm, epsilon)
-        self._mlp_norm = RmsNorm(weights.mlp_norm, epsilon)
+        self._attention_norm = _norm(weights.attention_norm, epsilon)
+        self._attention_post_norm = _norm(weights.attention_post_norm, epsilon)
+        self._mlp_norm = _norm(weights.mlp_norm, epsilon)
+        self._mlp_post_norm = _norm(weights.mlp_post_norm, epsilon)
+        self._gelu = model.gelu
         norms = None
         if weights.q_norm is not None and weights.k_norm is not None:
             norms = torch.stack((weights.q_norm, weights.k_norm))
@@ -77,10 +80,18 @@ class _Layer:
         page: int,
     ) -> Tensor:
         """Maps hidden states `[N, hidden]` to the next layer's."""
-        queries = self._turn(self._qkv(self._attention_norm(x)), angles, words, cache)
-        attended = self._attend(queries, cache, words, size, page)
-        x = self._out.plus(attended.view(len(x), -1), x)
-        return self._down.plus(swiglu(self._gate_up(self._mlp_norm(x))), x)
+        read = x if self._attention_norm is None else self._attention_norm(x)
+        queries = self._turn(self._qkv(read), angles, words, cache)
+        attended = self._attend(queries, cache, words, size, page).view(len(x), -1)
+        x = added(x, self._out, attended, self._attention_post_norm)
+        read = x if self._mlp_norm is None else self._mlp_norm(x)
+        return added(
+            x, self._down, gated(self._gate_up(read), gelu=self._gelu), self._mlp_post_norm
+        )
+
+
+def _norm(weight: Tensor | None, epsilon: float) -> RmsNorm | None:
+    return None if weight is None else RmsNorm(weight, epsilon)
 
 
 class CudaModel:
@@ -94,7 +105,7 @@ class CudaModel:
 
     def __init__(self, model: Llama, context: AttentionContext, products: Products) -> None:
         self._context, self._pool = context, context.pool
-        self._embeddings = model.embeddings
+        self._embeddings, self._embedding_scale = model.embeddings, model.embedding_scale
         self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
         self._tile_rows = tile_rows(model.heads, model.kv_heads)
         device = self._embeddings.device
@@ -294,6 +305,8 @@ class CudaModel:
             places = dict(zip(self._context.taps, features.unbind(1), strict=True))
         ids, wanted = section(words, size, "ids"), section(words, size, "wanted")
         x = self._embeddings.index_select(0, ids)
+        if self._embedding_scale != 1:
+            x *= self._embedding_scale
         # Layers of the cache behind those here are a head's.
         for index, (layer, cache) in enumerate(zip(self._layers, pool.layers, strict=False)):
             if index in places:

@@ -20,7 +20,7 @@ from common.model.cuda.device import packed
 from common.model.cuda.draw import draw
 from common.model.cuda.keys import Keys, lay_out, tile_rows
 from common.model.cuda.products import RoundedProduct
-from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
+from common.model.cuda.rowwise import RmsNorm, Turn, gated
 from common.model.quantized import round_weight
 from common.model.sampling import Row, sample
 from common.model.segment import Segment
@@ -169,7 +169,8 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
         "norm": (RmsNorm(factors, 1e-6)(x), F.rms_norm(x.float(), (hidden,)) * factors.float()),
         "rotary embedding": (turned, rotated[:, :heads]),
         "keys and values": (cache[16 + at], stored),
-        "activation": (swiglu(x), F.silu(gate) * up),
+        "SiLU": (gated(x, gelu=False), F.silu(gate) * up),
+        "GELU": (gated(x, gelu=True), F.gelu(gate, approximate="tanh") * up),
         "product": (RoundedProduct(weight, None)(x), x.float() @ (rounded * scale[:, None]).T),
     }
     for name, (found, expected) in pairs.items():

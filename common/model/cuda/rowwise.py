@@ -16,7 +16,7 @@ from common.model.cuda.keys import ROW_SECTIONS
 _POSITIONS = tl.constexpr(ROW_SECTIONS.index("positions"))
 _SLOTS = tl.constexpr(ROW_SECTIONS.index("slots"))
 _CHUNK = 1024
-"""Numbers of a row that one program of `swiglu` takes."""
+"""Numbers of a row that one program of `gated` takes."""
 
 
 @triton.jit
@@ -92,12 +92,16 @@ def _turn_and_store(
 
 
 @triton.jit
-def _swiglu(both, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def _gated(both, out, SIZE: tl.constexpr, GELU: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     gate = tl.load(both + row * 2 * SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
     up = tl.load(both + row * 2 * SIZE + SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
-    product = gate / (1 + tl.exp(-gate)) * up
+    bent = gate
+    if GELU:  # its tanh as what SiLU is made of
+        bent = 1.59576912160573 * (gate + 0.044715 * gate * gate * gate)
+        bent = tl.maximum(bent, -80.0)  # exp has no larger ones
+    product = gate / (1 + tl.exp(-bent)) * up
     tl.store(out + row * SIZE + at, product.to(out.dtype.element_ty), mask=at < SIZE)
 
 
@@ -182,9 +186,10 @@ class Turn:
         return queries
 
 
-def swiglu(both: Tensor) -> Tensor:
-    """`silu(gate) * up` of `[N, gate + up]`."""
+def gated(both: Tensor, *, gelu: bool) -> Tensor:
+    """`silu(gate) * up` of `[N, gate + up]`, or `gelu(gate) * up`, approximated by tanh."""
     rows, size = len(both), both.shape[1] // 2
     out = both.new_empty(rows, size)
-    _swiglu[(rows, triton.cdiv(size, _CHUNK))](both, out, SIZE=size, BLOCK=_CHUNK)
+    grid = (rows, triton.cdiv(size, _CHUNK))
+    _gated[grid](both, out, SIZE=size, GELU=gelu, BLOCK=_CHUNK)
     return out

@@ -12,29 +12,58 @@ from common.model.facts import Facts
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.rotary import Rotary
 
+
+class _Norms(NamedTuple):
+    """What a layer calls its norms; None where it has none."""
+
+    attention: str | None = "input_layernorm"
+    attention_post: str | None = None
+    mlp: str | None = "post_attention_layernorm"
+    mlp_post: str | None = None
+
+
 _LAYERS = {
-    "CwmDecoderLayer",
-    "Ernie4_5DecoderLayer",
-    "GlmDecoderLayer",
-    "HeliumDecoderLayer",
-    "LlamaDecoderLayer",
-    "MinistralDecoderLayer",
-    "MistralDecoderLayer",
-    "Phi3DecoderLayer",
-    "Qwen2DecoderLayer",
-    "Qwen3DecoderLayer",
-    "SeedOssDecoderLayer",
-    "SmolLM3DecoderLayer",
+    "CwmDecoderLayer": _Norms(),
+    "Ernie4_5DecoderLayer": _Norms(),
+    "Exaone4DecoderLayer": _Norms(
+        None, "post_attention_layernorm", None, "post_feedforward_layernorm"
+    ),
+    "Gemma3DecoderLayer": _Norms(
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+    "Glm4DecoderLayer": _Norms(
+        "input_layernorm",
+        "post_self_attn_layernorm",
+        "post_attention_layernorm",
+        "post_mlp_layernorm",
+    ),
+    "GlmDecoderLayer": _Norms(),
+    "HeliumDecoderLayer": _Norms(),
+    "LlamaDecoderLayer": _Norms(),
+    "MinistralDecoderLayer": _Norms(),
+    "MistralDecoderLayer": _Norms(),
+    "Phi3DecoderLayer": _Norms(),
+    "Qwen2DecoderLayer": _Norms(),
+    "Qwen3DecoderLayer": _Norms(),
+    "SeedOssDecoderLayer": _Norms(),
+    "SmolLM3DecoderLayer": _Norms(),
 }
 """Layer classes whose arithmetic is that of `Llama`."""
 
-_SWISH = {"SiLU", "SiLUActivation"}
+_SILU, _GELU = {"SiLU", "SiLUActivation"}, {"GELUTanh"}
+"""Classes of a gate's curve."""
 
 _SEE_ALIKE = {"MistralAttention", "Phi3Attention"}
 """Attention classes of which all layers have the window of the configuration."""
 
-_NEIGHBOURS = {"Ernie4_5Attention", "GlmAttention", "HeliumAttention"}
+_NEIGHBOURS = {"Ernie4_5Attention", "Glm4Attention", "GlmAttention", "HeliumAttention"}
 """Attention classes whose rotary embeddings turn numbers that stand side by side."""
+
+_ONE_MORE = {"Gemma3RMSNorm"}
+"""Norms that multiply by their weight and 1."""
 
 
 class _Sizes(NamedTuple):
@@ -56,56 +85,52 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
     """
     inner = getattr(model, "model", None)
     layers = getattr(inner, "layers", ())
-    if inner is None or not layers or not all(map(_is_llama, layers)):
+    if inner is None or not layers or not all(type(each).__name__ in _LAYERS for each in layers):
         return None
-    attention, rotary = layers[0].self_attn, inner.rotary_emb
-    config, frequencies = attention.config, rotary.inv_freq.float()
-    if attention.head_dim % 2:
+    attention, curve = layers[0].self_attn, type(_curve(layers[0].mlp)).__name__
+    config, embed = attention.config, inner.embed_tokens
+    capped = getattr(config, "final_logit_softcapping", None) is not None
+    if curve not in _SILU | _GELU or capped or attention.head_dim % 2:
         return None
+    turns = [_turns(each.self_attn) for each in layers]
+    kinds = list(dict.fromkeys(turns))
+    angles = [_angles(inner.rotary_emb, kind) for kind in kinds]
+    turned = max(len(frequencies) for frequencies, _ in angles)
     sizes = _Sizes(
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head=attention.head_dim,
         inner=config.intermediate_size,
-        order=_order(attention, 2 * len(frequencies)),
+        order=_order(attention, 2 * turned),
     )
-    own = Rotary.of_some(frequencies, rotary.attention_scaling, sizes.head)
-    still = Rotary.of_some(frequencies[:0], 1.0, sizes.head)
     return Llama(
         facts=facts,
         heads=sizes.heads,
         kv_heads=sizes.kv_heads,
         head_size=sizes.head,
         inner=sizes.inner,
+        gelu=curve in _GELU,
         depth=len(layers),
         scale=attention.scaling,
-        epsilon=inner.norm.variance_epsilon,
-        rotaries=(own,) if all(map(_turns, layers)) else (own, still),
-        embeddings=inner.embed_tokens.weight.data,
-        norm=inner.norm.weight.data,
+        epsilon=config.rms_norm_eps,
+        rotaries=tuple(Rotary.of_some(*each, sizes.head) for each in angles),
+        embeddings=embed.weight.data,
+        embedding_scale=float(getattr(embed, "embed_scale", torch.ones(())).to(facts.dtype)),
+        norm=_weight(inner.norm),
         head=_linear(model.lm_head),
-        layers=_taken(layers, sizes),
+        layers=_taken(layers, list(map(kinds.index, turns)), sizes),
     )
 
 
-def _is_llama(layer: Any) -> bool:
-    """Whether a layer is of a class known to compute what one of `Llama` does."""
-    if type(layer).__name__ not in _LAYERS:
-        return False
-    curve = getattr(layer.mlp, "act_fn", None) or layer.mlp.activation_fn
-    return type(curve).__name__ in _SWISH
-
-
-def _taken(layers: Any, sizes: _Sizes) -> Iterator[LlamaLayer]:
+def _taken(layers: Any, rotaries: Sequence[int], sizes: _Sizes) -> Iterator[LlamaLayer]:
     """Layers, each taken out of the model."""
     for index, layer in enumerate(layers):
         layers[index] = nn.Identity()
-        yield _layer(layer, sizes)
+        yield _layer(layer, rotaries[index], sizes)
 
 
-def _layer(layer: Any, sizes: _Sizes) -> LlamaLayer:
+def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
     attention, mlp = layer.self_attn, layer.mlp
-    q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
     if hasattr(attention, "qkv_proj"):
         keys = sizes.kv_heads * sizes.head
         q, k, v = _parts(attention.qkv_proj, (sizes.heads * sizes.head, keys, keys))
@@ -115,6 +140,10 @@ def _layer(layer: Any, sizes: _Sizes) -> LlamaLayer:
         gate, up = _parts(mlp.gate_up_proj, (sizes.inner, sizes.inner))
     else:
         gate, up = _linear(mlp.gate_proj), _linear(mlp.up_proj)
+    names = _LAYERS[type(layer).__name__]
+    norms = [None if name is None else _weight(getattr(layer, name)) for name in names]
+    attention_norm, attention_post_norm, mlp_norm, mlp_post_norm = norms
+    q_norm, k_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
     return LlamaLayer(
         q=_turned(q, sizes),
         k=_turned(k, sizes),
@@ -123,13 +152,25 @@ def _layer(layer: Any, sizes: _Sizes) -> LlamaLayer:
         gate=gate,
         up=up,
         down=_linear(mlp.down_proj),
-        attention_norm=layer.input_layernorm.weight.data,
-        mlp_norm=layer.post_attention_layernorm.weight.data,
-        q_norm=None if q_norm is None else _in_order(q_norm.weight.data, sizes),
-        k_norm=None if k_norm is None else _in_order(k_norm.weight.data, sizes),
-        rotary=0 if _turns(layer) else 1,
+        attention_norm=attention_norm,
+        attention_post_norm=attention_post_norm,
+        mlp_norm=mlp_norm,
+        mlp_post_norm=mlp_post_norm,
+        q_norm=None if q_norm is None else _in_order(_weight(q_norm), sizes),
+        k_norm=None if k_norm is None else _in_order(_weight(k_norm), sizes),
+        rotary=rotary,
         window=_window(attention),
     )
+
+
+def _curve(mlp: Any) -> Any:
+    return mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
+
+
+def _weight(norm: Any) -> Tensor:
+    """What a norm multiplies by."""
+    weight: Tensor = norm.weight.data
+    return 1.0 + weight.float() if type(norm).__name__ in _ONE_MORE else weight
 
 
 def _linear(layer: nn.Linear) -> Linear:
@@ -176,13 +217,30 @@ def _in_order(tensor: Tensor, sizes: _Sizes) -> Tensor:
     return heads[:, sizes.order.to(tensor.device)].view(tensor.shape)
 
 
-def _turns(layer: Any) -> bool:
-    """Whether a layer's queries and keys are turned at all."""
-    return bool(getattr(layer.self_attn, "use_rope", True))
+def _turns(attention: Any) -> str | None:
+    """Which rotary embeddings turn a layer's queries and keys, as they name what they keep of
+    them; None where nothing does."""
+    kind = type(attention).__name__
+    if kind == "Exaone4Attention":
+        return "" if attention.sliding_window is None or attention.is_sliding else None
+    if kind == "Gemma3Attention":
+        return f"{attention.layer_type}_"
+    return "" if getattr(attention, "use_rope", True) else None
+
+
+def _angles(rotary: Any, kind: str | None) -> tuple[Tensor, float]:
+    """Radians a position of the pairs that are turned, and what cosines and sines are multiplied
+    by."""
+    if kind is None:
+        return torch.empty(0), 1.0
+    frequencies: Tensor = getattr(rotary, f"{kind}inv_freq")
+    return frequencies.float(), getattr(rotary, f"{kind}attention_scaling")
 
 
 def _window(attention: Any) -> int | None:
     """Keys that a row of a layer sees, itself included; None where it sees all."""
+    if not getattr(attention, "is_sliding", True):
+        return None
     of = attention.config if type(attention).__name__ in _SEE_ALIKE else attention
     size: int | None = getattr(of, "sliding_window", None)
     return size

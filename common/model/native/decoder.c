@@ -25,6 +25,7 @@ typedef struct {
     const Model *model;
     const Batch *batch;
     const Layer *layer;
+    const float *post_norm;               /* of what is added to `x` next */
     const Product *product;               /* that is multiplied by next, as follows */
     const Number *from;                   /* [count, from_step] */
     float *to;                            /* [count, to_step] */
@@ -116,14 +117,21 @@ static void turned(const Model *model, const Layer *layer, const float *norm, lo
     }
 }
 
-/* silu(gate) * up of one row. */
-static void gated(const float *both, long size, Number *out)
+/* What 1 / (1 + exp(-x)) is taken of by which GELU multiplies, where it is approximated by tanh. */
+INLINE Floats bent(Floats gate)
+{
+    Floats cube = gate * gate * gate;
+    return every(1.59576912160573f) * fmadd(every(0.044715f), cube, gate);
+}
+
+/* silu(gate) * up of one row, or gelu(gate) * up. */
+INLINE void gated(int gelu, const float *both, long size, Number *out)
 {
     for (long at = 0; at < size; at += LANES) {
         Lanes mask = first_lanes(size - at);
         Floats gate = load(mask, both + at);
-        Floats silu = gate / (every(1.0f) + exp_of(every(0.0f) - gate));
-        store_number(out + at, mask, silu * load(mask, both + size + at));
+        Floats curve = gate / (every(1.0f) + exp_of(every(0.0f) - (gelu ? bent(gate) : gate)));
+        store_number(out + at, mask, curve * load(mask, both + size + at));
     }
 }
 
@@ -171,20 +179,28 @@ static void norm_given(void *what, Part part)
     }
 }
 
+/* A row as a part of a layer reads it: its norm, where there is one. */
+static void read_by(Pass *pass, long row, const float *norm)
+{
+    const Model *model = pass->model;
+    const float *x = pass->x + row * model->hidden;
+    Number *a = pass->a + row * pass->a_step;
+    if (norm)
+        normed(x, norm, model->hidden, model->epsilon, a);
+    else
+        rounded(x, model->hidden, a);
+}
+
 /* What enters a layer, of rows whose features are wanted, and its norm. */
 static void norm_attention(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
     PART_OF(pass->rows) {
-        const float *x = pass->x + i * model->hidden;
         if (pass->tapped)
-            rounded(x, model->hidden, pass->tapped + i * model->taps * model->hidden);
-        Number *a = pass->a + i * pass->a_step;
-        if (pass->layer->attention_norm)
-            normed(x, pass->layer->attention_norm, model->hidden, model->epsilon, a);
-        else
-            rounded(x, model->hidden, a);
+            rounded(pass->x + i * model->hidden, model->hidden,
+                    pass->tapped + i * model->taps * model->hidden);
+        read_by(pass, i, pass->layer->attention_norm);
     }
 }
 
@@ -248,17 +264,39 @@ static void look(void *what, Part part)
 static void norm_mlp(void *what, Part part)
 {
     Pass *pass = what;
-    const Model *model = pass->model;
     PART_OF(pass->rows)
-        normed(pass->x + i * model->hidden, pass->layer->mlp_norm, model->hidden, model->epsilon,
-               pass->a + i * pass->a_step);
+        read_by(pass, i, pass->layer->mlp_norm);
+}
+
+/* Adds the norm of what a part of a layer made. */
+static void add_normed(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    PART_OF(pass->rows) {
+        const float *y = pass->y + i * pass->y_step;
+        float *x = pass->x + i * model->hidden;
+        Floats inverse = every(inverse_rms(y, model->hidden, model->epsilon));
+        for (long at = 0; at < model->hidden; at += LANES) {
+            Lanes mask = first_lanes(model->hidden - at);
+            Floats norm = load(mask, y + at) * inverse * load(mask, pass->post_norm + at);
+            store(x + at, mask, load(mask, x + at) + norm);
+        }
+    }
 }
 
 static void gate(void *what, Part part)
 {
     Pass *pass = what;
-    PART_OF(pass->rows)
-        gated(pass->y + i * pass->y_step, pass->model->inner, pass->a + i * pass->a_step);
+    const Model *model = pass->model;
+    PART_OF(pass->rows) {
+        const float *both = pass->y + i * pass->y_step;
+        Number *a = pass->a + i * pass->a_step;
+        if (model->gelu)
+            gated(1, both, model->inner, a);
+        else
+            gated(0, both, model->inner, a);
+    }
 }
 
 static void norm_states(void *what, Part part)
@@ -512,7 +550,8 @@ static size_t lay_out(Pass *pass, char *room)
         joined += tail_of(batch, run) ? batch->lengths[run] + tail_of(batch, run) : 0;
     }
     pass->a_step = larger(larger(seen, model->layer->qkv.in), model->inner);
-    pass->y_step = larger(seen + 2 * model->kv_heads * model->size, 2 * model->inner);
+    pass->y_step = larger(seen + 2 * model->kv_heads * model->size,
+                          larger(2 * model->inner, model->hidden));
     pass->room_step = most_room(model, rows);
     size_t used = 0;
     pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);
@@ -627,18 +666,30 @@ static void leave_others(Decoder *decoder, Pass *pass)
     pass->rows = pass->batch->wanted_rows;
 }
 
+/* Adds to `x` what a product makes of rows, or its norm. */
+static void add(Decoder *decoder, Pass *pass, const Product *by, const float *post_norm)
+{
+    if (!post_norm) {
+        product(decoder, pass, by, pass->rows, pass->a, pass->a_step, pass->x,
+                pass->model->hidden, 1);
+        return;
+    }
+    product(decoder, pass, by, pass->rows, pass->a, pass->a_step, pass->y, pass->y_step, 0);
+    pass->post_norm = post_norm;
+    workers_run(decoder->workers, pass->threads, add_normed, pass);
+}
+
 /* What rows make of it: adds to `x`. */
 static void run_mlp(Decoder *decoder, Pass *pass)
 {
     Workers *workers = decoder->workers;
     const Layer *layer = pass->layer;
-    long hidden = pass->model->hidden;
-    product(decoder, pass, &layer->out, pass->rows, pass->a, pass->a_step, pass->x, hidden, 1);
+    add(decoder, pass, &layer->out, layer->attention_post_norm);
     workers_run(workers, pass->threads, norm_mlp, pass);
     product(decoder, pass, &layer->gate_up, pass->rows, pass->a, pass->a_step, pass->y,
             pass->y_step, 0);
     workers_run(workers, pass->threads, gate, pass);
-    product(decoder, pass, &layer->down, pass->rows, pass->a, pass->a_step, pass->x, hidden, 1);
+    add(decoder, pass, &layer->down, layer->mlp_post_norm);
 }
 
 /* What rows of a drafting head begin with. */

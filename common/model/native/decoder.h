@@ -32,17 +32,18 @@ typedef struct {
 
 typedef struct {
     Product qkv, out, gate_up, down;
-    const float *attention_norm, *mlp_norm; /* [hidden]; the former NULL where rows come to it
-                                               normed */
-    const float *q_norm, *k_norm;           /* [size], or NULL */
+    const float *attention_norm, *mlp_norm;           /* [hidden], of what they read; or NULL */
+    const float *attention_post_norm, *mlp_post_norm; /* [hidden], of what they add; or NULL */
+    const float *q_norm, *k_norm;                     /* [size], or NULL */
     const float *cos, *sin; /* [positions, size / 2]: both halves of a head are turned alike */
-    Number *cache;                          /* [slots, kv_heads, 2 * size]: keys beside values */
-    int64_t window;                         /* keys a row sees, itself included; 0: all */
+    Number *cache;          /* [slots, kv_heads, 2 * size]: keys beside values */
+    int64_t window;         /* keys a row sees, itself included; 0: all */
 } Layer;
 
 typedef struct {
     int64_t hidden, heads, kv_heads, size, inner, layers;
     int64_t vocab, positions, slots; /* how many there are */
+    int64_t gelu; /* whether gates are GELU, by tanh; else they are SiLU */
     float epsilon, scale;
     const Number *embeddings; /* [V, hidden] */
     const float *norm;        /* [hidden] */

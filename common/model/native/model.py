@@ -93,12 +93,13 @@ class NativeModel:
             kv_heads=model.kv_heads,
             size=model.head_size,
             inner=model.inner,
+            gelu=model.gelu,
             layers=model.depth,
             vocab=len(model.embeddings),
             epsilon=model.epsilon,
             scale=model.scale,
-            embeddings=self._keep(model.embeddings),
-            norm=self._keep(model.norm.float()),
+            embeddings=self._keep(model.scaled_embeddings()),
+            norm=self._norm(model.norm),
             head=self._product(model.head),
             layer=self._layers,
         )
@@ -217,17 +218,18 @@ class NativeModel:
                 layer.cache = cache.data_ptr()
 
     def _layer(self, layer: LlamaLayer) -> Layer:
-        q_norm, k_norm = layer.q_norm, layer.k_norm
         self._turns.append(layer.rotary)
         return Layer(
             qkv=self._product(layer.q, layer.k, layer.v),
             out=self._product(layer.o),
             gate_up=self._product(layer.gate, layer.up),
             down=self._product(layer.down),
-            attention_norm=self._keep(layer.attention_norm.float()),
-            mlp_norm=self._keep(layer.mlp_norm.float()),
-            q_norm=None if q_norm is None else self._keep(q_norm.float()),
-            k_norm=None if k_norm is None else self._keep(k_norm.float()),
+            attention_norm=self._norm(layer.attention_norm),
+            attention_post_norm=self._norm(layer.attention_post_norm),
+            mlp_norm=self._norm(layer.mlp_norm),
+            mlp_post_norm=self._norm(layer.mlp_post_norm),
+            q_norm=self._norm(layer.q_norm),
+            k_norm=self._norm(layer.k_norm),
             window=layer.window or 0,
         )
 
@@ -236,6 +238,10 @@ class NativeModel:
         weight, bias = Linear.joined(*parts)
         self._matrices.append(PackedMatrix(weight, bias, self._decoder, quantize=self._quantize))
         return self._matrices[-1].product
+
+    def _norm(self, weight: Tensor | None) -> int | None:
+        """The address of a norm's weight, if there is one."""
+        return None if weight is None else self._keep(weight.float())
 
     def _keep(self, tensor: Tensor) -> int:
         """The address of a tensor that stays."""

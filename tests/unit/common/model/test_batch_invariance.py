@@ -27,6 +27,8 @@ LENGTH = 72
 KINDS = (
     "llama",
     "mistral-bfloat16",
+    "gemma3_text-bfloat16",
+    "gemma3_text-torch",
     "gemma2",
     "gemma2-parts",
     "gpt_oss-parts",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.fused import _swiglu
+from common.model.fused import _gated, _gelu
 from common.model.linear import (
     PARALLEL_ELEMENTS,
     MakeProduct,
@@ -86,18 +88,21 @@ def test_models_wider_than_a_sum_in_one_piece_are_served(tmp_path: Path) -> None
         assert runner(directory, dtype).loaded.parameters > 0  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("curve", [F.silu, _gelu])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_gating_gives_a_row_its_bits_in_any_number_of_rows(dtype: torch.dtype) -> None:
+def test_gating_gives_a_row_its_bits_in_any_number_of_rows(
+    dtype: torch.dtype, curve: Callable[[Tensor], Tensor]
+) -> None:
     inner = 216  # no multiple of what a kernel takes at once
     rows = 3 * PARALLEL_ELEMENTS // inner
     both = torch.randn(rows, 2 * inner, generator=torch.Generator().manual_seed(1)).to(dtype)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        whole = _swiglu(both)
+        whole = _gated(both, curve)
     finally:
         torch.set_num_threads(before)
     for row in range(0, rows, 7):
-        assert torch.equal(_swiglu(both[row : row + 1]), whole[row : row + 1])
-    expected = torch.nn.functional.silu(both[:, :inner]) * both[:, inner:]
+        assert torch.equal(_gated(both[row : row + 1], curve), whole[row : row + 1])
+    expected = curve(both[:, :inner]) * both[:, inner:]
     assert torch.allclose(whole.float(), expected.float(), rtol=2e-2)

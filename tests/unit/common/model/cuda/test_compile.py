@@ -39,7 +39,7 @@ KERNELS = [
     (rowwise._turn_and_store,
      dict(qkv=B, words=I, count="i32", cos=F, sin=F, weights=F, queries=B, cache=B, epsilon="fp32"),
      dict(HEADS, NORMED=True, BLOCK_HEADS=64, BLOCK_KV=8, BLOCK_HALF=64, BLOCK_SIZE=128)),
-    (rowwise._swiglu, dict(both=B, out=B), dict(SIZE=14336, BLOCK=1024)),
+    (rowwise._gated, dict(both=B, out=B), dict(SIZE=14336, GELU=True, BLOCK=1024)),
     (products._widen,
      dict(x=B, weight="*i8", scale=F, bias=B, other=B, out=B),
      dict(OUT=4096, IN=14336, BIASED=True, ADDED=True, OUTPUTS=32, INPUTS=128),

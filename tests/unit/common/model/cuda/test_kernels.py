@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -28,7 +29,7 @@ pytest.importorskip("triton")
 from common.model.cuda import attention as module
 from common.model.cuda.attention import Attention
 from common.model.cuda.products import RoundedProduct, TiledProduct
-from common.model.cuda.rowwise import RmsNorm, Turn, swiglu
+from common.model.cuda.rowwise import RmsNorm, Turn, gated
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CLOSE = 3e-6 if DEVICE.type == "cpu" else 1e-4
@@ -219,10 +220,12 @@ def test_turn_writes_keys_and_values_and_leaves_queries(
     assert not cache[0].any(), "the slot of no key stays zero"
 
 
-def test_swiglu() -> None:
+@pytest.mark.parametrize("gelu", [False, True])
+def test_gates(gelu: bool) -> None:
     both = 5 * _random(3, 2 * 1300)
     gate, up = both.chunk(2, dim=1)
-    assert (swiglu(both) - torch.nn.functional.silu(gate) * up).abs().max() < 1e-5
+    curve = F.gelu(gate, approximate="tanh") if gelu else F.silu(gate)
+    assert (gated(both, gelu=gelu) - curve * up).abs().max() < 2e-5
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(96, 320), (33, 100), (64, 128)])

@@ -82,9 +82,9 @@ def test_kernels_pass() -> None:
     assert probe.fault(SHAPES[0], torch.float32, DEVICE) == ""
 
 
-@pytest.mark.parametrize("name", ["RmsNorm", "Turn", "swiglu", "RoundedProduct"])
+@pytest.mark.parametrize("name", ["RmsNorm", "Turn", "gated", "RoundedProduct"])
 def test_each_kernel_is_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object) -> None:
+    def missing(*_: object, **__: object) -> None:
         raise RuntimeError("Failed to find C compiler.\nSet CC")
 
     monkeypatch.setattr(Attention, "__call__", _faulty(lambda out, words, size: out))
