@@ -94,7 +94,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "glm": {**_COMMON, "head_dim": 16},
     "glm4": {**_COMMON, "head_dim": 16},
     "helium": {**_COMMON, "head_dim": 12},
-    "granite": {**_COMMON, "attention_multiplier": 0.25, "logits_scaling": 2.0},
+    "granite": {
+        **_COMMON,
+        "attention_multiplier": 0.25,
+        "embedding_multiplier": 6.0,
+        "logits_scaling": 2.0,
+        "residual_multiplier": 0.3,
+    },
     "starcoder2": {**_COMMON, "sliding_window": 40},
     "mixtral": {**_COMMON, **_MOE},
     "qwen3_moe": {

@@ -175,6 +175,7 @@ class _Reader:
             rotaries=(self._rotary,),
             embeddings=embeddings,
             embedding_scale=1.0,
+            feature_scale=1.0,
             norm=self._tensor(_NORM),
             head=Linear(head, None),
             layers=(self._layer(layer, window) for layer, window in enumerate(windows)),

@@ -122,7 +122,7 @@ class FusedModel:
     def __init__(
         self, model: Llama, context: AttentionContext, make: MakeProduct, head: MakeProduct
     ) -> None:
-        self._embeddings = model.scaled_embeddings()
+        self._embeddings, self._feature_scale = model.scaled_embeddings(), model.feature_scale
         self._context = context
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._angles: list[tuple[Tensor, Tensor]] = []
@@ -145,7 +145,7 @@ class FusedModel:
         taps, tapped = self._context.wanted_taps, []
         for index, (layer, turns) in enumerate(zip(self._layers, self._turns, strict=True)):
             if index in taps:
-                tapped.append(x.clone())  # a product may take its place
+                tapped.append(x * self._feature_scale)  # a copy: a product may take its place
             x = layer(x, *angles[turns])
         states = self._norm(x.index_select(0, wanted))
         features = torch.cat(tapped, dim=1) if tapped else None

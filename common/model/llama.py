@@ -102,6 +102,8 @@ class Llama:
     """`[V, hidden]`."""
     embedding_scale: float
     """What those of a row are multiplied by, of their type."""
+    feature_scale: float
+    """What rows between layers are multiplied by where others are to read them."""
     norm: Tensor
     """Before the output layer, `[hidden]`."""
     head: Linear

@@ -106,6 +106,7 @@ class CudaModel:
     def __init__(self, model: Llama, context: AttentionContext, products: Products) -> None:
         self._context, self._pool = context, context.pool
         self._embeddings, self._embedding_scale = model.embeddings, model.embedding_scale
+        self._feature_scale = model.feature_scale
         self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
         self._tile_rows = tile_rows(model.heads, model.kv_heads)
         device = self._embeddings.device
@@ -310,7 +311,7 @@ class CudaModel:
         # Layers of the cache behind those here are a head's.
         for index, (layer, cache) in enumerate(zip(self._layers, pool.layers, strict=False)):
             if index in places:
-                places[index].copy_(x)  # now: products take its place
+                torch.mul(x, self._feature_scale, out=places[index])  # now: products take its place
             x = layer(x, self._angles[layer.rotary], cache, words, size, pool.blocks.block_tokens)
         states = self._norm(x.index_select(0, wanted[: size.wanted]))
         return self._head(states), states

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +42,7 @@ _LAYERS = {
         "post_mlp_layernorm",
     ),
     "GlmDecoderLayer": _Norms(),
+    "GraniteDecoderLayer": _Norms(),
     "HeliumDecoderLayer": _Norms(),
     "LlamaDecoderLayer": _Norms(),
     "MinistralDecoderLayer": _Norms(),
@@ -90,8 +92,14 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
     attention, curve = layers[0].self_attn, type(_curve(layers[0].mlp)).__name__
     config, embed = attention.config, inner.embed_tokens
     capped = getattr(config, "final_logit_softcapping", None) is not None
-    if curve not in _SILU | _GELU or capped or attention.head_dim % 2:
+    divisor = float(getattr(config, "logits_scaling", 1))
+    exact = math.frexp(divisor)[0] == 0.5  # a power of two rounds nothing
+    if curve not in _SILU | _GELU or capped or not exact or attention.head_dim % 2:
         return None
+    # Rows may grow by a part of what layers make. They grow by all of it here, and are as much
+    # larger from the start, which norms undo: all that they have to know is what is next to 0.
+    part = float(getattr(layers[0], "residual_multiplier", 1))
+    scale = getattr(embed, "embed_scale", getattr(inner, "embedding_multiplier", 1))
     turns = [_turns(each.self_attn) for each in layers]
     kinds = list(dict.fromkeys(turns))
     angles = [_angles(inner.rotary_emb, kind) for kind in kinds]
@@ -112,12 +120,13 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         gelu=curve in _GELU,
         depth=len(layers),
         scale=attention.scaling,
-        epsilon=config.rms_norm_eps,
+        epsilon=config.rms_norm_eps / part**2,
         rotaries=tuple(Rotary.of_some(*each, sizes.head) for each in angles),
         embeddings=embed.weight.data,
-        embedding_scale=float(getattr(embed, "embed_scale", torch.ones(())).to(facts.dtype)),
+        embedding_scale=float(torch.as_tensor(scale, dtype=facts.dtype)) / part,
+        feature_scale=part,
         norm=_weight(inner.norm),
-        head=_linear(model.lm_head),
+        head=_divided(_linear(model.lm_head), divisor),
         layers=_taken(layers, list(map(kinds.index, turns)), sizes),
     )
 
@@ -175,6 +184,13 @@ def _weight(norm: Any) -> Tensor:
 
 def _linear(layer: nn.Linear) -> Linear:
     return Linear(layer.weight.data, None if layer.bias is None else layer.bias.data)
+
+
+def _divided(linear: Linear, divisor: float) -> Linear:
+    weight, bias = linear
+    if divisor == 1:
+        return linear
+    return Linear(weight / divisor, None if bias is None else bias / divisor)
 
 
 def _parts(layer: nn.Linear, outputs: Sequence[int]) -> list[Linear]:

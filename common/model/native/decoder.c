@@ -89,12 +89,12 @@ static void normed(const float *x, const float *weight, long size, float epsilon
     }
 }
 
-/* x as numbers. */
-static void rounded(const float *x, long size, Number *out)
+/* x times a scale as numbers. */
+static void rounded(const float *x, float scale, long size, Number *out)
 {
     for (long at = 0; at < size; at += LANES) {
         Lanes mask = first_lanes(size - at);
-        store_number(out + at, mask, load(mask, x + at));
+        store_number(out + at, mask, load(mask, x + at) * every(scale));
     }
 }
 
@@ -188,7 +188,7 @@ static void read_by(Pass *pass, long row, const float *norm)
     if (norm)
         normed(x, norm, model->hidden, model->epsilon, a);
     else
-        rounded(x, model->hidden, a);
+        rounded(x, 1.0f, model->hidden, a);
 }
 
 /* What enters a layer, of rows whose features are wanted, and its norm. */
@@ -198,7 +198,7 @@ static void norm_attention(void *what, Part part)
     const Model *model = pass->model;
     PART_OF(pass->rows) {
         if (pass->tapped)
-            rounded(pass->x + i * model->hidden, model->hidden,
+            rounded(pass->x + i * model->hidden, model->feature_scale, model->hidden,
                     pass->tapped + i * model->taps * model->hidden);
         read_by(pass, i, pass->layer->attention_norm);
     }

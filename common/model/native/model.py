@@ -99,6 +99,7 @@ class NativeModel:
             epsilon=model.epsilon,
             scale=model.scale,
             embeddings=self._keep(model.scaled_embeddings()),
+            feature_scale=model.feature_scale,
             norm=self._norm(model.norm),
             head=self._product(model.head),
             layer=self._layers,

@@ -42,6 +42,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "seed_oss": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
     "ernie4_5": ("ernie4_5", {"head_dim": WHOLE, "use_bias": True}),
     "glm": ("glm", {"head_dim": WHOLE, "attention_bias": True}),
+    "granite": (
+        "granite",
+        {
+            "attention_multiplier": 0.1,
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 8.0,
+            "residual_multiplier": 0.22,
+        },
+    ),
     "helium": ("helium", {"head_dim": 12, "attention_bias": True}),
     "exaone4": (
         "exaone4",

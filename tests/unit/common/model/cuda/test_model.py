@@ -60,7 +60,9 @@ def _outputs(target: Runner) -> list[Output]:
     return outputs[1:]  # of the first, none is wanted
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma3_text"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma3_text", "granite"]
+)
 def test_logits_and_states_are_those_of_transformers(
     kind: str, tmp_path: Path, cuda: pytest.MonkeyPatch
 ) -> None:
