@@ -122,7 +122,8 @@ class FusedModel:
     def __init__(
         self, model: Llama, context: AttentionContext, make: MakeProduct, head: MakeProduct
     ) -> None:
-        self._embeddings, self._feature_scale = model.scaled_embeddings(), model.feature_scale
+        self._embeddings, self._embedding_scale = model.embeddings, model.embedding_scale
+        self._feature_scale = model.feature_scale
         self._context = context
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._angles: list[tuple[Tensor, Tensor]] = []
@@ -138,6 +139,8 @@ class FusedModel:
         """See `Forward`."""
         self._turn_up_to(min(self._max_len, self._context.positions))
         x = self._embeddings.index_select(0, ids)
+        if self._embedding_scale != 1:
+            x *= self._embedding_scale
         angles = [
             (cos.index_select(0, positions), sin.index_select(0, positions))
             for cos, sin in self._angles

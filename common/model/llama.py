@@ -101,7 +101,7 @@ class Llama:
     embeddings: Tensor
     """`[V, hidden]`."""
     embedding_scale: float
-    """What those of a row are multiplied by, of their type."""
+    """What a row begins with those of its token times."""
     feature_scale: float
     """What rows between layers are multiplied by where others are to read them."""
     norm: Tensor
@@ -110,12 +110,6 @@ class Llama:
     """The output layer, `[V, hidden]`."""
     layers: Iterator[LlamaLayer]
     """Its layers, once: those given away are not kept, so a large model is never there twice."""
-
-    def scaled_embeddings(self) -> Tensor:
-        """`[V, hidden]`, as rows begin with them."""
-        return (
-            self.embeddings * self.embedding_scale if self.embedding_scale != 1 else self.embeddings
-        )
 
     @property
     def hidden(self) -> int:

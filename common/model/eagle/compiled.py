@@ -97,6 +97,7 @@ class NativeHead(EagleHead):
             epsilon=weights.epsilon,
             scale=weights.head_size**-0.5,
             embeddings=self._kept[1].data_ptr(),
+            embedding_scale=1.0,
             norm=at["norm"],
             head=self._product(weights.lm_head),
             layer=self._layers,

@@ -94,11 +94,12 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
     capped = getattr(config, "final_logit_softcapping", None) is not None
     divisor = float(getattr(config, "logits_scaling", 1))
     exact = math.frexp(divisor)[0] == 0.5  # a power of two rounds nothing
-    if curve not in _SILU | _GELU or capped or not exact or attention.head_dim % 2:
-        return None
     # Rows may grow by a part of what layers make. They grow by all of it here, and are as much
     # larger from the start, which norms undo: all that they have to know is what is next to 0.
     part = float(getattr(layers[0], "residual_multiplier", 1))
+    fits = part == 1 or (part > 0 and facts.dtype != torch.float16)  # which ends early
+    if curve not in _SILU | _GELU or capped or not exact or not fits or attention.head_dim % 2:
+        return None
     scale = getattr(embed, "embed_scale", getattr(inner, "embedding_multiplier", 1))
     turns = [_turns(each.self_attn) for each in layers]
     kinds = list(dict.fromkeys(turns))

@@ -142,12 +142,14 @@ INLINE void gated(int gelu, const float *both, long size, Number *out)
 static void embed(void *what, Part part)
 {
     Pass *pass = what;
-    long hidden = pass->model->hidden;
+    const Model *model = pass->model;
+    long hidden = model->hidden;
+    Floats scale = every(model->embedding_scale);
     PART_OF(pass->rows)
         for (long at = 0; at < hidden; at += LANES) {
             Lanes mask = first_lanes(hidden - at);
-            const Number *from = pass->model->embeddings + pass->batch->ids[i] * hidden + at;
-            store(pass->x + i * hidden + at, mask, load_number(from, mask));
+            const Number *from = model->embeddings + pass->batch->ids[i] * hidden + at;
+            store(pass->x + i * hidden + at, mask, load_number(from, mask) * scale);
         }
 }
 

@@ -55,9 +55,9 @@ typedef struct {
     const float *given_norm; /* [hidden], of a head whose rows begin with the norm of that; or
                                 NULL */
     Product shown;           /* of a head: what it makes of what rows are shown */
-    const int64_t *tapped; /* [taps], rising: layers whose inputs are features of a row, */
+    const int64_t *tapped; /* [taps], rising: layers whose inputs are features of a row */
     int64_t taps;
-    float feature_scale; /* times this */
+    float embedding_scale, feature_scale; /* by which these are multiplied */
 } Model;
 
 /* A run is rows of one path, at one position after another. The slots of its keys, by position, are

@@ -67,6 +67,7 @@ class Model(Structure):
         ("shown", Product),
         ("tapped", c_void_p),
         ("taps", c_int64),
+        ("embedding_scale", c_float),
         ("feature_scale", c_float),
     )
 
