@@ -42,6 +42,13 @@ _GPT: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_GEMMA3: dict[str, Any] = {
+    **_COMMON,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 16,
+    "sliding_window": 40,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
 _MOE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -69,12 +76,19 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "attn_logit_softcapping": 20.0,
         "final_logit_softcapping": 30.0,
     },
-    "gemma3_text": {
-        **_COMMON,
-        "head_dim": 16,
-        "query_pre_attn_scalar": 16,
-        "sliding_window": 40,
-        "layer_types": ["sliding_attention", "full_attention"],
+    "gemma3_text": _GEMMA3,
+    "gemma3": {
+        "text_config": {**_GEMMA3, "model_type": "gemma3_text"},
+        "vision_config": {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        "mm_tokens_per_image": 4,
+        "eos_token_id": 2,
     },
     "phi": {**_COMMON, "partial_rotary_factor": 0.5},
     "phi3": {**_COMMON, "sliding_window": 40},

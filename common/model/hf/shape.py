@@ -86,6 +86,7 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         facts: What is known of it.
     """
     inner = getattr(model, "model", None)
+    inner = getattr(inner, "language_model", inner)  # of one that sees pictures, too
     layers = getattr(inner, "layers", ())
     if inner is None or not layers or not all(type(each).__name__ in _LAYERS for each in layers):
         return None

@@ -69,6 +69,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             }
         },
     ),
+    "gemma3-pictures": ("gemma3", {}),
     "glm4": ("glm4", {"head_dim": WHOLE, "attention_bias": True}),
     "smollm3": ("smollm3", {"attention_bias": True}),
     "phi3": ("phi3", {}),
