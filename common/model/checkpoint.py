@@ -178,6 +178,7 @@ class _Reader:
             feature_scale=1.0,
             norm=self._tensor(_NORM),
             head=Linear(head, None),
+            head_scale=1.0,
             layers=(self._layer(layer, window) for layer, window in enumerate(windows)),
         )
 

@@ -75,6 +75,8 @@ class FusedLayer:
         self._mlp_post_norm = _norm(weights.mlp_post_norm, model)
         self._curve = _gelu if model.gelu else F.silu
         self._window = weights.window
+        self.rotary = weights.rotary
+        """Which of the model's rotary embeddings is its."""
         self._qk_norm: _RmsNorm | None = None
         if weights.q_norm is not None and weights.k_norm is not None:
             norms = [weights.q_norm] * self._heads + [weights.k_norm] * self._kv_heads
@@ -127,13 +129,12 @@ class FusedModel:
         self._context = context
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._angles: list[tuple[Tensor, Tensor]] = []
-        self._layers: list[FusedLayer] = []
-        self._turns: list[int] = []  # by layer, which of the angles are its
-        for index, layer in enumerate(model.layers):
-            self._layers.append(FusedLayer(index, layer, model, context, make))
-            self._turns.append(layer.rotary)
+        self._layers = [
+            FusedLayer(index, layer, model, context, make)
+            for index, layer in enumerate(model.layers)
+        ]
         self._norm = _RmsNorm(model.norm, model.epsilon)
-        self._head = head(*model.head)
+        self._head, self._head_scale = head(*model.head), model.head_scale
 
     def __call__(self, ids: Tensor, positions: Tensor, wanted: Tensor) -> Computed:
         """See `Forward`."""
@@ -146,13 +147,16 @@ class FusedModel:
             for cos, sin in self._angles
         ]
         taps, tapped = self._context.wanted_taps, []
-        for index, (layer, turns) in enumerate(zip(self._layers, self._turns, strict=True)):
+        for index, layer in enumerate(self._layers):
             if index in taps:
                 tapped.append(x * self._feature_scale)  # a copy: a product may take its place
-            x = layer(x, *angles[turns])
+            x = layer(x, *angles[layer.rotary])
         states = self._norm(x.index_select(0, wanted))
         features = torch.cat(tapped, dim=1) if tapped else None
-        return Computed(self._head(states), states, features=features)
+        logits = self._head(states)
+        if self._head_scale != 1:
+            logits *= self._head_scale
+        return Computed(logits, states, features=features)
 
     def _turn_up_to(self, positions: int) -> None:
         """Has tables for so many positions."""

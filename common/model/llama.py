@@ -108,6 +108,8 @@ class Llama:
     """Before the output layer, `[hidden]`."""
     head: Linear
     """The output layer, `[V, hidden]`."""
+    head_scale: float
+    """What its logits are multiplied by, a power of two."""
     layers: Iterator[LlamaLayer]
     """Its layers, once: those given away are not kept, so a large model is never there twice."""
 

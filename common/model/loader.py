@@ -2,8 +2,8 @@
 
 What comes out computes every row of a batch independently of the others, attends through our paged
 cache, and looks rotary embeddings up in a table. A decoder of Llama's shape is read from its files
-(`checkpoint`) and run by kernels of ours; any other is loaded by `transformers` (`hf`). A model
-that cannot be run so is refused, by name and reason.
+(`checkpoint`), any other is loaded by `transformers` (`hf`); kernels of ours run both, where they
+know the layers. A model that cannot be run so is refused, by name and reason.
 """
 
 from __future__ import annotations

@@ -111,10 +111,10 @@ class CudaModel:
         self._tile_rows = tile_rows(model.heads, model.kv_heads)
         device = self._embeddings.device
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
-        self._positions = 0  # that there are angles of
+        self._positions = 0  # of which there are angles
         self._angles: list[tuple[Tensor, Tensor]] = []
         self._norm = RmsNorm(model.norm, model.epsilon)
-        self._head = products.head(*model.head)
+        self._head, self._head_scale = products.head(*model.head), model.head_scale
         self._row_step = products.row_step
         self._layers = [_Layer(layer, model, products.layer) for layer in model.layers]
         on_cuda = device.type == "cuda"
@@ -314,7 +314,10 @@ class CudaModel:
                 torch.mul(x, self._feature_scale, out=places[index])  # now: products take its place
             x = layer(x, self._angles[layer.rotary], cache, words, size, pool.blocks.block_tokens)
         states = self._norm(x.index_select(0, wanted[: size.wanted]))
-        return self._head(states), states
+        logits = self._head(states)
+        if self._head_scale != 1:
+            logits *= self._head_scale
+        return logits, states
 
     @property
     def _cache(self) -> KvPool:

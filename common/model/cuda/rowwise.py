@@ -100,7 +100,7 @@ def _gated(both, out, SIZE: tl.constexpr, GELU: tl.constexpr, BLOCK: tl.constexp
     bent = gate
     if GELU:  # its tanh as what SiLU is made of
         bent = 1.59576912160573 * (gate + 0.044715 * gate * gate * gate)
-        bent = tl.maximum(bent, -80.0)  # exp has no larger ones
+        bent = tl.maximum(bent, -80.0)  # a cube is soon too large for exp, which is tested for
     product = gate / (1 + tl.exp(-bent)) * up
     tl.store(out + row * SIZE + at, product.to(out.dtype.element_ty), mask=at < SIZE)
 

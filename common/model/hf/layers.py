@@ -115,7 +115,7 @@ def replace_linears(
     output_layer = model.get_output_embeddings()  # type: ignore[operator]
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            weights = _linear_weights(child)
+            weights = linear_weights(child)
             if weights is not None:
                 setattr(parent, name, (head if child is output_layer else make)(*weights))
             elif device.type == "cpu" and _is_activation(child):
@@ -154,7 +154,7 @@ def is_experts(module: nn.Module) -> bool:
     return hasattr(module, "is_transposed") and hasattr(module, "config")
 
 
-def _linear_weights(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
+def linear_weights(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
     """Weight `[out, in]` and bias of a layer that is a plain affine map, else None."""
     if type(module) is nn.Linear:
         if type(module.weight.data) is not Tensor:

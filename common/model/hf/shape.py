@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from common.model.facts import Facts
+from common.model.hf.layers import linear_weights
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.rotary import Rotary
 
@@ -58,11 +59,24 @@ _LAYERS = {
 _SILU, _GELU = {"SiLU", "SiLUActivation"}, {"GELUTanh"}
 """Classes of a gate's curve."""
 
-_SEE_ALIKE = {"MistralAttention", "Phi3Attention"}
-"""Attention classes of which all layers have the window of the configuration."""
+_SEE_ALIKE = {"MistralAttention", "Phi3Attention", "SmolLM3Attention"}
+"""Attention classes whose layers have the window of the configuration, where they have one."""
 
 _NEIGHBOURS = {"Ernie4_5Attention", "Glm4Attention", "GlmAttention", "HeliumAttention"}
 """Attention classes whose rotary embeddings turn numbers that stand side by side."""
+
+_PRODUCTS = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "qkv_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "gate_up_proj",
+    "down_proj",
+)
+"""What a layer calls the products that it may have."""
 
 _ONE_MORE = {"Gemma3RMSNorm"}
 """Norms that multiply by their weight and 1."""
@@ -90,20 +104,26 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
     layers = getattr(inner, "layers", ())
     if inner is None or not layers or not all(type(each).__name__ in _LAYERS for each in layers):
         return None
+    products = (model.lm_head, *(each for layer in layers for each in _products(layer)))
+    if not all(_is_plain(each, facts.dtype) for each in products):
+        return None
     attention, curve = layers[0].self_attn, type(_curve(layers[0].mlp)).__name__
     config, embed = attention.config, inner.embed_tokens
     capped = getattr(config, "final_logit_softcapping", None) is not None
     divisor = float(getattr(config, "logits_scaling", 1))
     exact = math.frexp(divisor)[0] == 0.5  # a power of two rounds nothing
-    # Rows may grow by a part of what layers make. They grow by all of it here, and are as much
-    # larger from the start, which norms undo: all that they have to know is what is next to 0.
+    # Granite's rows grow by a part of what layers add. Here they grow by all of it, and are larger
+    # by that factor from the start: norms undo it, once what they add to the mean square is, too.
     part = float(getattr(layers[0], "residual_multiplier", 1))
-    fits = part == 1 or (part > 0 and facts.dtype != torch.float16)  # which ends early
+    fits = part == 1 or (part > 0 and facts.dtype != torch.float16)  # larger rows would overflow
     if curve not in _SILU | _GELU or capped or not exact or not fits or attention.head_dim % 2:
         return None
-    scale = getattr(embed, "embed_scale", getattr(inner, "embedding_multiplier", 1))
-    turns = [_turns(each.self_attn) for each in layers]
-    kinds = list(dict.fromkeys(turns))
+    if hasattr(embed, "embed_scale"):  # rounded to the type of what it multiplies
+        scale = float(embed.embed_scale.to(facts.dtype))
+    else:
+        scale = float(getattr(inner, "embedding_multiplier", 1))
+    used = [_angles_of(each.self_attn) for each in layers]
+    kinds = list(dict.fromkeys(used))
     angles = [_angles(inner.rotary_emb, kind) for kind in kinds]
     turned = max(len(frequencies) for frequencies, _ in angles)
     sizes = _Sizes(
@@ -123,13 +143,16 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         depth=len(layers),
         scale=attention.scaling,
         epsilon=config.rms_norm_eps / part**2,
-        rotaries=tuple(Rotary.of_some(*each, sizes.head) for each in angles),
+        rotaries=tuple(
+            Rotary.of_some(*each, sizes.head).to(embed.weight.device) for each in angles
+        ),
         embeddings=embed.weight.data,
-        embedding_scale=float(torch.as_tensor(scale, dtype=facts.dtype)) / part,
+        embedding_scale=scale / part,
         feature_scale=part,
         norm=_weight(inner.norm),
-        head=_divided(_linear(model.lm_head), divisor),
-        layers=_taken(layers, list(map(kinds.index, turns)), sizes),
+        head=_linear(model.lm_head),
+        head_scale=1 / divisor,
+        layers=_taken(layers, list(map(kinds.index, used)), sizes),
     )
 
 
@@ -184,18 +207,25 @@ def _weight(norm: Any) -> Tensor:
     return 1.0 + weight.float() if type(norm).__name__ in _ONE_MORE else weight
 
 
-def _linear(layer: nn.Linear) -> Linear:
-    return Linear(layer.weight.data, None if layer.bias is None else layer.bias.data)
+def _products(layer: Any) -> Iterator[nn.Module]:
+    """Those of a layer."""
+    for part in (layer.self_attn, layer.mlp):
+        yield from (getattr(part, name) for name in _PRODUCTS if hasattr(part, name))
 
 
-def _divided(linear: Linear, divisor: float) -> Linear:
-    weight, bias = linear
-    if divisor == 1:
-        return linear
-    return Linear(weight / divisor, None if bias is None else bias / divisor)
+def _is_plain(layer: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether a layer multiplies by the weights that it has: quantised ones do more."""
+    found = linear_weights(layer)
+    return found is not None and found[0].dtype == dtype
 
 
-def _parts(layer: nn.Linear, outputs: Sequence[int]) -> list[Linear]:
+def _linear(layer: nn.Module) -> Linear:
+    found = linear_weights(layer)
+    assert found is not None, "not a plain one"
+    return Linear(*found)
+
+
+def _parts(layer: nn.Module, outputs: Sequence[int]) -> list[Linear]:
     """Several maps that are one layer, by how many outputs each has."""
     weight, bias = _linear(layer)
     weights = weight.split(list(outputs))
@@ -235,9 +265,9 @@ def _in_order(tensor: Tensor, sizes: _Sizes) -> Tensor:
     return heads[:, sizes.order.to(tensor.device)].view(tensor.shape)
 
 
-def _turns(attention: Any) -> str | None:
-    """Which rotary embeddings turn a layer's queries and keys, as they name what they keep of
-    them; None where nothing does."""
+def _angles_of(attention: Any) -> str | None:
+    """Which angles a layer's queries and keys are turned by: how the names begin that rotary
+    embeddings keep them under; None where nothing is turned."""
     kind = type(attention).__name__
     if kind == "Exaone4Attention":
         return "" if attention.sliding_window is None or attention.is_sliding else None
@@ -257,8 +287,11 @@ def _angles(rotary: Any, kind: str | None) -> tuple[Tensor, float]:
 
 def _window(attention: Any) -> int | None:
     """Keys that a row of a layer sees, itself included; None where it sees all."""
-    if not getattr(attention, "is_sliding", True):
-        return None
-    of = attention.config if type(attention).__name__ in _SEE_ALIKE else attention
-    size: int | None = getattr(of, "sliding_window", None)
+    kind, config = type(attention).__name__, attention.config
+    if kind == "SmolLM3Attention":  # its mask is made by the configuration alone
+        slides = config.layer_types[attention.layer_idx] == "sliding_attention"
+    else:
+        slides = getattr(attention, "is_sliding", True)
+    of = config if kind in _SEE_ALIKE else attention
+    size: int | None = getattr(of, "sliding_window", None) if slides else None
     return size

@@ -102,7 +102,7 @@ class NativeModel:
             embedding_scale=model.embedding_scale,
             feature_scale=model.feature_scale,
             norm=self._norm(model.norm),
-            head=self._product(model.head),
+            head=self._product(_scaled(model.head, model.head_scale)),
             layer=self._layers,
         )
 
@@ -250,6 +250,14 @@ class NativeModel:
         kept = tensor.contiguous()
         self._kept.append(kept)
         return kept.data_ptr()
+
+
+def _scaled(linear: Linear, scale: float) -> Linear:
+    """Times a power of two, which rounds nothing."""
+    weight, bias = linear
+    if scale == 1:
+        return linear
+    return Linear(weight * scale, None if bias is None else bias * scale)
 
 
 def _ends(certainty: Certainty | None) -> tuple[Any, object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from common.model.hf import HfModel
 from common.model.kernels import Kernels
 from common.model.kv_cache import KvLease
 from common.model.loader import load
@@ -72,6 +75,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3-pictures": ("gemma3", {}),
     "glm4": ("glm4", {"head_dim": WHOLE, "attention_bias": True}),
     "smollm3": ("smollm3", {"attention_bias": True}),
+    "smollm3-window": (
+        "smollm3",
+        {
+            "sliding_window": 40,
+            "use_sliding_window": False,  # which its mask does not ask for
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
     "phi3": ("phi3", {}),
     "phi3-partial": ("phi3", {**_WIDE, "rope_parameters": {"rope_type": "default", **_SOME}}),
     "phi3-long": (
@@ -102,6 +113,43 @@ def test_its_logits_are_those_of_transformers(
     with torch.inference_mode():
         expected = reference(torch.tensor([ids])).logits[0]
     torch.testing.assert_close(_logits(runner, ids), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["llama", "phi3"])
+def test_quantised_layers_are_left_as_they_are(kind: str, tmp_path: Path) -> None:
+    """They do more than multiply by the weights that they have."""
+    file = tiny_models.save(kind, tmp_path) / "config.json"
+    how = {"linear_class": "autobitlinear", "quantization_mode": "online"}
+    changed = {"quantization_config": {"quant_method": "bitnet", **how}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    runner = Runner(load(str(tmp_path), device="cpu", dtype="float32"), kv_bytes=4 << 20)
+    ids = _ids(TOKENS)
+    with torch.inference_mode():
+        expected = reference(torch.tensor([ids])).logits[0]
+    torch.testing.assert_close(_logits(runner, ids), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["llama", "smollm3", "exaone4"])
+def test_all_of_a_model_is_on_its_device(kind: str, tmp_path: Path) -> None:
+    model = HfModel(tiny_models.save(kind, tmp_path), torch.bfloat16, torch.device("meta")).llama()
+    assert model is not None
+    places = [model.embeddings, model.norm, *model.head, *chain.from_iterable(model.rotaries)]
+    assert {each.device.type for each in places if each is not None} == {"meta"}
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("granite", 14.3), ("gemma3_text", 48**0.5)])
+def test_scales_are_rounded_where_transformers_rounds_them(
+    kind: str, scale: float, tmp_path: Path
+) -> None:
+    """Granite's is a number of Python's, Gemma's one of the model's type."""
+    changes = {"embedding_multiplier": scale, "residual_multiplier": 1} if kind == "granite" else {}
+    directory = tiny_models.save(kind, tmp_path, **changes)
+    model = HfModel(directory, torch.bfloat16, torch.device("cpu")).llama()
+    assert model is not None
+    rounded = float(torch.tensor(scale, dtype=torch.bfloat16))
+    assert model.embedding_scale == (scale if kind == "granite" else rounded)
 
 
 def _ids(length: int) -> list[int]:

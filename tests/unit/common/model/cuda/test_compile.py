@@ -39,6 +39,7 @@ KERNELS = [
     (rowwise._turn_and_store,
      dict(qkv=B, words=I, count="i32", cos=F, sin=F, weights=F, queries=B, cache=B, epsilon="fp32"),
      dict(HEADS, NORMED=True, BLOCK_HEADS=64, BLOCK_KV=8, BLOCK_HALF=64, BLOCK_SIZE=128)),
+    (rowwise._gated, dict(both=B, out=B), dict(SIZE=14336, GELU=False, BLOCK=1024)),
     (rowwise._gated, dict(both=B, out=B), dict(SIZE=14336, GELU=True, BLOCK=1024)),
     (products._widen,
      dict(x=B, weight="*i8", scale=F, bias=B, other=B, out=B),
@@ -80,7 +81,7 @@ def test_kernels_compile(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     kernels = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(kernels) == 9 * len(_CAPABILITIES)
+    assert len(kernels) == 10 * len(_CAPABILITIES)
     for kernel in kernels:
         assert kernel["spilled"] <= _SPILLED, kernel
         assert kernel["shared"] <= 99 << 10, f"{kernel}: more than the smaller devices have"
