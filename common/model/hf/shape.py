@@ -244,7 +244,7 @@ def _order(attention: Any, turned: int) -> Tensor | None:
     """
     size: int = attention.head_dim
     side_by_side = type(attention).__name__ in _NEIGHBOURS
-    if turned == size and not side_by_side:
+    if not turned or (turned == size and not side_by_side):
         return None
     first, still = torch.arange(size).split([turned, size - turned])
     pairs = first.view(-1, 2).T if side_by_side else first.view(2, -1)
