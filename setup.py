@@ -34,6 +34,7 @@ _VECTORS = {
     ],
     "avx2": ["-mavx2", "-mfma"],
 }
+# Compilers for other processors do not know these options, and would say so four times.
 if platform.machine().lower() not in ("x86_64", "amd64"):
     _VECTORS = {}
 

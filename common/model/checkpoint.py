@@ -168,17 +168,13 @@ class _Reader:
             kv_heads=self._kv_heads,
             head_size=self._size,
             inner=self._inner,
-            gelu=False,
             depth=self._depth,
             scale=self._size**-0.5,
             epsilon=self._epsilon,
             rotaries=(self._rotary,),
             embeddings=embeddings,
-            embedding_scale=1.0,
-            feature_scale=1.0,
             norm=self._tensor(_NORM),
             head=Linear(head, None),
-            head_scale=1.0,
             layers=(self._layer(layer, window) for layer, window in enumerate(windows)),
         )
 
@@ -279,12 +275,9 @@ class _Reader:
             up=linear("mlp.up_proj"),
             down=linear("mlp.down_proj"),
             attention_norm=tensors["input_layernorm.weight"],
-            attention_post_norm=None,
             mlp_norm=tensors["post_attention_layernorm.weight"],
-            mlp_post_norm=None,
             q_norm=q_norm,
             k_norm=k_norm,
-            rotary=0,
             window=window,
         )
 

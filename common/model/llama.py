@@ -58,17 +58,17 @@ class LlamaLayer:
     """`[hidden, inner]`."""
     attention_norm: Tensor | None
     """Of what attention reads, `[hidden]`."""
-    attention_post_norm: Tensor | None
+    attention_post_norm: Tensor | None = None
     """Of what it adds, `[hidden]`."""
     mlp_norm: Tensor | None
     """Of what the feed-forward part reads, `[hidden]`."""
-    mlp_post_norm: Tensor | None
+    mlp_post_norm: Tensor | None = None
     """Of what it adds, `[hidden]`."""
     q_norm: Tensor | None
     """Of the queries of each head, `[head_size]`."""
     k_norm: Tensor | None
     """Of the keys of each head, `[head_size]`."""
-    rotary: int
+    rotary: int = 0
     """Which of the model's rotary embeddings turns its heads."""
     window: int | None
     """Keys that a row sees, itself included; all where None."""
@@ -88,7 +88,7 @@ class Llama:
     """Numbers of a head."""
     inner: int
     """Numbers between the two products of the feed-forward part."""
-    gelu: bool
+    gelu: bool = False
     """Whether its gate is GELU, approximated by tanh; else it is SiLU."""
     depth: int
     """How many layers it has."""
@@ -100,15 +100,15 @@ class Llama:
     """Of its positions: layers may have several."""
     embeddings: Tensor
     """`[V, hidden]`."""
-    embedding_scale: float
+    embedding_scale: float = 1.0
     """What a row begins with those of its token times."""
-    feature_scale: float
+    feature_scale: float = 1.0
     """What rows between layers are multiplied by where others are to read them."""
     norm: Tensor
     """Before the output layer, `[hidden]`."""
     head: Linear
     """The output layer, `[V, hidden]`."""
-    head_scale: float
+    head_scale: float = 1.0
     """What its logits are multiplied by, a power of two."""
     layers: Iterator[LlamaLayer]
     """Its layers, once: those given away are not kept, so a large model is never there twice."""

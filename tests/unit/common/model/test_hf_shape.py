@@ -124,6 +124,7 @@ def test_quantised_layers_are_left_as_they_are(tmp_path: Path) -> None:
     changed = {"quantization_config": {"quant_method": "bitnet", **how}}
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     reference = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert type(reference.model.layers[0].mlp.down_proj) is not torch.nn.Linear
     runner = Runner(load(str(tmp_path), device="cpu", dtype="float32"), kv_bytes=4 << 20)
     ids = _ids(TOKENS)
     with torch.inference_mode():
