@@ -24,6 +24,10 @@ pytestmark = pytest.mark.timeout(240)
 
 GENERATIONS, TOKENS = 104, 32
 
+LONG = 256
+"""Tokens of a few that outlast the others: services can be done with all of those before the
+client has read half of them."""
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
@@ -55,7 +59,7 @@ def options(index: int) -> dict[str, Any]:
     chance = random.Random(index)
     return {
         "token_ids": [chance.randrange(3, tiny_models.VOCAB) for _ in range(4 + index % 30)],
-        "max_tokens": TOKENS,
+        "max_tokens": LONG if index % 26 == 2 else TOKENS,
         "temperature": (0.0, 0.7, 1.0)[index % 3],
         "repetition_penalty": 1.0 + (index % 2) * 0.2,
         "seed": index,
@@ -146,7 +150,7 @@ async def test_every_generation_survives_a_rollout_and_the_loss_of_all_drafters_
         deployment.store,
     ]
     chance.shuffle(victims)
-    reaper = Reaper([(chance.randrange(1, total * 3 // 4), victim) for victim in victims])
+    reaper = Reaper([(chance.randrange(1, total // 2), victim) for victim in victims])
     found = await run(deployment, reaper.count)
     assert sorted(reaper.reached) == ["drafter", "drafter", "gateway", "store", "verifier"]
     check(found, undisturbed)
