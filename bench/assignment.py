@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -228,18 +228,26 @@ def search(workers: Workers, sessions: int, seed: int = 0) -> Counter[Place]:
         seed: Of the starts.
     """
     source, places = random.Random(seed), workers.places
+    known: dict[frozenset[tuple[Place, int]], float] = {}
+
+    def rate(assigned: Counter[Place]) -> float:
+        key = frozenset(assigned.items())
+        if key not in known:
+            known[key] = tokens_per_s(workers, assigned)
+        return known[key]
+
     starts = [Counter(source.choices(places, k=sessions)) for _ in range(_STARTS)]
-    ends = [_climb(workers, start) for start in starts]
-    return max(ends, key=lambda assigned: tokens_per_s(workers, assigned))
+    return max((_climb(rate, places, start) for start in starts), key=rate)
 
 
-def _climb(workers: Workers, assigned: Counter[Place]) -> Counter[Place]:
-    rate = tokens_per_s(workers, assigned)
+def _climb(
+    rate: Callable[[Counter[Place]], float], places: Sequence[Place], assigned: Counter[Place]
+) -> Counter[Place]:
     while True:
-        moved = max(_moves(assigned, workers.places), key=lambda each: tokens_per_s(workers, each))
-        if tokens_per_s(workers, moved) <= rate * (1 + 1e-9):
+        moved = max(_moves(assigned, places), key=rate)
+        if rate(moved) <= rate(assigned) * (1 + 1e-9):
             return assigned
-        assigned, rate = moved, tokens_per_s(workers, moved)
+        assigned = moved
 
 
 def _moves(assigned: Counter[Place], places: Sequence[Place]) -> Iterator[Counter[Place]]:

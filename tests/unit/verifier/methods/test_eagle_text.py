@@ -252,6 +252,7 @@ def _fails(*_: object, **__: object) -> Any:
         (EagleProposer, "ready"),
     ],
 )
+@pytest.mark.parametrize("small", ["llama-bfloat16", "gemma2-float32"], indirect=True)
 def test_a_head_that_fails_costs_drafts_only(
     owner: type,
     name: str,
