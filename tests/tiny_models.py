@@ -175,11 +175,34 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
 }
 
+_SOME: dict[str, Any] = {
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "head_dim": 16,
+}
+
+MORE: dict[str, dict[str, Any]] = {
+    "dots1": {**_COMMON, **_SOME},
+    "flex_olmo": {**_COMMON, "num_experts": 4, "num_experts_per_tok": 2},
+    "glm4_moe": {**_COMMON, **_SOME},
+    "minimax_m2": {**_COMMON, **_MOE, "head_dim": 16},
+    "olmo3": {
+        **_COMMON,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "olmoe": {**_COMMON, "num_experts": 4, "num_experts_per_tok": 2},
+}
+"""Others that differ from those in little, which is tried by itself."""
+
 
 def save(kind: str, directory: Path, *, seed: int = 0, **changes: Any) -> Path:
     """Writes a random float32 model of architecture `kind` and returns its directory."""
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(kind, **{**ARCHITECTURES[kind], **changes})
+    config = AutoConfig.for_model(kind, **{**(ARCHITECTURES | MORE)[kind], **changes})
     model = AutoModelForCausalLM.from_config(config)
     model.generation_config.eos_token_id = config.eos_token_id
     model.save_pretrained(directory)

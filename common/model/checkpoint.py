@@ -20,7 +20,7 @@ from torch import Tensor
 from common.errors import ModelError
 from common.model import tensor_file
 from common.model.facts import Facts, ends
-from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.llama import Linear, Llama, LlamaLayer, Mlp
 from common.model.room import ran_out
 from common.model.rotary import Rotary
 
@@ -271,9 +271,10 @@ class _Reader:
             k=linear("self_attn.k_proj"),
             v=linear("self_attn.v_proj"),
             o=linear("self_attn.o_proj"),
-            gate=linear("mlp.gate_proj"),
-            up=linear("mlp.up_proj"),
-            down=linear("mlp.down_proj"),
+            mlp=Mlp(
+                Linear.joined(linear("mlp.gate_proj"), linear("mlp.up_proj")),
+                linear("mlp.down_proj"),
+            ),
             attention_norm=tensors["input_layernorm.weight"],
             mlp_norm=tensors["post_attention_layernorm.weight"],
             q_norm=q_norm,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from common.model.attention import AttentionContext, attend
 from common.model.linear import PARALLEL_ELEMENTS, MakeProduct, added
-from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.llama import Linear, Llama, LlamaLayer, Mlp
 from common.model.output import Computed
 from common.model.rotary import Rotary
 
@@ -67,8 +67,8 @@ class FusedLayer:
         self._size, self._scale = model.head_size, model.scale
         self._qkv = make(*Linear.joined(weights.q, weights.k, weights.v))
         self._out = make(*weights.o)
-        self._gate_up = make(*Linear.joined(weights.gate, weights.up))
-        self._down = make(*weights.down)
+        assert isinstance(weights.mlp, Mlp), "experts are not known here"
+        self._gate_up, self._down = make(*weights.mlp.gate_up), make(*weights.mlp.down)
         self._attention_norm = _norm(weights.attention_norm, model)
         self._attention_post_norm = _norm(weights.attention_post_norm, model)
         self._mlp_norm = _norm(weights.mlp_norm, model)
@@ -77,10 +77,9 @@ class FusedLayer:
         self._window = weights.window
         self.rotary = weights.rotary
         """Which of the model's rotary embeddings is its."""
-        self._qk_norm: _RmsNorm | None = None
+        self._qk_norm: Callable[[Tensor], Tensor] | None = None
         if weights.q_norm is not None and weights.k_norm is not None:
-            norms = [weights.q_norm] * self._heads + [weights.k_norm] * self._kv_heads
-            self._qk_norm = _RmsNorm(torch.stack(norms), model.epsilon)
+            self._qk_norm = _norm_of_heads(weights.q_norm, weights.k_norm, model)
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Maps hidden states `[N, hidden]` to the next layer's.
@@ -171,6 +170,20 @@ class FusedModel:
 
 def _norm(weight: Tensor | None, model: Llama) -> _RmsNorm | None:
     return None if weight is None else _RmsNorm(weight, model.epsilon)
+
+
+def _norm_of_heads(q_norm: Tensor, k_norm: Tensor, model: Llama) -> Callable[[Tensor], Tensor]:
+    """A norm of queries and keys, `[N, H + Hkv, D]`: of each head, or of all at once."""
+    if not model.whole_norms:
+        norms = [q_norm] * model.heads + [k_norm] * model.kv_heads
+        return _RmsNorm(torch.stack(norms), model.epsilon)
+    of_queries, of_keys = _RmsNorm(q_norm, model.epsilon), _RmsNorm(k_norm, model.epsilon)
+
+    def norm(turning: Tensor) -> Tensor:
+        queries, keys = turning.flatten(1).split([len(q_norm), len(k_norm)], dim=1)
+        return torch.cat((of_queries(queries), of_keys(keys)), dim=1).view(turning.shape)
+
+    return norm
 
 
 def _gelu(gate: Tensor) -> Tensor:

@@ -126,6 +126,10 @@ def prepare(
     if ours and dtype not in _COMPILED:
         known = " and ".join(str(each).removeprefix("torch.") for each in _COMPILED)
         left_out(device, f"{str(dtype).removeprefix('torch.')} is slow here, {known} are not")
+    if model.has_experts:
+        if ours:
+            left_out(device, "of our kernels for CPUs, the compiled ones alone know experts")
+        return None
     return _fused(model, context, quantize)
 
 
@@ -174,6 +178,10 @@ def _cuda_runs(model: Llama, device: torch.device) -> bool:
 def _cuda_lacks(model: Llama, device: torch.device) -> str:
     """Why the CUDA kernels cannot be used; nothing where they can."""
     heads, kv_heads = model.heads, model.kv_heads
+    if model.has_experts:
+        return "its layers have experts"
+    if model.whole_norms:
+        return "its queries are normed over all heads at once"
     if heads > kv_heads * keys.TILE:
         return f"{heads} heads share {kv_heads} of keys: at most {keys.TILE} can share one"
     problem = lacks(device)

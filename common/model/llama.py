@@ -2,8 +2,8 @@
 
 So are Mistral, Qwen2, Qwen3 and others: root-mean-square norms before or behind each part, rotary
 embeddings that turn numbers half a head apart, grouped queries, a gated SiLU or GELU, and here and
-there a bias, a norm of queries and keys or a sliding window. What runs such a model (`native`,
-`fused`, `cuda`) is built of this.
+there a bias, a norm of queries and keys, a sliding window or experts of which a row takes some.
+What runs such a model (`native`, `fused`, `cuda`) is built of this.
 """
 
 from __future__ import annotations
@@ -38,6 +38,38 @@ class Linear(NamedTuple):
         return cls(weight, torch.cat(biases) if biases else None)
 
 
+class Mlp(NamedTuple):
+    """A feed-forward part."""
+
+    gate_up: Linear
+    """What is gated below what it is gated with, `[2 * inner, hidden]`."""
+    down: Linear
+    """`[hidden, inner]`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """Feed-forward parts of which a row takes some: a mixture of experts."""
+
+    router: Tensor
+    """Scores of those to choose from, `[E, hidden]`; one more where what all take is weighed by the
+    sigmoid of its score."""
+    favours: Tensor | None
+    """Added to scores when some are chosen, `[E]`."""
+    experts: Sequence[Mlp]
+    """Those to choose from, and one that all rows take, where there is one."""
+    count: int
+    """Of those to choose from."""
+    chosen: int
+    """How many a row takes."""
+    sigmoid: bool
+    """Whether scores are taken one by one; else their softmax."""
+    summed: bool
+    """Whether the weights of those chosen add up to one."""
+    scale: float
+    """By which these weights are multiplied."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LlamaLayer:
     """Weights of one layer."""
@@ -50,12 +82,8 @@ class LlamaLayer:
     """Values, of the same shape."""
     o: Linear
     """What becomes of what was attended to, `[hidden, heads * head_size]`."""
-    gate: Linear
-    """`[inner, hidden]`."""
-    up: Linear
-    """`[inner, hidden]`."""
-    down: Linear
-    """`[hidden, inner]`."""
+    mlp: Mlp | Mixture
+    """Its feed-forward part."""
     attention_norm: Tensor | None
     """Of what attention reads, `[hidden]`."""
     attention_post_norm: Tensor | None = None
@@ -65,9 +93,9 @@ class LlamaLayer:
     mlp_post_norm: Tensor | None = None
     """Of what it adds, `[hidden]`."""
     q_norm: Tensor | None
-    """Of the queries of each head, `[head_size]`."""
+    """Of the queries of each head, `[head_size]`, or of all at once, `[heads * head_size]`."""
     k_norm: Tensor | None
-    """Of the keys of each head, `[head_size]`."""
+    """Of the keys, likewise."""
     rotary: int = 0
     """Which of the model's rotary embeddings turns its heads."""
     window: int | None
@@ -87,7 +115,11 @@ class Llama:
     head_size: int
     """Numbers of a head."""
     inner: int
-    """Numbers between the two products of the feed-forward part."""
+    """Numbers between the two products of a feed-forward part that is no expert's."""
+    has_experts: bool = False
+    """Whether any layer has experts."""
+    whole_norms: bool = False
+    """Whether queries and keys are normed over all heads at once."""
     gelu: bool = False
     """Whether its gate is GELU, approximated by tanh; else it is SiLU."""
     depth: int

@@ -24,7 +24,7 @@ from common.model.cuda.rolling import Drawn, Told, advance, further
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
 from common.model.kv_cache import KvPool, LayerShape
 from common.model.linear import MakeProduct, added
-from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.llama import Linear, Llama, LlamaLayer, Mlp
 from common.model.output import Computed, Output
 from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.segment import Segment
@@ -55,8 +55,8 @@ class _Layer:
         heads, kv_heads, epsilon = model.heads, model.kv_heads, model.epsilon
         self._qkv = make(*Linear.joined(weights.q, weights.k, weights.v))
         self._out = make(*weights.o)
-        self._gate_up = make(*Linear.joined(weights.gate, weights.up))
-        self._down = make(*weights.down)
+        assert isinstance(weights.mlp, Mlp), "experts are not known here"
+        self._gate_up, self._down = make(*weights.mlp.gate_up), make(*weights.mlp.down)
         self._attention_norm = _norm(weights.attention_norm, epsilon)
         self._attention_post_norm = _norm(weights.attention_post_norm, epsilon)
         self._mlp_norm = _norm(weights.mlp_norm, epsilon)

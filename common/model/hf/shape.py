@@ -10,6 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from common.model.facts import Facts
+from common.model.hf.feed_forward import (
+    curve_of,
+    feed_forward_of,
+    inner_of,
+    is_mixture,
+    knows,
+    linear_of,
+    products_of,
+)
 from common.model.hf.layers import linear_weights
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.rotary import Rotary
@@ -24,12 +33,14 @@ class _Norms(NamedTuple):
     mlp_post: str | None = None
 
 
+_BEHIND = _Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+
 _LAYERS = {
     "CwmDecoderLayer": _Norms(),
+    "Dots1DecoderLayer": _Norms(),
     "Ernie4_5DecoderLayer": _Norms(),
-    "Exaone4DecoderLayer": _Norms(
-        None, "post_attention_layernorm", None, "post_feedforward_layernorm"
-    ),
+    "Exaone4DecoderLayer": _BEHIND,
+    "FlexOlmoDecoderLayer": _BEHIND,
     "Gemma3DecoderLayer": _Norms(
         "input_layernorm",
         "post_attention_layernorm",
@@ -42,15 +53,23 @@ _LAYERS = {
         "post_attention_layernorm",
         "post_mlp_layernorm",
     ),
+    "Glm4MoeDecoderLayer": _Norms(),
     "GlmDecoderLayer": _Norms(),
     "GraniteDecoderLayer": _Norms(),
     "HeliumDecoderLayer": _Norms(),
     "LlamaDecoderLayer": _Norms(),
+    "MiniMaxM2DecoderLayer": _Norms(),
     "MinistralDecoderLayer": _Norms(),
     "MistralDecoderLayer": _Norms(),
+    "MixtralDecoderLayer": _Norms(),
+    "Olmo2DecoderLayer": _BEHIND,
+    "Olmo3DecoderLayer": _BEHIND,
+    "OlmoeDecoderLayer": _Norms(),
     "Phi3DecoderLayer": _Norms(),
     "Qwen2DecoderLayer": _Norms(),
+    "Qwen2MoeDecoderLayer": _Norms(),
     "Qwen3DecoderLayer": _Norms(),
+    "Qwen3MoeDecoderLayer": _Norms(),
     "SeedOssDecoderLayer": _Norms(),
     "SmolLM3DecoderLayer": _Norms(),
 }
@@ -59,7 +78,7 @@ _LAYERS = {
 _SILU, _GELU = {"SiLU", "SiLUActivation"}, {"GELUTanh"}
 """Classes of a gate's curve."""
 
-_SEE_ALIKE = {"MistralAttention", "Phi3Attention", "SmolLM3Attention"}
+_SEE_ALIKE = {"MistralAttention", "MixtralAttention", "Phi3Attention", "SmolLM3Attention"}
 """Attention classes whose layers have the window of the configuration, where they have one."""
 
 _NEIGHBOURS = {"Ernie4_5Attention", "Glm4Attention", "GlmAttention", "HeliumAttention"}
@@ -71,12 +90,8 @@ _PRODUCTS = (
     "v_proj",
     "qkv_proj",
     "o_proj",
-    "gate_proj",
-    "up_proj",
-    "gate_up_proj",
-    "down_proj",
 )
-"""What a layer calls the products that it may have."""
+"""What attention calls the products that it may have."""
 
 _ONE_MORE = {"Gemma3RMSNorm"}
 """Norms that multiply by their weight and 1."""
@@ -88,7 +103,6 @@ class _Sizes(NamedTuple):
     heads: int
     kv_heads: int
     head: int
-    inner: int
     order: Tensor | None  # see `_order`; None for the one they are in
 
 
@@ -107,8 +121,10 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
     products = (model.lm_head, *(each for layer in layers for each in _products(layer)))
     if not all(_is_plain(each, facts.dtype) for each in products):
         return None
-    attention, curve = layers[0].self_attn, type(_curve(layers[0].mlp)).__name__
+    attention, curve = layers[0].self_attn, type(curve_of(layers[0].mlp)).__name__
     config, embed = attention.config, inner.embed_tokens
+    if not all(knows(layer.mlp, facts.dtype) for layer in layers) or _clips(config):
+        return None
     capped = getattr(config, "final_logit_softcapping", None) is not None
     divisor = float(getattr(config, "logits_scaling", 1))
     exact = math.frexp(divisor)[0] == 0.5  # a power of two rounds nothing
@@ -130,7 +146,6 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head=attention.head_dim,
-        inner=config.intermediate_size,
         order=_order(attention, 2 * turned),
     )
     return Llama(
@@ -138,7 +153,9 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         heads=sizes.heads,
         kv_heads=sizes.kv_heads,
         head_size=sizes.head,
-        inner=sizes.inner,
+        inner=max(inner_of(layer.mlp) for layer in layers),
+        has_experts=any(is_mixture(layer.mlp) for layer in layers),
+        whole_norms=_norm_size(attention) > attention.head_dim,
         gelu=curve in _GELU,
         depth=len(layers),
         scale=attention.scaling,
@@ -150,7 +167,7 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         embedding_scale=scale / part,
         feature_scale=part,
         norm=_weight(inner.norm),
-        head=_linear(model.lm_head),
+        head=linear_of(model.lm_head),
         head_scale=1 / divisor,
         layers=_taken(layers, list(map(kinds.index, used)), sizes),
     )
@@ -164,16 +181,12 @@ def _taken(layers: Any, rotaries: Sequence[int], sizes: _Sizes) -> Iterator[Llam
 
 
 def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
-    attention, mlp = layer.self_attn, layer.mlp
+    attention = layer.self_attn
     if hasattr(attention, "qkv_proj"):
         keys = sizes.kv_heads * sizes.head
         q, k, v = _parts(attention.qkv_proj, (sizes.heads * sizes.head, keys, keys))
     else:
-        q, k, v = map(_linear, (attention.q_proj, attention.k_proj, attention.v_proj))
-    if hasattr(mlp, "gate_up_proj"):
-        gate, up = _parts(mlp.gate_up_proj, (sizes.inner, sizes.inner))
-    else:
-        gate, up = _linear(mlp.gate_proj), _linear(mlp.up_proj)
+        q, k, v = map(linear_of, (attention.q_proj, attention.k_proj, attention.v_proj))
     names = _LAYERS[type(layer).__name__]
     norms = [None if name is None else _weight(getattr(layer, name)) for name in names]
     attention_norm, attention_post_norm, mlp_norm, mlp_post_norm = norms
@@ -182,10 +195,8 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
         q=_turned(q, sizes),
         k=_turned(k, sizes),
         v=v,
-        o=_linear(attention.o_proj),
-        gate=gate,
-        up=up,
-        down=_linear(mlp.down_proj),
+        o=linear_of(attention.o_proj),
+        mlp=feed_forward_of(layer.mlp),
         attention_norm=attention_norm,
         attention_post_norm=attention_post_norm,
         mlp_norm=mlp_norm,
@@ -197,8 +208,15 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
     )
 
 
-def _curve(mlp: Any) -> Any:
-    return mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
+def _clips(config: Any) -> bool:
+    """Whether what attention reads is kept within bounds."""
+    return getattr(config, "clip_qkv", None) is not None
+
+
+def _norm_size(attention: Any) -> int:
+    """Queries that are normed together; 0 where none are."""
+    norm = getattr(attention, "q_norm", None)
+    return 0 if norm is None else len(norm.weight)
 
 
 def _weight(norm: Any) -> Tensor:
@@ -209,8 +227,9 @@ def _weight(norm: Any) -> Tensor:
 
 def _products(layer: Any) -> Iterator[nn.Module]:
     """Those of a layer."""
-    for part in (layer.self_attn, layer.mlp):
-        yield from (getattr(part, name) for name in _PRODUCTS if hasattr(part, name))
+    attention = layer.self_attn
+    yield from (getattr(attention, name) for name in _PRODUCTS if hasattr(attention, name))
+    yield from products_of(layer.mlp)
 
 
 def _is_plain(layer: nn.Module, dtype: torch.dtype) -> bool:
@@ -219,15 +238,9 @@ def _is_plain(layer: nn.Module, dtype: torch.dtype) -> bool:
     return found is not None and found[0].dtype == dtype
 
 
-def _linear(layer: nn.Module) -> Linear:
-    found = linear_weights(layer)
-    assert found is not None, "not a plain one"
-    return Linear(*found)
-
-
 def _parts(layer: nn.Module, outputs: Sequence[int]) -> list[Linear]:
     """Several maps that are one layer, by how many outputs each has."""
-    weight, bias = _linear(layer)
+    weight, bias = linear_of(layer)
     weights = weight.split(list(outputs))
     biases = [None] * len(weights) if bias is None else bias.split(list(outputs))
     return [Linear(*part) for part in zip(weights, biases, strict=True)]
@@ -271,6 +284,8 @@ def _angles_of(attention: Any) -> str | None:
     kind = type(attention).__name__
     if kind == "Exaone4Attention":
         return "" if attention.sliding_window is None or attention.is_sliding else None
+    if kind == "Olmo3Attention":
+        return f"{attention.attention_type}_"
     if kind == "Gemma3Attention":
         return f"{attention.layer_type}_"
     return "" if getattr(attention, "use_rope", True) else None

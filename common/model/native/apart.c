@@ -112,6 +112,9 @@ static long weight_bytes(const Model *model)
         const Layer *layer = model->layer + i;
         bytes += bytes_of(&layer->qkv) + bytes_of(&layer->out);
         bytes += bytes_of(&layer->gate_up) + bytes_of(&layer->down);
+        const Experts *experts = layer->experts;
+        for (long each = 0; experts && each < experts_of(experts); each++)
+            bytes += bytes_of(experts->gate_up + each) + bytes_of(experts->down + each);
     }
     return bytes;
 }

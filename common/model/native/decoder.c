@@ -12,6 +12,8 @@
 
 #include "apart.h"
 #include "attention_by_vectors.h"
+#include "experts.h"
+#include "gate.h"
 #include "pick.h"
 #include "product.h"
 #include "tiles.h"
@@ -26,10 +28,7 @@ typedef struct {
     const Batch *batch;
     const Layer *layer;
     const float *post_norm;               /* of what is added to `x` next */
-    const Product *product;               /* that is multiplied by next, as follows */
-    const Number *from;                   /* [count, from_step] */
-    float *to;                            /* [count, to_step] */
-    long count, from_step, to_step, adds; /* adds: whether to what is there */
+    Products products;                    /* of all rows, where no experts are at work */
     float *x;                             /* residuals, [rows, hidden] */
     Number *tapped;                       /* where those that enter the layer go, a row of them
                                              `taps` further each; or NULL */
@@ -38,18 +37,16 @@ typedef struct {
     float *wanted_x;                      /* both of wanted rows alone */
     Number *wanted_a;
     Number *queries;                      /* [rows, heads * size] */
-    char *laid;                           /* rows that are laid out, [rows, laid_bytes] */
-    float *scales;                        /* theirs, [rows] */
     int64_t *positions, *slots;           /* [rows]; of the latter, where keys are written */
     int64_t *joined;                      /* tables with their tails, of runs that have one */
     Stretch *stretches;                   /* [stretch_count] */
     const int64_t **row_tables;           /* [rows], in the order of runs, as those below */
     int64_t *row_positions, *row_lengths;
     Desk *desks;                          /* [threads] */
-    char *rooms;                          /* for products, [threads, room_step] */
+    Mixing mixing;                        /* of a layer with experts */
     float *drawn;                         /* for draws, [threads, 2 * vocab] */
     long rows;                            /* that go on */
-    long y_step, a_step, room_step, stretch_count;
+    long y_step, a_step, stretch_count;
     int threads, tiled;
 } Pass;
 
@@ -98,14 +95,16 @@ static void rounded(const float *x, float scale, long size, Number *out)
     }
 }
 
-/* Turns one head by its position, as `rotate_half` does; normed before where the model does so. */
-static void turned(const Model *model, const Layer *layer, const float *norm, long position,
-                   const float *head, Number *out)
+/* Turns one head by its position, as `rotate_half` does; normed before where the model does so, by
+   what its own numbers say or all heads'. */
+static void turned(const Model *model, const Layer *layer, const float *norm, float whole,
+                   long position, const float *head, Number *out)
 {
     long size = model->size, half = size / 2;
     const float *cos = layer->cos + position * half, *sin = layer->sin + position * half;
-    float scaled[size];
-    float inverse = norm ? inverse_rms(head, size, model->epsilon) : 1.0f;
+    float scaled[size], inverse = whole;
+    if (norm && !model->whole_norms)
+        inverse = inverse_rms(head, size, model->epsilon);
     for (long i = 0; i < size; i++)
         scaled[i] = norm ? head[i] * inverse * norm[i] : head[i];
     for (long at = 0; at < half; at += LANES) {
@@ -116,28 +115,6 @@ static void turned(const Model *model, const Layer *layer, const float *norm, lo
         store_number(out + half + at, mask, fmadd(first, sine, second * cosine));
     }
 }
-
-/* What 1 / (1 + exp(-x)) is taken of by which GELU multiplies, where it is approximated by tanh. */
-INLINE Floats bent(Floats gate)
-{
-    Floats cube = gate * gate * gate;
-    return every(1.59576912160573f) * fmadd(every(0.044715f), cube, gate);
-}
-
-/* silu(gate) * up of one row, or gelu(gate) * up. */
-INLINE void gated(int gelu, const float *both, long size, Number *out)
-{
-    for (long at = 0; at < size; at += LANES) {
-        Lanes mask = first_lanes(size - at);
-        Floats gate = load(mask, both + at);
-        Floats curve = gate / (every(1.0f) + exp_of(every(0.0f) - (gelu ? bent(gate) : gate)));
-        store_number(out + at, mask, curve * load(mask, both + size + at));
-    }
-}
-
-#define PART_OF(all) \
-    for (long i = (all) * part.index / part.count, end = (all) * (part.index + 1) / part.count; \
-         i < end; i++)
 
 static void embed(void *what, Part part)
 {
@@ -206,6 +183,13 @@ static void norm_attention(void *what, Part part)
     }
 }
 
+/* 1 / rms of all heads of a row, where they are normed by that. */
+static float whole_rms(const Model *model, const float *norm, const float *heads, long count)
+{
+    int whole = norm && model->whole_norms;
+    return whole ? inverse_rms(heads, count * model->size, model->epsilon) : 1.0f;
+}
+
 /* Queries, and what the cache keeps of every row. */
 static void turn(void *what, Part part)
 {
@@ -213,16 +197,21 @@ static void turn(void *what, Part part)
     const Model *model = pass->model;
     const Layer *layer = pass->layer;
     long size = model->size, heads = model->heads, kv_heads = model->kv_heads;
+    long step = model->whole_norms ? size : 0; /* of norms, from head to head */
     PART_OF(pass->rows) {
         const float *row = pass->y + i * pass->y_step;
         const float *keys = row + heads * size, *values = keys + kv_heads * size;
+        const float *q_norm = layer->q_norm, *k_norm = layer->k_norm;
+        float whole = whole_rms(model, q_norm, row, heads);
         long position = pass->positions[i];
         for (long head = 0; head < heads; head++)
-            turned(model, layer, layer->q_norm, position, row + head * size,
-                   pass->queries + (i * heads + head) * size);
+            turned(model, layer, q_norm ? q_norm + head * step : NULL, whole, position,
+                   row + head * size, pass->queries + (i * heads + head) * size);
+        whole = whole_rms(model, k_norm, keys, kv_heads);
         Number *slot = layer->cache + pass->slots[i] * kv_heads * 2 * size;
         for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
-            turned(model, layer, layer->k_norm, position, keys + head * size, slot);
+            turned(model, layer, k_norm ? k_norm + head * step : NULL, whole, position,
+                   keys + head * size, slot);
             for (long at = 0; at < size; at += LANES) {
                 Lanes mask = first_lanes(size - at);
                 store_number(slot + size + at, mask, load(mask, values + head * size + at));
@@ -290,15 +279,9 @@ static void add_normed(void *what, Part part)
 static void gate(void *what, Part part)
 {
     Pass *pass = what;
-    const Model *model = pass->model;
-    PART_OF(pass->rows) {
-        const float *both = pass->y + i * pass->y_step;
-        Number *a = pass->a + i * pass->a_step;
-        if (model->gelu)
-            gated(1, both, model->inner, a);
-        else
-            gated(0, both, model->inner, a);
-    }
+    PART_OF(pass->rows)
+        gated(pass->model->gelu, pass->y + i * pass->y_step, pass->layer->gate_up.out / 2,
+              pass->a + i * pass->a_step);
 }
 
 static void norm_states(void *what, Part part)
@@ -343,23 +326,6 @@ static void choose(void *what, Part part)
                                    ? best[0]
                                    : -1;
     }
-}
-
-static void lay_rows(void *what, Part part)
-{
-    Pass *pass = what;
-    PART_OF(row_tiles(pass->count))
-        lay_tile(pass->product->scales != NULL, pass->product->in, pass->from, pass->from_step,
-                 pass->count, i, pass->laid, pass->scales);
-}
-
-static void multiply_rows(void *what, Part part)
-{
-    Pass *pass = what;
-    Rows rows = rows_of(pass->product->scales != NULL, pass->product->in, pass->from,
-                        pass->from_step, pass->laid, pass->scales);
-    multiply(pass->tiled, pass->product, pass->count, &rows, pass->to, pass->to_step, pass->adds,
-             pass->rooms + part.thread * pass->room_step, part.index, part.count);
 }
 
 Batch batch_of(const Request *request)
@@ -536,8 +502,53 @@ static long most_room(const Model *model, long rows)
         const Product *products[] = {&layer->qkv, &layer->out, &layer->gate_up, &layer->down};
         for (int each = 0; each < 4; each++)
             most = larger(most, room_for(products[each], rows));
+        const Experts *experts = layer->experts;
+        if (!experts)
+            continue;
+        most = larger(most, room_for(&experts->router, rows));
+        for (long each = 0; each < experts_of(experts); each++) {
+            most = larger(most, room_for(experts->gate_up + each, rows));
+            most = larger(most, room_for(experts->down + each, rows));
+        }
     }
     return most;
+}
+
+/* Room for rows that are multiplied. */
+static void lay_products(Products *products, long rows, long inputs, char *room, size_t *used)
+{
+    products->laid_step = laid_bytes(0, inputs);
+    products->laid = taken(room, used, rows * products->laid_step);
+    products->scales = taken(room, used, rows * sizeof *products->scales);
+}
+
+/* Room for what experts do with rows, where any layer has such. */
+static void lay_mixing(Mixing *mixing, const Model *model, long rows, char *room, size_t *used)
+{
+    long most = 0, inner = 0, each = 0;
+    for (long i = 0; i < model->layers; i++) {
+        const Experts *experts = model->layer[i].experts;
+        if (!experts)
+            continue;
+        const Product *last = experts->down + experts_of(experts) - 1;
+        most = larger(most, experts_of(experts));
+        each = larger(each, each_of(experts));
+        inner = larger(inner, larger(experts->down->in, last->in));
+    }
+    mixing->each = each;
+    mixing->gelu = model->gelu;
+    mixing->hidden = model->hidden;
+    mixing->in_step = larger(model->hidden, inner);
+    mixing->out_step = larger(model->hidden, 2 * inner);
+    long all = rows * each;
+    mixing->which = taken(room, used, all * sizeof *mixing->which);
+    mixing->places = taken(room, used, all * sizeof *mixing->places);
+    mixing->weights = taken(room, used, all * sizeof *mixing->weights);
+    mixing->from = taken(room, used, all * sizeof *mixing->from);
+    mixing->in = taken(room, used, all * mixing->in_step * sizeof *mixing->in);
+    mixing->out = taken(room, used, all * mixing->out_step * sizeof *mixing->out);
+    mixing->groups = taken(room, used, most * sizeof *mixing->groups);
+    lay_products(&mixing->products, all, mixing->in_step, room, used);
 }
 
 /* Lays a pass out in a room, or only says how many bytes it takes. */
@@ -546,15 +557,17 @@ static size_t lay_out(Pass *pass, char *room)
     const Model *model = pass->model;
     const Batch *batch = pass->batch;
     long rows = batch->rows, seen = model->heads * model->size, longest = 0, joined = 0;
+    long scores = 0;
     for (long run = 0; run < batch->runs; run++) {
         long count = batch->starts[run + 1] - batch->starts[run];
         longest = larger(longest, batch->positions[run] + count - 1);
         joined += tail_of(batch, run) ? batch->lengths[run] + tail_of(batch, run) : 0;
     }
+    for (long i = 0; i < model->layers; i++)
+        scores = larger(scores, model->layer[i].experts ? model->layer[i].experts->router.out : 0);
     pass->a_step = larger(larger(seen, model->layer->qkv.in), model->inner);
     pass->y_step = larger(seen + 2 * model->kv_heads * model->size,
-                          larger(2 * model->inner, model->hidden));
-    pass->room_step = most_room(model, rows);
+                          larger(larger(2 * model->inner, model->hidden), scores));
     size_t used = 0;
     pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);
     pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
@@ -562,8 +575,8 @@ static size_t lay_out(Pass *pass, char *room)
     pass->wanted_x = taken(room, &used, batch->wanted_rows * model->hidden * sizeof *pass->x);
     pass->wanted_a = taken(room, &used, batch->wanted_rows * pass->a_step * sizeof *pass->a);
     pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);
-    pass->laid = taken(room, &used, rows * laid_bytes(0, larger(pass->a_step, model->shown.in)));
-    pass->scales = taken(room, &used, rows * sizeof *pass->scales);
+    lay_products(&pass->products, rows, larger(pass->a_step, model->shown.in), room, &used);
+    lay_mixing(&pass->mixing, model, rows, room, &used);
     pass->positions = taken(room, &used, rows * sizeof *pass->positions);
     pass->slots = taken(room, &used, rows * sizeof *pass->slots);
     pass->joined = taken(room, &used, joined * sizeof *pass->joined);
@@ -571,7 +584,11 @@ static size_t lay_out(Pass *pass, char *room)
     pass->row_tables = taken(room, &used, rows * sizeof *pass->row_tables);
     pass->row_positions = taken(room, &used, rows * sizeof *pass->row_positions);
     pass->row_lengths = taken(room, &used, rows * sizeof *pass->row_lengths);
-    pass->rooms = taken(room, &used, pass->threads * pass->room_step);
+    Products *products = &pass->products, *taken_by = &pass->mixing.products;
+    products->tiled = taken_by->tiled = pass->tiled;
+    products->room_step = taken_by->room_step = most_room(model, rows);
+    products->rooms = taken(room, &used, pass->threads * products->room_step);
+    taken_by->rooms = products->rooms;
     long drawn = batch->drawings ? 2 * pass->threads * model->head.out : 0;
     pass->drawn = taken(room, &used, drawn * sizeof *pass->drawn);
     pass->desks = taken(room, &used, pass->threads * sizeof *pass->desks);
@@ -637,16 +654,16 @@ void decoder_close(Decoder *decoder)
 static void product(Decoder *decoder, Pass *pass, const Product *by, long count, const Number *from,
                     long from_step, float *to, long to_step, int adds)
 {
-    pass->product = by;
-    pass->count = count;
-    pass->from = from;
-    pass->from_step = from_step;
-    pass->to = to;
-    pass->to_step = to_step;
-    pass->adds = adds;
-    if (laid_out(by->scales != NULL))
-        workers_run(decoder->workers, pass->threads, lay_rows, pass);
-    workers_run(decoder->workers, pass->threads, multiply_rows, pass);
+    Group all = {by, 0, count};
+    Products *products = &pass->products;
+    products->groups = &all;
+    products->group_count = 1;
+    products->from = from;
+    products->from_step = from_step;
+    products->to = to;
+    products->to_step = to_step;
+    products->adds = adds;
+    run_products(decoder->workers, pass->threads, products);
 }
 
 /* What rows are seen as, and look by: fills the layer's cache, and queries. */
@@ -681,6 +698,27 @@ static void add(Decoder *decoder, Pass *pass, const Product *by, const float *po
     workers_run(decoder->workers, pass->threads, add_normed, pass);
 }
 
+/* Adds to `x` what a layer's experts make of rows, or its norm. */
+static void mix(Decoder *decoder, Pass *pass)
+{
+    Mixing *mixing = &pass->mixing;
+    mixing->by = pass->layer->experts;
+    product(decoder, pass, &mixing->by->router, pass->rows, pass->a, pass->a_step, pass->y,
+            pass->y_step, 0);
+    mixing->rows = pass->rows;
+    mixing->a = pass->a;
+    mixing->a_step = pass->a_step;
+    mixing->scores = pass->y;
+    mixing->scores_step = pass->y_step;
+    pass->post_norm = pass->layer->mlp_post_norm;
+    mixing->adds = !pass->post_norm;
+    mixing->to = mixing->adds ? pass->x : pass->y;
+    mixing->to_step = mixing->adds ? pass->model->hidden : pass->y_step;
+    run_experts(decoder->workers, pass->threads, mixing);
+    if (pass->post_norm)
+        workers_run(decoder->workers, pass->threads, add_normed, pass);
+}
+
 /* What rows make of it: adds to `x`. */
 static void run_mlp(Decoder *decoder, Pass *pass)
 {
@@ -688,6 +726,10 @@ static void run_mlp(Decoder *decoder, Pass *pass)
     const Layer *layer = pass->layer;
     add(decoder, pass, &layer->out, layer->attention_post_norm);
     workers_run(workers, pass->threads, norm_mlp, pass);
+    if (layer->experts) {
+        mix(decoder, pass);
+        return;
+    }
     product(decoder, pass, &layer->gate_up, pass->rows, pass->a, pass->a_step, pass->y,
             pass->y_step, 0);
     workers_run(workers, pass->threads, gate, pass);
@@ -837,54 +879,11 @@ int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t
     return 0;
 }
 
-typedef struct {
-    const Product *products; /* of one shape */
-    long count, rows;
-    int tiled;
-    const Number *x;   /* [count, rows, in] */
-    float *y;        /* [count, rows, out] */
-    char *laid;      /* the rows laid out, [count, rows, laid_bytes] */
-    float *scales;   /* [count, rows] */
-    char *rooms;     /* [threads, room_step] */
-    long room_step;
-} Stack;
-
-static void lay_stack_rows(void *what, Part part)
-{
-    Stack *stack = what;
-    int narrow = stack->products->scales != NULL;
-    long inputs = stack->products->in, tiles = row_tiles(stack->rows);
-    PART_OF(stack->count * tiles) {
-        long first = i / tiles * stack->rows;
-        lay_tile(narrow, inputs, stack->x + first * inputs, inputs, stack->rows, i % tiles,
-                 stack->laid + first * laid_bytes(narrow, inputs), stack->scales + first);
-    }
-}
-
-static void multiply_stack(void *what, Part part)
-{
-    Stack *stack = what;
-    int narrow = stack->products->scales != NULL;
-    long inputs = stack->products->in;
-    for (long i = 0; i < stack->count; i++) {
-        const Product *by = stack->products + i;
-        long first = i * stack->rows;
-        Rows rows = rows_of(narrow, inputs, stack->x + first * inputs, inputs,
-                            stack->laid + first * laid_bytes(narrow, inputs),
-                            stack->scales + first);
-        multiply(stack->tiled, by, stack->rows, &rows, stack->y + first * by->out, by->out, 0,
-                 stack->rooms + part.thread * stack->room_step, part.index, part.count);
-    }
-}
-
-/* Lays a stack out in a room, or only says how many bytes it takes. */
-static size_t lay_stack(Stack *stack, int threads, char *room)
+/* Lays products of rows out in a room, or only says how many bytes they take. */
+static size_t lay_stack(Products *stack, long rows, int threads, char *room)
 {
     size_t used = 0;
-    int narrow = stack->products->scales != NULL;
-    long rows = laid_out(narrow) ? stack->count * stack->rows : 0;
-    stack->laid = taken(room, &used, rows * laid_bytes(narrow, stack->products->in));
-    stack->scales = taken(room, &used, rows * sizeof *stack->scales);
+    lay_products(stack, rows, stack->from_step, room, &used);
     stack->rooms = taken(room, &used, threads * stack->room_step);
     return used;
 }
@@ -892,16 +891,17 @@ static size_t lay_stack(Stack *stack, int threads, char *room)
 int decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
                      const Number *x, float *y)
 {
-    Stack stack = {.products = products, .count = count, .rows = rows, .x = x, .y = y};
-    stack.tiled = decoder->tiled;
-    for (long i = 0; i < count; i++)
+    Group groups[count];
+    Products stack = {.groups = groups, .group_count = count, .from = x, .from_step = products->in,
+                      .to = y, .to_step = products->out, .tiled = decoder->tiled};
+    for (long i = 0; i < count; i++) {
+        groups[i] = (Group){products + i, i * rows, rows};
         stack.room_step = larger(stack.room_step, room_for(products + i, rows));
-    char *room = roomy(&decoder->room, lay_stack(&stack, decoder->threads, NULL));
+    }
+    char *room = roomy(&decoder->room, lay_stack(&stack, count * rows, decoder->threads, NULL));
     if (!room)
         return OUT_OF_MEMORY;
-    lay_stack(&stack, decoder->threads, room);
-    if (laid_out(products->scales != NULL))
-        workers_run(decoder->workers, decoder->threads, lay_stack_rows, &stack);
-    workers_run(decoder->workers, decoder->threads, multiply_stack, &stack);
+    lay_stack(&stack, count * rows, decoder->threads, room);
+    run_products(decoder->workers, decoder->threads, &stack);
     return 0;
 }

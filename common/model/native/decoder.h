@@ -30,13 +30,26 @@ typedef struct {
     int64_t exponent; /* of squeezed weights, with a lower half of 0 */
 } Product;
 
+/* Feed-forward parts of which a row takes a few, by their scores, and one more that all take, if
+   there is one: it stands behind the others. */
 typedef struct {
-    Product qkv, out, gate_up, down;
+    Product router;                /* scores, [count]; and one of what all take, if that is weighed */
+    const float *favours;          /* [count], added to scores when some are chosen; or NULL */
+    const Product *gate_up, *down; /* [count + shared] */
+    int64_t count, chosen, shared; /* how many, of which a row takes so many; 1 or 0 for all */
+    int64_t sigmoid;               /* whether scores are taken one by one; else they are chances */
+    int64_t summed;                /* whether weights of those chosen add up to 1 */
+    float scale;                   /* by which these weights are multiplied */
+} Experts;
+
+typedef struct {
+    Product qkv, out, gate_up, down; /* the latter two of a layer without experts */
     const float *attention_norm, *mlp_norm;           /* [hidden], of what they read; or NULL */
     const float *attention_post_norm, *mlp_post_norm; /* [hidden], of what they add; or NULL */
-    const float *q_norm, *k_norm;                     /* [size], or NULL */
+    const float *q_norm, *k_norm;                     /* [size], or of all heads; or NULL */
     const float *cos, *sin; /* [positions, size / 2]: both halves of a head are turned alike */
     Number *cache;          /* [slots, kv_heads, 2 * size]: keys beside values */
+    const Experts *experts; /* or NULL */
     int64_t window;         /* keys a row sees, itself included; 0: all */
 } Layer;
 
@@ -44,6 +57,7 @@ typedef struct {
     int64_t hidden, heads, kv_heads, size, inner, layers;
     int64_t vocab, positions, slots; /* how many there are */
     int64_t gelu; /* whether gates are GELU, by tanh; else they are SiLU */
+    int64_t whole_norms; /* whether queries, and keys, are normed over all heads at once */
     float epsilon, scale;
     const Number *embeddings; /* [V, hidden] */
     const float *norm;        /* [hidden] */
@@ -99,6 +113,12 @@ typedef struct {
     float *left;
     const Drawing *drawings;
 } Request;
+
+/* How many experts there are, those that all rows take among them. */
+static inline long experts_of(const Experts *experts)
+{
+    return experts->count + experts->shared;
+}
 
 /* What calls return; 0 where all is well. */
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE = 2 };

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from common.model.attention import AttentionContext
 from common.model.kv_cache import LayerShape
-from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.llama import Linear, Llama, LlamaLayer, Mixture, Mlp
 from common.model.native.layout import LARGE, lay_out
 from common.model.native.library import Decoder, instructions, packed
 from common.model.native.memory import Addresses, Rooms, Written, address
 from common.model.native.product import PackedMatrix
 from common.model.native.structures import (
     Ends,
+    Experts,
     Layer,
     Limits,
     Model,
@@ -94,6 +95,7 @@ class NativeModel:
             size=model.head_size,
             inner=model.inner,
             gelu=model.gelu,
+            whole_norms=model.whole_norms,
             layers=model.depth,
             vocab=len(model.embeddings),
             epsilon=model.epsilon,
@@ -221,11 +223,15 @@ class NativeModel:
 
     def _layer(self, layer: LlamaLayer) -> Layer:
         self._turns.append(layer.rotary)
+        mlp = layer.mlp
+        inner: dict[str, Any]
+        if isinstance(mlp, Mlp):
+            inner = {"gate_up": self._product(mlp.gate_up), "down": self._product(mlp.down)}
+        else:
+            inner = {"experts": pointer(self._experts(mlp))}
         return Layer(
             qkv=self._product(layer.q, layer.k, layer.v),
             out=self._product(layer.o),
-            gate_up=self._product(layer.gate, layer.up),
-            down=self._product(layer.down),
             attention_norm=self._norm(layer.attention_norm),
             attention_post_norm=self._norm(layer.attention_post_norm),
             mlp_norm=self._norm(layer.mlp_norm),
@@ -233,12 +239,30 @@ class NativeModel:
             q_norm=self._norm(layer.q_norm),
             k_norm=self._norm(layer.k_norm),
             window=layer.window or 0,
+            **inner,
         )
 
-    def _product(self, *parts: Linear) -> Product:
-        """Maps of one input as one matrix."""
+    def _experts(self, mixture: Mixture) -> Experts:
+        experts = mixture.experts
+        products = Product * len(experts)
+        return Experts(
+            router=self._product(Linear(mixture.router, None), rounds=False),
+            favours=self._norm(mixture.favours),
+            gate_up=products(*(self._product(each.gate_up) for each in experts)),
+            down=products(*(self._product(each.down) for each in experts)),
+            count=mixture.count,
+            chosen=mixture.chosen,
+            shared=len(experts) - mixture.count,
+            sigmoid=mixture.sigmoid,
+            summed=mixture.summed,
+            scale=mixture.scale,
+        )
+
+    def _product(self, *parts: Linear, rounds: bool = True) -> Product:
+        """Maps of one input as one matrix, whose weights are rounded where all are."""
         weight, bias = Linear.joined(*parts)
-        self._matrices.append(PackedMatrix(weight, bias, self._decoder, quantize=self._quantize))
+        quantize = rounds and self._quantize
+        self._matrices.append(PackedMatrix(weight, bias, self._decoder, quantize=quantize))
         return self._matrices[-1].product
 
     def _norm(self, weight: Tensor | None) -> int | None:

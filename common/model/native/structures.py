@@ -21,6 +21,23 @@ class Product(Structure):
     )
 
 
+class Experts(Structure):
+    """Feed-forward parts of which a row takes some."""
+
+    _fields_ = (
+        ("router", Product),
+        ("favours", c_void_p),
+        ("gate_up", POINTER(Product)),
+        ("down", POINTER(Product)),
+        ("count", c_int64),
+        ("chosen", c_int64),
+        ("shared", c_int64),
+        ("sigmoid", c_int64),
+        ("summed", c_int64),
+        ("scale", c_float),
+    )
+
+
 class Layer(Structure):
     """A decoder layer and its cache."""
 
@@ -38,6 +55,7 @@ class Layer(Structure):
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("cache", c_void_p),
+        ("experts", POINTER(Experts)),
         ("window", c_int64),
     )
 
@@ -56,6 +74,7 @@ class Model(Structure):
         ("positions", c_int64),
         ("slots", c_int64),
         ("gelu", c_int64),
+        ("whole_norms", c_int64),
         ("epsilon", c_float),
         ("scale", c_float),
         ("embeddings", c_void_p),

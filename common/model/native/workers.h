@@ -12,6 +12,11 @@ typedef struct {
 
 typedef void Task(void *what, Part part);
 
+/* Goes through the numbers below `all` that fall to a part. */
+#define PART_OF(all) \
+    for (long i = (all) * part.index / part.count, end = (all) * (part.index + 1) / part.count; \
+         i < end; i++)
+
 /* Starts threads - 1 threads: the caller is one itself. NULL where that fails. */
 Workers *workers_start(int threads);
 

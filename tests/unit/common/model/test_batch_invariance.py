@@ -33,6 +33,9 @@ KINDS = (
     "gemma2-parts",
     "gpt_oss-parts",
     "qwen3_moe",
+    "qwen3_moe-torch",
+    "qwen2_moe-bfloat16",
+    "olmo2-bfloat16",
     "gpt2",
     "gpt2-int8",
 )

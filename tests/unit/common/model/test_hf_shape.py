@@ -84,6 +84,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
+    "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo3", {}),
+    "olmo3-yarn": (
+        "olmo3",
+        {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": _YARN,
+            }
+        },
+    ),
     "phi3": ("phi3", {}),
     "phi3-partial": ("phi3", {**_WIDE, "rope_parameters": {"rope_type": "default", **_SOME}}),
     "phi3-long": (

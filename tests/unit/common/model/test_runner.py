@@ -167,7 +167,7 @@ def test_on_gpus_torch_attends_without_cudnn(
     monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
     monkeypatch.setattr(module, "without_plans", lambda _: without_plans(torch.device("cuda")))
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    Runner(load(str(tiny_models.save("mixtral", tmp_path)), device="cpu"), kv_bytes=_ENOUGH)
+    Runner(load(str(tiny_models.save("phi", tmp_path)), device="cpu"), kv_bytes=_ENOUGH)
     assert enabled
     assert not any(enabled)
     assert torch.backends.cuda.cudnn_sdp_enabled() is before, "others' attention is theirs"

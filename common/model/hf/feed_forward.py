@@ -1,0 +1,116 @@
+"""What the feed-forward part of a layer of `transformers` is made of: a plain one, or experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from common.model.hf.layers import linear_weights
+from common.model.llama import Linear, Mixture, Mlp
+
+_MIXTURES = {
+    "Dots1MoE",
+    "FlexOlmoSparseMoeBlock",
+    "Glm4MoeMoE",
+    "MiniMaxM2SparseMoeBlock",
+    "MixtralSparseMoeBlock",
+    "OlmoeSparseMoeBlock",
+    "Qwen2MoeSparseMoeBlock",
+    "Qwen3MoeSparseMoeBlock",
+}
+"""Classes of such as are experts."""
+
+_SIGMOID = {"Dots1TopkRouter", "Glm4MoeTopkRouter", "MiniMaxM2TopKRouter"}
+"""Routers that take every score by itself."""
+
+_SUMMED = {"MiniMaxM2TopKRouter", "MixtralTopKRouter"}
+"""Routers whose weights always add up to one."""
+
+_PRODUCTS = ("gate_proj", "up_proj", "gate_up_proj", "down_proj", "shared_expert_gate")
+"""What a part calls the products that it may have."""
+
+
+def feed_forward_of(mlp: Any) -> Mlp | Mixture:
+    """What a part of a layer is made of, see `knows`."""
+    return _mixture(mlp) if is_mixture(mlp) else _mlp(mlp)
+
+
+def is_mixture(mlp: Any) -> bool:
+    """Whether a part is experts of which a row takes some."""
+    return type(mlp).__name__ in _MIXTURES
+
+
+def knows(mlp: Any, dtype: torch.dtype) -> bool:
+    """Whether experts of a part, if it has any, are plain and chosen in a way that is known."""
+    if not is_mixture(mlp):
+        return True
+    router, experts = mlp.gate, mlp.experts
+    weights = (router.weight, experts.gate_up_proj, experts.down_proj)
+    return (
+        all(type(each.data) is Tensor and each.dtype == dtype for each in weights)
+        and router.top_k <= len(router.weight)
+        and getattr(router, "num_group", 1) == 1
+        and experts.down_proj.shape[2] % 2 == 0
+    )
+
+
+def inner_of(mlp: Any) -> int:
+    """Numbers between the two products of a part that is no mixture; else 0."""
+    return 0 if is_mixture(mlp) else linear_of(mlp.down_proj).weight.shape[1]
+
+
+def curve_of(mlp: Any) -> Any:
+    """What the gate of a part is bent by."""
+    mlp = mlp.experts if is_mixture(mlp) else mlp
+    return mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
+
+
+def products_of(mlp: Any) -> Iterator[nn.Module]:
+    """Those of a part that are layers, among them those of an expert that all rows take."""
+    for part in (mlp, _shared(mlp)):
+        yield from (getattr(part, name) for name in _PRODUCTS if hasattr(part, name))
+
+
+def linear_of(layer: nn.Module) -> Linear:
+    """The map that a layer is, a plain one."""
+    found = linear_weights(layer)
+    assert found is not None, "not a plain one"
+    return Linear(*found)
+
+
+def _mlp(mlp: Any) -> Mlp:
+    if hasattr(mlp, "gate_up_proj"):
+        gate_up = linear_of(mlp.gate_up_proj)
+    else:
+        gate_up = Linear.joined(linear_of(mlp.gate_proj), linear_of(mlp.up_proj))
+    return Mlp(gate_up, linear_of(mlp.down_proj))
+
+
+def _mixture(mixture: Any) -> Mixture:
+    router, experts, shared = mixture.gate, mixture.experts, _shared(mixture)
+    weights = zip(experts.gate_up_proj.data, experts.down_proj.data, strict=True)
+    each = [Mlp(Linear(gate_up, None), Linear(down, None)) for gate_up, down in weights]
+    if shared is not None:
+        each.append(_mlp(shared))
+    scores, kind = [router.weight.data], type(router).__name__
+    if hasattr(mixture, "shared_expert_gate"):
+        scores.append(linear_of(mixture.shared_expert_gate).weight)
+    favours = getattr(mixture, "e_score_correction_bias", None)
+    return Mixture(
+        router=torch.cat(scores),
+        favours=getattr(router, "e_score_correction_bias", favours),
+        experts=each,
+        count=len(router.weight),
+        chosen=router.top_k,
+        sigmoid=kind in _SIGMOID,
+        summed=kind in _SUMMED or router.norm_topk_prob,
+        scale=float(getattr(router, "routed_scaling_factor", 1)),
+    )
+
+
+def _shared(mlp: Any) -> Any:
+    """The expert of a part that all rows take; None where there is none."""
+    return getattr(mlp, "shared_expert", getattr(mlp, "shared_experts", None))

@@ -1,0 +1,136 @@
+"""Mixtures of experts in the compiled decoder: to the same text as in `transformers`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from common.model import kernels
+from common.model.hf import HfModel
+from common.model.loader import Dtype, load
+from common.model.native import instructions
+from common.model.quantized import Quantize
+from common.model.runner import Runner
+from common.model.segment import Segment
+from tests import tiny_models
+from tests.inprocess import runner
+from tests.tiny_models import VOCAB
+
+TOKENS = 100
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixtral": ("mixtral", {"sliding_window": 40}),
+    "mixtral-one": ("mixtral", {"num_local_experts": 1, "num_experts_per_tok": 1}),
+    "mixtral-all": ("mixtral", {"num_experts_per_tok": 4}),
+    "qwen2_moe": ("qwen2_moe", {"shared_expert_intermediate_size": 48, "norm_topk_prob": True}),
+    "qwen3_moe": ("qwen3_moe", {"num_experts": 33, "num_experts_per_tok": 5}),
+    "qwen3_moe-some": ("qwen3_moe", {"mlp_only_layers": [0], "norm_topk_prob": True}),
+    "olmoe": ("olmoe", {"norm_topk_prob": True}),
+    "flex_olmo": ("flex_olmo", {}),
+    "glm4_moe": ("glm4_moe", {"use_qk_norm": True, "routed_scaling_factor": 2.5}),
+    "glm4_moe-more": ("glm4_moe", {"n_shared_experts": 2, "first_k_dense_replace": 0}),
+    "dots1": ("dots1", {"norm_topk_prob": True, "attention_bias": True}),
+    "minimax_m2": ("minimax_m2", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}),
+}
+
+compiled = pytest.mark.skipif(not instructions(torch.float32), reason="nothing is compiled here")
+
+
+def _ids() -> list[int]:
+    generator = torch.Generator().manual_seed(TOKENS)
+    return torch.randint(3, VOCAB, (TOKENS,), generator=generator).tolist()
+
+
+def _logits(target: Runner, rows: int) -> Tensor:
+    """Of every position, `[N, V]`, so many to a pass."""
+    ids, lease = _ids(), target.pool.lease(TOKENS)
+    passes = []
+    for at in range(0, TOKENS, rows):
+        part = ids[at : at + rows]
+        segment = Segment(part, at, lease.slots, wanted=range(len(part)))
+        passes.append(target.forward([segment]).logits)
+    lease.release()
+    return torch.cat(passes)
+
+
+@compiled
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
+    kind, changes = VARIANTS[variant]
+    directory = tiny_models.save(kind, tmp_path, **changes)
+    reference = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    for weight in reference.parameters():
+        if weight.dim() == 1:  # norms and biases change nothing where they begin
+            weight.data += 0.3 * torch.randn(weight.shape)
+    for name, favours in reference.named_buffers():
+        if name.endswith("correction_bias"):
+            favours.data += 0.3 * torch.randn(favours.shape)
+    reference.save_pretrained(directory)
+    target = runner(directory, "float32")
+    assert target.loaded.kernels.startswith("native")
+    with torch.inference_mode():
+        expected = reference(torch.tensor([_ids()])).logits[0]
+    torch.testing.assert_close(_logits(target, 64), expected, rtol=1e-3, atol=1e-3)
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("dtype", "quantize", "most"), [("bfloat16", "none", 0.05), ("bfloat16", "int8", 0.1)]
+)
+def test_rounded_weights_are_near_and_rows_are_their_own(
+    dtype: Dtype, quantize: Quantize, most: float, tmp_path: Path
+) -> None:
+    """All experts are taken, for what rounding chooses may be others; of several threads, too."""
+    changes = {"num_experts_per_tok": 4, "norm_topk_prob": True}
+    directory = tiny_models.save("qwen2_moe", tmp_path, **changes)
+    expected = _logits(runner(directory, "float32"), TOKENS)
+    target = runner(directory, dtype, quantize=quantize, most_threads=3)
+    alone = _logits(target, 1)
+    assert float((alone - expected).norm() / expected.norm()) < most
+    target.spread(True)
+    for rows in (1, 2, 7, 64):
+        assert torch.equal(_logits(target, rows), alone)
+
+
+@compiled
+@pytest.mark.parametrize("changes", [{"n_group": 2, "topk_group": 1}, {"hidden_act": "relu"}])
+def test_what_is_not_known_goes_through_torch(changes: dict[str, Any], tmp_path: Path) -> None:
+    directory = tiny_models.save("glm4_moe", tmp_path, **changes)
+    assert not runner(directory, "float32").loaded.kernels.startswith("native")
+
+
+@pytest.mark.parametrize(("chosen", "says"), [("auto", True), ("torch", False)])
+def test_where_nothing_is_compiled_torch_runs_experts_and_the_log_says_so(
+    chosen: kernels.Kernels,
+    says: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(kernels, "can_run", lambda model: False)
+    directory = tiny_models.save("mixtral", tmp_path)
+    loaded = load(str(directory), device="cpu", dtype="float32", kernels=chosen)
+    assert "others" in loaded.kernels
+    said = [record.reason for record in caplog.records if hasattr(record, "reason")]
+    assert said == (["of our kernels for CPUs, the compiled ones alone know experts"] * says)
+    assert Runner(loaded, kv_bytes=4 << 20).max_len > TOKENS
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("mixtral", "its layers have experts"),
+        ("olmo2", "its queries are normed over all heads at once"),
+    ],
+)
+def test_cuda_kernels_say_what_they_do_not_know(kind: str, reason: str, tmp_path: Path) -> None:
+    model = HfModel(tiny_models.save(kind, tmp_path), torch.float32, torch.device("cpu")).llama()
+    assert model is not None
+    assert kernels._cuda_lacks(model, torch.device("cuda")) == reason
