@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -201,12 +203,25 @@ MORE: dict[str, dict[str, Any]] = {
 
 def save(kind: str, directory: Path, *, seed: int = 0, **changes: Any) -> Path:
     """Writes a random float32 model of architecture `kind` and returns its directory."""
+    made = _made(kind, seed, json.dumps(changes, sort_keys=True))
+    shutil.copytree(made, directory, dirs_exist_ok=True)
+    torch.manual_seed(seed)  # what is drawn next does not hang on who asked first
+    return directory
+
+
+_DIRECTORY = tempfile.TemporaryDirectory(prefix="tiny-models-")
+
+
+@cache
+def _made(kind: str, seed: int, changes: str) -> Path:
+    """Where a model is that several tests may ask for."""
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(kind, **{**(ARCHITECTURES | MORE)[kind], **changes})
+    config = AutoConfig.for_model(kind, **{**(ARCHITECTURES | MORE)[kind], **json.loads(changes)})
     model = AutoModelForCausalLM.from_config(config)
     model.generation_config.eos_token_id = config.eos_token_id
-    model.save_pretrained(directory)
-    return directory
+    made = Path(tempfile.mkdtemp(prefix=f"{kind}-{seed}-", dir=_DIRECTORY.name))
+    model.save_pretrained(made)
+    return made
 
 
 def resized(model: Path, directory: Path, vocab_size: int) -> Path:
