@@ -21,7 +21,7 @@ _FEW_ROWS = (
 """Pieces the probe text is cut into, one way and another: every size there is stands against
 others. Decoding and drafts of usual length meet warm kernels."""
 
-_MANY_ROWS = ((130, 256), (256, 1, 129))
+_MANY_ROWS = ((130, 256), (64, 1, 100, 1, 90, 1, 129))
 """And on a device of its own: more than one product has, and as many as a full pass usually has."""
 
 

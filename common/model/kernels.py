@@ -127,8 +127,8 @@ def prepare(
         known = " and ".join(str(each).removeprefix("torch.") for each in _COMPILED)
         left_out(device, f"{str(dtype).removeprefix('torch.')} is slow here, {known} are not")
     if model.has_experts:
-        if ours:
-            left_out(device, "of our kernels for CPUs, the compiled ones alone know experts")
+        if ours and dtype in _COMPILED:
+            left_out(device, "experts are for compiled code, which rounds bfloat16 alone, to int8")
         return None
     return _fused(model, context, quantize)
 

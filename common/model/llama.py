@@ -52,14 +52,13 @@ class Mixture:
     """Feed-forward parts of which a row takes some: a mixture of experts."""
 
     router: Tensor
-    """Scores of those to choose from, `[E, hidden]`; one more where what all take is weighed by the
-    sigmoid of its score."""
+    """Scores of the experts, `[E, hidden]`; one more where `shared` is weighed by its sigmoid."""
     favours: Tensor | None
     """Added to scores when some are chosen, `[E]`."""
     experts: Sequence[Mlp]
-    """Those to choose from, and one that all rows take, where there is one."""
-    count: int
-    """Of those to choose from."""
+    """Those to choose from."""
+    shared: Mlp | None
+    """What all rows take beside them."""
     chosen: int
     """How many a row takes."""
     sigmoid: bool
@@ -115,7 +114,7 @@ class Llama:
     head_size: int
     """Numbers of a head."""
     inner: int
-    """Numbers between the two products of a feed-forward part that is no expert's."""
+    """Numbers between the two products of a feed-forward part that all rows take; 0 without."""
     has_experts: bool = False
     """Whether any layer has experts."""
     whole_norms: bool = False

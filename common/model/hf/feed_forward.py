@@ -29,6 +29,9 @@ _SIGMOID = {"Dots1TopkRouter", "Glm4MoeTopkRouter", "MiniMaxM2TopKRouter"}
 _SUMMED = {"MiniMaxM2TopKRouter", "MixtralTopKRouter"}
 """Routers whose weights always add up to one."""
 
+_GROUPED = {"Dots1TopkRouter", "Glm4MoeTopkRouter"}
+"""Routers that may choose among groups of experts first."""
+
 _PRODUCTS = ("gate_proj", "up_proj", "gate_up_proj", "down_proj", "shared_expert_gate")
 """What a part calls the products that it may have."""
 
@@ -48,18 +51,20 @@ def knows(mlp: Any, dtype: torch.dtype) -> bool:
     if not is_mixture(mlp):
         return True
     router, experts = mlp.gate, mlp.experts
-    weights = (router.weight, experts.gate_up_proj, experts.down_proj)
+    weights = [getattr(experts, name, None) for name in ("gate_up_proj", "down_proj")]
+    groups = getattr(router, "num_group", None) if type(router).__name__ in _GROUPED else 1
     return (
-        all(type(each.data) is Tensor and each.dtype == dtype for each in weights)
+        all(_is_plain(each, dtype) for each in (router.weight, *weights))
         and router.top_k <= len(router.weight)
-        and getattr(router, "num_group", 1) == 1
+        and groups == 1
         and experts.down_proj.shape[2] % 2 == 0
     )
 
 
 def inner_of(mlp: Any) -> int:
-    """Numbers between the two products of a part that is no mixture; else 0."""
-    return 0 if is_mixture(mlp) else linear_of(mlp.down_proj).weight.shape[1]
+    """Numbers between the two products of what all rows take of a part; 0 without."""
+    part = _shared(mlp) if is_mixture(mlp) else mlp
+    return 0 if part is None else linear_of(part.down_proj).weight.shape[1]
 
 
 def curve_of(mlp: Any) -> Any:
@@ -92,9 +97,6 @@ def _mlp(mlp: Any) -> Mlp:
 def _mixture(mixture: Any) -> Mixture:
     router, experts, shared = mixture.gate, mixture.experts, _shared(mixture)
     weights = zip(experts.gate_up_proj.data, experts.down_proj.data, strict=True)
-    each = [Mlp(Linear(gate_up, None), Linear(down, None)) for gate_up, down in weights]
-    if shared is not None:
-        each.append(_mlp(shared))
     scores, kind = [router.weight.data], type(router).__name__
     if hasattr(mixture, "shared_expert_gate"):
         scores.append(linear_of(mixture.shared_expert_gate).weight)
@@ -102,13 +104,17 @@ def _mixture(mixture: Any) -> Mixture:
     return Mixture(
         router=torch.cat(scores),
         favours=getattr(router, "e_score_correction_bias", favours),
-        experts=each,
-        count=len(router.weight),
+        experts=[Mlp(Linear(gate_up, None), Linear(down, None)) for gate_up, down in weights],
+        shared=None if shared is None else _mlp(shared),
         chosen=router.top_k,
         sigmoid=kind in _SIGMOID,
         summed=kind in _SUMMED or router.norm_topk_prob,
         scale=float(getattr(router, "routed_scaling_factor", 1)),
     )
+
+
+def _is_plain(weight: Any, dtype: torch.dtype) -> bool:
+    return weight is not None and type(weight.data) is Tensor and weight.dtype == dtype
 
 
 def _shared(mlp: Any) -> Any:

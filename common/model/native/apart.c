@@ -104,7 +104,7 @@ static long bytes_of(const Product *product)
     return product->out * product->in * (product->scales ? 1 : (long)sizeof(Number));
 }
 
-/* Bytes of the weights that a pass reads. */
+/* Bytes of the weights that a pass may read. */
 static long weight_bytes(const Model *model)
 {
     long bytes = bytes_of(&model->head) + bytes_of(&model->shown);
@@ -113,8 +113,8 @@ static long weight_bytes(const Model *model)
         bytes += bytes_of(&layer->qkv) + bytes_of(&layer->out);
         bytes += bytes_of(&layer->gate_up) + bytes_of(&layer->down);
         const Experts *experts = layer->experts;
-        for (long each = 0; experts && each < experts_of(experts); each++)
-            bytes += bytes_of(experts->gate_up + each) + bytes_of(experts->down + each);
+        for (long expert = 0; experts && expert < experts->count; expert++)
+            bytes += bytes_of(experts->gate_up + expert) + bytes_of(experts->down + expert);
     }
     return bytes;
 }

@@ -279,9 +279,15 @@ static void add_normed(void *what, Part part)
 static void gate(void *what, Part part)
 {
     Pass *pass = what;
-    PART_OF(pass->rows)
-        gated(pass->model->gelu, pass->y + i * pass->y_step, pass->layer->gate_up.out / 2,
-              pass->a + i * pass->a_step);
+    const Layer *layer = pass->layer;
+    long inner = layer->gate_up.out / 2;
+    int weighed = layer->experts && layer->experts->router.out > layer->experts->count;
+    PART_OF(pass->rows) {
+        float *both = pass->y + i * pass->y_step;
+        for (long at = 0; weighed && at < inner; at++)
+            both[inner + at] *= pass->mixing.shares[i];
+        gated(pass->model->gelu, both, inner, pass->a + i * pass->a_step);
+    }
 }
 
 static void norm_states(void *what, Part part)
@@ -506,9 +512,9 @@ static long most_room(const Model *model, long rows)
         if (!experts)
             continue;
         most = larger(most, room_for(&experts->router, rows));
-        for (long each = 0; each < experts_of(experts); each++) {
-            most = larger(most, room_for(experts->gate_up + each, rows));
-            most = larger(most, room_for(experts->down + each, rows));
+        for (long expert = 0; expert < experts->count; expert++) {
+            most = larger(most, room_for(experts->gate_up + expert, rows));
+            most = larger(most, room_for(experts->down + expert, rows));
         }
     }
     return most;
@@ -525,30 +531,28 @@ static void lay_products(Products *products, long rows, long inputs, char *room,
 /* Room for what experts do with rows, where any layer has such. */
 static void lay_mixing(Mixing *mixing, const Model *model, long rows, char *room, size_t *used)
 {
-    long most = 0, inner = 0, each = 0;
+    long most = 0, inner = 0, places = 0;
     for (long i = 0; i < model->layers; i++) {
         const Experts *experts = model->layer[i].experts;
         if (!experts)
             continue;
-        const Product *last = experts->down + experts_of(experts) - 1;
-        most = larger(most, experts_of(experts));
-        each = larger(each, each_of(experts));
-        inner = larger(inner, larger(experts->down->in, last->in));
+        most = larger(most, experts->count);
+        places = larger(places, rows * experts->chosen);
+        inner = larger(inner, experts->down->in);
     }
-    mixing->each = each;
     mixing->gelu = model->gelu;
     mixing->hidden = model->hidden;
     mixing->in_step = larger(model->hidden, inner);
     mixing->out_step = larger(model->hidden, 2 * inner);
-    long all = rows * each;
-    mixing->which = taken(room, used, all * sizeof *mixing->which);
-    mixing->places = taken(room, used, all * sizeof *mixing->places);
-    mixing->weights = taken(room, used, all * sizeof *mixing->weights);
-    mixing->from = taken(room, used, all * sizeof *mixing->from);
-    mixing->in = taken(room, used, all * mixing->in_step * sizeof *mixing->in);
-    mixing->out = taken(room, used, all * mixing->out_step * sizeof *mixing->out);
+    mixing->which = taken(room, used, places * sizeof *mixing->which);
+    mixing->places = taken(room, used, places * sizeof *mixing->places);
+    mixing->weights = taken(room, used, places * sizeof *mixing->weights);
+    mixing->from = taken(room, used, places * sizeof *mixing->from);
+    mixing->shares = taken(room, used, (places ? rows : 0) * sizeof *mixing->shares);
+    mixing->in = taken(room, used, places * mixing->in_step * sizeof *mixing->in);
+    mixing->out = taken(room, used, places * mixing->out_step * sizeof *mixing->out);
     mixing->groups = taken(room, used, most * sizeof *mixing->groups);
-    lay_products(&mixing->products, all, mixing->in_step, room, used);
+    lay_products(&mixing->products, places, mixing->in_step, room, used);
 }
 
 /* Lays a pass out in a room, or only says how many bytes it takes. */
@@ -584,11 +588,11 @@ static size_t lay_out(Pass *pass, char *room)
     pass->row_tables = taken(room, &used, rows * sizeof *pass->row_tables);
     pass->row_positions = taken(room, &used, rows * sizeof *pass->row_positions);
     pass->row_lengths = taken(room, &used, rows * sizeof *pass->row_lengths);
-    Products *products = &pass->products, *taken_by = &pass->mixing.products;
-    products->tiled = taken_by->tiled = pass->tiled;
-    products->room_step = taken_by->room_step = most_room(model, rows);
+    Products *products = &pass->products, *of_experts = &pass->mixing.products;
+    products->tiled = of_experts->tiled = pass->tiled;
+    products->room_step = of_experts->room_step = most_room(model, rows);
     products->rooms = taken(room, &used, pass->threads * products->room_step);
-    taken_by->rooms = products->rooms;
+    of_experts->rooms = products->rooms;
     long drawn = batch->drawings ? 2 * pass->threads * model->head.out : 0;
     pass->drawn = taken(room, &used, drawn * sizeof *pass->drawn);
     pass->desks = taken(room, &used, pass->threads * sizeof *pass->desks);
@@ -719,6 +723,16 @@ static void mix(Decoder *decoder, Pass *pass)
         workers_run(decoder->workers, pass->threads, add_normed, pass);
 }
 
+/* What a feed-forward part makes of rows: adds to `x`. */
+static void run_plain(Decoder *decoder, Pass *pass)
+{
+    const Layer *layer = pass->layer;
+    product(decoder, pass, &layer->gate_up, pass->rows, pass->a, pass->a_step, pass->y,
+            pass->y_step, 0);
+    workers_run(decoder->workers, pass->threads, gate, pass);
+    add(decoder, pass, &layer->down, layer->experts ? NULL : layer->mlp_post_norm);
+}
+
 /* What rows make of it: adds to `x`. */
 static void run_mlp(Decoder *decoder, Pass *pass)
 {
@@ -726,14 +740,10 @@ static void run_mlp(Decoder *decoder, Pass *pass)
     const Layer *layer = pass->layer;
     add(decoder, pass, &layer->out, layer->attention_post_norm);
     workers_run(workers, pass->threads, norm_mlp, pass);
-    if (layer->experts) {
+    if (layer->experts)
         mix(decoder, pass);
-        return;
-    }
-    product(decoder, pass, &layer->gate_up, pass->rows, pass->a, pass->a_step, pass->y,
-            pass->y_step, 0);
-    workers_run(workers, pass->threads, gate, pass);
-    add(decoder, pass, &layer->down, layer->mlp_post_norm);
+    if (layer->gate_up.out)
+        run_plain(decoder, pass);
 }
 
 /* What rows of a drafting head begin with. */

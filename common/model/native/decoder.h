@@ -30,20 +30,21 @@ typedef struct {
     int64_t exponent; /* of squeezed weights, with a lower half of 0 */
 } Product;
 
-/* Feed-forward parts of which a row takes a few, by their scores, and one more that all take, if
-   there is one: it stands behind the others. */
+/* Feed-forward parts of which a row takes a few, by their scores. */
 typedef struct {
-    Product router;                /* scores, [count]; and one of what all take, if that is weighed */
+    Product router;                /* scores, [count]; one more where what all rows take, beside
+                                      these, is weighed by its sigmoid */
     const float *favours;          /* [count], added to scores when some are chosen; or NULL */
-    const Product *gate_up, *down; /* [count + shared] */
-    int64_t count, chosen, shared; /* how many, of which a row takes so many; 1 or 0 for all */
+    const Product *gate_up, *down; /* [count] */
+    int64_t count, chosen;         /* how many, of which a row takes so many */
     int64_t sigmoid;               /* whether scores are taken one by one; else they are chances */
     int64_t summed;                /* whether weights of those chosen add up to 1 */
     float scale;                   /* by which these weights are multiplied */
 } Experts;
 
 typedef struct {
-    Product qkv, out, gate_up, down; /* the latter two of a layer without experts */
+    Product qkv, out, gate_up, down; /* the latter two, beside experts, of what all rows take of
+                                        them; without outputs where there is nothing of the kind */
     const float *attention_norm, *mlp_norm;           /* [hidden], of what they read; or NULL */
     const float *attention_post_norm, *mlp_post_norm; /* [hidden], of what they add; or NULL */
     const float *q_norm, *k_norm;                     /* [size], or of all heads; or NULL */
@@ -113,12 +114,6 @@ typedef struct {
     float *left;
     const Drawing *drawings;
 } Request;
-
-/* How many experts there are, those that all rows take among them. */
-static inline long experts_of(const Experts *experts)
-{
-    return experts->count + experts->shared;
-}
 
 /* What calls return; 0 where all is well. */
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE = 2 };

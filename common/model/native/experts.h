@@ -1,5 +1,5 @@
-/* The feed-forward part of a layer with experts: rows go to those that they take, grouped by expert,
-   and what comes back is added to them in the order of the experts. */
+/* The experts of a layer: rows go to those that they take, grouped by expert, and what comes back is
+   added to them in the order of the experts. */
 
 #ifndef PACELINE_EXPERTS_H
 #define PACELINE_EXPERTS_H
@@ -19,13 +19,13 @@ typedef struct {
     float *to;             /* what becomes of them, [rows, to_step] */
     long a_step, scores_step, to_step;
     int adds;              /* whether to what is there */
-    long each;             /* experts of a row, at most; as many as there is room for */
-    int64_t *which;        /* [rows, each], rising */
-    int64_t *places;       /* [rows, each]: where the row stands among those of that expert */
-    float *weights;        /* [rows, each] */
-    int64_t *from;         /* [rows * each], by expert: which row stands there */
-    Number *in;            /* [rows * each, in_step] */
-    float *out;            /* [rows * each, out_step] */
+    int64_t *which;        /* [rows, chosen], rising */
+    int64_t *places;       /* [rows, chosen]: where the row stands, of all that go to an expert */
+    float *weights;        /* [rows, chosen] */
+    float *shares;         /* [rows], of what all take, where that is weighed */
+    int64_t *from;         /* [rows * chosen], by expert: which row stands there */
+    Number *in;            /* [rows * chosen, in_step] */
+    float *out;            /* [rows * chosen, out_step] */
     long in_step, out_step;
     Group *groups;         /* of as many experts as there may be */
     Products products;     /* of those rows */
@@ -91,48 +91,42 @@ static void choose_experts(const Experts *by, const float *scores, int64_t *whic
     float scale = by->summed ? by->scale / (sum > FLT_MIN ? sum : FLT_MIN) : by->scale;
     for (long i = 0; i < n; i++)
         weights[i] *= scale;
-    if (by->shared) {
-        which[n] = by->count;
-        weights[n] = by->router.out > by->count ? sigmoid(scores[by->count]) : 1.0f;
-    }
 }
 
 static void choose_for_rows(void *what, Part part)
 {
     Mixing *mixing = what;
-    PART_OF(mixing->rows)
-        choose_experts(mixing->by, mixing->scores + i * mixing->scores_step,
-                       mixing->which + i * mixing->each, mixing->weights + i * mixing->each);
+    const Experts *by = mixing->by;
+    PART_OF(mixing->rows) {
+        const float *scores = mixing->scores + i * mixing->scores_step;
+        choose_experts(by, scores, mixing->which + i * by->chosen,
+                       mixing->weights + i * by->chosen);
+        if (by->router.out > by->count)
+            mixing->shares[i] = sigmoid(scores[by->count]);
+    }
 }
 
-static long each_of(const Experts *by)
-{
-    return by->chosen + by->shared;
-}
-
-/* Gives every row that an expert takes a place, those of one expert side by side. */
+/* Gives every row a place at each of its experts, those of one expert side by side. */
 static void group_rows(Mixing *mixing)
 {
     const Experts *by = mixing->by;
-    long count = experts_of(by), each = each_of(by), groups = 0, begin = 0;
-    int64_t next[count];
+    long places = mixing->rows * by->chosen, groups = 0, begin = 0;
+    int64_t next[by->count];
     memset(next, 0, sizeof next);
-    for (long row = 0; row < mixing->rows; row++)
-        for (long n = 0; n < each; n++)
-            next[mixing->which[row * mixing->each + n]]++;
-    for (long i = 0; i < count; i++) {
-        long rows = next[i];
-        next[i] = begin;
+    for (long i = 0; i < places; i++)
+        next[mixing->which[i]]++;
+    for (long expert = 0; expert < by->count; expert++) {
+        long rows = next[expert];
+        next[expert] = begin;
         if (rows)
-            mixing->groups[groups++] = (Group){by->gate_up + i, begin, rows};
+            mixing->groups[groups++] = (Group){by->gate_up + expert, begin, rows};
         begin += rows;
     }
-    for (long row = 0; row < mixing->rows; row++)
-        for (long n = 0; n < each; n++) {
-            long at = row * mixing->each + n, place = next[mixing->which[at]]++;
-            mixing->places[at] = place;
-            mixing->from[place] = row;
-        }
+    for (long i = 0; i < places; i++) {
+        long place = next[mixing->which[i]]++;
+        mixing->places[i] = place;
+        mixing->from[place] = i / by->chosen;
+    }
     mixing->products.groups = mixing->groups;
     mixing->products.group_count = groups;
 }
@@ -140,35 +134,32 @@ static void group_rows(Mixing *mixing)
 static void take_places(void *what, Part part)
 {
     Mixing *mixing = what;
-    PART_OF(mixing->rows * each_of(mixing->by))
+    PART_OF(mixing->rows * mixing->by->chosen)
         memcpy(mixing->in + i * mixing->in_step, mixing->a + mixing->from[i] * mixing->a_step,
                mixing->hidden * sizeof *mixing->in);
 }
 
 /* Gates what the first products made, which the second ones read. */
-static void gate_groups(void *what, Part part)
+static void gate_places(void *what, Part part)
 {
     Mixing *mixing = what;
-    const Experts *by = mixing->by;
-    PART_OF(mixing->rows * each_of(by)) { /* those that all take stand last */
-        const Product *up = by->gate_up + (i < mixing->rows * by->chosen ? 0 : by->count);
-        gated(mixing->gelu, mixing->out + i * mixing->out_step, up->out / 2,
+    PART_OF(mixing->rows * mixing->by->chosen)
+        gated(mixing->gelu, mixing->out + i * mixing->out_step, mixing->by->down->in,
               mixing->in + i * mixing->in_step);
-    }
 }
 
 static void add_experts(void *what, Part part)
 {
     Mixing *mixing = what;
-    long each = each_of(mixing->by), hidden = mixing->hidden;
+    long chosen = mixing->by->chosen, hidden = mixing->hidden;
     PART_OF(mixing->rows) {
-        const int64_t *places = mixing->places + i * mixing->each;
-        const float *weights = mixing->weights + i * mixing->each;
+        const int64_t *places = mixing->places + i * chosen;
+        const float *weights = mixing->weights + i * chosen;
         float *to = mixing->to + i * mixing->to_step;
         for (long at = 0; at < hidden; at += LANES) {
             Lanes mask = first_lanes(hidden - at);
             Floats sum = every(0.0f);
-            for (long n = 0; n < each; n++) {
+            for (long n = 0; n < chosen; n++) {
                 Floats made = load(mask, mixing->out + places[n] * mixing->out_step + at);
                 sum = fmadd(made, every(weights[n]), sum);
             }
@@ -192,7 +183,7 @@ static void run_experts(Workers *workers, int threads, Mixing *mixing)
     products->to_step = mixing->out_step;
     products->adds = 0;
     run_products(workers, threads, products);
-    workers_run(workers, threads, gate_groups, mixing);
+    workers_run(workers, threads, gate_places, mixing);
     for (long g = 0; g < products->group_count; g++)
         mixing->groups[g].by = mixing->by->down + (mixing->groups[g].by - mixing->by->gate_up);
     run_products(workers, threads, products);

@@ -223,13 +223,7 @@ class NativeModel:
 
     def _layer(self, layer: LlamaLayer) -> Layer:
         self._turns.append(layer.rotary)
-        mlp = layer.mlp
-        inner: dict[str, Any]
-        if isinstance(mlp, Mlp):
-            inner = {"gate_up": self._product(mlp.gate_up), "down": self._product(mlp.down)}
-        else:
-            inner = {"experts": pointer(self._experts(mlp))}
-        return Layer(
+        found = Layer(
             qkv=self._product(layer.q, layer.k, layer.v),
             out=self._product(layer.o),
             attention_norm=self._norm(layer.attention_norm),
@@ -239,20 +233,29 @@ class NativeModel:
             q_norm=self._norm(layer.q_norm),
             k_norm=self._norm(layer.k_norm),
             window=layer.window or 0,
-            **inner,
         )
+        plain = layer.mlp if isinstance(layer.mlp, Mlp) else layer.mlp.shared
+        if not isinstance(layer.mlp, Mlp):
+            assert plain is None or layer.mlp_post_norm is None, "which is of both together"
+            found.experts = pointer(self._experts(layer.mlp))
+        if plain is not None:
+            found.gate_up, found.down = self._product(plain.gate_up), self._product(plain.down)
+        return found
 
     def _experts(self, mixture: Mixture) -> Experts:
-        experts = mixture.experts
-        products = Product * len(experts)
+        router = self._product(Linear(mixture.router, None), rounds=False)
+        pairs = [
+            (self._product(each.gate_up), self._product(each.down)) for each in mixture.experts
+        ]
+        gate_ups, downs = zip(*pairs, strict=True)
+        products = Product * len(pairs)
         return Experts(
-            router=self._product(Linear(mixture.router, None), rounds=False),
+            router=router,
             favours=self._norm(mixture.favours),
-            gate_up=products(*(self._product(each.gate_up) for each in experts)),
-            down=products(*(self._product(each.down) for each in experts)),
-            count=mixture.count,
+            gate_up=products(*gate_ups),
+            down=products(*downs),
+            count=len(pairs),
             chosen=mixture.chosen,
-            shared=len(experts) - mixture.count,
             sigmoid=mixture.sigmoid,
             summed=mixture.summed,
             scale=mixture.scale,

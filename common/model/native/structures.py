@@ -31,7 +31,6 @@ class Experts(Structure):
         ("down", POINTER(Product)),
         ("count", c_int64),
         ("chosen", c_int64),
-        ("shared", c_int64),
         ("sigmoid", c_int64),
         ("summed", c_int64),
         ("scale", c_float),

@@ -35,6 +35,7 @@ KINDS = (
     "qwen3_moe",
     "qwen3_moe-torch",
     "qwen2_moe-bfloat16",
+    "qwen2_moe-more",
     "olmo2-bfloat16",
     "gpt2",
     "gpt2-int8",
@@ -69,6 +70,7 @@ def target(
     name, _, how = request.param.partition("-")
     rounded: dict[str, Quantize] = {"int8": "int8", "int4": "int4"}
     quantize = rounded.get(how, "none")
+    more = 5 if how == "more" else 0
     before = torch.get_num_threads()
     torch.set_num_threads(2 if how == "threads" else 1)
     with pytest.MonkeyPatch.context() as patch:
@@ -79,9 +81,8 @@ def target(
         if request.param in KINDS:
             directory = tiny_models.save(name, tmp_path_factory.mktemp(name))
             dtype: Dtype = "bfloat16" if how == "bfloat16" else "float32"
-            yield runner(directory, dtype, quantize=quantize)
+            yield runner(directory, dtype, quantize=quantize, most_threads=more)
         else:
-            more = 5 if how == "more" else 0
             yield runner(demo_target, name, quantize=quantize, most_threads=more)
     torch.set_num_threads(before)
 

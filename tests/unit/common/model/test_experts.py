@@ -100,9 +100,20 @@ def test_rounded_weights_are_near_and_rows_are_their_own(
 
 
 @compiled
-@pytest.mark.parametrize("changes", [{"n_group": 2, "topk_group": 1}, {"hidden_act": "relu"}])
-def test_what_is_not_known_goes_through_torch(changes: dict[str, Any], tmp_path: Path) -> None:
-    directory = tiny_models.save("glm4_moe", tmp_path, **changes)
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("glm4_moe", {"n_group": 2, "topk_group": 1}),
+        ("glm4_moe", {"hidden_act": "relu"}),
+        ("olmoe", {"clip_qkv": 3.0}),
+        ("qwen2_moe", {"moe_intermediate_size": 31}),
+        ("qwen2_moe", {"shared_expert_intermediate_size": 61}),
+    ],
+)
+def test_what_is_not_known_goes_through_torch(
+    kind: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    directory = tiny_models.save(kind, tmp_path, **changes)
     assert not runner(directory, "float32").loaded.kernels.startswith("native")
 
 
@@ -119,7 +130,7 @@ def test_where_nothing_is_compiled_torch_runs_experts_and_the_log_says_so(
     loaded = load(str(directory), device="cpu", dtype="float32", kernels=chosen)
     assert "others" in loaded.kernels
     said = [record.reason for record in caplog.records if hasattr(record, "reason")]
-    assert said == (["of our kernels for CPUs, the compiled ones alone know experts"] * says)
+    assert said == (["experts are for compiled code, which rounds bfloat16 alone, to int8"] * says)
     assert Runner(loaded, kv_bytes=4 << 20).max_len > TOKENS
 
 

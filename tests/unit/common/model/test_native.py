@@ -109,6 +109,25 @@ def test_in_float32_it_is_the_model(name: str, tmp_path: Path) -> None:
     assert torch.allclose(found, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen2_moe"])
+def test_matrices_lie_in_the_order_in_which_a_pass_reads_them(kind: str, tmp_path: Path) -> None:
+    """For beyond the end of one of them the next is fetched."""
+    model = runner(tiny_models.save(kind, tmp_path)).loaded.forward
+    assert isinstance(model, NativeModel)
+    read = []
+    for layer in model._layers:
+        read += [layer.qkv, layer.out]
+        if layer.experts:
+            experts = layer.experts.contents
+            read.append(experts.router)
+            for each in range(experts.count):
+                read += [experts.gate_up[each], experts.down[each]]
+        read += [layer.gate_up, layer.down]
+    read.append(model._model.head)
+    made = [matrix.product.packed for matrix in model._matrices]
+    assert made == [product.packed for product in read]
+
+
 @pytest.mark.parametrize("quantize", ["none", "int8"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_the_model(name: str, quantize: Quantize, tmp_path: Path) -> None:
