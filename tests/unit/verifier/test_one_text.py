@@ -21,7 +21,7 @@ from tests.inprocess import Collected, Pair, runner
 from verifier.config import EngineConfig
 
 TOKENS = 24
-CASES = 16
+CASES = 12
 VOCAB = 4096
 
 Fault = Callable[[Reply], Iterable[Reply]]

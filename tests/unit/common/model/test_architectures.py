@@ -19,7 +19,7 @@ from tests import tiny_models
 from tests.inprocess import Pair, runner
 from tests.tiny_models import ARCHITECTURES, VOCAB
 
-PROMPT_LENGTHS = (1, 63, 150, 300)
+PROMPT_LENGTHS = (1, 63, 300)
 NEW_TOKENS = 9
 
 
@@ -56,7 +56,7 @@ def test_greedy_text_equals_transformers(kind: str, tmp_path: Path, stranger: Ru
     )
     target = runner(directory)
     plain, helped, misled = (Pair.make(target, draft) for draft in (None, target, stranger))
-    for length, drafted in zip(PROMPT_LENGTHS, (helped, misled) * 2, strict=True):
+    for length, drafted in zip(PROMPT_LENGTHS, (helped, misled, helped), strict=True):
         prompt = _prompt(length)
         expected = _reference(reference, prompt)
         assert plain.generate(prompt, NEW_TOKENS) == expected
