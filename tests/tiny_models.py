@@ -209,6 +209,22 @@ def save(kind: str, directory: Path, *, seed: int = 0, **changes: Any) -> Path:
     return directory
 
 
+def stirred(kind: str, directory: Path, **changes: Any) -> Any:
+    """Writes such a model whose norms and biases are random, too: where they begin, they change
+    nothing. Returns it as `transformers` computes it."""
+    save(kind, directory, **changes)
+    # Eager: older transformers take a kernel by default that leaves soft-capping out.
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    biases = [each for name, each in model.named_buffers() if name.endswith("correction_bias")]
+    for weight in (*model.parameters(), *biases):
+        if weight.dim() == 1:
+            weight.data += 0.3 * torch.randn(weight.shape)
+    model.save_pretrained(directory)
+    return model
+
+
 _DIRECTORY = tempfile.TemporaryDirectory(prefix="tiny-models-")
 
 

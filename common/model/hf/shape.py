@@ -84,13 +84,7 @@ _SEE_ALIKE = {"MistralAttention", "MixtralAttention", "Phi3Attention", "SmolLM3A
 _NEIGHBOURS = {"Ernie4_5Attention", "Glm4Attention", "GlmAttention", "HeliumAttention"}
 """Attention classes whose rotary embeddings turn numbers that stand side by side."""
 
-_PRODUCTS = (
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "qkv_proj",
-    "o_proj",
-)
+_PRODUCTS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj")
 """What attention calls the products that it may have."""
 
 _ONE_MORE = {"Gemma3RMSNorm"}
