@@ -31,6 +31,7 @@ from common.rpc.channel import open_channel
 from common.rpc.worker_process import load_model
 from tests.rpc.services import Text, ask, refusal
 from tests.scrapes import scrape_port
+from tests.waiting import until
 from verifier.config import VerifierConfig
 
 ROOT = Path(__file__).parents[2]
@@ -229,11 +230,13 @@ async def test_a_pair_drains_without_breaking_a_request(tiny_directory: Path) ->
 
 
 async def _busy(channel: grpc.aio.Channel) -> list[asyncio.Task[None]]:
-    """Gives a verifier work for many seconds; its calls, the first of which has begun."""
+    """Gives a verifier work for seconds; its calls, one of which has begun."""
     stub = verifier_pb2_grpc.VerifierStub(channel)
-    calls = [stub.Generate(ask([5 + i % 128], 500), timeout=60) for i in range(128)]
-    await calls[0].read()
-    return [asyncio.create_task(Text().rest(call)) for call in calls]
+    texts = [Text() for _ in range(128)]
+    calls = [stub.Generate(ask([5 + i], 500), timeout=60) for i in range(len(texts))]
+    tasks = [asyncio.create_task(text.rest(call)) for text, call in zip(texts, calls, strict=True)]
+    await until(lambda: any(text.ids for text in texts))  # whichever of them came first
+    return tasks
 
 
 async def test_grace_ends_and_a_second_signal_ends_it_sooner(tiny_directory: Path) -> None:
