@@ -1,7 +1,7 @@
 """Triton's kernels compute what torch does, and a row's bits whatever stands beside it.
 
 On a GPU where there is one; elsewhere Triton interprets them, which shows what they compute but not
-how a compiler rounds. bfloat16 is not interpreted.
+how a compiler rounds.
 """
 
 from __future__ import annotations

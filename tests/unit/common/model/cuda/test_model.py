@@ -124,7 +124,7 @@ def test_drafts_do_not_change_the_text(
     directory = tiny_models.save("llama", tmp_path / "target", **sizes)
     other = tiny_models.save("llama", tmp_path / "draft", seed=1, **sizes)
     cuda.setattr(independence, "_FEW_ROWS", ((1, 2, 5, 13), (13, 1, 2, 5)))  # interpreted: slow
-    target = runner(directory, device=DEVICE)
+    target = runner(directory, "bfloat16", device=DEVICE)
     assert isinstance(target.loaded.forward, CudaModel)
     assert target.tells_of_each
     cuda.setattr(loader, "prepare", kernels.prepare)

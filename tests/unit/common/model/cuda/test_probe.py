@@ -78,8 +78,9 @@ def test_attention_is_told_from_other_attention(
         assert fault(_rows_add_up) == "rows influence each other"
 
 
-def test_kernels_pass() -> None:
-    assert probe.fault(SHAPES[0], torch.float32, DEVICE) == ""
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_kernels_pass(dtype: torch.dtype) -> None:
+    assert probe.fault(SHAPES[0], dtype, DEVICE) == ""
 
 
 @pytest.mark.parametrize("name", ["RmsNorm", "Turn", "gated", "RoundedProduct"])
