@@ -120,12 +120,13 @@ def prepare(
     dtype, ours = model.facts.dtype, kernels == "auto"
     device = model.embeddings.device
     if device.type == "cuda":
-        return _on_cuda(model, context, quantize) if ours and _cuda_runs(model, device) else None
+        known = ours and _cuda_runs(model, device, quantize)
+        return _on_cuda(model, context, quantize) if known else None
     if ours and quantize in _COMPILED.get(dtype, ()) and can_run(model):
         return _native(model, context, quantize, most_threads)
     if ours and dtype not in _COMPILED:
-        known = " and ".join(str(each).removeprefix("torch.") for each in _COMPILED)
-        left_out(device, f"{str(dtype).removeprefix('torch.')} is slow here, {known} are not")
+        fast = " and ".join(str(each).removeprefix("torch.") for each in _COMPILED)
+        left_out(device, f"{str(dtype).removeprefix('torch.')} is slow here, {fast} are not")
     if model.has_experts:
         if ours and dtype in _COMPILED:
             left_out(device, "experts are for compiled code, which rounds bfloat16 alone, to int8")
@@ -167,21 +168,19 @@ def left_out(device: torch.device, reason: str) -> None:
     _log.warning("kernels are left out: passes go through torch", extra=facts)
 
 
-def _cuda_runs(model: Llama, device: torch.device) -> bool:
+def _cuda_runs(model: Llama, device: torch.device, quantize: Quantize) -> bool:
     """Whether the CUDA kernels know a model's layers and work on a device; logs why not."""
-    problem = _cuda_lacks(model, device)
+    problem = _cuda_lacks(model, device, quantize)
     if problem:
         left_out(device, problem)
     return not problem
 
 
-def _cuda_lacks(model: Llama, device: torch.device) -> str:
+def _cuda_lacks(model: Llama, device: torch.device, quantize: Quantize) -> str:
     """Why the CUDA kernels cannot be used; nothing where they can."""
     heads, kv_heads = model.heads, model.kv_heads
-    if model.has_experts:
-        return "its layers have experts"
-    if model.whole_norms:
-        return "its queries are normed over all heads at once"
+    if model.has_experts and quantize == "int4":
+        return "experts are rounded to int8 alone"
     if heads > kv_heads * keys.TILE:
         return f"{heads} heads share {kv_heads} of keys: at most {keys.TILE} can share one"
     problem = lacks(device)
@@ -189,7 +188,7 @@ def _cuda_lacks(model: Llama, device: torch.device) -> str:
         return problem
     from common.model.cuda import probe
 
-    shape = probe.Shape(heads, kv_heads, model.head_size, model.hidden)
+    shape = probe.Shape(heads, kv_heads, model.head_size, model.hidden, model.has_experts)
     with torch.cuda.device(device):
         return probe.fault(shape, model.facts.dtype, device)
 

@@ -93,7 +93,9 @@ def test_rounded_weights_have_one_text_too(quantize: Quantize, tmp_path: Path) -
         assert drafted.generate(prompt, 60, sampling=sampling, draft_tokens=4) == plain
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "mistral", "qwen2", "qwen3", "olmo2", "mixtral", "glm4_moe"]
+)
 def test_models_of_llamas_shape_run_by_kernels(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ A wrong or missing kernel shall cost speed, not a worker.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +19,11 @@ from common.model.cuda import reference
 from common.model.cuda.attention import Attention
 from common.model.cuda.device import packed
 from common.model.cuda.draw import draw
+from common.model.cuda.experts import Experts
 from common.model.cuda.keys import Keys, lay_out, tile_rows
-from common.model.cuda.products import RoundedProduct
+from common.model.cuda.products import RoundedProduct, TiledProduct
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
+from common.model.llama import Linear, Mixture, Mlp
 from common.model.quantized import round_weight
 from common.model.sampling import Row, sample
 from common.model.segment import Segment
@@ -33,6 +36,7 @@ _POSITION = 1_100
 
 _CHAIN = (0, 1, 2, 3)
 _OUTPUTS = 48
+_EXPERTS, _CHOSEN, _INNER = 5, 2, 48
 _DRAWS = 48
 _VOCAB = 5008
 """A multiple of 16, as those of models are: kernels are compiled for such."""
@@ -49,6 +53,8 @@ class Shape(NamedTuple):
     """Of a head."""
     hidden: int
     """Of a hidden state."""
+    experts: bool = False
+    """Whether it has experts."""
 
 
 def fault(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
@@ -63,7 +69,8 @@ def fault(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
         What is wrong, or nothing.
     """
     try:
-        return _of_attention(shape, dtype, device) or _of_rows(shape, dtype, device)
+        problem = _of_attention(shape, dtype, device) or _of_rows(shape, dtype, device)
+        return problem or (_of_experts(shape, dtype, device) if shape.experts else "")
     except Exception as error:  # a compiler that is missing, a device that is too small, …
         return f"{type(error).__name__}: {error}".partition("\n")[0]
 
@@ -96,7 +103,7 @@ def fault_of_draws(device: torch.device) -> str:
 
 def _of_attention(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     """A tree beside another text, and its first path alone."""
-    heads, kv_heads, size, _ = shape
+    heads, kv_heads, size = shape[:3]
     slots = np.random.default_rng(0).permutation(np.arange(1, _PAGES))[:, None] * _PAGE
     table = (slots + np.arange(_PAGE)).ravel()
     tree = TokenTree.chain(_CHAIN[0], _CHAIN[1:])
@@ -143,7 +150,7 @@ def _laid_out(batch: Sequence[Segment], shape: Shape, device: torch.device) -> t
 
 def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     """Norm, rotary embedding, activation and rounded weights, of some rows."""
-    heads, kv_heads, size, hidden = shape
+    heads, kv_heads, size, hidden = shape[:4]
     _, words = _laid_out([Segment([1] * 16, 5, np.arange(16, 64), wanted=())], shape, device)
     generator = torch.Generator().manual_seed(1)
 
@@ -173,8 +180,59 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
         "GELU": (gated(x, gelu=True), F.gelu(gate, approximate="tanh") * up),
         "product": (RoundedProduct(weight, None)(x), x.float() @ (rounded * scale[:, None]).T),
     }
-    for name, (found, expected) in pairs.items():
-        off = float((found.float() - expected).abs().max())
-        if not off <= _error(dtype) * float(expected.abs().max()):
-            return f"{name} is off by {off:.2g}"
+    found = (_off(name, *pair, dtype) for name, pair in pairs.items())
+    return next(filter(None, found), "")
+
+
+def _off(name: str, found: Tensor, expected: Tensor, dtype: torch.dtype) -> str:
+    """What is said of a result that is too far from what was expected."""
+    off = float((found.float() - expected).abs().max())
+    return (
+        "" if off <= _error(dtype) * float(expected.abs().max()) else f"{name} is off by {off:.2g}"
+    )
+
+
+def _of_experts(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
+    """Experts of which rows take some, beside what all take."""
+    rows, hidden = 16, shape.hidden
+    keys, words = _laid_out([Segment([1] * rows, 5, np.arange(16, 64), wanted=())], shape, device)
+    generator = torch.Generator().manual_seed(3)
+
+    def random(*sizes: int) -> Tensor:
+        numbers: Tensor = torch.randn(sizes, generator=generator) / sizes[-1] ** 0.5
+        return numbers.to(device, dtype)
+
+    x, beside = (random(rows, hidden) * hidden**0.5 for _ in range(2))
+    router = random(_EXPERTS, hidden)
+    gate_up, down = random(_EXPERTS, 2 * _INNER, hidden), random(_EXPERTS, hidden, _INNER)
+    parts = [Mlp(Linear(gate_up[i], None), Linear(down[i], None)) for i in range(_EXPERTS)]
+    mixture = Mixture(
+        router=router,
+        favours=None,
+        experts=parts,
+        shared=None,
+        chosen=_CHOSEN,
+        sigmoid=False,
+        summed=True,
+        scale=1.0,
+    )
+    make = partial(TiledProduct, tile=rows)
+    chances = make(router, None)(x).float().softmax(1)
+    weights, chosen = chances.topk(_CHOSEN)
+    weights /= weights.sum(1, keepdim=True)
+    for rounded in (False, True):
+        matrices = [_rounded(each) if rounded else each.float() for each in (gate_up, down)]
+        both, last = (matrix[chosen] for matrix in matrices)  # [N, chosen, ...]
+        gate, up = (both @ x.float()[:, None, :, None])[..., 0].chunk(2, dim=2)
+        given = (last @ (F.silu(gate) * up)[..., None])[..., 0]
+        expected = (weights[..., None] * given).sum(1) + beside.float()
+        found = Experts(mixture, make, rounded=rounded, gelu=False)(x, words, keys.size, beside)
+        if problem := _off("a mixture of experts", found, expected, dtype):
+            return problem
     return ""
+
+
+def _rounded(matrices: Tensor) -> Tensor:
+    """What matrices are worth when they were rounded."""
+    pairs = (round_weight(matrix) for matrix in matrices)
+    return torch.stack([steps * scale[:, None] for steps, scale in pairs])

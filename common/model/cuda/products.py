@@ -28,6 +28,10 @@ class Products(NamedTuple):
     """Makes that of its output layer."""
     row_step: int
     """Rows are a multiple of this."""
+    whole: MakeProduct
+    """Makes those that are never rounded."""
+    rounds_experts: bool = False
+    """Whether weights of experts are rounded, to int8."""
 
 
 class TiledProduct:
@@ -135,13 +139,11 @@ class RoundedProduct:
         return out
 
 
-def _cublas(tile: int) -> MakeProduct:
-    return partial(TiledProduct, tile=tile)
-
+_cublas = partial(TiledProduct, tile=CUDA_TILE_ROWS)
 
 PRODUCTS = {
-    "none": Products(_cublas(CUDA_TILE_ROWS), _cublas(CUDA_TILE_ROWS), CUDA_TILE_ROWS),
-    "int8": Products(RoundedProduct, RoundedProduct, _TILE_ROWS.value),
-    "int4": Products(Int4Product, _cublas(CUDA_TILE_ROWS), _TILE_ROWS.value),
+    "none": Products(_cublas, _cublas, CUDA_TILE_ROWS, _cublas),
+    "int8": Products(RoundedProduct, RoundedProduct, _TILE_ROWS.value, _cublas, True),
+    "int4": Products(Int4Product, _cublas, _TILE_ROWS.value, _cublas),
 }
 """By what weights are rounded to."""

@@ -20,14 +20,14 @@ _CHUNK = 1024
 
 
 @triton.jit
-def _norm(x, weight, out, epsilon, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def _norm(x, weight, out, epsilon, SIZE: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
-    values = tl.load(x + row * SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
+    values = tl.load(x + row * STRIDE + at, mask=at < SIZE, other=0.0).to(tl.float32)
     factors = tl.load(weight + at, mask=at < SIZE, other=0.0)  # here: the sum is a barrier
     inverse = tl.rsqrt(tl.sum(values * values) / SIZE + epsilon)
     normed = (values * inverse * factors).to(out.dtype.element_ty)
-    tl.store(out + row * SIZE + at, normed, mask=at < SIZE)
+    tl.store(out + row * STRIDE + at, normed, mask=at < SIZE)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -118,10 +118,24 @@ class RmsNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Norms `[N, size]`."""
-        out = torch.empty_like(x)
-        size = x.shape[1]
-        block = triton.next_power_of_2(size)
-        _norm[(len(x),)](x, self._weight, out, self._epsilon, SIZE=size, BLOCK=block)
+        return self._norm(x, torch.empty_like(x))
+
+    def in_place(self, x: Tensor) -> None:
+        """Norms `[N, size]`, which may be a part of wider rows, where it is."""
+        self._norm(x, x)
+
+    def _norm(self, x: Tensor, out: Tensor) -> Tensor:
+        rows, size = x.shape
+        assert x.stride() == out.stride()
+        _norm[(rows,)](
+            x,
+            self._weight,
+            out,
+            self._epsilon,
+            SIZE=size,
+            STRIDE=x.stride(0),
+            BLOCK=triton.next_power_of_2(size),
+        )
         return out
 
 
@@ -132,21 +146,29 @@ class Turn:
         heads: H.
         kv_heads: Hkv.
         size: D.
-        norms: Weights of the norms of queries and keys, `[2, D]`.
+        norms: Weights of the norms of queries and keys: of each head, `[D]` both, or of all at
+            once, `[H D]` and `[Hkv D]`.
         epsilon: Of these norms.
     """
 
     def __init__(
-        self, heads: int, kv_heads: int, size: int, norms: Tensor | None, epsilon: float
+        self,
+        heads: int,
+        kv_heads: int,
+        size: int,
+        norms: tuple[Tensor, Tensor] | None,
+        epsilon: float,
     ) -> None:
         self._epsilon = epsilon
-        self._norms = None if norms is None else norms.float()
-        self._heads, self._size = heads, size
+        whole = norms is not None and norms[0].shape != (size,)
+        self._whole = [RmsNorm(norm, epsilon) for norm in norms] if norms and whole else []
+        self._norms = torch.stack(norms).float() if norms and not whole else None
+        self._heads, self._kv_heads, self._size = heads, kv_heads, size
         self._kernel = {
             "HEADS": heads,
             "KV_HEADS": kv_heads,
             "SIZE": self._size,
-            "NORMED": norms is not None,
+            "NORMED": self._norms is not None,
             "BLOCK_HEADS": triton.next_power_of_2(heads + kv_heads),
             "BLOCK_KV": triton.next_power_of_2(kv_heads),
             "BLOCK_HALF": triton.next_power_of_2(self._size // 2),
@@ -159,7 +181,7 @@ class Turn:
         """Writes the rows' keys and values to the cache.
 
         Args:
-            qkv: Queries, keys and values, `[N, (H + 2 Hkv) D]`.
+            qkv: Queries, keys and values, `[N, (H + 2 Hkv) D]`; overwritten.
             angles: Cosines and sines, see `Rotary.table`.
             words: The batch, laid out; see `keys`.
             cache: Of the layer, `[slots, Hkv, 2 D]`.
@@ -170,6 +192,9 @@ class Turn:
         rows = len(qkv)
         assert cache.shape[2] == 2 * self._size
         cos, sin = angles
+        widths = [heads * self._size for heads in (self._heads, self._kv_heads, self._kv_heads)]
+        for norm, part in zip(self._whole, qkv.split(widths, dim=1), strict=False):
+            norm.in_place(part)
         queries = qkv.new_empty(rows, self._heads, self._size)
         _turn_and_store[(rows,)](
             qkv,

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from common.model import kernels
-from common.model.hf import HfModel
 from common.model.loader import Dtype, load
 from common.model.native import instructions
 from common.model.quantized import Quantize
@@ -121,16 +120,3 @@ def test_where_nothing_is_compiled_torch_runs_experts_and_the_log_says_so(
     said = [record.reason for record in caplog.records if hasattr(record, "reason")]
     assert said == (["experts are for compiled code, which rounds bfloat16 alone, to int8"] * says)
     assert Runner(loaded, kv_bytes=4 << 20).max_len > TOKENS
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        ("mixtral", "its layers have experts"),
-        ("olmo2", "its queries are normed over all heads at once"),
-    ],
-)
-def test_cuda_kernels_say_what_they_do_not_know(kind: str, reason: str, tmp_path: Path) -> None:
-    model = HfModel(tiny_models.save(kind, tmp_path), torch.float32, torch.device("cpu")).llama()
-    assert model is not None
-    assert kernels._cuda_lacks(model, torch.device("cuda")) == reason

@@ -25,7 +25,7 @@ def _prepare(model: Llama, context: AttentionContext, **_: object) -> tuple[Whol
     from common.model.cuda.products import Products, TiledProduct
 
     few = partial(TiledProduct, tile=4)  # every row that is padding is interpreted, too
-    return CudaModel(model, context, Products(few, few, 4)), "cuda"
+    return CudaModel(model, context, Products(few, few, 4, few)), "cuda"
 
 
 @pytest.fixture

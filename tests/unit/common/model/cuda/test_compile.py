@@ -15,6 +15,8 @@ pytest.importorskip("triton")
 
 _CAPABILITIES = (80, 90)
 
+_ON_MATRIX_UNITS = {"_attend", "_widen", "_open", "_close"}
+
 _SPILLED = 8
 """Bytes that may not: what is known before a loop and needed behind it."""
 
@@ -23,7 +25,7 @@ import json, pathlib, subprocess, sys, triton
 from itertools import product
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from common.model.cuda import attention, draw, products, rolling, rowwise
+from common.model.cuda import attention, draw, experts, products, rolling, rowwise
 
 HEADS = dict(HEADS=32, KV_HEADS=8, SIZE=128)
 B, F, I, L = "*bf16", "*fp32", "*i32", "*i64"
@@ -35,7 +37,8 @@ KERNELS = [
     (attention._join,
      dict(sums=F, tops=F, out=B, words=I, count="i32", stretches="i32", begin="i32"),
      dict(HEADS=32, SIZE=128, BLOCK=128, WINDOW=0)),
-    (rowwise._norm, dict(x=B, weight=F, out=B, epsilon="fp32"), dict(SIZE=4096, BLOCK=4096)),
+    (rowwise._norm, dict(x=B, weight=F, out=B, epsilon="fp32"),
+     dict(SIZE=4096, STRIDE=4096, BLOCK=4096)),
     (rowwise._turn_and_store,
      dict(qkv=B, words=I, count="i32", cos=F, sin=F, weights=F, queries=B, cache=B, epsilon="fp32"),
      dict(HEADS, NORMED=True, BLOCK_HEADS=64, BLOCK_KV=8, BLOCK_HALF=64, BLOCK_SIZE=128)),
@@ -45,6 +48,24 @@ KERNELS = [
      dict(x=B, weight="*i8", scale=F, bias=B, other=B, out=B),
      dict(OUT=4096, IN=14336, BIASED=True, ADDED=True, OUTPUTS=32, INPUTS=128),
      dict(num_stages=products._STAGES)),
+    (experts._choose,
+     dict(scores=B, favours=F, words=I, count="i32", first="i32", chosen=I, weights=F, share=F,
+          scale="fp32"),
+     dict(EXPERTS=160, CHOSEN=8, SIGMOID=True, FAVOURED=True, SUMMED=True, SHARED=True, BLOCK=256,
+          PLACES=8)),
+    (experts._list, dict(chosen=I, lists=I, counts=I, choices="i32"),
+     dict(CHOSEN=8, LISTED=experts._LISTED)),
+    *((experts._open,
+       dict(x=B, weight=kind, scale=F, lists=I, counts=I, out=B, rows="i32"),
+       dict(CHOSEN=8, IN=2048, OUT=768, GELU=False, ROUNDED=kind != B, OUTPUTS=experts._OUTPUTS,
+            INPUTS=experts._INPUTS), dict(num_stages=experts._STAGES)) for kind in (B, "*i8")),
+    *((experts._close,
+       dict(x=B, weight=kind, scale=F, lists=I, counts=I, out=F, rows="i32"),
+       dict(IN=768, OUT=2048, ROUNDED=kind != B, OUTPUTS=experts._OUTPUTS,
+            INPUTS=experts._INPUTS), dict(num_stages=experts._STAGES)) for kind in (B, "*i8")),
+    (experts._sum,
+     dict(parts=F, chosen=I, weights=F, share=F, beside=B, out=B),
+     dict(CHOSEN=8, SIZE=2048, SHARED=True, WEIGHED=True, BLOCK=experts._CHUNK)),
     (draw._score, dict(logits=B, drawings=L, scaled=F, places=L, vocab="i32"), dict(QUADS=256)),
     (draw._pick,
      dict(scaled=F, places=L, drawings=L, ids=L, behind=F, best="i32", vocab="i32"),
@@ -81,8 +102,8 @@ def test_kernels_compile(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     kernels = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(kernels) == 10 * len(_CAPABILITIES)
+    assert len(kernels) == 17 * len(_CAPABILITIES)
     for kernel in kernels:
         assert kernel["spilled"] <= _SPILLED, kernel
         assert kernel["shared"] <= 99 << 10, f"{kernel}: more than the smaller devices have"
-        assert kernel["matrices"] is (kernel["name"] in ("_attend", "_widen")), kernel
+        assert kernel["matrices"] is (kernel["name"] in _ON_MATRIX_UNITS), kernel

@@ -200,13 +200,14 @@ def test_turn_writes_keys_and_values_and_leaves_queries(
     qkv = _random(rows, (heads + 2 * kv_heads) * size)
     angles = _random(12, size // 2, seed=1)
     table = angles.cos(), angles.sin()
-    norms = 1 + _random(2, size, seed=2) if normed else None
+    norms = 1 + _random(2, size, seed=2)
     cache = torch.zeros(6 * PAGE, kv_heads, 2 * size, device=DEVICE)
-    queries = Turn(heads, kv_heads, size, norms, 1e-5)(qkv, table, words, cache)
+    given = (norms[0], norms[1]) if normed else None
+    queries = Turn(heads, kv_heads, size, given, 1e-5)(qkv, table, words, cache)
 
     parts = qkv.view(rows, -1, size)
     turning = parts[:, : heads + kv_heads]
-    if norms is not None:
+    if normed:
         weights = norms.repeat_interleave(torch.tensor([heads, kv_heads], device=DEVICE), dim=0)
         turning = torch.nn.functional.rms_norm(turning, (size,), None, 1e-5) * weights
     at = section(words, keys.size, "positions")

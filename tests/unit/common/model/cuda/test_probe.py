@@ -80,17 +80,17 @@ def test_attention_is_told_from_other_attention(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_kernels_pass(dtype: torch.dtype) -> None:
-    assert probe.fault(SHAPES[0], dtype, DEVICE) == ""
+    assert probe.fault(SHAPES[0]._replace(experts=True), dtype, DEVICE) == ""
 
 
-@pytest.mark.parametrize("name", ["RmsNorm", "Turn", "gated", "RoundedProduct"])
+@pytest.mark.parametrize("name", ["RmsNorm", "Turn", "gated", "RoundedProduct", "Experts"])
 def test_each_kernel_is_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> None:
         raise RuntimeError("Failed to find C compiler.\nSet CC")
 
     monkeypatch.setattr(Attention, "__call__", _faulty(lambda out, words, size: out))
     monkeypatch.setattr(probe, name, missing)
-    fault = probe.fault(SHAPES[0], torch.float32, DEVICE)
+    fault = probe.fault(SHAPES[0]._replace(experts=True), torch.float32, DEVICE)
     assert fault == "RuntimeError: Failed to find C compiler."
 
 
@@ -118,7 +118,7 @@ def test_where_kernels_are_left_out_the_log_says_why(
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     tried: list[Shape] = []
     monkeypatch.setattr(probe, "fault", lambda shape, dtype, device: tried.append(shape) or found)
-    assert kernels._cuda_runs(model, CPU) is not bool(reason)
+    assert kernels._cuda_runs(model, CPU, "none") is not bool(reason)
     assert [record.__dict__["reason"] for record in caplog.records] == [reason] * bool(reason)
     assert tried == [Shape(4, 2, 12, 48)] * (reason == found), "tried where nothing else is wrong"
 

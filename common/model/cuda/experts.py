@@ -1,0 +1,396 @@
+"""Mixtures of experts on CUDA.
+
+A row's experts are chosen on the device, and every expert lists the rows that take it. So a pass is
+one graph, whichever they are, and reads the matrices of experts that a row takes, once. Rows that
+are padding take none.
+
+What a row gets is summed by its own choices in their order, and a product always has `_TILE` rows,
+each computed by itself: its bits do not depend on who shares its experts.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from common.model.cuda.keys import ROW_SECTIONS, Size
+from common.model.linear import MakeProduct
+from common.model.llama import Mixture
+from common.model.quantized import round_weight
+
+_PATH = tl.constexpr(ROW_SECTIONS.index("path"))
+_TILE = tl.constexpr(16)
+_LEAST, _NORMAL = tl.constexpr(-3.4028234663852886e38), tl.constexpr(1.1754943508222875e-38)
+_OUTPUTS, _INPUTS, _STAGES = 32, 128, 4
+"""What a program computes of an expert, how much it reads at once, and in how many stages."""
+
+_LISTED = 1024
+"""Choices that a program looks at together."""
+
+_CHUNK = 1024
+"""Numbers of a row that one program of `_sum` takes."""
+
+_MOST_ROWS = 1024
+"""That are computed at once: what each of its experts gives a row has a place of its own."""
+
+
+@triton.jit(do_not_specialize=["count", "first"])
+def _choose(
+    scores,  # [N, E], and one more where SHARED
+    favours,  # float32 [E]
+    words,  # int32, see `keys`
+    count,  # rows of the batch
+    first,  # of these rows in it
+    chosen,  # int32 [N, CHOSEN]; -1 of rows that are padding
+    weights,  # float32 [N, CHOSEN]
+    share,  # float32 [N]: of what all rows take
+    scale,
+    EXPERTS: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    SIGMOID: tl.constexpr,
+    FAVOURED: tl.constexpr,
+    SUMMED: tl.constexpr,
+    SHARED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PLACES: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, PLACES)
+    if tl.load(words + _PATH * count + first + row) == 0:
+        none = tl.full([PLACES], -1, tl.int32)
+        tl.store(chosen + row * CHOSEN + place, none, mask=place < CHOSEN)
+        return
+    at = tl.arange(0, BLOCK)
+    known = at < EXPERTS
+    line = scores + row * (EXPERTS + SHARED)
+    score = tl.load(line + at, mask=known, other=float("-inf")).to(tl.float32)
+    if SIGMOID:
+        chance = 1 / (1 + tl.exp(-score))
+    else:
+        chance = tl.exp(score - tl.max(score))
+        chance = chance / tl.sum(chance)
+    chance = tl.where(chance == chance, chance, 0.0)  # what is no number shall take some, too
+    rank = chance
+    if FAVOURED:
+        rank += tl.load(favours + at, mask=known, other=0.0)
+    rank = tl.where(known, tl.maximum(tl.where(rank == rank, rank, _LEAST), _LEAST), float("-inf"))
+
+    found, kept = tl.zeros([PLACES], tl.int32), tl.zeros([PLACES], tl.float32)
+    for index in range(CHOSEN):
+        best = tl.min(tl.where(rank == tl.max(rank), at, BLOCK))  # of equal ones the first
+        mine = tl.sum(tl.where(at == best, chance, 0.0))
+        found = tl.where(place == index, best, found)
+        kept = tl.where(place == index, mine, kept)
+        rank = tl.where(at == best, float("-inf"), rank)
+    if SUMMED:
+        kept = kept / tl.maximum(tl.sum(kept), _NORMAL)
+    tl.store(chosen + row * CHOSEN + place, found, mask=place < CHOSEN)
+    tl.store(weights + row * CHOSEN + place, kept * scale, mask=place < CHOSEN)
+    if SHARED:
+        tl.store(share + row, 1 / (1 + tl.exp(-tl.load(line + EXPERTS).to(tl.float32))))
+
+
+@triton.jit(do_not_specialize=["choices"])
+def _list(
+    chosen,  # int32 [N * CHOSEN]
+    lists,  # int32 [E, N]: which of the choices are of an expert
+    counts,  # int32 [E]
+    choices,  # N * CHOSEN
+    CHOSEN: tl.constexpr,
+    LISTED: tl.constexpr,
+):
+    expert = tl.program_id(0)
+    line = lists + expert.to(tl.int64) * (choices // CHOSEN)
+    count = tl.full([], 0, tl.int32)
+    for start in range(0, choices, LISTED):
+        at = start + tl.arange(0, LISTED)
+        mine = tl.load(chosen + at, mask=at < choices, other=-1) == expert
+        before = tl.cumsum(mine.to(tl.int32), 0)
+        tl.store(line + count + before - 1, at, mask=mine)
+        count += tl.sum(mine.to(tl.int32))
+    tl.store(counts + expert, count)
+
+
+@triton.jit
+def _read(pointer, known, kind):
+    """A block of a matrix, in the type of what it is multiplied with."""
+    return tl.load(pointer, mask=known, other=0).to(kind)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _open(
+    x,  # [N, IN]
+    weight,  # [E, 2 * OUT, IN], gates first
+    scale,  # float32 [E, 2 * OUT], where ROUNDED
+    lists,  # int32 [E, N]
+    counts,  # int32 [E]
+    out,  # [N * CHOSEN, OUT]
+    rows,  # N
+    CHOSEN: tl.constexpr,
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    GELU: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr,
+):
+    expert = tl.program_id(1).to(tl.int64)
+    count = tl.load(counts + expert)
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inside = output < OUT
+    line = expert * 2 * OUT + output
+    for start in range(0, count, _TILE):
+        place = start + tl.arange(0, _TILE)
+        real = place < count
+        choice = tl.load(lists + expert * rows + place, mask=real, other=0).to(tl.int64)
+        gate = tl.zeros([_TILE, OUTPUTS], tl.float32)
+        up = tl.zeros([_TILE, OUTPUTS], tl.float32)
+        for begin in range(0, IN, INPUTS):
+            at = begin + tl.arange(0, INPUTS)
+            here = x + (choice // CHOSEN)[:, None] * IN + at[None, :]
+            read = tl.load(here, mask=real[:, None] & (at < IN)[None, :], other=0.0)
+            known = inside[None, :] & (at < IN)[:, None]
+            gates = weight + line[None, :] * IN + at[:, None]
+            gate = tl.dot(read, _read(gates, known, read.dtype), gate, input_precision="ieee")
+            ups = _read(gates + OUT * IN, known, read.dtype)
+            up = tl.dot(read, ups, up, input_precision="ieee")
+        if ROUNDED:
+            gate *= tl.load(scale + line, mask=inside, other=0.0)[None, :]
+            up *= tl.load(scale + line + OUT, mask=inside, other=0.0)[None, :]
+        bent = gate
+        if GELU:  # as in `rowwise`
+            bent = 1.59576912160573 * (gate + 0.044715 * gate * gate * gate)
+            bent = tl.maximum(bent, -80.0)
+        product = gate / (1 + tl.exp(-bent)) * up
+        target = out + choice[:, None] * OUT + output[None, :]
+        tl.store(target, product.to(out.dtype.element_ty), mask=real[:, None] & inside[None, :])
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _close(
+    x,  # [N * CHOSEN, IN]
+    weight,  # [E, OUT, IN]
+    scale,  # float32 [E, OUT], where ROUNDED
+    lists,  # int32 [E, N]
+    counts,  # int32 [E]
+    out,  # float32 [N * CHOSEN, OUT]
+    rows,  # N
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr,
+):
+    expert = tl.program_id(1).to(tl.int64)
+    count = tl.load(counts + expert)
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inside = output < OUT
+    line = expert * OUT + output
+    for start in range(0, count, _TILE):
+        place = start + tl.arange(0, _TILE)
+        real = place < count
+        choice = tl.load(lists + expert * rows + place, mask=real, other=0).to(tl.int64)
+        summed = tl.zeros([_TILE, OUTPUTS], tl.float32)
+        for begin in range(0, IN, INPUTS):
+            at = begin + tl.arange(0, INPUTS)
+            here = x + choice[:, None] * IN + at[None, :]
+            read = tl.load(here, mask=real[:, None] & (at < IN)[None, :], other=0.0)
+            known = inside[None, :] & (at < IN)[:, None]
+            wide = _read(weight + line[None, :] * IN + at[:, None], known, read.dtype)
+            summed = tl.dot(read, wide, summed, input_precision="ieee")
+        if ROUNDED:
+            summed *= tl.load(scale + line, mask=inside, other=0.0)[None, :]
+        target = out + choice[:, None] * OUT + output[None, :]
+        tl.store(target, summed, mask=real[:, None] & inside[None, :])
+
+
+@triton.jit
+def _sum(
+    parts,  # float32 [N * CHOSEN, SIZE]
+    chosen,  # int32 [N, CHOSEN]
+    weights,  # float32 [N, CHOSEN]
+    share,  # float32 [N], where WEIGHED
+    beside,  # [N, SIZE], where SHARED: what all rows take
+    out,  # [N, SIZE]
+    CHOSEN: tl.constexpr,
+    SIZE: tl.constexpr,
+    SHARED: tl.constexpr,
+    WEIGHED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    summed = tl.zeros([BLOCK], tl.float32)
+    if tl.load(chosen + row * CHOSEN) >= 0:  # else it is padding
+        for index in range(CHOSEN):
+            choice = row * CHOSEN + index
+            part = tl.load(parts + choice * SIZE + at, mask=at < SIZE, other=0.0)
+            summed += part * tl.load(weights + choice)
+        if SHARED:
+            more = tl.load(beside + row * SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
+            if WEIGHED:
+                more *= tl.load(share + row)
+            summed += more
+    tl.store(out + row * SIZE + at, summed.to(out.dtype.element_ty), mask=at < SIZE)
+
+
+class Experts:
+    """Those of one layer.
+
+    Args:
+        mixture: They, and how a row chooses.
+        make: Makes the product of scores, which nothing is rounded for.
+        rounded: Whether their weights are rounded to int8.
+        gelu: Whether their gate is GELU; else it is SiLU.
+    """
+
+    def __init__(self, mixture: Mixture, make: MakeProduct, *, rounded: bool, gelu: bool) -> None:
+        count = len(mixture.experts)
+        self._scores = make(mixture.router, None)
+        self._favours = None if mixture.favours is None else mixture.favours.float()
+        self._gate_up = _Stack([each.gate_up.weight for each in mixture.experts], rounded=rounded)
+        self._down = _Stack([each.down.weight for each in mixture.experts], rounded=rounded)
+        self._chosen, self._scale, self._gelu = mixture.chosen, mixture.scale, gelu
+        self._weighed = len(mixture.router) > count
+        self._choice = {
+            "EXPERTS": count,
+            "CHOSEN": mixture.chosen,
+            "SIGMOID": mixture.sigmoid,
+            "FAVOURED": self._favours is not None,
+            "SUMMED": mixture.summed,
+            "SHARED": self._weighed,
+            "BLOCK": triton.next_power_of_2(count),
+            "PLACES": triton.next_power_of_2(mixture.chosen),
+        }
+
+    def __call__(self, x: Tensor, words: Tensor, size: Size, beside: Tensor | None) -> Tensor:
+        """What rows get of the experts that they choose, and of what all take.
+
+        Args:
+            x: `[N, hidden]`.
+            words: The batch, laid out; see `keys`.
+            size: Of the batch.
+            beside: What all rows take, `[N, hidden]`; None where there is nothing.
+
+        Returns:
+            `[N, hidden]`; zero for rows that are padding.
+        """
+        scores, out = self._scores(x), torch.empty_like(x)
+        for first in range(0, len(x), _MOST_ROWS):
+            here = slice(first, first + _MOST_ROWS)
+            chosen, weights, share = self._choose(scores[here], words, size, first)
+            parts = self._parts(x[here], chosen)
+            rows, width = x[here].shape
+            _sum[(rows, triton.cdiv(width, _CHUNK))](
+                parts,
+                chosen,
+                weights,
+                share,
+                out[here] if beside is None else beside[here],
+                out[here],
+                CHOSEN=self._chosen,
+                SIZE=width,
+                SHARED=beside is not None,
+                WEIGHED=self._weighed,
+                BLOCK=_CHUNK,
+            )
+        return out
+
+    def _choose(
+        self, scores: Tensor, words: Tensor, size: Size, first: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Experts of rows and their weights, `[N, chosen]` each, and the weight of what all take.
+
+        Args:
+            scores: Of these rows.
+            words: The batch, laid out.
+            size: Of the batch.
+            first: Of these rows in it.
+        """
+        rows = len(scores)
+        chosen = scores.new_empty(rows, self._chosen, dtype=torch.int32)
+        weights = torch.empty_like(chosen, dtype=torch.float32)
+        share = weights.new_empty(rows)
+        _choose[(rows,)](
+            scores,
+            weights if self._favours is None else self._favours,
+            words,
+            size.rows,
+            first,
+            chosen,
+            weights,
+            share,
+            self._scale,
+            **self._choice,
+        )
+        return chosen, weights, share
+
+    def _parts(self, x: Tensor, chosen: Tensor) -> Tensor:
+        """What each expert of each row gives it, float32 `[N * chosen, hidden]`."""
+        rows, hidden = x.shape
+        experts, inner = self._choice["EXPERTS"], self._down.weight.shape[2]
+        lists = chosen.new_empty(experts, rows)
+        counts = chosen.new_empty(experts)
+        _list[(experts,)](
+            chosen, lists, counts, chosen.numel(), CHOSEN=self._chosen, LISTED=_LISTED
+        )
+        opened = x.new_empty(chosen.numel(), inner)
+        _open[(triton.cdiv(inner, _OUTPUTS), experts)](
+            x,
+            self._gate_up.weight,
+            self._gate_up.scale,
+            lists,
+            counts,
+            opened,
+            rows,
+            CHOSEN=self._chosen,
+            IN=hidden,
+            OUT=inner,
+            GELU=self._gelu,
+            ROUNDED=self._gate_up.rounded,
+            OUTPUTS=_OUTPUTS,
+            INPUTS=_INPUTS,
+            num_stages=_STAGES,
+        )
+        parts = x.new_empty(chosen.numel(), hidden, dtype=torch.float32)
+        _close[(triton.cdiv(hidden, _OUTPUTS), experts)](
+            opened,
+            self._down.weight,
+            self._down.scale,
+            lists,
+            counts,
+            parts,
+            rows,
+            IN=inner,
+            OUT=hidden,
+            ROUNDED=self._down.rounded,
+            OUTPUTS=_OUTPUTS,
+            INPUTS=_INPUTS,
+            num_stages=_STAGES,
+        )
+        return parts
+
+
+class _Stack:
+    """A matrix of each expert.
+
+    Args:
+        weights: Theirs, `[out, in]` each.
+        rounded: Whether they are rounded to int8.
+    """
+
+    def __init__(self, weights: list[Tensor], *, rounded: bool) -> None:
+        self.rounded = rounded
+        """Whether they were."""
+        self.weight: Tensor
+        """`[E, out, in]`."""
+        self.scale: Tensor
+        """Of each output where they are rounded, float32 `[E, out]`; else nobody reads it."""
+        if rounded:
+            steps, scales = zip(*map(round_weight, weights), strict=True)
+            self.weight, self.scale = torch.stack(steps), torch.stack(scales)
+        else:
+            self.weight = torch.stack(weights)
+            self.scale = self.weight
