@@ -1,8 +1,8 @@
 """Mixtures of experts on CUDA.
 
-A row's experts are chosen on the device, and every expert lists the rows that take it. So a pass is
-one graph, whichever they are, and reads the matrices of experts that a row takes, once. Rows that
-are padding take none.
+A row's experts are chosen on the device, by scores in float32, and every expert lists the rows that
+take it. So a pass is one graph, whichever they are, and reads the matrices of experts that a row
+takes. Rows that are padding take none.
 
 What a row gets is summed by its own choices in their order, and a product always has `_TILE` rows,
 each computed by itself: its bits do not depend on who shares its experts.
@@ -23,8 +23,11 @@ from common.model.quantized import round_weight
 _PATH = tl.constexpr(ROW_SECTIONS.index("path"))
 _TILE = tl.constexpr(16)
 _LEAST, _NORMAL = tl.constexpr(-3.4028234663852886e38), tl.constexpr(1.1754943508222875e-38)
-_OUTPUTS, _INPUTS, _STAGES = 32, 128, 4
-"""What a program computes of an expert, how much it reads at once, and in how many stages."""
+_GROUP = tl.constexpr(64)
+"""Rows that a program computes, tile by tile; who has the next ones finds the matrix in a cache."""
+
+_OUTPUTS, _INPUTS = 32, 128
+"""What a program computes of an expert, and how much it reads at once."""
 
 _LISTED = 1024
 """Choices that a program looks at together."""
@@ -38,14 +41,14 @@ _MOST_ROWS = 1024
 
 @triton.jit(do_not_specialize=["count", "first"])
 def _choose(
-    scores,  # [N, E], and one more where SHARED
+    scores,  # float32 [N, E], and one more where SHARED
     favours,  # float32 [E]
     words,  # int32, see `keys`
     count,  # rows of the batch
     first,  # of these rows in it
-    chosen,  # int32 [N, CHOSEN]; -1 of rows that are padding
+    chosen,  # int32 [N, CHOSEN]; -1 of rows that are padding, of which nothing else is written
     weights,  # float32 [N, CHOSEN]
-    share,  # float32 [N]: of what all rows take
+    share,  # float32 [N]: of what all rows take, where SHARED
     scale,
     EXPERTS: tl.constexpr,
     CHOSEN: tl.constexpr,
@@ -65,7 +68,7 @@ def _choose(
     at = tl.arange(0, BLOCK)
     known = at < EXPERTS
     line = scores + row * (EXPERTS + SHARED)
-    score = tl.load(line + at, mask=known, other=float("-inf")).to(tl.float32)
+    score = tl.load(line + at, mask=known, other=float("-inf"))
     if SIGMOID:
         chance = 1 / (1 + tl.exp(-score))
     else:
@@ -89,7 +92,7 @@ def _choose(
     tl.store(chosen + row * CHOSEN + place, found, mask=place < CHOSEN)
     tl.store(weights + row * CHOSEN + place, kept * scale, mask=place < CHOSEN)
     if SHARED:
-        tl.store(share + row, 1 / (1 + tl.exp(-tl.load(line + EXPERTS).to(tl.float32))))
+        tl.store(share + row, 1 / (1 + tl.exp(-tl.load(line + EXPERTS))))
 
 
 @triton.jit(do_not_specialize=["choices"])
@@ -136,14 +139,15 @@ def _open(
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
 ):
-    expert = tl.program_id(1).to(tl.int64)
-    count = tl.load(counts + expert)
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    expert = tl.program_id(2).to(tl.int64)
+    first = tl.program_id(0) * _GROUP
+    behind = tl.minimum(tl.load(counts + expert), first + _GROUP)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     inside = output < OUT
     line = expert * 2 * OUT + output
-    for start in range(0, count, _TILE):
+    for start in range(first, behind, _TILE):
         place = start + tl.arange(0, _TILE)
-        real = place < count
+        real = place < behind
         choice = tl.load(lists + expert * rows + place, mask=real, other=0).to(tl.int64)
         gate = tl.zeros([_TILE, OUTPUTS], tl.float32)
         up = tl.zeros([_TILE, OUTPUTS], tl.float32)
@@ -183,14 +187,15 @@ def _close(
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
 ):
-    expert = tl.program_id(1).to(tl.int64)
-    count = tl.load(counts + expert)
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    expert = tl.program_id(2).to(tl.int64)
+    first = tl.program_id(0) * _GROUP
+    behind = tl.minimum(tl.load(counts + expert), first + _GROUP)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     inside = output < OUT
     line = expert * OUT + output
-    for start in range(0, count, _TILE):
+    for start in range(first, behind, _TILE):
         place = start + tl.arange(0, _TILE)
-        real = place < count
+        real = place < behind
         choice = tl.load(lists + expert * rows + place, mask=real, other=0).to(tl.int64)
         summed = tl.zeros([_TILE, OUTPUTS], tl.float32)
         for begin in range(0, IN, INPUTS):
@@ -241,14 +246,14 @@ class Experts:
 
     Args:
         mixture: They, and how a row chooses.
-        make: Makes the product of scores, which nothing is rounded for.
+        make: Makes the product that scores come of.
         rounded: Whether their weights are rounded to int8.
         gelu: Whether their gate is GELU; else it is SiLU.
     """
 
     def __init__(self, mixture: Mixture, make: MakeProduct, *, rounded: bool, gelu: bool) -> None:
         count = len(mixture.experts)
-        self._scores = make(mixture.router, None)
+        self._scores = make(mixture.router.float(), None)
         self._favours = None if mixture.favours is None else mixture.favours.float()
         self._gate_up = _Stack([each.gate_up.weight for each in mixture.experts], rounded=rounded)
         self._down = _Stack([each.down.weight for each in mixture.experts], rounded=rounded)
@@ -277,7 +282,7 @@ class Experts:
         Returns:
             `[N, hidden]`; zero for rows that are padding.
         """
-        scores, out = self._scores(x), torch.empty_like(x)
+        scores, out = self._scores(x.float()), torch.empty_like(x)
         for first in range(0, len(x), _MOST_ROWS):
             here = slice(first, first + _MOST_ROWS)
             chosen, weights, share = self._choose(scores[here], words, size, first)
@@ -337,7 +342,9 @@ class Experts:
             chosen, lists, counts, chosen.numel(), CHOSEN=self._chosen, LISTED=_LISTED
         )
         opened = x.new_empty(chosen.numel(), inner)
-        _open[(triton.cdiv(inner, _OUTPUTS), experts)](
+        groups = triton.cdiv(rows, _GROUP.value)
+        stages = 3 if x.dtype == torch.float32 else 4  # what small devices hold
+        _open[(groups, triton.cdiv(inner, _OUTPUTS), experts)](
             x,
             self._gate_up.weight,
             self._gate_up.scale,
@@ -352,10 +359,10 @@ class Experts:
             ROUNDED=self._gate_up.rounded,
             OUTPUTS=_OUTPUTS,
             INPUTS=_INPUTS,
-            num_stages=_STAGES,
+            num_stages=stages,
         )
         parts = x.new_empty(chosen.numel(), hidden, dtype=torch.float32)
-        _close[(triton.cdiv(hidden, _OUTPUTS), experts)](
+        _close[(groups, triton.cdiv(hidden, _OUTPUTS), experts)](
             opened,
             self._down.weight,
             self._down.scale,
@@ -368,7 +375,7 @@ class Experts:
             ROUNDED=self._down.rounded,
             OUTPUTS=_OUTPUTS,
             INPUTS=_INPUTS,
-            num_stages=_STAGES,
+            num_stages=stages,
         )
         return parts
 

@@ -36,7 +36,7 @@ _POSITION = 1_100
 
 _CHAIN = (0, 1, 2, 3)
 _OUTPUTS = 48
-_EXPERTS, _CHOSEN, _INNER = 5, 2, 48
+_EXPERTS, _CHOSEN, _INNER = 5, 2, 144
 _DRAWS = 48
 _VOCAB = 5008
 """A multiple of 16, as those of models are: kernels are compiled for such."""
@@ -217,9 +217,9 @@ def _of_experts(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
         scale=1.0,
     )
     make = partial(TiledProduct, tile=rows)
-    chances = make(router, None)(x).float().softmax(1)
-    weights, chosen = chances.topk(_CHOSEN)
-    weights /= weights.sum(1, keepdim=True)
+    chances = make(router.float(), None)(x.float()).softmax(1)
+    weights, chosen = (part[:, :_CHOSEN] for part in chances.sort(stable=True, descending=True))
+    weights = weights / weights.sum(1, keepdim=True)
     for rounded in (False, True):
         matrices = [_rounded(each) if rounded else each.float() for each in (gate_up, down)]
         both, last = (matrix[chosen] for matrix in matrices)  # [N, chosen, ...]

@@ -29,7 +29,7 @@ class Products(NamedTuple):
     row_step: int
     """Rows are a multiple of this."""
     whole: MakeProduct
-    """Makes those that are never rounded."""
+    """Makes such as are never rounded."""
     rounds_experts: bool = False
     """Whether weights of experts are rounded, to int8."""
 

@@ -225,8 +225,8 @@ def _check_quantizable(model: nn.Module) -> None:
     for module in model.modules():
         if is_experts(module):
             raise ModelError(
-                f"{kind} cannot be quantised: the weights of its experts are no linear layers; "
-                "quantize: must be none"
+                f"{kind} cannot be quantised here: its experts are no linear layers, and kernels "
+                "of ours round them to int8 alone, on CPUs from bfloat16; quantize: must be none"
             )
         if type(module) is nn.Linear and type(module.weight.data) is not Tensor:
             raise ModelError(

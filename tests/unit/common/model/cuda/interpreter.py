@@ -13,9 +13,10 @@ def mend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has kernels be interpreted as a device computes them, and sooner.
 
     A product is summed in one order: BLAS has another for some rows of a tile, with some
-    processors. bfloat16, which the interpreter keeps as integers, is multiplied as the numbers that
-    they stand for, and rounded to the nearest. And the language's core is taken over once, not
-    again whenever a kernel calls a function, which takes half of the time.
+    processors. bfloat16, which the interpreter keeps as integers, is multiplied by matrices as the
+    numbers that they stand for, and rounded to the nearest; nothing else is computed in it. And the
+    language's core is taken over once, not again whenever a kernel calls a function, which takes
+    half of the time.
     """
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     builder, language = interpreter.InterpreterBuilder, interpreter.tl

@@ -49,20 +49,22 @@ KERNELS = [
      dict(OUT=4096, IN=14336, BIASED=True, ADDED=True, OUTPUTS=32, INPUTS=128),
      dict(num_stages=products._STAGES)),
     (experts._choose,
-     dict(scores=B, favours=F, words=I, count="i32", first="i32", chosen=I, weights=F, share=F,
+     dict(scores=F, favours=F, words=I, count="i32", first="i32", chosen=I, weights=F, share=F,
           scale="fp32"),
      dict(EXPERTS=160, CHOSEN=8, SIGMOID=True, FAVOURED=True, SUMMED=True, SHARED=True, BLOCK=256,
           PLACES=8)),
     (experts._list, dict(chosen=I, lists=I, counts=I, choices="i32"),
      dict(CHOSEN=8, LISTED=experts._LISTED)),
     *((experts._open,
-       dict(x=B, weight=kind, scale=F, lists=I, counts=I, out=B, rows="i32"),
-       dict(CHOSEN=8, IN=2048, OUT=768, GELU=False, ROUNDED=kind != B, OUTPUTS=experts._OUTPUTS,
-            INPUTS=experts._INPUTS), dict(num_stages=experts._STAGES)) for kind in (B, "*i8")),
+       dict(x=x, weight=kind, scale=F, lists=I, counts=I, out=x, rows="i32"),
+       dict(CHOSEN=8, IN=2048, OUT=768, GELU=False, ROUNDED=kind != x, OUTPUTS=experts._OUTPUTS,
+            INPUTS=experts._INPUTS), dict(num_stages=stages))
+      for x, kind, stages in ((B, B, 4), (B, "*i8", 4), (F, F, 3))),
     *((experts._close,
-       dict(x=B, weight=kind, scale=F, lists=I, counts=I, out=F, rows="i32"),
-       dict(IN=768, OUT=2048, ROUNDED=kind != B, OUTPUTS=experts._OUTPUTS,
-            INPUTS=experts._INPUTS), dict(num_stages=experts._STAGES)) for kind in (B, "*i8")),
+       dict(x=x, weight=kind, scale=F, lists=I, counts=I, out=F, rows="i32"),
+       dict(IN=768, OUT=2048, ROUNDED=kind != x, OUTPUTS=experts._OUTPUTS,
+            INPUTS=experts._INPUTS), dict(num_stages=stages))
+      for x, kind, stages in ((B, B, 4), (B, "*i8", 4), (F, F, 3))),
     (experts._sum,
      dict(parts=F, chosen=I, weights=F, share=F, beside=B, out=B),
      dict(CHOSEN=8, SIZE=2048, SHARED=True, WEIGHED=True, BLOCK=experts._CHUNK)),
@@ -86,7 +88,7 @@ for capability, (kernel, arguments, known, *options) in product(map(int, sys.arg
                            capture_output=True, text=True, check=True).stdout
     print(json.dumps(dict(
         name=kernel.__name__, capability=capability, shared=compiled.metadata.shared,
-        matrices="mma" in compiled.asm["ptx"],
+        matrices="mma" in compiled.asm["ptx"], halves=B in kinds.values(),
         spilled=int(usage.split("STACK:")[1].split()[0]))))
 """
 
@@ -102,8 +104,9 @@ def test_kernels_compile(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     kernels = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(kernels) == 17 * len(_CAPABILITIES)
+    assert len(kernels) == 19 * len(_CAPABILITIES)
     for kernel in kernels:
         assert kernel["spilled"] <= _SPILLED, kernel
         assert kernel["shared"] <= 99 << 10, f"{kernel}: more than the smaller devices have"
-        assert kernel["matrices"] is (kernel["name"] in _ON_MATRIX_UNITS), kernel
+        expected = kernel["name"] in _ON_MATRIX_UNITS and kernel["halves"]
+        assert kernel["matrices"] is expected, kernel

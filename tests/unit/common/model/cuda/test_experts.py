@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from common.model import kernels
@@ -25,10 +26,12 @@ from common.model.cuda import experts as module
 from common.model.cuda.experts import Experts
 from common.model.cuda.keys import Size
 from common.model.cuda.model import CudaModel
-from common.model.cuda.products import TiledProduct
+from common.model.cuda.products import PRODUCTS, TiledProduct
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-EXPERTS, HIDDEN, INNER = 6, 48, 40
+EXPERTS, HIDDEN, INNER = 6, 160, 136
+"""More numbers than a program reads at once."""
+
 ROWS = 37
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -37,6 +40,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {"num_experts": 9, "num_experts_per_tok": 3}),
     "flex_olmo": ("flex_olmo", {}),
     "glm4_moe": ("glm4_moe", {"n_shared_experts": 2, "routed_scaling_factor": 2.5}),
+    "minimax_m2": ("minimax_m2", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}),
     "olmo2": ("olmo2", {}),
 }
 
@@ -94,20 +98,54 @@ def test_logits_are_those_of_transformers(
     torch.testing.assert_close(torch.cat(passes).cpu(), expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("changes", [{}, {"sigmoid": True, "summed": True}])
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Has programs look at little at once."""
+    monkeypatch.setattr(module, "_LISTED", 16)
+    monkeypatch.setattr(module, "_CHUNK", 64)
+    return monkeypatch
+
+
+def _expected(mixture: Mixture, x: Tensor, beside: Tensor) -> Tensor:
+    """What rows get, row by row."""
+    scores = x @ mixture.router.T
+    share, scores = scores[:, EXPERTS:].sigmoid(), scores[:, :EXPERTS]
+    chances = scores.sigmoid() if mixture.sigmoid else scores.softmax(1)
+    weights, chosen = chances.topk(mixture.chosen)
+    if mixture.summed:
+        weights = weights / weights.sum(1, keepdim=True)
+    out = beside * share if share.shape[1] else beside.clone()
+    for row, (taken, by) in enumerate(zip(chosen.tolist(), weights * mixture.scale, strict=True)):
+        for expert, weight in zip(taken, by, strict=True):
+            gate_up, down = mixture.experts[expert]
+            gate, up = (gate_up.weight @ x[row]).chunk(2)
+            out[row] += weight * (down.weight @ (F.silu(gate) * up))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("router", "changes"),
+    [(EXPERTS + 1, {}), (EXPERTS, {"sigmoid": True, "summed": True, "scale": 2.5})],
+)
 def test_a_row_has_its_bits_in_any_batch(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    router: int, changes: dict[str, Any], small: pytest.MonkeyPatch
 ) -> None:
-    """Beside padding, which is zero, and where not all rows are computed at once."""
-    experts, x = _experts(_mixture(**changes)), _random(ROWS, HIDDEN, seed=5) * 8
-    whole = experts(x, *_words(ROWS), None)
+    """Those of the formula; beside padding, which is zero, and where not all rows are computed at
+    once."""
+    mixture = _mixture(router=_random(router, HIDDEN, seed=3), **changes)
+    experts = _experts(mixture)
+    x, beside = _random(ROWS, HIDDEN, seed=5) * 4, _random(ROWS, HIDDEN, seed=6)
+    whole = experts(x, *_words(ROWS), beside)
+    torch.testing.assert_close(whole, _expected(mixture, x, beside), rtol=1e-4, atol=1e-4)
     for row in (0, 20, 36):
-        assert torch.equal(experts(x[row : row + 1], *_words(1), None), whole[row : row + 1])
-    padded = experts(torch.cat((x[:9], x[:3])), *_words(9, 3), None)
-    assert torch.equal(padded[:9], whole[:9])
-    assert not padded[9:].any()
-    monkeypatch.setattr(module, "_MOST_ROWS", 16)
-    assert torch.equal(experts(x, *_words(ROWS), None), whole)
+        one = slice(row, row + 1)
+        assert torch.equal(experts(x[one], *_words(1), beside[one]), whole[one])
+    small.setattr(module, "_MOST_ROWS", 12)
+    lost = torch.full((3, HIDDEN), float("nan"), device=DEVICE)
+    padded = [torch.cat((each, lost)) for each in (x, beside)]
+    found = experts(padded[0], *_words(ROWS, 3), padded[1])
+    assert torch.equal(found[:ROWS], whole)
+    assert not found[ROWS:].any()
 
 
 def test_of_equal_experts_the_first_is_taken() -> None:
@@ -120,6 +158,26 @@ def test_of_equal_experts_the_first_is_taken() -> None:
     assert chosen.tolist() == [[1, 3, 5, 0]] * 2
     assert weights[0].tolist() == pytest.approx([1 / 6] * 4)
     assert not weights[1].any(), "of no number, too, distinct ones are taken"
+
+
+def test_rounded_experts_are_near_and_bfloat16_chooses_by_float32() -> None:
+    """All that a model multiplies by in int8; what chooses is not rounded, nor are its scores."""
+    mixture = _mixture(router=_random(EXPERTS, HIDDEN, seed=3).bfloat16())
+    made: list[Tensor] = []
+
+    def make(weight: Tensor, bias: Tensor | None) -> TiledProduct:
+        made.append(weight)
+        return TiledProduct(weight, bias, tile=4)
+
+    products = PRODUCTS["int8"]
+    assert products.rounds_experts
+    experts = Experts(mixture, make, rounded=products.rounds_experts, gelu=False)
+    assert [weight.dtype for weight in made] == [torch.float32]
+    x = (_random(9, HIDDEN, seed=5) * 4).bfloat16()
+    found = experts(x, *_words(9), None).float()
+    wide = _mixture(router=mixture.router.float())
+    expected = _expected(wide, x.float(), torch.zeros(9, HIDDEN, device=DEVICE))
+    assert float((found - expected).norm() / expected.norm()) < 0.05
 
 
 def test_experts_in_int4_are_refused_by_the_kernels(tmp_path: Path) -> None:
