@@ -10,14 +10,17 @@ each computed by itself: its bits do not depend on who shares its experts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from common.model.cuda.keys import ROW_SECTIONS, Size
+from common.model.cuda.rowwise import gate_by
 from common.model.linear import MakeProduct
-from common.model.llama import Mixture
+from common.model.llama import Linear, Mixture
 from common.model.quantized import round_weight
 
 _PATH = tl.constexpr(ROW_SECTIONS.index("path"))
@@ -116,24 +119,19 @@ def _list(
     tl.store(counts + expert, count)
 
 
-@triton.jit
-def _read(pointer, known, kind):
-    """A block of a matrix, in the type of what it is multiplied with."""
-    return tl.load(pointer, mask=known, other=0).to(kind)
-
-
 @triton.jit(do_not_specialize=["rows"])
-def _open(
-    x,  # [N, IN]
-    weight,  # [E, 2 * OUT, IN], gates first
-    scale,  # float32 [E, 2 * OUT], where ROUNDED
+def _multiply(
+    x,  # [N * CHOSEN / READERS, IN]
+    weight,  # [E, OUT, IN]; where GATED twice as many, gates first
+    scale,  # float32 [E, OUT] likewise, where ROUNDED
     lists,  # int32 [E, N]
     counts,  # int32 [E]
     out,  # [N * CHOSEN, OUT]
     rows,  # N
-    CHOSEN: tl.constexpr,
+    READERS: tl.constexpr,  # choices that read the same row
     IN: tl.constexpr,
     OUT: tl.constexpr,
+    GATED: tl.constexpr,
     GELU: tl.constexpr,
     ROUNDED: tl.constexpr,
     OUTPUTS: tl.constexpr,
@@ -144,71 +142,33 @@ def _open(
     behind = tl.minimum(tl.load(counts + expert), first + _GROUP)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     inside = output < OUT
-    line = expert * 2 * OUT + output
-    for start in range(first, behind, _TILE):
-        place = start + tl.arange(0, _TILE)
-        real = place < behind
-        choice = tl.load(lists + expert * rows + place, mask=real, other=0).to(tl.int64)
-        gate = tl.zeros([_TILE, OUTPUTS], tl.float32)
-        up = tl.zeros([_TILE, OUTPUTS], tl.float32)
-        for begin in range(0, IN, INPUTS):
-            at = begin + tl.arange(0, INPUTS)
-            here = x + (choice // CHOSEN)[:, None] * IN + at[None, :]
-            read = tl.load(here, mask=real[:, None] & (at < IN)[None, :], other=0.0)
-            known = inside[None, :] & (at < IN)[:, None]
-            gates = weight + line[None, :] * IN + at[:, None]
-            gate = tl.dot(read, _read(gates, known, read.dtype), gate, input_precision="ieee")
-            ups = _read(gates + OUT * IN, known, read.dtype)
-            up = tl.dot(read, ups, up, input_precision="ieee")
-        if ROUNDED:
-            gate *= tl.load(scale + line, mask=inside, other=0.0)[None, :]
-            up *= tl.load(scale + line + OUT, mask=inside, other=0.0)[None, :]
-        bent = gate
-        if GELU:  # as in `rowwise`
-            bent = 1.59576912160573 * (gate + 0.044715 * gate * gate * gate)
-            bent = tl.maximum(bent, -80.0)
-        product = gate / (1 + tl.exp(-bent)) * up
-        target = out + choice[:, None] * OUT + output[None, :]
-        tl.store(target, product.to(out.dtype.element_ty), mask=real[:, None] & inside[None, :])
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _close(
-    x,  # [N * CHOSEN, IN]
-    weight,  # [E, OUT, IN]
-    scale,  # float32 [E, OUT], where ROUNDED
-    lists,  # int32 [E, N]
-    counts,  # int32 [E]
-    out,  # float32 [N * CHOSEN, OUT]
-    rows,  # N
-    IN: tl.constexpr,
-    OUT: tl.constexpr,
-    ROUNDED: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    INPUTS: tl.constexpr,
-):
-    expert = tl.program_id(2).to(tl.int64)
-    first = tl.program_id(0) * _GROUP
-    behind = tl.minimum(tl.load(counts + expert), first + _GROUP)
-    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    inside = output < OUT
-    line = expert * OUT + output
+    HEIGHT: tl.constexpr = 2 * OUT if GATED else OUT
+    line = expert * HEIGHT + output
     for start in range(first, behind, _TILE):
         place = start + tl.arange(0, _TILE)
         real = place < behind
         choice = tl.load(lists + expert * rows + place, mask=real, other=0).to(tl.int64)
         summed = tl.zeros([_TILE, OUTPUTS], tl.float32)
+        up = tl.zeros([_TILE, OUTPUTS], tl.float32)
         for begin in range(0, IN, INPUTS):
             at = begin + tl.arange(0, INPUTS)
-            here = x + choice[:, None] * IN + at[None, :]
+            here = x + (choice // READERS)[:, None] * IN + at[None, :]
             read = tl.load(here, mask=real[:, None] & (at < IN)[None, :], other=0.0)
             known = inside[None, :] & (at < IN)[:, None]
-            wide = _read(weight + line[None, :] * IN + at[:, None], known, read.dtype)
+            numbers = weight + line[None, :] * IN + at[:, None]
+            wide = tl.load(numbers, mask=known, other=0).to(read.dtype)
             summed = tl.dot(read, wide, summed, input_precision="ieee")
+            if GATED:
+                wide = tl.load(numbers + OUT * IN, mask=known, other=0).to(read.dtype)
+                up = tl.dot(read, wide, up, input_precision="ieee")
         if ROUNDED:
             summed *= tl.load(scale + line, mask=inside, other=0.0)[None, :]
+        if GATED:
+            if ROUNDED:
+                up *= tl.load(scale + line + OUT, mask=inside, other=0.0)[None, :]
+            summed = gate_by(summed, up, GELU)
         target = out + choice[:, None] * OUT + output[None, :]
-        tl.store(target, summed, mask=real[:, None] & inside[None, :])
+        tl.store(target, summed.to(out.dtype.element_ty), mask=real[:, None] & inside[None, :])
 
 
 @triton.jit
@@ -255,9 +215,10 @@ class Experts:
         count = len(mixture.experts)
         self._scores = make(mixture.router.float(), None)
         self._favours = None if mixture.favours is None else mixture.favours.float()
-        self._gate_up = _Stack([each.gate_up.weight for each in mixture.experts], rounded=rounded)
-        self._down = _Stack([each.down.weight for each in mixture.experts], rounded=rounded)
-        self._chosen, self._scale, self._gelu = mixture.chosen, mixture.scale, gelu
+        gates, downs = zip(*((each.gate_up, each.down) for each in mixture.experts), strict=True)
+        self._gate_up = _Matrices(gates, rounded=rounded, gated=True, gelu=gelu)
+        self._down = _Matrices(downs, rounded=rounded)
+        self._chosen, self._scale = mixture.chosen, mixture.scale
         self._weighed = len(mixture.router) > count
         self._choice = {
             "EXPERTS": count,
@@ -334,70 +295,65 @@ class Experts:
 
     def _parts(self, x: Tensor, chosen: Tensor) -> Tensor:
         """What each expert of each row gives it, float32 `[N * chosen, hidden]`."""
-        rows, hidden = x.shape
-        experts, inner = self._choice["EXPERTS"], self._down.weight.shape[2]
-        lists = chosen.new_empty(experts, rows)
+        experts, choices = self._choice["EXPERTS"], chosen.numel()
+        lists = chosen.new_empty(experts, len(x))
         counts = chosen.new_empty(experts)
-        _list[(experts,)](
-            chosen, lists, counts, chosen.numel(), CHOSEN=self._chosen, LISTED=_LISTED
-        )
-        opened = x.new_empty(chosen.numel(), inner)
-        groups = triton.cdiv(rows, _GROUP.value)
-        stages = 3 if x.dtype == torch.float32 else 4  # what small devices hold
-        _open[(groups, triton.cdiv(inner, _OUTPUTS), experts)](
-            x,
-            self._gate_up.weight,
-            self._gate_up.scale,
-            lists,
-            counts,
-            opened,
-            rows,
-            CHOSEN=self._chosen,
-            IN=hidden,
-            OUT=inner,
-            GELU=self._gelu,
-            ROUNDED=self._gate_up.rounded,
-            OUTPUTS=_OUTPUTS,
-            INPUTS=_INPUTS,
-            num_stages=stages,
-        )
-        parts = x.new_empty(chosen.numel(), hidden, dtype=torch.float32)
-        _close[(groups, triton.cdiv(hidden, _OUTPUTS), experts)](
-            opened,
-            self._down.weight,
-            self._down.scale,
-            lists,
-            counts,
-            parts,
-            rows,
-            IN=inner,
-            OUT=hidden,
-            ROUNDED=self._down.rounded,
-            OUTPUTS=_OUTPUTS,
-            INPUTS=_INPUTS,
-            num_stages=stages,
-        )
+        _list[(experts,)](chosen, lists, counts, choices, CHOSEN=self._chosen, LISTED=_LISTED)
+        opened = x.new_empty(choices, self._gate_up.outputs)
+        self._gate_up.multiply(x, lists, counts, opened)
+        parts = x.new_empty(choices, self._down.outputs, dtype=torch.float32)
+        self._down.multiply(opened, lists, counts, parts)
         return parts
 
 
-class _Stack:
-    """A matrix of each expert.
+class _Matrices:
+    """One of each expert.
 
     Args:
-        weights: Theirs, `[out, in]` each.
+        maps: Theirs, without a bias.
         rounded: Whether they are rounded to int8.
+        gated: Whether their first half gates the other one.
+        gelu: Whether that is by GELU; else it is by SiLU.
     """
 
-    def __init__(self, weights: list[Tensor], *, rounded: bool) -> None:
-        self.rounded = rounded
-        """Whether they were."""
-        self.weight: Tensor
-        """`[E, out, in]`."""
-        self.scale: Tensor
-        """Of each output where they are rounded, float32 `[E, out]`; else nobody reads it."""
+    def __init__(
+        self, maps: Sequence[Linear], *, rounded: bool, gated: bool = False, gelu: bool = False
+    ) -> None:
+        weights = [each.weight for each in maps]
+        self._rounded, self._gated, self._gelu = rounded, gated, gelu
         if rounded:
             steps, scales = zip(*map(round_weight, weights), strict=True)
-            self.weight, self.scale = torch.stack(steps), torch.stack(scales)
+            self._weight, self._scale = torch.stack(steps), torch.stack(scales)
         else:
-            self.weight = torch.stack(weights)
-            self.scale = self.weight
+            self._weight = self._scale = torch.stack(weights)
+        self.outputs = self._weight.shape[1] // (2 if gated else 1)
+        """Numbers that come out."""
+
+    def multiply(self, x: Tensor, lists: Tensor, counts: Tensor, out: Tensor) -> None:
+        """Writes what comes out for each choice.
+
+        Args:
+            x: Rows that several choices in turn may read, `[N * chosen / readers, in]`.
+            lists: Choices by expert, int32 `[E, N]`.
+            counts: How many each has, int32 `[E]`.
+            out: `[N * chosen, outputs]`.
+        """
+        experts, rows = lists.shape
+        _multiply[(triton.cdiv(rows, _GROUP.value), triton.cdiv(self.outputs, _OUTPUTS), experts)](
+            x,
+            self._weight,
+            self._scale,
+            lists,
+            counts,
+            out,
+            rows,
+            READERS=len(out) // len(x),
+            IN=x.shape[1],
+            OUT=self.outputs,
+            GATED=self._gated,
+            GELU=self._gelu,
+            ROUNDED=self._rounded,
+            OUTPUTS=_OUTPUTS,
+            INPUTS=_INPUTS,
+            num_stages=3 if x.dtype == torch.float32 else 4,  # what small devices hold
+        )

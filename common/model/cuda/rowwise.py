@@ -92,16 +92,22 @@ def _turn_and_store(
 
 
 @triton.jit
+def gate_by(gate, up, GELU: tl.constexpr):
+    """`silu(gate) * up`, or `gelu(gate) * up`, approximated by tanh; of float32."""
+    bent = gate
+    if GELU:  # its tanh as what SiLU is made of
+        bent = 1.59576912160573 * (gate + 0.044715 * gate * gate * gate)
+        bent = tl.maximum(bent, -80.0)  # a cube is soon too large for exp, which is tested for
+    return gate / (1 + tl.exp(-bent)) * up
+
+
+@triton.jit
 def _gated(both, out, SIZE: tl.constexpr, GELU: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     gate = tl.load(both + row * 2 * SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
     up = tl.load(both + row * 2 * SIZE + SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
-    bent = gate
-    if GELU:  # its tanh as what SiLU is made of
-        bent = 1.59576912160573 * (gate + 0.044715 * gate * gate * gate)
-        bent = tl.maximum(bent, -80.0)  # a cube is soon too large for exp, which is tested for
-    product = gate / (1 + tl.exp(-bent)) * up
+    product = gate_by(gate, up, GELU)
     tl.store(out + row * SIZE + at, product.to(out.dtype.element_ty), mask=at < SIZE)
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 
 _CAPABILITIES = (80, 90)
 
-_ON_MATRIX_UNITS = {"_attend", "_widen", "_open", "_close"}
+_ON_MATRIX_UNITS = {"_attend", "_widen", "_multiply"}
 
 _SPILLED = 8
 """Bytes that may not: what is known before a loop and needed behind it."""
@@ -55,16 +55,12 @@ KERNELS = [
           PLACES=8)),
     (experts._list, dict(chosen=I, lists=I, counts=I, choices="i32"),
      dict(CHOSEN=8, LISTED=experts._LISTED)),
-    *((experts._open,
-       dict(x=x, weight=kind, scale=F, lists=I, counts=I, out=x, rows="i32"),
-       dict(CHOSEN=8, IN=2048, OUT=768, GELU=False, ROUNDED=kind != x, OUTPUTS=experts._OUTPUTS,
-            INPUTS=experts._INPUTS), dict(num_stages=stages))
-      for x, kind, stages in ((B, B, 4), (B, "*i8", 4), (F, F, 3))),
-    *((experts._close,
-       dict(x=x, weight=kind, scale=F, lists=I, counts=I, out=F, rows="i32"),
-       dict(IN=768, OUT=2048, ROUNDED=kind != x, OUTPUTS=experts._OUTPUTS,
-            INPUTS=experts._INPUTS), dict(num_stages=stages))
-      for x, kind, stages in ((B, B, 4), (B, "*i8", 4), (F, F, 3))),
+    *((experts._multiply,
+       dict(x=x, weight=weight, scale=F, lists=I, counts=I, out=x if gated else F, rows="i32"),
+       dict(READERS=8 if gated else 1, IN=2048, OUT=768, GATED=gated, GELU=False,
+            ROUNDED=weight != x, OUTPUTS=experts._OUTPUTS, INPUTS=experts._INPUTS),
+       dict(num_stages=stages))
+      for x, weight, stages in ((B, B, 4), (B, "*i8", 4), (F, F, 3)) for gated in (True, False)),
     (experts._sum,
      dict(parts=F, chosen=I, weights=F, share=F, beside=B, out=B),
      dict(CHOSEN=8, SIZE=2048, SHARED=True, WEIGHED=True, BLOCK=experts._CHUNK)),
