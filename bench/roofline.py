@@ -3,10 +3,11 @@
     python -m bench.roofline [--device cuda] [MODEL_DIRECTORY ...]
 
 A step reads every weight of the model's products once, however many rows it has, and the keys and
-values of all positions before; it multiplies and adds once for each weight and row. Neither can
-take less time than the machine needs for so many bytes or operations. Bytes are those of the
-model's files: where the engine keeps weights in fewer, as it does with AMX, more than all of what
-the machine allows for those can be reached.
+values of all positions before; it multiplies and adds once for each weight and row. Of experts it
+reads those that a row takes: so many as if rows chose independently of each other. Neither can take
+less time than the machine needs for so many bytes or operations. Bytes are those of the model's
+files: where the engine keeps weights in fewer, as it does with AMX, or rows choose alike, more than
+all of what the machine allows for those can be reached.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ MEMORY_BYTES = 512 << 20
 
 OUTPUTS = ("lm_head.weight", "embed_out.weight")
 """How names of output layers end."""
+EXPERTS = ".experts."
+"""What names of those have in them."""
+
+COUNTS = "num_experts", "num_local_experts", "n_routed_experts"
+"""What configurations call how many there are."""
+
 POSITIONS = ("wpe.weight", "embed_positions.weight")
 """Those of embeddings of positions."""
 
@@ -44,13 +51,19 @@ BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a step of a model needs; a dense model, all of whose weights take part."""
+    """What a step of a model needs."""
 
     dtype: str
     """Type of the weights, as torch calls it."""
 
     weight_bytes: int
     """Weights read by each step."""
+
+    expert_bytes: int = 0
+    """Weights of all experts, of which a step reads those that a row takes."""
+
+    taken: float = 0.0
+    """Share of the experts that a row takes."""
 
     kv_bytes_per_position: int
     """Keys and values read for each earlier position, and written for each row."""
@@ -60,7 +73,13 @@ class Demand:
 
     def moved_bytes(self, rows: int) -> int:
         """Return what a step of so many rows, with nothing before them, reads and writes."""
-        return self.weight_bytes + rows * self.kv_bytes_per_position
+        experts = round(self.expert_bytes * (1 - (1 - self.taken) ** rows))
+        return self.weight_bytes + experts + rows * self.kv_bytes_per_position
+
+    @property
+    def kept_bytes(self) -> int:
+        """All weights."""
+        return self.weight_bytes + self.expert_bytes
 
     def floor_s(self, rows: int, limits: Limits) -> float:
         """Return the least time of a step."""
@@ -133,7 +152,7 @@ class Roofline:
         return (
             f"Memory: {self.memory_one_thread.bytes_per_s / 1e9:.1f} GB/s with one thread, "
             f"{self.memory.bytes_per_s / 1e9:.1f} GB/s with {os.cpu_count()}; reading "
-            f"{self.demand.weight_bytes / 1e6:.1f} MB again and again with {self.threads}: "
+            f"{self.demand.kept_bytes / 1e6:.1f} MB again and again with {self.threads}: "
             f"{self.limits.bytes_per_s / 1e9:.1f} GB/s; products: "
             f"{self.limits.operations_per_s / 1e9:.0f} Gop/s."
         )
@@ -149,7 +168,7 @@ def measure(model: str, dtype: str, threads: int, device: str = "cpu") -> Roofli
         device: Where they run: auto, cpu, cuda.
     """
     needs = demand(Path(model), dtype)
-    limits = machine.measure(needs.weight_bytes, needs.dtype, threads, device)
+    limits = machine.measure(needs.kept_bytes, needs.dtype, threads, device)
     cores = os.cpu_count() or 1
     one, all_of_them = (
         limits if limits.gpu else machine.measure(MEMORY_BYTES, needs.dtype, count)
@@ -172,7 +191,7 @@ def demand(model: Path, dtype: str) -> Demand:
     """Work out what a step needs from a model's files.
 
     Raises:
-        ModelError: They do not say, or it is a model with experts.
+        ModelError: They do not say.
     """
     sizes, stored = weights(model)
     config = json.loads((model / "config.json").read_text("utf-8"))
@@ -183,6 +202,8 @@ def demand(model: Path, dtype: str) -> Demand:
         heads = first(config, "num_attention_heads", "n_head")
         head = config.get("head_dim") or first(config, "hidden_size", "n_embd") // heads
         kv_heads = config.get("num_key_value_heads") or heads
+        experts = sum(size for name, size in sizes.items() if EXPERTS in name)
+        taken = first(config, "num_experts_per_tok") / first(config, *COUNTS) if experts else 0.0
     except KeyError as error:
         raise ModelError(f"{model}: config.json has no {error}") from None
     # An embedding is a look-up of a row, unless it is the output layer, too.
@@ -191,12 +212,14 @@ def demand(model: Path, dtype: str) -> Demand:
     tied = not outputs or (config.get("tie_word_embeddings", False) and inputs)
     aside = outputs if tied else inputs
     aside |= {name for name in sizes if name.endswith(POSITIONS)}
-    products = sum(size for name, size in sizes.items() if name not in aside)
+    products = sum(size for name, size in sizes.items() if name not in aside) - experts
     return Demand(
         dtype=kind,
         weight_bytes=products * width,
+        expert_bytes=experts * width,
+        taken=taken,
         kv_bytes_per_position=2 * layers * kv_heads * head * width,
-        operations_per_row=2 * products,
+        operations_per_row=2 * products + round(2 * experts * taken),
     )
 
 
@@ -204,7 +227,7 @@ def weights(model: Path) -> tuple[dict[str, int], str]:
     """Return the elements of each matrix in a model's files, and the type of most of them.
 
     Raises:
-        ModelError: There are none, or such as not every row is multiplied by.
+        ModelError: There are none, or such as are no matrices.
     """
     sizes: dict[str, int] = {}
     kinds: dict[str, int] = {}
@@ -216,8 +239,8 @@ def weights(model: Path) -> tuple[dict[str, int], str]:
                 # Norms and biases are next to nothing, and masks that old files have no weights.
                 if len(shape) < 2 or name.endswith((".attn.bias", ".attention.bias")):
                     continue
-                if len(shape) > 2 or ".experts." in name:
-                    raise ModelError(f"{model}: {name}: the roofline is of dense models")
+                if len(shape) > 2 and EXPERTS not in name:
+                    raise ModelError(f"{model}: {name}: neither a matrix nor those of experts")
                 sizes[name] = elements = math.prod(shape)
                 kinds[part.get_dtype()] = kinds.get(part.get_dtype(), 0) + elements
     most = max(kinds, key=kinds.__getitem__, default="")

@@ -212,8 +212,9 @@ def measure(runner: Runner, rows: Seq[int] = _ROWS) -> Measured:
     steps = [(count, before) for count in sizes]
     far_sizes = [count for count in sizes if count in _FAR_ROWS] if far >= _ENOUGH_FAR else []
     steps += [(count, far) for count in far_sizes]
-    lease = runner.pool.lease(far + max(tree_positions(_tree(count)) for count in sizes))
-    segments = [_segment(_tree(count), behind, lease) for count, behind in steps]
+    trees = {count: _tree(count, runner.loaded.vocab_size) for count in sizes}
+    lease = runner.pool.lease(far + max(map(tree_positions, trees.values())))
+    segments = [_segment(trees[count], behind, lease) for count, behind in steps]
     set_up = 2 if runner.loaded.device.type == "cuda" else 1  # there the second one is captured
     least, timed_s = [math.inf] * len(steps), 0.0
     for done in range(1, _MOST_ROUNDS + 1):
@@ -239,13 +240,18 @@ def _segment(tree: TokenTree, before: int, lease: KvLease) -> Segment:
     return Segment(tree.ids, before, lease.slots, tree=tree, wanted=range(len(tree)))
 
 
-def _tree(nodes: int) -> TokenTree:
-    """A chain of half the nodes with the others beside it: between a draft and a bush."""
-    tree = TokenTree(0)
-    end = tree.add_path([0] * (nodes // 2))
+def _tree(nodes: int, vocab_size: int) -> TokenTree:
+    """A chain of half the nodes with the others beside it: between a draft and a bush.
+
+    Its tokens are spread over the vocabulary: where rows choose experts, alike ones would read the
+    same few.
+    """
+    first, *ids = (node * vocab_size // nodes for node in range(nodes))
+    tree = TokenTree(first)
+    end = tree.add_path(ids[: nodes // 2])
     chain = [0, *tree.path(end)]
-    for beside in range(nodes - len(tree)):
-        tree.add(chain[beside], 1)
+    for beside, token in enumerate(ids[nodes // 2 :]):
+        tree.add(chain[beside], token)
     return tree
 
 

@@ -65,12 +65,31 @@ def test_what_a_row_is_multiplied_by_counts(
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"),
-    [("layers.0.mlp.experts.3.up_proj.weight", (4, 4)), ("layers.0.experts_up", (2, 4, 4))],
+    ("count", "weights"),
+    [
+        ("num_experts", {f"layers.0.mlp.experts.{i}.up_proj.weight": (6, 5) for i in range(8)}),
+        ("num_local_experts", {"layers.0.mlp.experts.gate_up_proj": (8, 6, 5)}),
+    ],
 )
-def test_a_model_with_experts_is_refused(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
-    save_file({name: np.zeros(shape, dtype=np.float32)}, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match="of dense models"):
+def test_of_experts_those_are_read_that_rows_take(
+    count: str, weights: dict[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    """A quarter by one row, and by two the more the less they choose the same."""
+    shapes = {**weights, "layers.0.mlp.shared_experts.up_proj.weight": (3, 5)}
+    tensors = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = {"n_layer": 1, "n_head": 1, "n_embd": 5, count: 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = demand(tmp_path, "auto")
+    assert (found.weight_bytes, found.expert_bytes) == (4 * 15, 4 * 240)
+    assert found.kept_bytes == 4 * 255
+    assert found.operations_per_row == 2 * (15 + 60)
+    assert [found.moved_bytes(rows) - 40 * rows for rows in (1, 2, 1000)] == [300, 480, 1020]
+
+
+def test_what_is_no_matrix_is_refused(tmp_path: Path) -> None:
+    save_file({"conv": np.zeros((2, 4, 4), dtype=np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="neither a matrix nor those of experts"):
         demand(tmp_path, "auto")
 
 

@@ -15,6 +15,7 @@ from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
+from tests.tiny_models import VOCAB
 from verifier.cost import NO_MORE, StepCost, measure
 
 TABLE = ((1, 0.003), (8, 0.004), (64, 0.011))
@@ -162,6 +163,23 @@ def test_long_passes_are_timed_less_often(
     made = _timed(target, monkeypatch, lambda before: pass_s if before else 60.0)
     assert measure(target, (2, 3)).table == [(2, pytest.approx(pass_s)), (3, pytest.approx(pass_s))]
     assert made.count(2) == made.count(3) == passes
+
+
+def test_rows_have_tokens_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all the vocabulary: alike ones would choose the same experts."""
+    target = runner(tiny_models.save("llama", tmp_path))
+    seen: list[list[int]] = []
+
+    def forward(segments: list[Segment]) -> Computed:
+        seen.append([*segments[0].ids])
+        return Computed(torch.zeros(1, 1), torch.zeros(1, 1))
+
+    monkeypatch.setattr(target, "forward", forward)
+    measure(target, (1, 2, 5, 64))
+    assert {len(ids) for ids in seen} == {1, 2, 5, 64}
+    for ids in seen:
+        assert len(set(ids)) == len(ids)
+        assert max(ids) >= VOCAB - VOCAB // len(ids) - 1
 
 
 def test_a_pass_that_is_captured_is_in_none_of_the_times(
