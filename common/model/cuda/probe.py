@@ -186,10 +186,8 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
 
 def _off(name: str, found: Tensor, expected: Tensor, dtype: torch.dtype) -> str:
     """What is said of a result that is too far from what was expected."""
-    off = float((found.float() - expected).abs().max())
-    return (
-        "" if off <= _error(dtype) * float(expected.abs().max()) else f"{name} is off by {off:.2g}"
-    )
+    off, most = (float(part.abs().max()) for part in (found.float() - expected, expected))
+    return "" if off <= _error(dtype) * most else f"{name} is off by {off:.2g}"
 
 
 def _of_experts(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
@@ -220,12 +218,12 @@ def _of_experts(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     chances = make(router.float(), None)(x.float()).softmax(1)
     weights, chosen = (part[:, :_CHOSEN] for part in chances.sort(stable=True, descending=True))
     weights = weights / weights.sum(1, keepdim=True)
+    shares = torch.zeros_like(chances).scatter(1, chosen, weights)
     for rounded in (False, True):
-        matrices = [_rounded(each) if rounded else each.float() for each in (gate_up, down)]
-        both, last = (matrix[chosen] for matrix in matrices)  # [N, chosen, ...]
-        gate, up = (both @ x.float()[:, None, :, None])[..., 0].chunk(2, dim=2)
-        given = (last @ (F.silu(gate) * up)[..., None])[..., 0]
-        expected = (weights[..., None] * given).sum(1) + beside.float()
+        first, last = (_rounded(each) if rounded else each.float() for each in (gate_up, down))
+        gate, up = torch.einsum("eih,nh->nei", first, x.float()).chunk(2, dim=2)
+        given = torch.einsum("ehi,nei->neh", last, F.silu(gate) * up)  # by all experts
+        expected = torch.einsum("ne,neh->nh", shares, given) + beside.float()
         found = Experts(mixture, make, rounded=rounded, gelu=False)(x, words, keys.size, beside)
         if problem := _off("a mixture of experts", found, expected, dtype):
             return problem
