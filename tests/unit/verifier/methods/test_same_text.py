@@ -18,7 +18,7 @@ from verifier.gates.gate import Gate
 from verifier.gates.solo import Solo
 
 TOKENS = 24
-CASES = 12
+CASES = 8
 VOCAB = 4096
 
 

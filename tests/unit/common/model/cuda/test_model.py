@@ -73,7 +73,7 @@ def test_logits_and_states_are_those_of_transformers(
     cuda.setattr(Runner, "_settle", lambda self: None)
     mine = runner(directory, device=DEVICE)
     assert isinstance(mine.loaded.forward, CudaModel)
-    cuda.undo()
+    cuda.setattr(loader, "prepare", kernels.prepare)
     for found, expected in zip(_outputs(mine), _outputs(runner(directory)), strict=True):
         assert _far(found.logits, expected.logits) < 1e-4
         assert _far(found.states, expected.states) < 1e-4
