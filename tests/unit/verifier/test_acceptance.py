@@ -21,7 +21,7 @@ from verifier.acceptance.rejection import rejection
 from verifier.acceptance.typical import Typical
 
 VOCAB = 6
-DRAWS = 4000
+DRAWS = 3000
 FALSE_ALARM = 1e-4
 """Chance that a sound rule fails one test; seeds are fixed, so it fails always or never. With 4000
 draws a distribution that is off by 0.05 in total variation is caught with more than 99 %

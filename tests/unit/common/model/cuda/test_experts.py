@@ -32,7 +32,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EXPERTS, HIDDEN, INNER = 6, 160, 136
 """More numbers than a program reads at once."""
 
-ROWS = 37
+ROWS = 21
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", {}),
@@ -137,7 +137,7 @@ def test_a_row_has_its_bits_in_any_batch(
     x, beside = _random(ROWS, HIDDEN, seed=5) * 4, _random(ROWS, HIDDEN, seed=6)
     whole = experts(x, *_words(ROWS), beside)
     torch.testing.assert_close(whole, _expected(mixture, x, beside), rtol=1e-4, atol=1e-4)
-    for row in (0, 20, 36):
+    for row in (0, 9, 20):
         one = slice(row, row + 1)
         assert torch.equal(experts(x[one], *_words(1), beside[one]), whole[one])
     small.setattr(module, "_MOST_ROWS", 12)
