@@ -6,8 +6,9 @@ A step reads every weight of the model's products once, however many rows it has
 values of all positions before; it multiplies and adds once for each weight and row. Of experts it
 reads those that a row takes: so many as if rows chose independently of each other. Neither can take
 less time than the machine needs for so many bytes or operations. Bytes are those of the model's
-files: where the engine keeps weights in fewer, as it does with AMX, or rows choose alike, more than
-all of what the machine allows for those can be reached.
+files: where the engine keeps weights in fewer, as it does with AMX, where rows choose alike, or
+where a cache holds the experts of steps that are timed again and again, more than all of what the
+machine allows for those can be reached.
 """
 
 from __future__ import annotations
