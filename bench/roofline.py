@@ -37,14 +37,13 @@ MEMORY_BYTES = 512 << 20
 
 OUTPUTS = ("lm_head.weight", "embed_out.weight")
 """How names of output layers end."""
-EXPERTS = ".experts."
-"""What names of those have in them."""
-
-COUNTS = "num_experts", "num_local_experts", "n_routed_experts"
-"""What configurations call how many there are."""
-
 POSITIONS = ("wpe.weight", "embed_positions.weight")
 """Those of embeddings of positions."""
+
+EXPERTS = ".experts."
+"""What names of weights of experts have in them."""
+COUNTS = "num_experts", "num_local_experts", "n_routed_experts"
+"""What configurations call how many experts there are."""
 
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}

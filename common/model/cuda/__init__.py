@@ -9,7 +9,8 @@ is missing, and for other models, torch does the same, more slowly.
 Tokens are drawn by kernels as well, whatever model the logits are of; so passes can follow each
 other on the device, where nothing has to lie between them.
 
-`keys` lays a batch out, `attention`, `rowwise` and `products` compute, `draw` draws, `rolling`
-moves rows on, `graphs` captures, `model` puts them together; `device` says what kernels need,
-`probe` tries them before they are used, and holds the attention against `reference`.
+`keys` lays a batch out, `attention`, `rowwise`, `products` and `experts` compute, `draw` draws,
+`rolling` moves rows on, `graphs` captures, `layer` and `model` put them together; `device` says
+what kernels need, `probe` tries them before they are used, and holds the attention against
+`reference`.
 """

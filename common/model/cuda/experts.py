@@ -44,21 +44,21 @@ _MOST_ROWS = 1024
 
 @triton.jit(do_not_specialize=["count", "first"])
 def _choose(
-    scores,  # float32 [N, E], and one more where SHARED
+    scores,  # float32 [N, E], and one more where WEIGHED
     favours,  # float32 [E]
     words,  # int32, see `keys`
     count,  # rows of the batch
     first,  # of these rows in it
     chosen,  # int32 [N, CHOSEN]; -1 of rows that are padding, of which nothing else is written
     weights,  # float32 [N, CHOSEN]
-    share,  # float32 [N]: of what all rows take, where SHARED
+    share,  # float32 [N]: of what all rows take, where WEIGHED
     scale,
     EXPERTS: tl.constexpr,
     CHOSEN: tl.constexpr,
     SIGMOID: tl.constexpr,
     FAVOURED: tl.constexpr,
     SUMMED: tl.constexpr,
-    SHARED: tl.constexpr,
+    WEIGHED: tl.constexpr,
     BLOCK: tl.constexpr,
     PLACES: tl.constexpr,
 ):
@@ -70,7 +70,7 @@ def _choose(
         return
     at = tl.arange(0, BLOCK)
     known = at < EXPERTS
-    line = scores + row * (EXPERTS + SHARED)
+    line = scores + row * (EXPERTS + WEIGHED)
     score = tl.load(line + at, mask=known, other=float("-inf"))
     if SIGMOID:
         chance = 1 / (1 + tl.exp(-score))
@@ -94,7 +94,7 @@ def _choose(
         kept = kept / tl.maximum(tl.sum(kept), _NORMAL)
     tl.store(chosen + row * CHOSEN + place, found, mask=place < CHOSEN)
     tl.store(weights + row * CHOSEN + place, kept * scale, mask=place < CHOSEN)
-    if SHARED:
+    if WEIGHED:
         tl.store(share + row, 1 / (1 + tl.exp(-tl.load(line + EXPERTS))))
 
 
@@ -219,14 +219,13 @@ class Experts:
         self._gate_up = _Matrices(gates, rounded=rounded, gated=True, gelu=gelu)
         self._down = _Matrices(downs, rounded=rounded)
         self._chosen, self._scale = mixture.chosen, mixture.scale
-        self._weighed = len(mixture.router) > count
         self._choice = {
             "EXPERTS": count,
             "CHOSEN": mixture.chosen,
             "SIGMOID": mixture.sigmoid,
             "FAVOURED": self._favours is not None,
             "SUMMED": mixture.summed,
-            "SHARED": self._weighed,
+            "WEIGHED": len(mixture.router) > count,
             "BLOCK": triton.next_power_of_2(count),
             "PLACES": triton.next_power_of_2(mixture.chosen),
         }
@@ -259,7 +258,7 @@ class Experts:
                 CHOSEN=self._chosen,
                 SIZE=width,
                 SHARED=beside is not None,
-                WEIGHED=self._weighed,
+                WEIGHED=self._choice["WEIGHED"],
                 BLOCK=_CHUNK,
             )
         return out

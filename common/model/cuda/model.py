@@ -15,17 +15,15 @@ from torch import Tensor
 
 from common.model.attention import AttentionContext
 from common.model.course import Course
-from common.model.cuda.attention import Attention
 from common.model.cuda.device import drawer, packed, pinned
-from common.model.cuda.experts import Experts
 from common.model.cuda.graphs import Graphs
 from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
+from common.model.cuda.layer import Layer
 from common.model.cuda.products import Products
 from common.model.cuda.rolling import Drawn, Told, advance, further
-from common.model.cuda.rowwise import RmsNorm, Turn, gated
+from common.model.cuda.rowwise import RmsNorm
 from common.model.kv_cache import KvPool, LayerShape
-from common.model.linear import MakeProduct, added
-from common.model.llama import Linear, Llama, LlamaLayer, Mixture, Mlp
+from common.model.llama import Llama
 from common.model.output import Computed, Output
 from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.segment import Segment
@@ -41,85 +39,6 @@ _MOST_BEST = 16
 
 _Found = tuple[Tensor, Tensor, Tensor]
 """Logits `[M, V]`, states `[M, hidden]` and features `[N, taps, hidden]` of a pass."""
-
-
-class _Layer:
-    """One decoder layer.
-
-    Args:
-        weights: Of it.
-        model: Whose it is.
-        products: What it multiplies by.
-    """
-
-    def __init__(self, weights: LlamaLayer, model: Llama, products: Products) -> None:
-        heads, kv_heads, epsilon = model.heads, model.kv_heads, model.epsilon
-        make, mlp = products.layer, weights.mlp
-        self._qkv = make(*Linear.joined(weights.q, weights.k, weights.v))
-        self._out = make(*weights.o)
-        self._experts: Experts | None = None
-        if isinstance(mlp, Mixture):
-            rounded = products.rounds_experts
-            self._experts = Experts(mlp, products.whole, rounded=rounded, gelu=model.gelu)
-        dense = mlp.shared if isinstance(mlp, Mixture) else mlp
-        self._mlp = None if dense is None else _Mlp(dense, make, gelu=model.gelu)
-        self._attention_norm = _norm(weights.attention_norm, epsilon)
-        self._attention_post_norm = _norm(weights.attention_post_norm, epsilon)
-        self._mlp_norm = _norm(weights.mlp_norm, epsilon)
-        self._mlp_post_norm = _norm(weights.mlp_post_norm, epsilon)
-        norms = None
-        if weights.q_norm is not None and weights.k_norm is not None:
-            norms = weights.q_norm, weights.k_norm
-        self._turn = Turn(heads, kv_heads, model.head_size, norms, epsilon)
-        self._attend = Attention(heads, kv_heads, model.head_size, model.scale, weights.window)
-        self.rotary = weights.rotary
-        """Which of the model's rotary embeddings is its."""
-
-    def __call__(
-        self,
-        x: Tensor,
-        angles: tuple[Tensor, Tensor],
-        cache: Tensor,
-        words: Tensor,
-        size: Size,
-        page: int,
-    ) -> Tensor:
-        """Maps hidden states `[N, hidden]` to the next layer's."""
-        read = x if self._attention_norm is None else self._attention_norm(x)
-        queries = self._turn(self._qkv(read), angles, words, cache)
-        attended = self._attend(queries, cache, words, size, page).view(len(x), -1)
-        x = added(x, self._out, attended, self._attention_post_norm)
-        read = x if self._mlp_norm is None else self._mlp_norm(x)
-        norm, mlp = self._mlp_post_norm, self._mlp
-        if self._experts is not None:
-            beside = None if mlp is None else mlp.down(mlp.opened(read))
-            found = self._experts(read, words, size, beside)
-            return x.add_(found if norm is None else norm(found))
-        assert mlp is not None
-        return added(x, mlp.down, mlp.opened(read), norm)
-
-
-class _Mlp:
-    """A feed-forward part that all rows take.
-
-    Args:
-        weights: Of it.
-        make: Makes its products.
-        gelu: Whether its gate is GELU; else it is SiLU.
-    """
-
-    def __init__(self, weights: Mlp, make: MakeProduct, *, gelu: bool) -> None:
-        self._gate_up, self._gelu = make(*weights.gate_up), gelu
-        self.down = make(*weights.down)
-        """Its second product."""
-
-    def opened(self, x: Tensor) -> Tensor:
-        """What the second product reads, `[N, inner]`."""
-        return gated(self._gate_up(x), gelu=self._gelu)
-
-
-def _norm(weight: Tensor | None, epsilon: float) -> RmsNorm | None:
-    return None if weight is None else RmsNorm(weight, epsilon)
 
 
 class CudaModel:
@@ -144,7 +63,7 @@ class CudaModel:
         self._norm = RmsNorm(model.norm, model.epsilon)
         self._head, self._head_scale = products.head(*model.head), model.head_scale
         self._row_step = products.row_step
-        self._layers = [_Layer(layer, model, products) for layer in model.layers]
+        self._layers = [Layer(layer, model, products) for layer in model.layers]
         on_cuda = device.type == "cuda"
         self._graphs = Graphs(device) if on_cuda else None
         # Triton launches on the device that is the thread's.

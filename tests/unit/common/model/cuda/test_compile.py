@@ -51,7 +51,7 @@ KERNELS = [
     (experts._choose,
      dict(scores=F, favours=F, words=I, count="i32", first="i32", chosen=I, weights=F, share=F,
           scale="fp32"),
-     dict(EXPERTS=160, CHOSEN=8, SIGMOID=True, FAVOURED=True, SUMMED=True, SHARED=True, BLOCK=256,
+     dict(EXPERTS=160, CHOSEN=8, SIGMOID=True, FAVOURED=True, SUMMED=True, WEIGHED=True, BLOCK=256,
           PLACES=8)),
     (experts._list, dict(chosen=I, lists=I, counts=I, choices="i32"),
      dict(CHOSEN=8, LISTED=experts._LISTED)),

@@ -1,0 +1,104 @@
+"""One layer of a decoder of Llama's shape on CUDA."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from common.model.cuda.attention import Attention
+from common.model.cuda.experts import Experts
+from common.model.cuda.keys import Size
+from common.model.cuda.products import Products
+from common.model.cuda.rowwise import RmsNorm, Turn, gated
+from common.model.linear import MakeProduct, added
+from common.model.llama import Linear, Llama, LlamaLayer, Mixture, Mlp
+
+
+class Layer:
+    """One decoder layer.
+
+    Args:
+        weights: Of it.
+        model: Whose it is.
+        products: What it multiplies by.
+    """
+
+    def __init__(self, weights: LlamaLayer, model: Llama, products: Products) -> None:
+        heads, kv_heads, epsilon = model.heads, model.kv_heads, model.epsilon
+        make, mlp = products.layer, weights.mlp
+        self._qkv = make(*Linear.joined(weights.q, weights.k, weights.v))
+        self._out = make(*weights.o)
+        self._experts: Experts | None = None
+        if isinstance(mlp, Mixture):
+            rounded = products.rounds_experts
+            self._experts = Experts(mlp, products.whole, rounded=rounded, gelu=model.gelu)
+        dense = mlp.shared if isinstance(mlp, Mixture) else mlp
+        self._mlp = None if dense is None else _Mlp(dense, make, gelu=model.gelu)
+        self._attention_norm = _norm(weights.attention_norm, epsilon)
+        self._attention_post_norm = _norm(weights.attention_post_norm, epsilon)
+        self._mlp_norm = _norm(weights.mlp_norm, epsilon)
+        self._mlp_post_norm = _norm(weights.mlp_post_norm, epsilon)
+        norms = None
+        if weights.q_norm is not None and weights.k_norm is not None:
+            norms = weights.q_norm, weights.k_norm
+        self._turn = Turn(heads, kv_heads, model.head_size, norms, epsilon)
+        self._attend = Attention(heads, kv_heads, model.head_size, model.scale, weights.window)
+        self.rotary = weights.rotary
+        """Which of the model's rotary embeddings is its."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        angles: tuple[Tensor, Tensor],
+        cache: Tensor,
+        words: Tensor,
+        size: Size,
+        page: int,
+    ) -> Tensor:
+        """Maps hidden states to the next layer's.
+
+        Args:
+            x: `[N, hidden]`; overwritten.
+            angles: Of its rotary embedding, see `Rotary.table`.
+            cache: Of the layer, `[slots, Hkv, 2 D]`.
+            words: The batch, laid out; see `keys`.
+            size: Of the batch.
+            page: Positions in a block of the cache.
+
+        Returns:
+            `[N, hidden]`.
+        """
+        read = x if self._attention_norm is None else self._attention_norm(x)
+        queries = self._turn(self._qkv(read), angles, words, cache)
+        attended = self._attend(queries, cache, words, size, page).view(len(x), -1)
+        x = added(x, self._out, attended, self._attention_post_norm)
+        read = x if self._mlp_norm is None else self._mlp_norm(x)
+        norm, mlp = self._mlp_post_norm, self._mlp
+        if self._experts is not None:
+            beside = None if mlp is None else mlp.down(mlp.opened(read))
+            found = self._experts(read, words, size, beside)
+            return x.add_(found if norm is None else norm(found))
+        assert mlp is not None
+        return added(x, mlp.down, mlp.opened(read), norm)
+
+
+class _Mlp:
+    """A feed-forward part that all rows take.
+
+    Args:
+        weights: Of it.
+        make: Makes its products.
+        gelu: Whether its gate is GELU; else it is SiLU.
+    """
+
+    def __init__(self, weights: Mlp, make: MakeProduct, *, gelu: bool) -> None:
+        self._gate_up, self._gelu = make(*weights.gate_up), gelu
+        self.down = make(*weights.down)
+        """Its second product."""
+
+    def opened(self, x: Tensor) -> Tensor:
+        """What the second product reads, `[N, inner]`."""
+        return gated(self._gate_up(x), gelu=self._gelu)
+
+
+def _norm(weight: Tensor | None, epsilon: float) -> RmsNorm | None:
+    return None if weight is None else RmsNorm(weight, epsilon)
