@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from common.model import checkpoint
+from common.model import weight_files
 
 _WHOLE_BYTES = 64 << 20
 """Larger files are looked at in pieces spread over their length."""
@@ -35,7 +35,7 @@ def contents(files: Iterable[Path], models: Iterable[Path] = ()) -> dict[str, st
 def of_model(directory: Path) -> str:
     """What is in a model's files; "" where they cannot be read: who loads it says why."""
     try:
-        names = [*checkpoint.weight_files(directory), *_BESIDE_WEIGHTS]
+        names = [*weight_files.names(directory), *_BESIDE_WEIGHTS]
         ends = _ends(directory / "generation_config.json")
     except Exception:  # of an index that is none
         return ""

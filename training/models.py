@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from common.errors import ModelError
-from common.model import checkpoint, tensor_file
+from common.model import tensor_file, weight_files
 from common.model.hf import ends_of
 from training.whole import beside
 
@@ -27,7 +27,7 @@ def load_model(directory: Path, *, float32: bool = False) -> Any:
         ModelError: It cannot be loaded.
     """
     logging.disable_progress_bar()
-    checkpoint.check_access(directory)
+    weight_files.check_access(directory)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32 if float32 else "auto", use_safetensors=True
@@ -71,7 +71,7 @@ def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
         tokenizer.save_pretrained(new)
         if source := tokenizer.name_or_path:  # written anew it may be another's
             shutil.copyfile(Path(source, "tokenizer.json"), new / "tokenizer.json")
-        for name in checkpoint.weight_files(new):
+        for name in weight_files.names(new):
             tensor_file.share(new / name)
         directory.mkdir(parents=True, exist_ok=True)
         for file in new.iterdir():

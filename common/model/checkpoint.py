@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from common.errors import ModelError
-from common.model import tensor_file
+from common.model import weight_files
 from common.model.facts import Facts, ends
 from common.model.llama import Linear, Llama, LlamaLayer, Mlp
 from common.model.room import ran_out
@@ -143,7 +142,7 @@ class _Reader:
         self._max_len = _count(config["max_position_embeddings"])
         self._epsilon = float(config["rms_norm_eps"])
         self._rotary = Rotary.configured(config, self._size).to(device)
-        self._files = _files(directory)
+        self._files = weight_files.opened(directory)
 
     def model(self) -> Llama:
         """The model; its layers are read when they are asked for."""
@@ -298,52 +297,6 @@ def _count(number: object) -> int:
     if type(number) is not int or number < 1:
         raise ValueError(f"{number!r} where a count is expected")
     return number
-
-
-def weight_files(directory: Path) -> list[str]:
-    """Names of the files that hold a model's weights, as its index has them where there is one.
-
-    They may lie in folders below, or elsewhere: that is for the caller to allow.
-    """
-    index = directory / "model.safetensors.index.json"
-    if (directory / "model.safetensors").is_file() or not index.is_file():
-        return ["model.safetensors"]
-    return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-
-
-def check_access(directory: Path) -> None:
-    """Refuses weights that are there, but cannot be opened.
-
-    Who reads them says what else is wrong with them; of these `transformers` says that they are
-    not there.
-
-    Raises:
-        ModelError: There are such; names the file and says why.
-    """
-    try:
-        _files(directory)
-    except Exception as error:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            raise ModelError(f"{directory}: weights cannot be loaded: {error}") from error
-
-
-def tensor_count(directory: Path) -> int:
-    """How many tensors a model's files hold.
-
-    Raises:
-        Exception: They cannot be read; may be anything.
-    """
-    return len(_files(directory))
-
-
-def _files(directory: Path) -> dict[str, Any]:
-    """By tensor, the open file that holds it."""
-    files: dict[str, Any] = {}
-    for name in weight_files(directory):  # of a tensor in two, the last counts
-        _insist(Path(name).name == name, f"file {name}")  # no way out of the directory
-        opened = tensor_file.opened(directory / name)
-        files |= dict.fromkeys(opened.keys(), opened)
-    return files
 
 
 def _eos(directory: Path, config: Config) -> object:

@@ -24,7 +24,7 @@ import torch.distributed
 
 from common import accelerator
 from common.errors import ModelError, first_line
-from common.model import checkpoint
+from common.model import checkpoint, weight_files
 from common.model.attention import AttentionContext
 from common.model.checkpoint import Config
 from common.model.facts import Facts
@@ -115,7 +115,7 @@ def load(
     directory = _resolve(path)
     where = _device(device_name(device))
     config = _config(directory)
-    checkpoint.check_access(directory)
+    weight_files.check_access(directory)
     _check_depth(directory, config)
     weights: torch.dtype | None = None if dtype == "auto" else getattr(torch, dtype)
     context = AttentionContext()
@@ -246,7 +246,7 @@ def _config(directory: Path) -> Config:
 def _check_depth(directory: Path, config: Config) -> None:
     """Refuses more layers than the files have tensors: to build them might never end."""
     try:
-        tensors = checkpoint.tensor_count(directory)
+        tensors = weight_files.tensor_count(directory)
     except Exception:  # who reads them says what is wrong with them
         return
     for part in (config, config.get("text_config")):
@@ -299,7 +299,7 @@ def _weights(path: Path, config: Config) -> list[Path]:
     Raises:
         ModelError: The index names one outside the directory.
     """
-    names = checkpoint.weight_files(path)
+    names = weight_files.names(path)
     for name in names:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ModelError(f"{path}: {name!r}, which its index names, is outside of it")

@@ -1,0 +1,61 @@
+"""Files that hold a model's weights: which they are, and what is in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from common.errors import ModelError
+from common.model import tensor_file
+
+
+def names(directory: Path) -> list[str]:
+    """Names of the files that hold a model's weights, as its index has them where there is one.
+
+    They may lie in folders below, or elsewhere: that is for the caller to allow.
+    """
+    index = directory / "model.safetensors.index.json"
+    if (directory / "model.safetensors").is_file() or not index.is_file():
+        return ["model.safetensors"]
+    return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+
+
+def opened(directory: Path) -> dict[str, Any]:
+    """By tensor, the open file that holds it.
+
+    Raises:
+        Exception: They cannot be read, or lie elsewhere; may be anything.
+    """
+    files: dict[str, Any] = {}
+    for name in names(directory):  # of a tensor in two, the last counts
+        if Path(name).name != name:  # no way out of the directory
+            raise ValueError(f"file {name}")
+        file = tensor_file.opened(directory / name)
+        files |= dict.fromkeys(file.keys(), file)
+    return files
+
+
+def tensor_count(directory: Path) -> int:
+    """How many tensors a model's files hold.
+
+    Raises:
+        Exception: They cannot be read; may be anything.
+    """
+    return len(opened(directory))
+
+
+def check_access(directory: Path) -> None:
+    """Refuses weights that are there, but cannot be opened.
+
+    Who reads them says what else is wrong with them; of these `transformers` says that they are
+    not there.
+
+    Raises:
+        ModelError: There are such; names the file and says why.
+    """
+    try:
+        opened(directory)
+    except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise ModelError(f"{directory}: weights cannot be loaded: {error}") from error
