@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from common.model import hf, loader
 from common.model.checkpoint import Unknown, read
 from common.model.hf import HfModel
-from common.model.llama import Llama
+from common.model.llama import Llama, Mixture
 from common.model.loader import load
 from tests import tiny_models
 from tests.inprocess import Pair, runner
@@ -51,6 +51,16 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"use_sliding_window": False, "layer_types": None}),
     ("qwen3", {}),
     ("qwen3", {"attention_bias": True, **WINDOWS, "layer_types": ["sliding_attention"] * 2}),
+    ("mixtral", {}),
+    ("mixtral", {"sliding_window": 40, "num_experts_per_tok": 1, "router_jitter_noise": 0.5}),
+    ("olmoe", {}),
+    ("olmoe", {"attention_bias": True, "norm_topk_prob": True, "num_experts_per_tok": 4}),
+    ("qwen2_moe", {}),
+    ("qwen2_moe", {"qkv_bias": False, "norm_topk_prob": True, "mlp_only_layers": [0]}),
+    ("qwen2_moe", {"use_sliding_window": False, "layer_types": None, "mlp_only_layers": [0, 1]}),
+    ("qwen3_moe", {}),
+    ("qwen3_moe", {"attention_bias": True, "norm_topk_prob": True, "decoder_sparse_step": 2}),
+    ("qwen3_moe", {**WINDOWS, "max_window_layers": 1, "mlp_only_layers": [1]}),
 ]
 
 Change = Callable[[Path, dict[str, Any]], None]
@@ -64,8 +74,10 @@ def _read(directory: Path, dtype: torch.dtype | None = None) -> Llama:
 def _same(one: object, other: object) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, tuple) and isinstance(other, tuple):
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Mixture) and isinstance(other, Mixture):
+        return not _differ(one, other)
     return one == other
 
 
@@ -135,14 +147,17 @@ def test_one_file_goes_before_the_list_of_several(tmp_path: Path) -> None:
     _assert_like_transformers(directory)
 
 
-def test_bundled_models_need_no_transformers(demo_target: Path, demo_draft: Path) -> None:
+def test_bundled_models_and_experts_need_no_transformers(
+    demo_target: Path, demo_draft: Path, tmp_path: Path
+) -> None:
     """To import it takes longer than all else that a worker does before it serves."""
+    paths = [demo_target, demo_draft, tiny_models.save("qwen3_moe", tmp_path)]
     code = (
         "import sys; from common.model.loader import load\n"
         "for path in sys.argv[1:]: load(path, device='cpu')\n"
         "assert 'transformers' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code, demo_target, demo_draft], check=True)
+    subprocess.run([sys.executable, "-c", code, *paths], check=True)
 
 
 def _setting(**settings: Any) -> Change:
@@ -229,12 +244,53 @@ def _no_end(directory: Path, config: dict[str, Any]) -> None:
 def test_what_is_not_known_is_left_to_transformers(
     change: Change, reason: str, tmp_path: Path
 ) -> None:
-    directory = tiny_models.save("llama", tmp_path / "model")
+    _assert_left("llama", change, reason, tmp_path)
+
+
+def _assert_left(kind: str, change: Change, reason: str, tmp_path: Path) -> None:
+    directory = tiny_models.save(kind, tmp_path / "model")
     config = json.loads((directory / "config.json").read_text())
     read(directory, config, None, CPU)
     change(directory, config)
     with pytest.raises(Unknown, match=reason):
         read(directory, config, None, CPU)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "reason"),
+    [
+        ("mixtral", _setting(num_local_experts=5), r"shape or type of .*gate"),
+        ("mixtral", _setting(num_local_experts=0), "0 where a count is expected"),
+        ("mixtral", _setting(num_experts=4), "num_experts or num_local_experts"),
+        ("mixtral", _without("num_local_experts"), "num_experts or num_local_experts"),
+        ("mixtral", _setting(norm_topk_prob=False), "settings norm_topk_prob"),
+        ("olmoe", _setting(clip_qkv=1.0), "clip_qkv"),
+        ("olmoe", _setting(sliding_window=40), "settings sliding_window"),
+        ("qwen2_moe", _setting(num_experts_per_tok=5), "num_experts_per_tok"),
+        ("qwen2_moe", _setting(shared_expert_intermediate_size=30), "shape or type of .*shared"),
+        ("qwen2_moe", _setting(num_local_experts=4), "settings num_local_experts"),
+        ("qwen2_moe", _setting(use_sliding_window=False), "layer_types"),
+        ("qwen3_moe", _setting(moe_intermediate_size=31), "moe_intermediate_size"),
+        ("qwen3_moe", _setting(decoder_sparse_step=2), r"layers\.0\.mlp\.gate_proj"),
+        ("qwen3_moe", _setting(mlp_only_layers="0"), "mlp_only_layers"),
+        ("qwen3_moe", _setting(layer_types=["full_attention"] * 2), "settings layer_types"),
+        ("qwen3_moe", _without("norm_topk_prob"), "norm_topk_prob"),
+        ("qwen3_moe", _without("head_dim"), "head_dim"),
+    ],
+)
+def test_experts_that_are_not_known_are_left_to_transformers(
+    kind: str, change: Change, reason: str, tmp_path: Path
+) -> None:
+    _assert_left(kind, change, reason, tmp_path)
+
+
+def test_experts_counted_as_older_files_have_it(tmp_path: Path) -> None:
+    directory = tiny_models.save("qwen3_moe", tmp_path)
+    file = directory / "config.json"
+    config = json.loads(file.read_text())
+    config["num_experts"] = config.pop("num_local_experts")
+    file.write_text(json.dumps(config))
+    _assert_like_transformers(directory)
 
 
 def test_what_was_read_is_let_go_before_it_is_loaded_again(

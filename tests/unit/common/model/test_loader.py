@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from common import accelerator
 from common.errors import ModelError
-from common.model import checkpoint, loader
+from common.model import loader
+from common.model.checkpoint import reader as checkpoint_reader
 from common.model.loader import device_name, load
 from tests import tiny_models
 
@@ -69,14 +70,14 @@ def test_a_model_too_large_to_read_is_refused(
     tensor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where its last layers are, which are read one by one."""
-    read = checkpoint._Reader._tensor
+    read = checkpoint_reader._Reader._tensor
 
     def full(reader: Any, name: str) -> Tensor:
         if name.startswith(tensor):
             raise torch.OutOfMemoryError(FULL)
         return read(reader, name)
 
-    monkeypatch.setattr(checkpoint._Reader, "_tensor", full)
+    monkeypatch.setattr(checkpoint_reader._Reader, "_tensor", full)
     directory = tiny_models.save("llama", tmp_path)
     with pytest.raises(ModelError, match=f"^no room for {directory} on cpu: {FULL} .*quantize"):
         load(str(directory), device="cpu")
@@ -99,7 +100,7 @@ def test_the_output_matrix_is_kept_where_somebody_wants_it(
     keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside the packed one."""
-    read, there = checkpoint._Reader._tensor, []
+    read, there = checkpoint_reader._Reader._tensor, []
 
     def watched(reader: Any, name: str) -> Tensor:
         tensor = read(reader, name)
@@ -107,7 +108,7 @@ def test_the_output_matrix_is_kept_where_somebody_wants_it(
             there.append(weakref.ref(tensor))
         return tensor
 
-    monkeypatch.setattr(checkpoint._Reader, "_tensor", watched)
+    monkeypatch.setattr(checkpoint_reader._Reader, "_tensor", watched)
     directory = str(tiny_models.save("llama", tmp_path))
     loaded = load(directory, device="cpu", dtype="bfloat16", keep_output=keep)
     assert loaded.output_weight is there[0]()

@@ -1,77 +1,24 @@
-"""Reads decoders of Llama's shape from their files, without `transformers`.
-
-Importing that, and building a model to take its weights out, is most of the time that a worker
-takes to start. So what is written plainly in the files is read here; a setting or a tensor that
-is not known to leave the computation as it is has the model loaded by `transformers` instead
-(`hf`), which says no to what it cannot use. Both ways lead to the same bits.
-"""
+"""Reads one model from its files: its configuration, its tensors' shapes, then layer by layer."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from common.model import weight_files
+from common.model.checkpoint.experts import Experts
+from common.model.checkpoint.kinds import KINDS, NO_MATTER, READ
+from common.model.checkpoint.settings import Config, count, insist, is_set
 from common.model.facts import Facts, ends
-from common.model.llama import Linear, Llama, LlamaLayer, Mlp
+from common.model.llama import Linear, Llama, LlamaLayer, Mixture, Mlp
 from common.model.room import ran_out
 from common.model.rotary import Rotary
 
-Config = Mapping[str, Any]
-"""What `config.json` holds."""
-
 _TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-_NO_MATTER = {
-    "attention_dropout",
-    "bos_token_id",
-    "initializer_range",
-    "pad_token_id",
-    "pretraining_tp",
-    "transformers_version",
-    "use_cache",
-    "_name_or_path",
-}
-"""Settings that change nothing in how a row is computed."""
-
-_READ = {
-    "architectures",
-    "dtype",
-    "eos_token_id",
-    "head_dim",
-    "hidden_act",
-    "hidden_size",
-    "intermediate_size",
-    "max_position_embeddings",
-    "model_type",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "rms_norm_eps",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-    "tie_word_embeddings",
-    "torch_dtype",
-    "vocab_size",
-}
-"""Settings of every kind of model that are read below."""
-
-
-class _Kind(NamedTuple):
-    """How a kind of model differs from the others."""
-
-    settings: frozenset[str]
-    """It has beside `_READ`."""
-    qk_norm: bool = False
-    """Whether queries and keys have a norm."""
-
 
 _EMBEDDINGS, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 _LAYERS = "model.layers"
@@ -80,15 +27,6 @@ _QK_NORMS = "self_attn.q_norm.weight", "self_attn.k_norm.weight"
 
 _STORED = {"F32", "F16", "BF16"}
 """Types of a tensor in a file."""
-
-_WINDOWS = {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}
-
-_KINDS = {
-    "LlamaForCausalLM": _Kind(frozenset({"attention_bias", "mlp_bias"})),
-    "MistralForCausalLM": _Kind(frozenset({"sliding_window"})),
-    "Qwen2ForCausalLM": _Kind(frozenset(_WINDOWS)),
-    "Qwen3ForCausalLM": _Kind(frozenset({"attention_bias", *_WINDOWS}), qk_norm=True),
-}
 
 
 class Unknown(Exception):
@@ -124,23 +62,28 @@ class _Reader:
         self, directory: Path, config: Config, dtype: torch.dtype | None, device: torch.device
     ) -> None:
         (self._class,) = config["architectures"]
-        self._kind = _KINDS[self._class]
-        _insist(self._class.lower() == f"{config['model_type']}forcausallm", "model_type")
-        unknown = set(config) - _NO_MATTER - _READ - self._kind.settings
-        _insist(not unknown, f"settings {', '.join(sorted(unknown))}")
-        _insist(config["hidden_act"] == "silu", "hidden_act")
+        self._kind = KINDS[self._class]
+        named = config["model_type"].replace("_", "")
+        insist(self._class.lower() == f"{named}forcausallm", "model_type")
+        written = self._kind.experts
+        known = NO_MATTER | READ | self._kind.settings | (written.settings if written else set())
+        unknown = set(config) - known
+        insist(not unknown, f"settings {', '.join(sorted(unknown))}")
+        insist(config["hidden_act"] == "silu", "hidden_act")
+        insist(config.get("clip_qkv") is None, "clip_qkv")
         self._config, self._device = config, device
         self._dtype = dtype or _TYPES[config.get("dtype") or config["torch_dtype"]]
         self._eos = _eos(directory, config)
-        self._depth = _count(config["num_hidden_layers"])
-        self._vocab, self._hidden = _count(config["vocab_size"]), _count(config["hidden_size"])
-        self._inner = _count(config["intermediate_size"])
-        self._heads = _count(config["num_attention_heads"])
-        self._kv_heads = _count(config["num_key_value_heads"])
-        _insist(self._heads % self._kv_heads == 0, "num_key_value_heads")
+        self._depth = count(config["num_hidden_layers"])
+        self._vocab, self._hidden = count(config["vocab_size"]), count(config["hidden_size"])
+        self._inner = count(config["intermediate_size"])
+        self._heads = count(config["num_attention_heads"])
+        self._kv_heads = count(config["num_key_value_heads"])
+        insist(self._heads % self._kv_heads == 0, "num_key_value_heads")
         self._size = self._head_size()
-        self._max_len = _count(config["max_position_embeddings"])
+        self._max_len = count(config["max_position_embeddings"])
         self._epsilon = float(config["rms_norm_eps"])
+        self._experts = Experts.configured(written, config, self._depth) if written else None
         self._rotary = Rotary.configured(config, self._size).to(device)
         self._files = weight_files.opened(directory)
 
@@ -166,7 +109,9 @@ class _Reader:
             heads=self._heads,
             kv_heads=self._kv_heads,
             head_size=self._size,
-            inner=self._inner,
+            inner=max(self._inner_of(layer) for layer in range(self._depth)),
+            has_experts=any(self._experts_of(layer) for layer in range(self._depth)),
+            whole_norms=self._kind.norms == "whole",
             depth=self._depth,
             scale=self._size**-0.5,
             epsilon=self._epsilon,
@@ -177,27 +122,37 @@ class _Reader:
             layers=(self._layer(layer, window) for layer, window in enumerate(windows)),
         )
 
+    def _experts_of(self, layer: int) -> Experts | None:
+        return self._experts if self._experts and layer in self._experts.layers else None
+
+    def _inner_of(self, layer: int) -> int:
+        """Numbers between the two products of what all rows take of a layer; 0 without."""
+        experts = self._experts_of(layer)
+        return experts.shared if experts else self._inner
+
     def _head_size(self) -> int:
         size = self._config.get("head_dim")
         if size is None:  # Qwen3 has another by default than the others
-            _insist(not self._kind.qk_norm and self._hidden % self._heads == 0, "no head_dim")
+            insist(self._kind.norms != "head" and self._hidden % self._heads == 0, "no head_dim")
             size = self._hidden // self._heads
-        _insist(_count(size) % 2 == 0, "head_dim")
+        insist(count(size) % 2 == 0, "head_dim")
         return int(size)
 
     def _windows(self) -> list[int | None]:
         """What each layer sees."""
-        config = self._config
-        if self._class == "MistralForCausalLM":
-            window = config["sliding_window"]
-            return [None if window is None else _count(window)] * self._depth
-        sliding, kinds = self._is_set("use_sliding_window", False), config.get("layer_types")
+        config, kinds = self._config, self._config.get("layer_types")
+        sliding = is_set(config, "use_sliding_window", False)
+        if self._kind.alike:
+            sliding = sliding or "use_sliding_window" not in self._kind.settings
+            window = config["sliding_window"] if sliding else None
+            return [None if window is None else count(window)] * self._depth
         if kinds is None:
-            _insist(not sliding, "no layer_types")
+            insist(not sliding, "no layer_types")
             return [None] * self._depth
         known = set(kinds) <= {"full_attention", "sliding_attention"}
-        _insist(known and len(kinds) == self._depth, "layer_types")
-        size = _count(config["sliding_window"]) if sliding else None
+        insist(known and len(kinds) == self._depth, "layer_types")
+        insist(sliding or "sliding_attention" not in kinds, "layer_types")
+        size = count(config["sliding_window"]) if sliding else None
         return [size if kind == "sliding_attention" else None for kind in kinds]
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -206,17 +161,17 @@ class _Reader:
             _EMBEDDINGS: (self._vocab, self._hidden),
             _NORM: (self._hidden,),
         }
-        if self._is_set("tie_word_embeddings"):
-            _insist(_HEAD not in self._files, f"{_HEAD} beside tie_word_embeddings")
+        if is_set(self._config, "tie_word_embeddings"):
+            insist(_HEAD not in self._files, f"{_HEAD} beside tie_word_embeddings")
         else:
             shapes[_HEAD] = (self._vocab, self._hidden)
-        layer = self._layer_shapes()
         for index in range(self._depth):
+            layer = self._layer_shapes(index)
             shapes |= {f"{_LAYERS}.{index}.{name}": shape for name, shape in layer.items()}
         return shapes
 
-    def _layer_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor of a layer."""
+    def _layer_shapes(self, index: int) -> dict[str, tuple[int, ...]]:
+        """Every tensor of a layer, by its name there."""
         hidden, inner = self._hidden, self._inner
         queries, keys = self._heads * self._size, self._kv_heads * self._size
         products = {
@@ -224,58 +179,64 @@ class _Reader:
             "self_attn.k_proj": (keys, hidden),
             "self_attn.v_proj": (keys, hidden),
             "self_attn.o_proj": (hidden, queries),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
         }
         shapes: dict[str, tuple[int, ...]] = {}
+        if experts := self._experts_of(index):
+            shapes |= experts.shapes()
+        else:
+            products |= dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (inner, hidden))
+            products["mlp.down_proj"] = (hidden, inner)
         for name, shape in products.items():
             shapes[f"{name}.weight"] = shape
             if self._has_bias(name):
                 shapes[f"{name}.bias"] = shape[:1]
         for name in ("input_layernorm", "post_attention_layernorm"):
             shapes[f"{name}.weight"] = (hidden,)
-        if self._kind.qk_norm:
-            shapes |= dict.fromkeys(_QK_NORMS, (self._size,))
+        if self._kind.norms:
+            whole = self._kind.norms == "whole"
+            sizes = (queries, keys) if whole else (self._size, self._size)
+            shapes |= {name: (size,) for name, size in zip(_QK_NORMS, sizes, strict=True)}
         return shapes
 
     def _has_bias(self, product: str) -> bool:
-        if self._class == "Qwen2ForCausalLM":
-            return product.startswith("self_attn") and product != "self_attn.o_proj"
-        return self._is_set("mlp_bias" if product.startswith("mlp") else "attention_bias", False)
-
-    def _is_set(self, setting: str, default: bool | None = None) -> bool:
-        """What a setting says that is true or false."""
-        said = self._config.get(setting, default)
-        _insist(isinstance(said, bool), setting)
-        return bool(said)
+        if product.startswith("mlp"):
+            return is_set(self._config, "mlp_bias", False)
+        if self._class.startswith("Qwen2"):
+            return product != "self_attn.o_proj" and is_set(self._config, "qkv_bias", True)
+        return is_set(self._config, "attention_bias", False)
 
     def _look(self, name: str, shape: tuple[int, ...]) -> int:
         """How many numbers a tensor has, which is there and of this shape."""
         stored = self._files[name].get_slice(name)
         right = tuple(stored.get_shape()) == shape and stored.get_dtype() in _STORED
-        _insist(right, f"shape or type of {name}")
+        insist(right, f"shape or type of {name}")
         return math.prod(shape)
 
     def _layer(self, index: int, window: int | None) -> LlamaLayer:
-        names = self._layer_shapes()
-        tensors = {name: self._tensor(f"{_LAYERS}.{index}.{name}") for name in names}
+        names = self._layer_shapes(index)
+
+        def tensor(name: str) -> Tensor:
+            return self._tensor(f"{_LAYERS}.{index}.{name}")
 
         def linear(name: str) -> Linear:
-            return Linear(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+            weight, bias = f"{name}.weight", f"{name}.bias"
+            return Linear(tensor(weight), tensor(bias) if bias in names else None)
 
-        q_norm, k_norm = map(tensors.get, _QK_NORMS)
+        def mlp() -> Mlp | Mixture:
+            if experts := self._experts_of(index):
+                return experts.mixture(tensor)
+            gate_up = Linear.joined(linear("mlp.gate_proj"), linear("mlp.up_proj"))
+            return Mlp(gate_up, linear("mlp.down_proj"))
+
+        q_norm, k_norm = (tensor(name) if name in names else None for name in _QK_NORMS)
         return LlamaLayer(
             q=linear("self_attn.q_proj"),
             k=linear("self_attn.k_proj"),
             v=linear("self_attn.v_proj"),
             o=linear("self_attn.o_proj"),
-            mlp=Mlp(
-                Linear.joined(linear("mlp.gate_proj"), linear("mlp.up_proj")),
-                linear("mlp.down_proj"),
-            ),
-            attention_norm=tensors["input_layernorm.weight"],
-            mlp_norm=tensors["post_attention_layernorm.weight"],
+            mlp=mlp(),
+            attention_norm=tensor("input_layernorm.weight"),
+            mlp_norm=tensor("post_attention_layernorm.weight"),
             q_norm=q_norm,
             k_norm=k_norm,
             window=window,
@@ -285,18 +246,6 @@ class _Reader:
         """A tensor of its own: what the file's pages hold may change."""
         read: Tensor = self._files[name].get_tensor(name)
         return read.to(self._device, self._dtype, copy=True)
-
-
-def _insist(holds: bool, what: str) -> None:
-    if not holds:
-        raise ValueError(what)
-
-
-def _count(number: object) -> int:
-    """A number of something."""
-    if type(number) is not int or number < 1:
-        raise ValueError(f"{number!r} where a count is expected")
-    return number
 
 
 def _eos(directory: Path, config: Config) -> object:
