@@ -23,8 +23,9 @@ _STEPS = 127
 _LEAST = 1e-30  # scale of what is zero all over
 _ZERO = 128  # oneDNN takes inputs without sign: what stands for 0
 
-_AT_A_TIME = 1 << 20
-"""Weights that are rounded together: meanwhile each takes many times its memory."""
+_AT_A_TIME = 1 << 18
+"""Weights that are rounded together: meanwhile each takes several times its memory, which the
+system would have to give anew for many more."""
 
 
 def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,9 +42,8 @@ def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     rows = max(_AT_A_TIME // weight.shape[1], 1)
     parts = (each.split(rows) for each in (weight.detach(), rounded, scale))
     for some, steps, factors in zip(*parts, strict=True):
-        wide = some.float()
-        factors.copy_(wide.abs().amax(1).clamp_min_(_LEAST).div_(_STEPS))
-        steps.copy_((wide / factors[:, None]).round_())
+        factors.copy_(some.abs().amax(1)).clamp_min_(_LEAST).div_(_STEPS)
+        steps.copy_((some / factors[:, None]).round_())  # widened while it is divided
     return rounded, scale
 
 

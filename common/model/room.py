@@ -26,8 +26,8 @@ def ran_out(error: BaseException) -> bool:
 
 
 def give_back() -> None:
-    """Has the C library give up what is free between blocks that are not: where matrices were
-    rounded or packed, more than half of what is left may be that."""
+    """Has the C library give up what is free between blocks that are not: where matrices are
+    rounded or packed, that comes to more than half of what is left, or to several times a model."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from common.model.checkpoint.kinds import KINDS, NO_MATTER, READ
 from common.model.checkpoint.settings import Config, count, insist, is_set
 from common.model.facts import Facts, ends
 from common.model.llama import Linear, Llama, LlamaLayer, Mixture, Mlp
-from common.model.room import ran_out
+from common.model.room import give_back, ran_out
 from common.model.rotary import Rotary
 
 _TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -119,7 +120,7 @@ class _Reader:
             embeddings=embeddings,
             norm=self._tensor(_NORM),
             head=Linear(head, None),
-            layers=(self._layer(layer, window) for layer, window in enumerate(windows)),
+            layers=self._layers(windows),
         )
 
     def _experts_of(self, layer: int) -> Experts | None:
@@ -211,6 +212,11 @@ class _Reader:
         right = tuple(stored.get_shape()) == shape and stored.get_dtype() in _STORED
         insist(right, f"shape or type of {name}")
         return math.prod(shape)
+
+    def _layers(self, windows: Sequence[int | None]) -> Iterator[LlamaLayer]:
+        for index, window in enumerate(windows):
+            yield self._layer(index, window)
+            give_back()
 
     def _layer(self, index: int, window: int | None) -> LlamaLayer:
         names = self._layer_shapes(index)

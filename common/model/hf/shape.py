@@ -21,6 +21,7 @@ from common.model.hf.feed_forward import (
 )
 from common.model.hf.layers import linear_weights
 from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.room import give_back
 from common.model.rotary import Rotary
 
 
@@ -169,9 +170,14 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
 
 def _taken(layers: Any, rotaries: Sequence[int], sizes: _Sizes) -> Iterator[LlamaLayer]:
     """Layers, each taken out of the model."""
-    for index, layer in enumerate(layers):
-        layers[index] = nn.Identity()
-        yield _layer(layer, rotaries[index], sizes)
+    for index, rotary in enumerate(rotaries):
+        yield _layer(_out_of(layers, index), rotary, sizes)
+        give_back()
+
+
+def _out_of(layers: Any, index: int) -> Any:
+    layer, layers[index] = layers[index], nn.Identity()
+    return layer
 
 
 def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:

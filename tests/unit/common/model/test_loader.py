@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from common import accelerator
 from common.errors import ModelError
 from common.model import loader
 from common.model.checkpoint import reader as checkpoint_reader
+from common.model.hf import shape
+from common.model.llama import Linear, LlamaLayer
 from common.model.loader import device_name, load
+from common.model.native import instructions
 from tests import tiny_models
 
 TOO_OLD = "The NVIDIA driver on your system is too old."
@@ -113,6 +117,34 @@ def test_the_output_matrix_is_kept_where_somebody_wants_it(
     loaded = load(directory, device="cpu", dtype="bfloat16", keep_output=keep)
     assert loaded.output_weight is there[0]()
     assert keep is (there[0]() is not None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [("qwen3_moe", checkpoint_reader), ("glm4_moe", shape)],
+    ids=["read", "taken"],
+)
+def test_what_layers_were_made_of_is_given_back_one_by_one(
+    kind: str, where: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the pieces of all of them lie about until the last is loaded."""
+    if not instructions(torch.bfloat16):
+        pytest.skip("layers stay as they are read")
+    make, made, counts = LlamaLayer.__init__, list[list[StorageWeakRef]](), []
+
+    def watched(layer: LlamaLayer, **parts: Any) -> None:
+        weights = [part.weight for part in parts.values() if isinstance(part, Linear)]
+        made.append([StorageWeakRef(weight.untyped_storage()) for weight in weights])
+        make(layer, **parts)
+
+    def give_back() -> None:
+        assert all(weight.expired() for layer in made for weight in layer)
+        counts.append(len(made))
+
+    monkeypatch.setattr(LlamaLayer, "__init__", watched)
+    monkeypatch.setattr(where, "give_back", give_back)
+    load(str(tiny_models.save(kind, tmp_path)), device="cpu", dtype="bfloat16")
+    assert counts == [1, 2]
 
 
 def test_gpus_of_one_name_may_make_different_models(
