@@ -96,15 +96,17 @@ class PackedMatrix:
 
 
 def _packed(weight: Tensor, side_by_side: int) -> Tensor:
-    """Packs a matrix. # [out, in] -> [slices, groups of inputs, outputs of a slice, inputs]
+    """Packs a matrix. # [out, in] -> [slices, groups of inputs, outputs of a slice]
 
-    A group of inputs has four bytes; what is missing of outputs and inputs is 0.
+    A group of inputs has four bytes, moved as one number; what is missing of outputs and inputs
+    is 0.
     """
     outputs, inputs = weight.shape
     together = 4 // weight.itemsize
-    padded = F.pad(weight, (0, -inputs % together, 0, -outputs % BLOCK_OUTPUTS))
-    slices = padded.view(-1, side_by_side, padded.shape[1] // together, together)
-    return slices.transpose(1, 2)
+    missing = (0, -inputs % together, 0, -outputs % BLOCK_OUTPUTS)
+    padded = F.pad(weight, missing) if any(missing) else weight.contiguous()
+    groups = padded.view(torch.int32)
+    return groups.view(-1, side_by_side, groups.shape[1]).transpose(1, 2)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
