@@ -24,8 +24,8 @@ _LEAST = 1e-30  # scale of what is zero all over
 _ZERO = 128  # oneDNN takes inputs without sign: what stands for 0
 
 _AT_A_TIME = 1 << 18
-"""Weights that are rounded together: meanwhile each takes several times its memory, which the
-system would have to give anew for many more."""
+"""Weights that are rounded, or summed, together: meanwhile each takes several times its memory,
+which the system would have to give anew for many more."""
 
 
 def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,12 +39,26 @@ def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """
     rounded = torch.empty_like(weight, dtype=torch.int8)
     scale = weight.new_empty(len(weight), dtype=torch.float32)
-    rows = max(_AT_A_TIME // weight.shape[1], 1)
+    rows = _together(weight)
     parts = (each.split(rows) for each in (weight.detach(), rounded, scale))
     for some, steps, factors in zip(*parts, strict=True):
         factors.copy_(some.abs().amax(1)).clamp_min_(_LEAST).div_(_STEPS)
         steps.copy_((some / factors[:, None]).round_())  # widened while it is divided
     return rounded, scale
+
+
+def row_sums(rounded: Tensor) -> Tensor:
+    """Sums of the rows of a matrix. # int8 [out, in] -> int32 [out]"""
+    sums = rounded.new_empty(len(rounded), dtype=torch.int32)  # between pieces it would part them
+    rows = _together(rounded)
+    for some, found in zip(rounded.split(rows), sums.split(rows), strict=True):
+        torch.sum(some, 1, dtype=torch.int32, out=found)
+    return sums
+
+
+def _together(matrix: Tensor) -> int:
+    """Rows of a matrix that are taken at a time."""
+    return max(_AT_A_TIME // matrix.shape[1], 1)
 
 
 class IntegerProduct:

@@ -10,7 +10,7 @@ from common.model.native.library import BLOCK_OUTPUTS, Decoder
 from common.model.native.squeezed import Squeezed, squeeze
 from common.model.native.structures import Product
 from common.model.pages import LargePages
-from common.model.quantized import round_weight
+from common.model.quantized import round_weight, row_sums
 
 _PAGES = LargePages()
 """Where matrices lie: those of a model one after another, as a pass reads them."""
@@ -73,7 +73,7 @@ class PackedMatrix:
         squeezed: Squeezed | None = None
         if quantize:
             weight, self._scales = round_weight(weight)
-            self._sums = weight.sum(1, dtype=torch.int32)
+            self._sums = row_sums(weight)
         else:
             if inputs * weight.itemsize % 4:  # rows are padded likewise
                 weight = F.pad(weight, (0, 1))
