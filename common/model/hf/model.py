@@ -37,6 +37,8 @@ _LAYER_TYPES = {"full_attention", "sliding_attention"}
 class HfModel:
     """A loaded model.
 
+    Its layers are the host's until they are taken: a device has to hold them only as they are run.
+
     Args:
         directory: Of its files, in Hugging Face form.
         dtype: Of the weights; None for what the files say.
@@ -57,9 +59,12 @@ class HfModel:
     ) -> None:
         config = _config(directory)
         _check_architecture(config)
-        model: Any = _weights(directory, config, dtype, device, parallel)
+        model: Any = _weights(directory, config, dtype, parallel)
         self._model = model.eval().requires_grad_(False)
-        self._device = device
+        self._device, self._parallel = device, parallel
+        if not parallel:
+            model.get_input_embeddings().to(device)
+            model.get_output_embeddings().to(device)
         text = config.get_text_config()
         layers = attention.layers(self._model)
         if len(layers) != text.num_hidden_layers:
@@ -99,6 +104,8 @@ class HfModel:
         """
         if quantize != "none":
             _check_quantizable(self._model)
+        if not self._parallel:
+            self._model.to(self._device)
         attention.attach(self._model, context)
         name, head = linear_maker(self._device, self.facts.dtype)
         make = head
@@ -159,9 +166,7 @@ def _check_architecture(config: Any) -> None:
         raise ModelError(f"{kind} cannot be served: {heads} heads for {groups} key/value heads")
 
 
-def _weights(
-    directory: Path, config: Any, dtype: torch.dtype | None, device: torch.device, parallel: bool
-) -> nn.Module:
+def _weights(directory: Path, config: Any, dtype: torch.dtype | None, parallel: bool) -> nn.Module:
     hf_logging.disable_progress_bar()  # a service's stderr is one JSON object a line
     attention.register()
     ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
@@ -189,7 +194,7 @@ def _weights(
     for module in model.modules():
         if is_experts(module):
             module.config._experts_implementation = attention.NAME
-    loaded: nn.Module = model if parallel else model.to(device)
+    loaded: nn.Module = model
     return loaded
 
 

@@ -99,13 +99,15 @@ class _Sizes(NamedTuple):
     kv_heads: int
     head: int
     order: Tensor | None  # see `_order`; None for the one they are in
+    device: torch.device
 
 
 def llama_of(model: Any, facts: Facts) -> Llama | None:
     """A model's parts, if it is of Llama's shape.
 
     Args:
-        model: Of `transformers`; its layers are taken out as they are given away.
+        model: Of `transformers`; its layers are taken out as they are given away, to where its
+            embeddings are.
         facts: What is known of it.
     """
     inner = getattr(model, "model", None)
@@ -142,6 +144,7 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         kv_heads=config.num_key_value_heads,
         head=attention.head_dim,
         order=_order(attention, 2 * turned),
+        device=embed.weight.device,
     )
     return Llama(
         facts=facts,
@@ -161,7 +164,7 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         embeddings=embed.weight.data,
         embedding_scale=scale / part,
         feature_scale=part,
-        norm=_weight(inner.norm),
+        norm=_weight(inner.norm.to(embed.weight.device)),
         head=linear_of(model.lm_head),
         head_scale=1 / divisor,
         layers=_taken(layers, list(map(kinds.index, used)), sizes),
@@ -171,12 +174,13 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
 def _taken(layers: Any, rotaries: Sequence[int], sizes: _Sizes) -> Iterator[LlamaLayer]:
     """Layers, each taken out of the model."""
     for index, rotary in enumerate(rotaries):
-        yield _layer(_out_of(layers, index), rotary, sizes)
+        yield _layer(_out_of(layers, index).to(sizes.device), rotary, sizes)
         give_back()
 
 
-def _out_of(layers: Any, index: int) -> Any:
-    layer, layers[index] = layers[index], nn.Identity()
+def _out_of(layers: Any, index: int) -> nn.Module:
+    layer: nn.Module = layers[index]
+    layers[index] = nn.Identity()
     return layer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import chain
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from common.model.hf import HfModel
 from common.model.kernels import Kernels
 from common.model.kv_cache import KvLease
+from common.model.llama import Mixture
 from common.model.loader import load
 from common.model.runner import Runner
 from common.model.segment import Segment
@@ -136,12 +137,28 @@ def test_quantised_layers_are_left_as_they_are(tmp_path: Path) -> None:
     torch.testing.assert_close(_logits(runner, ids), expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["llama", "smollm3", "exaone4"])
-def test_all_of_a_model_is_on_its_device(kind: str, tmp_path: Path) -> None:
-    model = HfModel(tiny_models.save(kind, tmp_path), torch.bfloat16, torch.device("meta")).llama()
+@pytest.mark.parametrize("kind", ["llama", "smollm3", "exaone4", "glm4_moe"])
+def test_all_of_a_model_is_on_its_device_once_it_is_taken(kind: str, tmp_path: Path) -> None:
+    """Its layers are not before: a smaller device may hold them as they are rounded."""
+    whole = HfModel(tiny_models.save(kind, tmp_path), torch.bfloat16, torch.device("meta"))
+    model, layers = whole.llama(), whole._model.model.layers
     assert model is not None
-    places = [model.embeddings, model.norm, *model.head, *chain.from_iterable(model.rotaries)]
-    assert {each.device.type for each in places if each is not None} == {"meta"}
+    parts = [model.embeddings, model.norm, model.head, *model.rotaries]
+    assert set(_devices(parts)) == {"meta"}
+    for index, layer in enumerate(model.layers):
+        assert set(_devices(vars(layer).values())) == {"meta"}
+        assert {each.device.type for each in layers[index + 1 :].parameters()} <= {"cpu"}
+
+
+def _devices(parts: Iterable[Any]) -> Iterator[str]:
+    """Of all tensors."""
+    for part in parts:
+        if isinstance(part, Tensor):
+            yield part.device.type
+        elif isinstance(part, Mixture):
+            yield from _devices(vars(part).values())
+        elif isinstance(part, tuple | list):
+            yield from _devices(part)
 
 
 @pytest.mark.parametrize(("kind", "scale"), [("granite", 14.3), ("gemma3_text", 48**0.5)])
