@@ -18,8 +18,21 @@ _SETTINGS: dict[str, set[str]] = {
         "high_freq_factor",
         "original_max_position_embeddings",
     },
+    "yarn": {"factor", "original_max_position_embeddings"},
 }
 """By kind, what it has beside its base."""
+
+_MAY_HAVE: dict[str, set[str]] = {
+    "yarn": {
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+    }
+}
+"""By kind, what it has besides, or has not."""
 
 
 class Rotary(NamedTuple):
@@ -52,8 +65,10 @@ class Rotary(NamedTuple):
         if settings.get("partial_rotary_factor") == 1:  # whole, as without
             del settings["partial_rotary_factor"]
         frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.float) / size))
-        if set(settings) != _SETTINGS.get(kind):
+        if set(settings) - _MAY_HAVE.get(kind, set()) != _SETTINGS.get(kind):
             raise ValueError(f"rotary embeddings of type {kind} with {sorted(settings)}")
+        if kind == "yarn":
+            return cls.of_some(*_yarn(base, size, settings), size)
         if kind == "linear":
             frequencies = frequencies / settings["factor"]
         elif kind == "llama3":
@@ -96,3 +111,36 @@ def _stretched(frequencies: Tensor, settings: Mapping[str, Any]) -> Tensor:
     between = (1 - share) * stretched / factor + share * stretched
     inside = ~(waves < original / high) & ~(waves > original / low)
     return torch.where(inside, between, stretched)
+
+
+def _yarn(base: float, size: int, settings: Mapping[str, Any]) -> tuple[Tensor, float]:
+    """YaRN's (Peng et al., 2023): pairs that turn often stay, those that turn seldom are stretched,
+    and those between in part; what cosines and sines are multiplied by."""
+    factor, original = settings["factor"], settings["original_max_position_embeddings"]
+
+    def pair(turns: float) -> float:
+        """Which one turns so often in the original length."""
+        return size * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    first, last = pair(settings.get("beta_fast") or 32), pair(settings.get("beta_slow") or 1)
+    if settings.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, size - 1)
+    if first == last:
+        last += 0.001
+    powers = base ** (torch.arange(0, size, 2, dtype=torch.float) / size)
+    places = torch.arange(size // 2, dtype=torch.float)
+    stay = 1 - ((places - first) / (last - first)).clamp(0, 1)
+    frequencies = 1.0 / (factor * powers) * (1 - stay) + 1.0 / powers * stay
+    scale = settings.get("attention_factor")
+    if scale is not None:
+        return frequencies, float(scale)
+    one, other = settings.get("mscale"), settings.get("mscale_all_dim")
+    if one and other:
+        return frequencies, _louder(factor, one) / _louder(factor, other)
+    return frequencies, _louder(factor, 1)
+
+
+def _louder(factor: float, part: float) -> float:
+    """By how much scores grow with the length that is stretched by a factor."""
+    return 1.0 if factor <= 1 else 0.1 * part * math.log(factor) + 1.0

@@ -78,7 +78,7 @@ class EagleConfig:
         where = f"{self.file}: {' or '.join(self.rope)}"
         try:
             rotary = Rotary.configured(self.rope, self.head_size)
-            sound = bool(torch.isfinite(rotary.frequencies).all())
+            sound = all(bool(torch.isfinite(part).all()) for part in rotary)
         except ValueError as error:
             raise ModelError(f"{where}: {error}: not supported") from error
         except Exception as error:  # settings may be anything

@@ -96,8 +96,8 @@ def test_a_target_of_another_kind_is_refused(kind: str, problem: str, tmp_path: 
 def test_rotary_embeddings_that_are_not_known_are_refused(tmp_path: Path) -> None:
     directory = tiny_models.save("llama", tmp_path / "model")
     model = load_model(directory)
-    model.config.rope_parameters = {"rope_theta": 1e4, "rope_type": "yarn", "factor": 2.0}
-    with pytest.raises(ModelError, match=r"config\.json: rope_parameters: .*of type yarn"):
+    model.config.rope_parameters = {"rope_theta": 1e4, "rope_type": "dynamic", "factor": 2.0}
+    with pytest.raises(ModelError, match=r"config\.json: rope_parameters: .*of type dynamic"):
         eagle_start.check(model, directory, EagleShape())
 
 

@@ -35,6 +35,14 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+BETAS = {"beta_fast": 20.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.1}
+SCALES = {"mscale": 1.0, "mscale_all_dim": 0.7}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 40}
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
@@ -45,6 +53,10 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"rope_parameters": LLAMA3, "head_dim": 64}),
     ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
     ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 1.0}}),
+    ("llama", {"rope_parameters": {**YARN, **BETAS}, "head_dim": 64}),
+    ("qwen3", {"rope_parameters": YARN, "head_dim": 128}),
+    ("qwen3", {"rope_parameters": {**YARN, **SCALES}}),
+    ("qwen3", {"rope_parameters": {**YARN, "original_max_position_embeddings": 7, "factor": 0.5}}),
     ("mistral", {}),
     ("mistral", {"sliding_window": None, "head_dim": 24}),
     ("qwen2", {}),

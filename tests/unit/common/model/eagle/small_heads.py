@@ -26,12 +26,14 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 ROTARIES: dict[str, dict[str, Any]] = {
     "plain": {"rope_theta": 5e5},
     "llama3": {"rope_theta": 5e5, "rope_scaling": LLAMA3},
     "linear, as of old": {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}},
     "new, plain": {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}},
     "new, llama3": {"rope_parameters": {"rope_theta": 5e5, **LLAMA3}},
+    "new, yarn": {"rope_parameters": {"rope_theta": 5e5, **YARN}},
 }
 
 LAYER_KEYS = {
