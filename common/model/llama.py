@@ -37,6 +37,12 @@ class Linear(NamedTuple):
         weight = torch.cat([part.weight for part in parts])
         return cls(weight, torch.cat(biases) if biases else None)
 
+    def parts(self, outputs: Sequence[int]) -> list[Linear]:
+        """The maps that it joins, by how many outputs each has."""
+        weights = self.weight.split(list(outputs))
+        biases = [None] * len(weights) if self.bias is None else self.bias.split(list(outputs))
+        return [Linear(*part) for part in zip(weights, biases, strict=True)]
+
 
 class Mlp(NamedTuple):
     """A feed-forward part."""

@@ -35,6 +35,36 @@ _MAY_HAVE: dict[str, set[str]] = {
 """By kind, what it has besides, or has not."""
 
 
+class RotarySettings(NamedTuple):
+    """What a model's `config.json` says of them, in whichever form."""
+
+    kind: str
+    """Their type."""
+    base: float
+    """Of the angles' powers."""
+    others: dict[str, Any]
+    """What it has beside these."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> RotarySettings:
+        """Those of a model whose heads are all turned alike, and whole.
+
+        Raises:
+            ValueError: In two forms at once.
+            KeyError: It names no base.
+        """
+        new, old = config.get("rope_parameters"), config.get("rope_scaling")
+        if new and old:
+            raise ValueError("rope_parameters beside rope_scaling")
+        others = dict(new or old or {})
+        kind = others.pop("type", "default")
+        kind = others.pop("rope_type", kind)
+        base = others.pop("rope_theta") if "rope_theta" in others else config["rope_theta"]
+        if others.get("partial_rotary_factor") == 1:  # whole, as without
+            del others["partial_rotary_factor"]
+        return cls(kind, base, others)
+
+
 class Rotary(NamedTuple):
     """By how much a head is turned at a position."""
 
@@ -48,22 +78,14 @@ class Rotary(NamedTuple):
         """As a model's `config.json` says, and as `transformers` computes it.
 
         Args:
-            config: Of a model whose heads are all turned alike, and whole.
+            config: See `RotarySettings.of`.
             size: Numbers of a head.
 
         Raises:
-            ValueError: Of a kind that needs more than this, or less; says which.
+            ValueError: In two forms, or of a kind that needs more, or less; says which.
             KeyError: It names no base. Odd values raise what arithmetic does.
         """
-        new, old = config.get("rope_parameters"), config.get("rope_scaling")
-        if new and old:
-            raise ValueError("rope_parameters beside rope_scaling")
-        settings = dict(new or old or {})
-        kind = settings.pop("type", "default")
-        kind = settings.pop("rope_type", kind)
-        base = settings.pop("rope_theta") if "rope_theta" in settings else config["rope_theta"]
-        if settings.get("partial_rotary_factor") == 1:  # whole, as without
-            del settings["partial_rotary_factor"]
+        kind, base, settings = RotarySettings.of(config)
         frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.float) / size))
         if set(settings) - _MAY_HAVE.get(kind, set()) != _SETTINGS.get(kind):
             raise ValueError(f"rotary embeddings of type {kind} with {sorted(settings)}")

@@ -7,10 +7,12 @@ from typing import Literal, NamedTuple
 NO_MATTER = {
     "attention_dropout",
     "bos_token_id",
+    "embd_pdrop",
     "initializer_range",
     "output_router_logits",
     "pad_token_id",
     "pretraining_tp",
+    "resid_pdrop",
     "router_aux_loss_coef",
     "router_jitter_noise",
     "transformers_version",
@@ -75,6 +77,10 @@ class Kind(NamedTuple):
     """Of queries and keys: none, one of each head, or one of all heads at once."""
     alike: bool = False
     """Whether all layers have the window of the configuration, where that is in use."""
+    joined: bool = False
+    """Whether products of one input are one tensor."""
+    stretches: bool = True
+    """Whether rotary embeddings of types beside the default one are what they are elsewhere."""
     experts: Written | None = None
     """Those of its layers, or of some of them."""
 
@@ -99,6 +105,14 @@ KINDS = {
         frozenset({"attention_bias", "clip_qkv"}),
         norms="whole",
         experts=Written(inner="intermediate_size"),
+    ),
+    "Phi3ForCausalLM": Kind(
+        frozenset(
+            {"attention_bias", "auto_map", "original_max_position_embeddings", "sliding_window"}
+        ),
+        alike=True,
+        joined=True,
+        stretches=False,
     ),
     "Qwen2ForCausalLM": Kind(frozenset({"layer_types", *_WINDOW})),
     "Qwen2MoeForCausalLM": Kind(

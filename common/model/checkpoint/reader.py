@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from common.model.checkpoint.settings import Config, count, insist, is_set
 from common.model.facts import Facts, ends
 from common.model.llama import Linear, Llama, LlamaLayer, Mixture, Mlp
 from common.model.room import give_back, ran_out
-from common.model.rotary import Rotary
+from common.model.rotary import Rotary, RotarySettings
 
 _TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -85,6 +85,7 @@ class _Reader:
         self._max_len = count(config["max_position_embeddings"])
         self._epsilon = float(config["rms_norm_eps"])
         self._experts = Experts.configured(written, config, self._depth) if written else None
+        insist(self._kind.stretches or RotarySettings.of(config).kind == "default", "rope_type")
         self._rotary = Rotary.configured(config, self._size).to(device)
         self._files = weight_files.opened(directory)
 
@@ -175,17 +176,17 @@ class _Reader:
         """Every tensor of a layer, by its name there."""
         hidden, inner = self._hidden, self._inner
         queries, keys = self._heads * self._size, self._kv_heads * self._size
-        products = {
-            "self_attn.q_proj": (queries, hidden),
-            "self_attn.k_proj": (keys, hidden),
-            "self_attn.v_proj": (keys, hidden),
-            "self_attn.o_proj": (hidden, queries),
-        }
+        reading = {"q": queries, "k": keys, "v": keys}
+        gating = {"gate": inner, "up": inner}
+        if self._kind.joined:
+            reading, gating = {"qkv": queries + 2 * keys}, {"gate_up": 2 * inner}
+        products = {f"self_attn.{name}_proj": (size, hidden) for name, size in reading.items()}
+        products["self_attn.o_proj"] = (hidden, queries)
         shapes: dict[str, tuple[int, ...]] = {}
         if experts := self._experts_of(index):
             shapes |= experts.shapes()
         else:
-            products |= dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (inner, hidden))
+            products |= {f"mlp.{name}_proj": (size, hidden) for name, size in gating.items()}
             products["mlp.down_proj"] = (hidden, inner)
         for name, shape in products.items():
             shapes[f"{name}.weight"] = shape
@@ -204,6 +205,8 @@ class _Reader:
             return is_set(self._config, "mlp_bias", False)
         if self._class.startswith("Qwen2"):
             return product != "self_attn.o_proj" and is_set(self._config, "qkv_bias", True)
+        if self._class == "Phi3ForCausalLM":  # whatever the setting says
+            return False
         return is_set(self._config, "attention_bias", False)
 
     def _look(self, name: str, shape: tuple[int, ...]) -> int:
@@ -228,17 +231,26 @@ class _Reader:
             weight, bias = f"{name}.weight", f"{name}.bias"
             return Linear(tensor(weight), tensor(bias) if bias in names else None)
 
+        def of_heads() -> Iterable[Linear]:
+            if not self._kind.joined:
+                return (linear(f"self_attn.{part}_proj") for part in "qkv")
+            keys = self._kv_heads * self._size
+            return linear("self_attn.qkv_proj").parts((self._heads * self._size, keys, keys))
+
         def mlp() -> Mlp | Mixture:
             if experts := self._experts_of(index):
                 return experts.mixture(tensor)
+            if self._kind.joined:
+                return Mlp(linear("mlp.gate_up_proj"), linear("mlp.down_proj"))
             gate_up = Linear.joined(linear("mlp.gate_proj"), linear("mlp.up_proj"))
             return Mlp(gate_up, linear("mlp.down_proj"))
 
+        q, k, v = of_heads()
         q_norm, k_norm = (tensor(name) if name in names else None for name in _QK_NORMS)
         return LlamaLayer(
-            q=linear("self_attn.q_proj"),
-            k=linear("self_attn.k_proj"),
-            v=linear("self_attn.v_proj"),
+            q=q,
+            k=k,
+            v=v,
             o=linear("self_attn.o_proj"),
             mlp=mlp(),
             attention_norm=tensor("input_layernorm.weight"),

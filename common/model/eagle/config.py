@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from common.errors import ModelError, reason
-from common.model.rotary import Rotary
+from common.model.rotary import Rotary, RotarySettings
 
 FILE = "config.json"
 
@@ -155,12 +155,9 @@ def rope_as_written(config: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         config: With settings as `Rotary.configured` reads them.
     """
-    settings = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    theta = settings.pop("rope_theta") if "rope_theta" in settings else config["rope_theta"]
-    kind = settings.pop("type", "default")
-    kind = settings.pop("rope_type", kind)
-    scaling = None if kind == "default" else {"rope_type": kind, **settings}
-    return {"rope_theta": theta, "rope_scaling": scaling}
+    kind, base, others = RotarySettings.of(config)
+    scaling = None if kind == "default" else {"rope_type": kind, **others}
+    return {"rope_theta": base, "rope_scaling": scaling}
 
 
 class _Settings:

@@ -188,7 +188,7 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
     attention = layer.self_attn
     if hasattr(attention, "qkv_proj"):
         keys = sizes.kv_heads * sizes.head
-        q, k, v = _parts(attention.qkv_proj, (sizes.heads * sizes.head, keys, keys))
+        q, k, v = linear_of(attention.qkv_proj).parts((sizes.heads * sizes.head, keys, keys))
     else:
         q, k, v = map(linear_of, (attention.q_proj, attention.k_proj, attention.v_proj))
     names = _LAYERS[type(layer).__name__]
@@ -240,14 +240,6 @@ def _is_plain(layer: nn.Module, dtype: torch.dtype) -> bool:
     """Whether a layer multiplies by the weights that it has: quantised ones do more."""
     found = linear_weights(layer)
     return found is not None and found[0].dtype == dtype
-
-
-def _parts(layer: nn.Module, outputs: Sequence[int]) -> list[Linear]:
-    """Several maps that are one layer, by how many outputs each has."""
-    weight, bias = linear_of(layer)
-    weights = weight.split(list(outputs))
-    biases = [None] * len(weights) if bias is None else bias.split(list(outputs))
-    return [Linear(*part) for part in zip(weights, biases, strict=True)]
 
 
 def _order(attention: Any, turned: int) -> Tensor | None:

@@ -59,6 +59,11 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", {"rope_parameters": {**YARN, "original_max_position_embeddings": 7, "factor": 0.5}}),
     ("mistral", {}),
     ("mistral", {"sliding_window": None, "head_dim": 24}),
+    ("phi3", {}),
+    (
+        "phi3",
+        {"sliding_window": None, "attention_bias": True, "original_max_position_embeddings": 64},
+    ),
     ("qwen2", {}),
     ("qwen2", {"use_sliding_window": False, "layer_types": None}),
     ("qwen3", {}),
@@ -278,6 +283,7 @@ def _assert_left(kind: str, change: Change, reason: str, tmp_path: Path) -> None
         ("mixtral", _setting(norm_topk_prob=False), "settings norm_topk_prob"),
         ("olmoe", _setting(clip_qkv=1.0), "clip_qkv"),
         ("olmoe", _setting(sliding_window=40), "settings sliding_window"),
+        ("phi3", _setting(rope_parameters=LLAMA3), "rope_type"),
         ("qwen2_moe", _setting(num_experts_per_tok=5), "num_experts_per_tok"),
         ("qwen2_moe", _setting(shared_expert_intermediate_size=30), "shape or type of .*shared"),
         ("qwen2_moe", _setting(num_local_experts=4), "settings num_local_experts"),
@@ -290,7 +296,7 @@ def _assert_left(kind: str, change: Change, reason: str, tmp_path: Path) -> None
         ("qwen3_moe", _without("head_dim"), "head_dim"),
     ],
 )
-def test_experts_that_are_not_known_are_left_to_transformers(
+def test_what_is_not_known_of_other_kinds_is_left_to_transformers(
     kind: str, change: Change, reason: str, tmp_path: Path
 ) -> None:
     _assert_left(kind, change, reason, tmp_path)
