@@ -75,9 +75,12 @@ class Ratio:
     """At least this."""
 
     @property
-    def met(self) -> bool:
-        """Whether it is."""
-        return self.value.value >= self.wanted
+    def met(self) -> str:
+        """Whether it is: yes or no, and likely or doubtful where it lies within the confidence."""
+        value, low, high = self.value.value, self.value.low, self.value.high
+        if low is not None and high is not None and low < self.wanted <= high:
+            return "likely" if value >= self.wanted else "doubtful"
+        return "yes" if value >= self.wanted else "no"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,6 +173,8 @@ def _brackets(report: Report) -> str:
             " Of several prompts at once, and where prompts hardly differ, they are the range of "
             f"the {repetitions} repetitions, which is {sure(repetitions):.0f} % confidence."
         )
+    if any(ratio.met in {"likely", "doubtful"} for ratio in report.ratios):
+        line += " What is likely or doubtful, more repetitions tell."
     return line
 
 
@@ -242,10 +244,7 @@ def _about(delays: RoundTrips) -> str:
 
 
 def _ratios(report: Report) -> Cells:
-    rows = [
-        [one.name, spread(one.value), f"≥ {one.wanted:.2f}", "yes" if one.met else "no"]
-        for one in report.ratios
-    ]
+    rows = [[one.name, spread(one.value), f"≥ {one.wanted:.2f}", one.met] for one in report.ratios]
     return Cells("Ratios", ("ratio", "value", "wanted", "met"), rows)
 
 

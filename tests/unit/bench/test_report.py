@@ -26,6 +26,19 @@ def test_markdown_has_every_table(report: Report) -> None:
     assert "100 MiB" in text
 
 
+@pytest.mark.parametrize(
+    ("wanted", "met"), [(1.7, "yes"), (1.9, "likely"), (2.1, "doubtful"), (2.3, "no")]
+)
+def test_what_lies_within_the_confidence_is_not_said_for_sure(
+    wanted: float, met: str, report: Report
+) -> None:
+    said = replace(report, ratios=[replace(report.ratios[0], wanted=wanted)])
+    assert f"| draft / plain | 2.00 [1.80–2.20] | ≥ {wanted:.2f} | {met} |" in markdown(said)
+    assert ("more repetitions tell" in notes(said)[0]) == (met in {"likely", "doubtful"})
+    once = replace(said.ratios[0], value=Estimate(value=2.0, low=None, high=None))
+    assert once.met == ("yes" if wanted < 2 else "no")
+
+
 def test_figures_of_one_repetition_have_no_brackets(report: Report) -> None:
     sure = Estimate(value=2.0, low=None, high=None)
     assert spread(sure) == "2.00"
