@@ -50,15 +50,18 @@ class RotarySettings(NamedTuple):
         """Those of a model whose heads are all turned alike, and whole.
 
         Raises:
-            ValueError: In two forms at once.
+            ValueError: In two forms at once, or in none that is known.
             KeyError: It names no base.
         """
         new, old = config.get("rope_parameters"), config.get("rope_scaling")
         if new and old:
             raise ValueError("rope_parameters beside rope_scaling")
-        others = dict(new or old or {})
+        said = new or old or {}
+        if not isinstance(said, Mapping):
+            raise ValueError("must be an object")
+        others = dict(said)
         kind = others.pop("type", "default")
-        kind = others.pop("rope_type", kind)
+        kind = str(others.pop("rope_type", kind))
         base = others.pop("rope_theta") if "rope_theta" in others else config["rope_theta"]
         if others.get("partial_rotary_factor") == 1:  # whole, as without
             del others["partial_rotary_factor"]
@@ -82,20 +85,21 @@ class Rotary(NamedTuple):
             size: Numbers of a head.
 
         Raises:
-            ValueError: In two forms, or of a kind that needs more, or less; says which.
-            KeyError: It names no base. Odd values raise what arithmetic does.
+            ValueError: In two forms, of a kind that needs more, or less, or odd; says which.
+            KeyError: It names no base.
         """
-        kind, base, settings = RotarySettings.of(config)
-        frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.float) / size))
-        if set(settings) - _MAY_HAVE.get(kind, set()) != _SETTINGS.get(kind):
-            raise ValueError(f"rotary embeddings of type {kind} with {sorted(settings)}")
-        if kind == "yarn":
-            return cls.of_some(*_yarn(base, size, settings), size)
-        if kind == "linear":
-            frequencies = frequencies / settings["factor"]
-        elif kind == "llama3":
-            frequencies = _stretched(frequencies, settings)
-        return cls.of_some(frequencies, 1.0, size)
+        settings = RotarySettings.of(config)
+        names = set(settings.others)
+        if names - _MAY_HAVE.get(settings.kind, set()) != _SETTINGS.get(settings.kind):
+            what = f"rotary embeddings of type {settings.kind} with {sorted(names)}"
+            raise ValueError(f"{what}: not supported")
+        try:
+            made = cls.of_some(*_angles(settings, size), size)
+        except Exception as error:  # settings may be anything
+            raise ValueError(f"cannot be used: {type(error).__name__}: {error}") from error
+        if not all(bool(torch.isfinite(part).all()) for part in made):
+            raise ValueError("out of range")
+        return made
 
     @classmethod
     def of_some(cls, frequencies: Tensor, factor: float, size: int) -> Rotary:
@@ -121,6 +125,19 @@ class Rotary(NamedTuple):
         angles = places[:, None].float() * self.frequencies
         cos = angles.cos().mul_(self.factor)
         return cos, angles.sin_().mul_(self.factor)  # in place: of long models it is much
+
+
+def _angles(settings: RotarySettings, size: int) -> tuple[Tensor, float]:
+    """Radians a position, `[size / 2]`, and what cosines and sines are multiplied by."""
+    kind, base, others = settings
+    frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.float) / size))
+    if kind == "yarn":
+        return _yarn(base, size, others)
+    if kind == "linear":
+        frequencies = frequencies / others["factor"]
+    elif kind == "llama3":
+        frequencies = _stretched(frequencies, others)
+    return frequencies, 1.0
 
 
 def _stretched(frequencies: Tensor, settings: Mapping[str, Any]) -> Tensor:

@@ -92,6 +92,8 @@ class _Reader:
     def model(self) -> Llama:
         """The model; its layers are read when they are asked for."""
         windows, shapes = self._windows(), self._shapes()
+        others = [name for name in self._files if name not in shapes and _matters(name)]
+        insist(not others, f"tensor {min(others, default='')}")
         parameters = sum(self._look(name, shape) for name, shape in shapes.items())
         embeddings = self._tensor(_EMBEDDINGS)
         head = self._tensor(_HEAD) if _HEAD in shapes else embeddings
@@ -264,6 +266,11 @@ class _Reader:
         """A tensor of its own: what the file's pages hold may change."""
         read: Tensor = self._files[name].get_tensor(name)
         return read.to(self._device, self._dtype, copy=True)
+
+
+def _matters(name: str) -> bool:
+    """Whether a tensor may change what is computed; of angles old files had a copy."""
+    return not name.endswith("rotary_emb.inv_freq")
 
 
 def _eos(directory: Path, config: Config) -> object:

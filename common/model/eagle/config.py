@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from common.errors import ModelError, reason
 from common.model.rotary import Rotary, RotarySettings
 
@@ -75,18 +73,11 @@ class EagleConfig:
         Raises:
             ModelError: Of a kind that is not known, or odd.
         """
-        where = f"{self.file}: {' or '.join(self.rope)}"
         try:
-            rotary = Rotary.configured(self.rope, self.head_size)
-            sound = all(bool(torch.isfinite(part).all()) for part in rotary)
+            return Rotary.configured(self.rope, self.head_size)
         except ValueError as error:
-            raise ModelError(f"{where}: {error}: not supported") from error
-        except Exception as error:  # settings may be anything
-            said = f"{type(error).__name__}: {error}"
-            raise ModelError(f"{where}: cannot be used: {said}") from error
-        if not sound:
-            raise ModelError(f"{where}: out of range")
-        return rotary
+            problem = f"{' or '.join(self.rope)}: {error}"
+            raise ModelError(f"{self.file}: {problem}") from error
 
 
 def read(directory: Path, *, hidden_size: int, vocab_size: int, layers: int) -> EagleConfig:

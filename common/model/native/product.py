@@ -98,8 +98,8 @@ class PackedMatrix:
 def _packed(weight: Tensor, side_by_side: int) -> Tensor:
     """Packs a matrix. # [out, in] -> [slices, groups of inputs, outputs of a slice]
 
-    A group of inputs has four bytes, moved as one number; what is missing of outputs and inputs
-    is 0.
+    A group of inputs has four bytes, moved as one number: matrices begin with a whole one. What is
+    missing of outputs and inputs is 0.
     """
     outputs, inputs = weight.shape
     together = 4 // weight.itemsize

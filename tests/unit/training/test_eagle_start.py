@@ -99,6 +99,11 @@ def test_rotary_embeddings_that_are_not_known_are_refused(tmp_path: Path) -> Non
     model.config.rope_parameters = {"rope_theta": 1e4, "rope_type": "dynamic", "factor": 2.0}
     with pytest.raises(ModelError, match=r"config\.json: rope_parameters: .*of type dynamic"):
         eagle_start.check(model, directory, EagleShape())
+    yarn = {"rope_type": "yarn", "original_max_position_embeddings": 64}
+    for factor, problem in ((None, "cannot be used: TypeError"), (0, "out of range")):
+        model.config.rope_parameters = {"rope_theta": 1e4, "factor": factor, **yarn}
+        with pytest.raises(ModelError, match=rf"config\.json: rope_parameters: {problem}"):
+            eagle_start.check(model, directory, EagleShape())
 
 
 def test_a_target_without_a_last_norm_is_refused(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ YARN = {
 }
 BETAS = {"beta_fast": 20.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.1}
 SCALES = {"mscale": 1.0, "mscale_all_dim": 0.7}
+NO_BETAS = {"beta_fast": None, "beta_slow": 0, "mscale": 2.0}
+OLD_YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 40}
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
@@ -55,8 +57,10 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 1.0}}),
     ("llama", {"rope_parameters": {**YARN, **BETAS}, "head_dim": 64}),
     ("qwen3", {"rope_parameters": YARN, "head_dim": 128}),
-    ("qwen3", {"rope_parameters": {**YARN, **SCALES}}),
+    ("qwen3", {"rope_parameters": {**YARN, **SCALES, "type": "linear"}}),
+    ("qwen3", {"rope_parameters": {**YARN, **NO_BETAS}, "head_dim": 128}),
     ("qwen3", {"rope_parameters": {**YARN, "original_max_position_embeddings": 7, "factor": 0.5}}),
+    ("qwen3", {"rope_parameters": {**YARN, "original_max_position_embeddings": 6}}),
     ("mistral", {}),
     ("mistral", {"sliding_window": None, "head_dim": 24}),
     ("phi3", {}),
@@ -202,6 +206,14 @@ def _tensor_of_other_shape(directory: Path, config: dict[str, Any]) -> None:
     save_file(tensors, file)
 
 
+def _tensor_more(name: str) -> Change:
+    def change(directory: Path, config: dict[str, Any]) -> None:
+        file = directory / "model.safetensors"
+        save_file({**load_file(file), name: torch.ones(3)}, file)
+
+    return change
+
+
 def _cut_short(directory: Path, config: dict[str, Any]) -> None:
     file = directory / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
@@ -254,6 +266,8 @@ def _no_end(directory: Path, config: dict[str, Any]) -> None:
         (_generation("{"), "JSONDecodeError"),
         (_second_output_layer, "lm_head.weight beside tie_word_embeddings"),
         (_tensor_of_other_shape, r"shape or type of model\.layers\.1\.mlp\.up_proj"),
+        (_tensor_more("model.layers.0.mlp.up_proj.weight_scale"), "tensor .*weight_scale"),
+        (_tensor_more("layers.0.input_layernorm.weight"), r"tensor layers\.0\.input_layernorm"),
         (_cut_short, "Safetensor"),
         (_part_elsewhere, "elsewhere"),
     ],
@@ -277,6 +291,7 @@ def _assert_left(kind: str, change: Change, reason: str, tmp_path: Path) -> None
     ("kind", "change", "reason"),
     [
         ("mixtral", _setting(num_local_experts=5), r"shape or type of .*gate"),
+        ("mixtral", _tensor_more("model.layers.0.block_sparse_moe.experts.4.w1.weight"), "tensor"),
         ("mixtral", _setting(num_local_experts=0), "0 where a count is expected"),
         ("mixtral", _setting(num_experts=4), "num_experts or num_local_experts"),
         ("mixtral", _without("num_local_experts"), "num_experts or num_local_experts"),
@@ -289,7 +304,7 @@ def _assert_left(kind: str, change: Change, reason: str, tmp_path: Path) -> None
         ("qwen2_moe", _setting(num_local_experts=4), "settings num_local_experts"),
         ("qwen2_moe", _setting(use_sliding_window=False), "layer_types"),
         ("qwen3_moe", _setting(moe_intermediate_size=31), "moe_intermediate_size"),
-        ("qwen3_moe", _setting(decoder_sparse_step=2), r"layers\.0\.mlp\.gate_proj"),
+        ("qwen3_moe", _setting(decoder_sparse_step=2), r"layers\.0\.mlp\.experts"),
         ("qwen3_moe", _setting(mlp_only_layers="0"), "mlp_only_layers"),
         ("qwen3_moe", _setting(layer_types=["full_attention"] * 2), "settings layer_types"),
         ("qwen3_moe", _without("norm_topk_prob"), "norm_topk_prob"),
@@ -302,12 +317,16 @@ def test_what_is_not_known_of_other_kinds_is_left_to_transformers(
     _assert_left(kind, change, reason, tmp_path)
 
 
-def test_experts_counted_as_older_files_have_it(tmp_path: Path) -> None:
+def test_settings_as_published_files_have_them(tmp_path: Path) -> None:
+    """Which differ from those that `transformers` writes: of Qwen's experts, and of its longest
+    texts; a window that is not in use is a number."""
     directory = tiny_models.save("qwen3_moe", tmp_path)
     file = directory / "config.json"
     config = json.loads(file.read_text())
     config["num_experts"] = config.pop("num_local_experts")
-    file.write_text(json.dumps(config))
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    published = {"rope_scaling": OLD_YARN, "use_sliding_window": False, "sliding_window": 40}
+    file.write_text(json.dumps(config | published))
     _assert_like_transformers(directory)
 
 
