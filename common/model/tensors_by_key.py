@@ -25,7 +25,7 @@ def read(file: Path, prefix: str | None) -> dict[str, Tensor]:
         if file.suffix == ".safetensors":
             with tensor_file.opened(file) as opened:
                 keys = [key for key in opened.keys() if key.startswith(prefix or "")]  # noqa: SIM118
-                return {key: opened.get_tensor(key) for key in keys}
+                return {key: opened.get_tensor(key).clone() for key in keys}  # pages may change
         _check_form(file)
         held = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import wraps
 from inspect import isfunction
@@ -147,6 +148,15 @@ def _steady(forward: Callable[..., Any], tile: int) -> Callable[..., Any]:
             return forward(*args, **named)
 
     return run
+
+
+def bring(module: nn.Module, device: torch.device) -> nn.Module:
+    """Moves a module to a device; on the CPU, out of the pages of its file, which may change."""
+    module.to(device)
+    if device.type == "cpu":
+        for tensor in itertools.chain(module.parameters(), module.buffers()):
+            tensor.data = tensor.data.clone()
+    return module
 
 
 def is_experts(module: nn.Module) -> bool:

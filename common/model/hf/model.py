@@ -18,7 +18,7 @@ from common.errors import ModelError, first_line
 from common.model.attention import AttentionContext
 from common.model.facts import Facts, ends
 from common.model.hf import attention
-from common.model.hf.layers import is_experts, replace_linears, tiled_experts
+from common.model.hf.layers import bring, is_experts, replace_linears, tiled_experts
 from common.model.hf.rotary import replace_rotary
 from common.model.hf.shape import llama_of
 from common.model.hf.taps import Taps
@@ -63,8 +63,8 @@ class HfModel:
         self._model = model.eval().requires_grad_(False)
         self._device, self._parallel = device, parallel
         if not parallel:
-            model.get_input_embeddings().to(device)
-            model.get_output_embeddings().to(device)
+            bring(model.get_input_embeddings(), device)
+            bring(model.get_output_embeddings(), device)
         text = config.get_text_config()
         layers = attention.layers(self._model)
         if len(layers) != text.num_hidden_layers:
@@ -105,7 +105,7 @@ class HfModel:
         if quantize != "none":
             _check_quantizable(self._model)
         if not self._parallel:
-            self._model.to(self._device)
+            bring(self._model, self._device)
         attention.attach(self._model, context)
         name, head = linear_maker(self._device, self.facts.dtype)
         make = head

@@ -19,7 +19,7 @@ from common.model.hf.feed_forward import (
     linear_of,
     products_of,
 )
-from common.model.hf.layers import linear_weights
+from common.model.hf.layers import bring, linear_weights
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.room import give_back
 from common.model.rotary import Rotary
@@ -164,7 +164,7 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         embeddings=embed.weight.data,
         embedding_scale=scale / part,
         feature_scale=part,
-        norm=_weight(inner.norm.to(embed.weight.device)),
+        norm=_weight(bring(inner.norm, embed.weight.device)),
         head=linear_of(model.lm_head),
         head_scale=1 / divisor,
         layers=_taken(layers, list(map(kinds.index, used)), sizes),
@@ -174,7 +174,7 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
 def _taken(layers: Any, rotaries: Sequence[int], sizes: _Sizes) -> Iterator[LlamaLayer]:
     """Layers, each taken out of the model."""
     for index, rotary in enumerate(rotaries):
-        yield _layer(_out_of(layers, index).to(sizes.device), rotary, sizes)
+        yield _layer(bring(_out_of(layers, index), sizes.device), rotary, sizes)
         give_back()
 
 

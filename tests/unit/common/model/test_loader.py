@@ -19,9 +19,12 @@ from common.errors import ModelError
 from common.model import loader
 from common.model.checkpoint import reader as checkpoint_reader
 from common.model.hf import shape
+from common.model.kv_cache import KvLease
 from common.model.llama import Linear, LlamaLayer
-from common.model.loader import device_name, load
+from common.model.loader import Dtype, device_name, load
 from common.model.native import instructions
+from common.model.runner import Runner
+from common.model.segment import Segment
 from tests import tiny_models
 
 TOO_OLD = "The NVIDIA driver on your system is too old."
@@ -87,11 +90,17 @@ def test_a_model_too_large_to_read_is_refused(
         load(str(directory), device="cpu")
 
 
+@pytest.mark.parametrize("part", [nn.Embedding, nn.Module])
 def test_a_model_too_large_to_move_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    part: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(module: nn.Module, device: torch.device) -> None:
-        raise torch.OutOfMemoryError(FULL)
+    """Its embeddings, or all of it."""
+    move = nn.Module.to
+
+    def full(module: nn.Module, device: torch.device) -> nn.Module:
+        if isinstance(module, part) and (part is nn.Embedding or list(module.children())):
+            raise torch.OutOfMemoryError(FULL)
+        return move(module, device)
 
     directory = tiny_models.save("gpt2", tmp_path)
     monkeypatch.setattr(nn.Module, "to", full)
@@ -117,6 +126,26 @@ def test_the_output_matrix_is_kept_where_somebody_wants_it(
     loaded = load(directory, device="cpu", dtype="bfloat16", keep_output=keep)
     assert loaded.output_weight is there[0]()
     assert keep is (there[0]() is not None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("llama", "auto"), ("gemma3_text", "auto"), ("gemma3_text", "bfloat16"), ("gpt_oss", "auto")],
+)
+def test_a_file_that_is_overwritten_afterwards_changes_nothing(
+    kind: str, dtype: Dtype, tmp_path: Path
+) -> None:
+    """Nor does one that is cut short end the process: weights are in no pages of a file."""
+    directory = tiny_models.save(kind, tmp_path)
+    target = Runner(load(str(directory), device="cpu", dtype=dtype), kv_bytes=1 << 20)
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(20)
+    rows = Segment(list(range(3, 23)), 0, lease.slots, wanted=range(20))
+    before = target.forward([rows]).logits.clone()
+    file = directory / "model.safetensors"
+    with file.open("r+b") as stream:
+        stream.write(bytes(file.stat().st_size))
+    assert torch.equal(target.forward([rows]).logits, before)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,16 @@ def test_outputs_are_rounded_by_themselves(
         assert torch.equal(part, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_any_type_are_rounded_as_float32(dtype: torch.dtype) -> None:
+    """Scales, too: that of a row of zeros is less than float16 can tell from none."""
+    weight, *_ = _matrices(96, 320)
+    weight[5] = 0
+    narrow = weight.to(dtype)
+    for part, expected in zip(round_weight(narrow), round_weight(narrow.float()), strict=True):
+        assert torch.equal(part, expected)
+
+
 @with_integers
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
