@@ -79,8 +79,9 @@ class Kind(NamedTuple):
     """Whether all layers have the window of the configuration, where that is in use."""
     joined: bool = False
     """Whether products of one input are one tensor."""
-    stretches: bool = True
-    """Whether rotary embeddings of types beside the default one are what they are elsewhere."""
+    default_rotary: bool = False
+    """Whether rotary embeddings of other types than the default one are not what they are of other
+    kinds."""
     experts: Written | None = None
     """Those of its layers, or of some of them."""
 
@@ -112,7 +113,7 @@ KINDS = {
         ),
         alike=True,
         joined=True,
-        stretches=False,
+        default_rotary=True,
     ),
     "Qwen2ForCausalLM": Kind(frozenset({"layer_types", *_WINDOW})),
     "Qwen2MoeForCausalLM": Kind(

@@ -85,7 +85,8 @@ class _Reader:
         self._max_len = count(config["max_position_embeddings"])
         self._epsilon = float(config["rms_norm_eps"])
         self._experts = Experts.configured(written, config, self._depth) if written else None
-        insist(self._kind.stretches or RotarySettings.of(config).kind == "default", "rope_type")
+        if self._kind.default_rotary:
+            insist(RotarySettings.of(config).kind == "default", "rope_type")
         self._rotary = Rotary.configured(config, self._size).to(device)
         self._files = weight_files.opened(directory)
 
