@@ -122,6 +122,7 @@ def test_its_logits_are_those_of_transformers(
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+@torch.compiler.set_stance("force_eager")  # to compile them takes longer than all else
 def test_quantised_layers_are_left_as_they_are(tmp_path: Path) -> None:
     """They do more than multiply by the weights that they have."""
     file = tiny_models.save("llama", tmp_path) / "config.json"
