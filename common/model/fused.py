@@ -7,7 +7,9 @@ the paged cache directly. A row still depends on nothing but itself.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -128,10 +130,8 @@ class FusedModel:
         self._context = context
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._angles: list[tuple[Tensor, Tensor]] = []
-        self._layers = [
-            FusedLayer(index, layer, model, context, make)
-            for index, layer in enumerate(model.layers)
-        ]
+        made = partial(FusedLayer, model=model, context=context, make=make)
+        self._layers = [*map(made, itertools.count(), model.layers)]
         self._norm = _RmsNorm(model.norm, model.epsilon)
         self._head, self._head_scale = head(*model.head), model.head_scale
 

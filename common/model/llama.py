@@ -148,7 +148,8 @@ class Llama:
     head_scale: float = 1.0
     """What its logits are multiplied by, a power of two."""
     layers: Iterator[LlamaLayer]
-    """Its layers, once: those given away are not kept, so a large model is never there twice."""
+    """Its layers, once: those given away are not kept, so a large model is never there twice if who
+    takes them lets go of each before the next."""
 
     @property
     def hidden(self) -> int:

@@ -63,7 +63,7 @@ class CudaModel:
         self._norm = RmsNorm(model.norm, model.epsilon)
         self._head, self._head_scale = products.head(*model.head), model.head_scale
         self._row_step = products.row_step
-        self._layers = [Layer(layer, model, products) for layer in model.layers]
+        self._layers = [*map(partial(Layer, model=model, products=products), model.layers)]
         on_cuda = device.type == "cuda"
         self._graphs = Graphs(device) if on_cuda else None
         # Triton launches on the device that is the thread's.

@@ -19,6 +19,7 @@ from common.errors import ModelError
 from common.model import loader
 from common.model.checkpoint import reader as checkpoint_reader
 from common.model.hf import shape
+from common.model.kernels import Kernels
 from common.model.kv_cache import KvLease
 from common.model.llama import Linear, LlamaLayer
 from common.model.loader import Dtype, device_name, load
@@ -149,12 +150,20 @@ def test_a_file_that_is_overwritten_afterwards_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("kind", "where"),
-    [("qwen3_moe", checkpoint_reader), ("glm4_moe", shape)],
-    ids=["read", "taken"],
+    ("kind", "where", "kernels"),
+    [
+        ("qwen3_moe", checkpoint_reader, "auto"),
+        ("glm4_moe", shape, "auto"),
+        ("llama", checkpoint_reader, "torch"),
+    ],
+    ids=["read", "taken", "fused"],
 )
 def test_what_layers_were_made_of_is_given_back_one_by_one(
-    kind: str, where: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    where: ModuleType,
+    kernels: Kernels,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or the pieces of all of them lie about until the last is loaded."""
     if not instructions(torch.bfloat16):
@@ -172,7 +181,8 @@ def test_what_layers_were_made_of_is_given_back_one_by_one(
 
     monkeypatch.setattr(LlamaLayer, "__init__", watched)
     monkeypatch.setattr(where, "give_back", give_back)
-    load(str(tiny_models.save(kind, tmp_path)), device="cpu", dtype="bfloat16")
+    directory = tiny_models.save(kind, tmp_path)
+    load(str(directory), device="cpu", dtype="bfloat16", kernels=kernels)
     assert counts == [1, 2]
 
 
