@@ -80,8 +80,7 @@ class Kind(NamedTuple):
     joined: bool = False
     """Whether products of one input are one tensor."""
     default_rotary: bool = False
-    """Whether rotary embeddings of other types than the default one are not what they are of other
-    kinds."""
+    """Whether its rotary embeddings are known of the default type alone."""
     experts: Written | None = None
     """Those of its layers, or of some of them."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import isfunction
 from typing import Any
@@ -150,12 +150,20 @@ def _steady(forward: Callable[..., Any], tile: int) -> Callable[..., Any]:
     return run
 
 
-def bring(module: nn.Module, device: torch.device) -> nn.Module:
-    """Moves a module to a device; on the CPU, out of the pages of its file, which may change."""
+def bring(module: nn.Module, device: torch.device, *, there: Iterable[Tensor] = ()) -> nn.Module:
+    """Moves a module to a device; on the CPU, out of the pages of its file, which may change.
+
+    Args:
+        module: It.
+        device: Where to.
+        there: Those of its tensors that have been brought.
+    """
     module.to(device)
     if device.type == "cpu":
+        known = set(map(id, there))
         for tensor in itertools.chain(module.parameters(), module.buffers()):
-            tensor.data = tensor.data.clone()
+            if id(tensor) not in known:
+                tensor.data = tensor.data.clone()
     return module
 
 

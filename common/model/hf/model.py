@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,8 @@ class HfModel:
         self._model = model.eval().requires_grad_(False)
         self._device, self._parallel = device, parallel
         if not parallel:
-            bring(model.get_input_embeddings(), device)
-            bring(model.get_output_embeddings(), device)
+            embeddings = bring(model.get_input_embeddings(), device)
+            bring(model.get_output_embeddings(), device, there=embeddings.parameters())
         text = config.get_text_config()
         layers = attention.layers(self._model)
         if len(layers) != text.num_hidden_layers:
@@ -105,7 +106,9 @@ class HfModel:
         if quantize != "none":
             _check_quantizable(self._model)
         if not self._parallel:
-            bring(self._model, self._device)
+            parts = self._model.get_input_embeddings(), self._model.get_output_embeddings()
+            there = itertools.chain.from_iterable(part.parameters() for part in parts)
+            bring(self._model, self._device, there=there)
         attention.attach(self._model, context)
         name, head = linear_maker(self._device, self.facts.dtype)
         make = head

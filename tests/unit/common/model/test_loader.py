@@ -19,6 +19,7 @@ from common.errors import ModelError
 from common.model import loader
 from common.model.checkpoint import reader as checkpoint_reader
 from common.model.hf import shape
+from common.model.hf.model import _Modules
 from common.model.kernels import Kernels
 from common.model.kv_cache import KvLease
 from common.model.llama import Linear, LlamaLayer
@@ -131,7 +132,13 @@ def test_the_output_matrix_is_kept_where_somebody_wants_it(
 
 @pytest.mark.parametrize(
     ("kind", "dtype"),
-    [("llama", "auto"), ("gemma3_text", "auto"), ("gemma3_text", "bfloat16"), ("gpt_oss", "auto")],
+    [
+        ("llama", "auto"),
+        ("gemma3_text", "auto"),
+        ("gemma3_text", "bfloat16"),
+        ("gpt2", "auto"),
+        ("gpt_oss", "auto"),
+    ],
 )
 def test_a_file_that_is_overwritten_afterwards_changes_nothing(
     kind: str, dtype: Dtype, tmp_path: Path
@@ -139,6 +146,9 @@ def test_a_file_that_is_overwritten_afterwards_changes_nothing(
     """Nor does one that is cut short end the process: weights are in no pages of a file."""
     directory = tiny_models.save(kind, tmp_path)
     target = Runner(load(str(directory), device="cpu", dtype=dtype), kv_bytes=1 << 20)
+    if isinstance(target.loaded.forward, _Modules):  # whose embeddings are there once
+        used = target.loaded.forward._model.get_input_embeddings()
+        assert used.weight.data_ptr() == target.loaded.embeddings.data_ptr()
     lease = KvLease(target.pool.blocks)
     assert lease.reserve(20)
     rows = Segment(list(range(3, 23)), 0, lease.slots, wanted=range(20))
