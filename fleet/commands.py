@@ -251,9 +251,10 @@ def doctor(interval: _Interval = 1.0, address: Address = None, as_json: Json = F
     from fleet.gateway_client import FleetClient
 
     with ending_well(), FleetClient(address) as client:
-        looks = client.look(2, interval)
+        *earlier, now = client.look(2, interval)
         models = _models(client)
-    found = findings(Evidence(now=looks[-1], before=looks[0], models=models))
+    before = earlier[0] if earlier else None  # the gateway may end between the two
+    found = findings(Evidence(now=now, before=before, models=models))
     if as_json:
         _line({"findings": [asdict(finding) for finding in found]})
     else:

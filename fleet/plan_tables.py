@@ -131,7 +131,6 @@ def _comparison(option: Option, played: Played) -> RenderableType:
     rows = [
         ("ms a token", 1e3 * expected.token_s, 1e3 * played.token_s),
         ("ms to the first token", 1e3 * expected.first_token_s, 1e3 * played.first_token_s),
-        ("sessions at a time", expected.sessions, played.sessions),
     ]
     for name, planned, seen in rows:
         table.add_row(name, f"{planned:.1f}", f"{seen:.1f}", f"{planned / seen:.2f}")

@@ -37,8 +37,6 @@ class Played:
     """Mean seconds of an output token after the first."""
     first_token_s: float
     """Mean seconds to the first token."""
-    sessions: float
-    """Mean number of sessions between first and last token, in the whole fleet."""
     verifier_busy: float
     """Share of the verifiers' time in steps and prefills."""
     drafter_busy: float
@@ -301,7 +299,8 @@ class _Play:
         drafter.busy = False
         for job in batch:
             job.left -= 1
-            if not job.left and drafter.jobs.pop(job, job) is None:
+            if not job.left and job in drafter.jobs:  # not withdrawn meanwhile
+                del drafter.jobs[job]
                 self._after(self._half_way_s, self._arrived, job)
         self._draft_on(drafter)
 
@@ -316,13 +315,10 @@ class _Play:
         busy = [now - old for now, old in zip(self._busy_s(), before, strict=True)]
         decode_s = sum(ended_s - session.first_s for session, ended_s in self._ended)
         tokens = sum(session.tokens - 1 for session, _ in self._ended)
-        token_s = decode_s / tokens
         first_s = sum(session.first_s - session.arrived_s for session, _ in self._ended)
-        traffic = self._config.traffic
         return Played(
-            token_s=token_s,
+            token_s=decode_s / tokens,
             first_token_s=first_s / len(self._ended),
-            sessions=traffic.requests_per_s * decode_s / len(self._ended),
             verifier_busy=min(busy[0] / seconds / len(self._verifiers), 1.0),
             drafter_busy=busy[1] / seconds / len(self._drafters) if self._drafters else 0.0,
         )

@@ -15,6 +15,9 @@ from typer.testing import CliRunner
 from fleet import deployments
 from fleet.commands import fleet
 from fleet.deployments import PoolName, Scaled
+from fleet.gateway_client import FleetClient
+from fleet.snapshot import Snapshot
+from tests.unit.fleet.samples import load, snapshot, worker
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
 COMMANDS = ("status", "pairs", "drain", "scale", "plan", "doctor")
@@ -162,3 +165,14 @@ def test_nothing_heavy_is_imported() -> None:
     check = f"import sys, fleet.commands; print([n for n in {heavy} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("looks", "found"), [(2, True), (1, False)])
+def test_a_doctor_who_looked_once_calls_no_queue_a_lasting_one(
+    looks: int, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [snapshot(workers=(worker(load=load(waiting=3)),))] * looks
+    monkeypatch.setattr(FleetClient, "look", lambda *_: seen)
+    monkeypatch.setattr(FleetClient, "models", lambda _: [])
+    told = json.loads(run("doctor", "--json").output)
+    assert any("sequences wait" in each["what"] for each in told["findings"]) is found
