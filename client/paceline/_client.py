@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
+from weakref import WeakSet
 
 import grpc
 
@@ -16,7 +17,7 @@ from paceline._base_client import (
 )
 from paceline._channel import connect
 from paceline._conversion import converted
-from paceline._generation import Generation
+from paceline._generation import BaseGeneration, Generation
 from paceline._resume import Resumption
 from paceline._security import Tls
 from paceline._types import Model
@@ -144,14 +145,31 @@ class Client(BaseClient[Generation]):
                 self._require_open()
             former = self._channel
             self._connect()
-            # Whoever lets go of it last closes it, and that may take for ever, too. By the time
-            # other threads' calls by it are over, or go on by another one.
-            closing = threading.Timer(UNARY_TIMEOUT_S, former.close)
-            closing.daemon = True
-            closing.start()
+            _close_in_time(former, WeakSet(self._running()))
             raise
 
     def _open(self, request: pb.GenerateRequest, timeout_s: float) -> Any:
         metadata = self._security.metadata()
         with self._interruptible():
             return self._stub.Generate(request, timeout=timeout_s, metadata=metadata)
+
+
+def _close_in_time(channel: grpc.Channel, running: WeakSet[BaseGeneration]) -> None:
+    """Closes a channel when other threads' calls by it are over.
+
+    Whoever lets go of it last closes it, and that may take for ever: a thread of its own does so.
+
+    Args:
+        channel: Nothing begins by it any more.
+        running: What may still go on by it.
+    """
+    closing = threading.Timer(UNARY_TIMEOUT_S, _close, (channel, running))
+    closing.daemon = True
+    closing.start()
+
+
+def _close(channel: grpc.Channel, running: WeakSet[BaseGeneration]) -> None:
+    if any(not each.ended for each in running):
+        _close_in_time(channel, running)
+    else:
+        channel.close()

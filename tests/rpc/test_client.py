@@ -47,8 +47,8 @@ def left_to_be_closed() -> Any:
     (timer,) = (t for t in threading.enumerate() if isinstance(t, threading.Timer) and t.daemon)
     timer.cancel()
     timer.join(WAIT_S)
-    timer.function()
-    return timer.function.__self__
+    timer.function(*timer.args)
+    return timer.args[0]
 
 
 @pytest.mark.parametrize("locked", [False, True], ids=["", "and what gRPC locks stays locked"])
@@ -71,6 +71,24 @@ def test_a_client_outlives_ctrl_c(
     with condition:  # as happens now and then where it is raised
         assert client.generate("go", timeout=WAIT_S).result().text == "Once upon a time"
     left_to_be_closed()
+
+
+def test_ctrl_c_in_one_thread_leaves_the_texts_of_others(
+    gateway: ScriptedGateway, client: paceline.Client
+) -> None:
+    with client.generate("hang", resume=False) as other:
+        chunks = iter(other)
+        next(chunks)
+        client._stub.ListModels = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            client.models()
+        former = left_to_be_closed()
+        assert not gateway.cancelled.wait(0.1)
+    assert left_to_be_closed() is former
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, TimeoutError, ValueError])

@@ -9,11 +9,11 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, TextIO, cast, get_type_hints
+from typing import Annotated, Any, TextIO, get_type_hints
 
 import typer
 
-from paceline._types import AcceptanceRule, Lookahead
+from paceline._types import Lookahead
 from paceline.errors import ArgumentError, PacelineError
 
 SPECULATION = "Speculation"
@@ -127,7 +127,6 @@ class GenerationOptions:
             "logit_bias": dict(parse_bias(item) for item in self.logit_bias or ()),
             "stop_token_ids": parse_ids("--stop-token-ids", self.stop_token_ids or ""),
             "lookahead": None if self.lookahead is None else parse_sizes(self.lookahead),
-            "acceptance": cast(AcceptanceRule, self.acceptance),
         }
 
 
