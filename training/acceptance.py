@@ -23,6 +23,7 @@ Found = Sequence[Sequence[Sequence[int]]]
 """One domain's ranks: by text, position and head, or depth."""
 
 _NO_TOKEN = -1
+_BATCH = 16  # texts
 """Stands for a token behind the end of the text, and for its rank."""
 
 
@@ -147,11 +148,11 @@ def _chain_passes(hits: Sequence[bool], length: int) -> int:
 
 
 def padded(
-    texts: Sequence[Written], device: torch.device, *, size: int = 16, more: int = 0
+    texts: Sequence[Written], device: torch.device, *, more: int = 0
 ) -> Iterable[tuple[Tensor, Sequence[Written]]]:
     """Batches of texts, padded behind their ends, the longest by so many more. # ids [B, T]"""
-    for first in range(0, len(texts), size):
-        part = texts[first : first + size]
+    for first in range(0, len(texts), _BATCH):
+        part = texts[first : first + _BATCH]
         width = max(len(text.ids) for text in part) + more
         rows: list[Ids] = [[*text.ids, *[0] * (width - len(text.ids))] for text in part]
         yield torch.tensor(rows, device=device), part
@@ -170,12 +171,17 @@ def figures(found: Mapping[str, Found], tree: Tree, each: str) -> dict[str, floa
         <each> <i>", the share of right guesses, domains weighing the same.
     """
     tokens = {name: tree_tokens(ranks, tree) for name, ranks in found.items()}
-    top_1 = torch.stack([accuracies(ranks, 1)[:, 0] for ranks in found.values()]).mean(0)
+    right = torch.stack([top_1(ranks) for ranks in found.values()]).mean(0)
     return {
         "score": sum(tokens.values()) / len(tokens),
         **{f"tokens {name}": value for name, value in tokens.items()},
-        **{f"top-1 {each} {i}": value for i, value in enumerate(top_1.tolist())},
+        **{f"top-1 {each} {i}": value for i, value in enumerate(right.tolist())},
     }
+
+
+def top_1(found: Found) -> Tensor:
+    """Each head's share of right guesses. # [K]"""
+    return accuracies(found, 1)[:, 0]
 
 
 def accuracies(found: Found, most_ranks: int) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 from common.errors import InvalidArgument
@@ -13,7 +12,7 @@ from training.encode import Encoder
 from training.errors import writing
 from training.heads import Heads
 from training.models import load_model
-from training.tree import MOST_RANKS, Choice, PathWorth
+from training.tree import Choice, PathWorth
 
 
 def run(
@@ -42,18 +41,18 @@ def run(
     """
     facts = medusa_checkpoint.read_facts(heads)
     found, module = measured(target, heads, files, prompts=prompts, device=device)
-    worth = PathWorth(found, MOST_RANKS)
-    paths = [path for path, _ in islice(tree.grow(worth), most_rows - 1)]
+    worth = PathWorth(found)
     if not step_ms:
+        paths = tree.of_size(worth, most_rows - 1)
         rows = [count for count in step_time.ROWS if count <= most_rows]
         step_ms = step_time.measure(
             target,
             module.weights(),
-            lambda nodes: tuple(paths[:nodes]),
+            lambda nodes: paths[:nodes],
             device=device,
             rows=rows,
         )
-    offered = tree.choices(found, step_ms)[:most_rows]
+    offered = tree.choices(worth, step_ms, most_rows)
     best = max(offered, key=lambda choice: choice.tokens_per_s)
     chosen = sorted(best.tree, key=lambda path: (len(path), path))
     with writing(heads):

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from launcher.commandline import Device
 from training import options as o
 from training.head_commands import guessing
 
@@ -45,7 +44,7 @@ def pretrain(
     mlp: Annotated[int, typer.Option(min=8, help="Inner size of feed-forward layers")] = 864,
     evaluate_every: o.EvaluateEvery = 100,
     seed: o.Seed = 0,
-    device: o.DeviceOption = Device.AUTO,
+    device: o.DeviceOption = "auto",
     half: o.Half = True,
     threads: o.Threads = 0,
 ) -> None:
@@ -93,7 +92,7 @@ def write(
         float, typer.Option(min=0.01, max=100, help="Of the half that is sampled")
     ] = 0.8,
     seed: o.Seed = 0,
-    device: o.DeviceOption = Device.AUTO,
+    device: o.DeviceOption = "auto",
     threads: o.Threads = 0,
 ) -> None:
     """Let the target continue beginnings of a corpus: half greedily, half sampled."""
@@ -142,7 +141,7 @@ def distill(
     evaluate_every: o.EvaluateEvery = 200,
     prompts: o.Prompts = 40,
     seed: o.Seed = 0,
-    device: o.DeviceOption = Device.AUTO,
+    device: o.DeviceOption = "auto",
     half: o.Half = True,
     threads: o.Threads = 0,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from launcher.commandline import MOST_THREADS, Device
+from launcher.commandline import MOST_THREADS
 from training import options as o
 
 guessing = typer.Typer(add_completion=False)
@@ -56,7 +56,7 @@ def medusa(
     evaluate_every: o.EvaluateEvery = 190,
     prompts: o.Prompts = 40,
     seed: o.Seed = 0,
-    device: o.DeviceOption = Device.AUTO,
+    device: o.DeviceOption = "auto",
     half: o.Half = True,
     threads: o.Threads = 0,
 ) -> None:
@@ -109,7 +109,7 @@ def tree(
     ] = "",
     most_rows: Annotated[int, typer.Option(min=2, help="Largest tree, the root included")] = 64,
     prompts: o.Prompts = 40,
-    device: o.DeviceOption = Device.AUTO,
+    device: o.DeviceOption = "auto",
     threads: Annotated[
         int,
         typer.Option(min=1, max=MOST_THREADS, help="CPU threads, as the verifier will have"),
@@ -171,7 +171,7 @@ def eagle(
     evaluate_every: o.EvaluateEvery = 275,
     prompts: o.Prompts = 40,
     seed: o.Seed = 0,
-    device: o.DeviceOption = Device.AUTO,
+    device: o.DeviceOption = "auto",
     half: o.Half = True,
     threads: o.Threads = 0,
 ) -> None:
@@ -218,7 +218,7 @@ def measure(
     heads: Annotated[Path | None, typer.Option(help="Directory of Medusa heads")] = None,
     eagle: Annotated[Path | None, typer.Option(help="Directory of an EAGLE-3 head")] = None,
     prompts: o.Prompts = 40,
-    device: o.DeviceOption = Device.AUTO,
+    device: o.DeviceOption = "auto",
     threads: o.Threads = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON only")] = False,
 ) -> None:

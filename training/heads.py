@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from common.model.medusa import token_vectors
-from common.model.medusa_weights import HeadWeights, Tree
+from common.model.medusa_weights import HeadWeights
 from training.loss import chunks, distributions, soft_cross_entropy
 from training.output import OutputLayer
 
@@ -97,7 +97,7 @@ class Heads(nn.Module):
         layers: Any = self.blocks[head]
         return list(layers)
 
-    def weights(self, tree: Tree | None = None) -> HeadWeights:
+    def weights(self) -> HeadWeights:
         """The weights in the form that is saved."""
         layers = [self._layers(head) for head in range(len(self))]
         return HeadWeights(
@@ -105,7 +105,7 @@ class Heads(nn.Module):
             bias=torch.stack([torch.stack([m.bias for m in head]) for head in layers]),
             lm=torch.stack(list(self.lm)) if len(self.lm) else None,
             token=torch.stack(list(self.tokens)) if len(self.tokens) else None,
-            tree=tree,
+            tree=None,
         )
 
 

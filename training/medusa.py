@@ -16,12 +16,13 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from training import acceptance, heads, tree
+from training import acceptance, heads
 from training.heads import Heads
 from training.held_out import Domain
 from training.loop import decayed
 from training.loss import distil_backward
 from training.output import OutputLayer
+from training.tree import PathWorth, of_size
 
 HEAD_DECAY = 0.8
 """Head i weighs this to the power of i."""
@@ -163,7 +164,8 @@ def evaluate(target: Any, module: Heads, domains: Sequence[Domain]) -> dict[str,
     """See `acceptance.figures`: with one tree of `SCORE_NODES` nodes, the best of them all."""
     lm_head = target.get_output_embeddings().weight
     found = {d.name: acceptance.ranks(target, module, d.choosing, lm_head) for d in domains}
-    return acceptance.figures(found, tree.of_size([*found.values()], SCORE_NODES), "head")
+    best = of_size(PathWorth([*found.values()]), SCORE_NODES)
+    return acceptance.figures(found, best, "head")
 
 
 def _named(single: Sequence[float], scales: Sequence[float], base: float = 0.0) -> dict[str, float]:

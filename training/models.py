@@ -12,7 +12,6 @@ from transformers.utils import logging
 
 from common.errors import ModelError
 from common.model import tensor_file, weight_files
-from common.model.hf import ends_of
 from training.whole import beside
 
 
@@ -51,11 +50,6 @@ def load_draft(directory: Path, target: Any, *, float32: bool = False) -> Any:
             "by id here"
         )
     return draft
-
-
-def ends(model: Any) -> list[int]:
-    """Ids that end a text, as a verifier takes them."""
-    return list(ends_of(model))
 
 
 def save_model(model: Any, tokenizer: Any, directory: Path) -> None:

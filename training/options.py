@@ -140,7 +140,7 @@ def place(device: Device) -> str:
     """
     from common.model.loader import device_name
 
-    return device_name(device.value)
+    return device_name(device)
 
 
 def set_threads(threads: int) -> None:

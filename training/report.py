@@ -22,6 +22,7 @@ from training.held_out import Domain
 from training.models import load_draft, load_model
 
 _LENGTHS = (3, 5, 7)
+_TOKENS = f"tokens a pass for K={', '.join(map(str, _LENGTHS))}"
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _of_heads(
     measured = {}
     for domain in domains:
         found = acceptance.ranks(model, module, domain.reporting, lm_head)
-        top_1 = acceptance.accuracies(found, 1)[:, 0].tolist()
+        top_1 = acceptance.top_1(found).tolist()
         if tree is None:
             measured[domain.name] = OfHeads(None, None, top_1)
         else:
@@ -144,7 +145,7 @@ def _of_eagle(model: Any, net: EagleNet, domains: Sequence[Domain]) -> dict[str,
             length: acceptance.tree_tokens(found, eagle_training.chain(length))
             for length in _LENGTHS
         }
-        top_1 = acceptance.accuracies(found, 1)[:, 0].tolist()
+        top_1 = acceptance.top_1(found).tolist()
         measured[domain.name] = OfEagle(tokens, top_1)
     return measured
 
@@ -152,7 +153,7 @@ def _of_eagle(model: Any, net: EagleNet, domains: Sequence[Domain]) -> dict[str,
 def _draft_lines(drafter: dict[str, Chain]) -> list[str]:
     if not drafter:
         return []
-    lines = ["drafter: domain, share of tokens guessed, tokens a pass for K=3, 5, 7"]
+    lines = [f"drafter: domain, share of tokens guessed, {_TOKENS}"]
     for domain, found in drafter.items():
         lines.append(f"{domain:<12} {found.agreement:.3f}  {_by_length(found.tokens)}")
     return lines
@@ -175,7 +176,7 @@ def _head_lines(heads: dict[str, OfHeads]) -> list[str]:
 def _eagle_lines(eagle: dict[str, OfEagle]) -> list[str]:
     if not eagle:
         return []
-    lines = ["eagle: domain, tokens a pass for K=3, 5, 7, top-1 by depth"]
+    lines = [f"eagle: domain, {_TOKENS}, top-1 by depth"]
     for domain, found in eagle.items():
         single = " ".join(f"{share:.3f}" for share in found.top_1)
         lines.append(f"{domain:<12} {_by_length(found.tokens)}  {single}")

@@ -155,9 +155,9 @@ def distill(
             torch.manual_seed(how.seed)
             learner = type(learner)(learner.config)
         accelerator = make_accelerator(how.device, half=how.half)
+        batches = mixture(data, target, model, encoder, how)
         domains = held_out.load(data.held_out, model, encoder, prompts)
         task = distillation.Distillation(learner, model, domains, accelerator, labels)
-        batches = mixture(data, target, model, encoder, how)
         train(task, batches, folder, accelerator, loop, progress)
         save_model(learner, encoder.tokenizer, out / "model")
     return folder.state

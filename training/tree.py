@@ -59,7 +59,7 @@ class PathWorth:
         most_ranks: Ranks from here on are never right.
     """
 
-    def __init__(self, domains: Sequence[Found], most_ranks: int) -> None:
+    def __init__(self, domains: Sequence[Found], most_ranks: int = MOST_RANKS) -> None:
         self.num_heads = len(domains[0][0][0])
         self.most_ranks = most_ranks
         self._accuracies: list[list[list[float]]] = []
@@ -105,30 +105,28 @@ def grow(worth: PathWorth) -> Iterator[tuple[tuple[int, ...], float]]:
                 heapq.heappush(waiting, (max(negative, -worth(child)), child))
 
 
-def of_size(domains: Sequence[Found], nodes: int, most_ranks: int = MOST_RANKS) -> Tree:
+def of_size(worth: PathWorth, nodes: int) -> Tree:
     """The best tree of so many nodes beside the root."""
-    return tuple(path for path, _ in islice(grow(PathWorth(domains, most_ranks)), nodes))
+    return tuple(path for path, _ in islice(grow(worth), nodes))
 
 
-def choices(
-    domains: Sequence[Found], step_ms: Mapping[int, float], most_ranks: int = MOST_RANKS
-) -> list[Choice]:
+def choices(worth: PathWorth, step_ms: Mapping[int, float], most_rows: int) -> list[Choice]:
     """The best tree of every size.
 
     Args:
-        domains: Measured ranks, a domain each.
+        worth: Of paths.
         step_ms: Time of a pass, ms, by its rows, the root among them; two entries at least,
             read linearly between.
-        most_ranks: Ranks of a head that may stand in a tree.
+        most_rows: Of the largest tree, the root among them.
 
     Returns:
-        One choice for each count of rows from 1 to the highest in the table.
+        One choice for each count of rows from 1 to that, or to the highest in the table.
     """
     table = sorted(step_ms.items())
     found = [Choice((), 1.0, seconds_of(table, 1))]
     paths: list[tuple[int, ...]] = []
     tokens = 1.0
-    for path, probability in islice(grow(PathWorth(domains, most_ranks)), max(step_ms) - 1):
+    for path, probability in islice(grow(worth), min(most_rows, max(step_ms)) - 1):
         paths.append(path)
         tokens += probability
         found.append(Choice(tuple(paths), tokens, seconds_of(table, len(paths) + 1)))

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from common.model.hf import ends_of
 from training import inputs
 from training.corpus import Document, read_text
 from training.encode import Encoder, Ids
 from training.errors import DataError, RunError, writing
-from training.models import ends
 from training.settings import INPUTS, Settings
 from training.whole import alone
 
@@ -187,7 +187,7 @@ def continued(
     padded = [[encoder.pad] * (width - len(ids)) + ids for ids in prompts]
     mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
     sampling = {} if greedy else {"temperature": config.temperature, "top_k": 0, "top_p": 1.0}
-    last = ends(target)
+    last = list(ends_of(target))  # as a verifier takes them
     writer = copy.copy(target)  # what a call leaves unset comes from the model's own settings
     writer.generation_config = GenerationConfig(
         max_new_tokens=config.max_new_tokens,

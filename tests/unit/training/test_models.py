@@ -13,10 +13,11 @@ from transformers import AutoConfig
 from transformers.utils import logging
 
 from common.errors import ModelError
+from common.model.hf import ends_of
 from tests.unit.training.full_disk import full_after
 from training.encode import Encoder
 from training.errors import RunError
-from training.models import ends, load_draft, load_model, save_model
+from training.models import load_draft, load_model, save_model
 
 
 def test_a_saved_model_is_as_readable_as_its_config(target: Path) -> None:
@@ -109,4 +110,4 @@ def test_ids_that_a_model_does_not_have_end_nothing(target: Path, tmp_path: Path
     file = directory / "generation_config.json"
     settings = json.loads(file.read_text()) | {"eos_token_id": [-1, 3, 999_999]}
     file.write_text(json.dumps(settings))
-    assert ends(load_model(directory)) == [3]
+    assert ends_of(load_model(directory)) == (3,)

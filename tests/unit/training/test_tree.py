@@ -50,7 +50,7 @@ def test_no_tree_of_the_same_size_is_worth_more(nodes: int) -> None:
         for paths in itertools.combinations(every, nodes)
         if _downward_closed(paths)
     )
-    found = of_size(domains, nodes, RANKS)
+    found = of_size(PathWorth(domains, RANKS), nodes)
     assert len(found) == nodes
     assert _downward_closed(found)
     assert sum(map(worth, found)) == pytest.approx(best)
@@ -73,8 +73,8 @@ def test_domains_weigh_the_same_however_long_they_are() -> None:
 
 def test_the_size_follows_the_cost_of_rows() -> None:
     domains = [_found(0)]
-    flat = choices(domains, {1: 3.0, 13: 3.0}, RANKS)
-    steep = choices(domains, {1: 3.0, 2: 300.0, 13: 3000.0}, RANKS)
+    flat = choices(PathWorth(domains, RANKS), {1: 3.0, 13: 3.0}, 13)
+    steep = choices(PathWorth(domains, RANKS), {1: 3.0, 2: 300.0, 13: 3000.0}, 13)
     assert [len(choice.tree) for choice in flat] == list(range(13))
     assert len(max(flat, key=lambda choice: choice.tokens_per_s).tree) == 12
     assert max(steep, key=lambda choice: choice.tokens_per_s).tree == ()
@@ -111,7 +111,7 @@ def test_no_tree_is_larger_than_asked_for_and_a_full_disk_leaves_it(
 
 
 def test_step_times_are_interpolated() -> None:
-    found = choices([_found(0)], parsed("2:3,4:5.0,12:9"), RANKS)
+    found = choices(PathWorth([_found(0)], RANKS), parsed("2:3,4:5.0,12:9"), 12)
     assert [choice.step_ms for choice in found] == [3, 3, 4, 5, 5.5, 6, 6.5, 7, 7.5, 8, 8.5, 9]
 
 
@@ -229,7 +229,7 @@ def test_the_target_agrees_with_itself(target: Path) -> None:
 
 def test_a_tree_of_no_nodes_is_left_where_no_head_is_right() -> None:
     never = [[[9, 9]] * 40]
-    offered = tree.choices([never], {1: 1.0, 5: 1.1}, RANKS)
+    offered = tree.choices(PathWorth([never], RANKS), {1: 1.0, 5: 1.1}, 5)
     assert max(offered, key=lambda choice: choice.tokens_per_s).tree == ()
 
 

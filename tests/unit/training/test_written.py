@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from common.model.hf import ends_of
 from tests import tiny_models
 from tests.unit.training.conftest import WRITING
 from tests.unit.training.full_disk import full_after
@@ -18,7 +19,7 @@ from training import runs, written
 from training.commands import train as commands
 from training.encode import Encoder
 from training.errors import DataError, RunError
-from training.models import ends, load_model
+from training.models import load_model
 from training.whole import alone
 from training.written import WriteConfig, Written, WrittenFile, continued
 
@@ -199,7 +200,7 @@ def test_only_ends_are_taken_from_the_settings_for_generation(
     first, second = plain[0][4], plain[1][9]
     penalties = {"repetition_penalty": 3.0, "no_repeat_ngram_size": 1, "min_new_tokens": 24}
     file.write_text(json.dumps(settings | penalties | {"eos_token_id": [first, second]}))
-    assert ends(load_model(directory)) == [first, second]
+    assert ends_of(load_model(directory)) == (first, second)
     assert texts() == [_up_to_an_end(row, {first, second}) for row in plain]
 
 
@@ -210,4 +211,4 @@ def _up_to_an_end(row: list[int], last: set[int]) -> list[int]:
 def test_a_model_whose_settings_name_no_end_has_that_of_its_config(tmp_path: Path) -> None:
     directory = tiny_models.save("llama", tmp_path, eos_token_id=3)
     (directory / "generation_config.json").write_text("{}")
-    assert ends(load_model(directory)) == [3]
+    assert ends_of(load_model(directory)) == (3,)
