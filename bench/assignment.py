@@ -115,10 +115,9 @@ def outcome(workers: Workers, assigned: Mapping[Place, int]) -> Outcome:
     pairs = {place: workers.pair(place, on_verifier[place[0]]) for place in sessions}
     rounds = _rounds(pairs, sessions)
     idle: dict[int, float] = {}
-    for (_, drafter), best in (
-        (place, rounds[place]) for place in sessions for _ in range(sessions[place])
-    ):
-        idle[drafter] = idle.get(drafter, 1.0) * (1 - best.drafting)
+    for (verifier, drafter), count in sessions.items():
+        waits = 1 - rounds[verifier, drafter].drafting
+        idle[drafter] = idle.get(drafter, 1.0) * waits**count
     return Outcome(
         courses={
             place: Course(

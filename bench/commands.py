@@ -24,17 +24,13 @@ from bench.tables import markdown, notes, tables
 from common.commands import INTERRUPTED
 from common.errors import StartupError
 from launcher import models
-from launcher.commandline import Device
 from launcher.commands import (
     DeviceOption,
     Draft,
-    DraftQuantize,
     DraftQuantizeOption,
-    DType,
     DTypeOption,
     Eagle,
     Medusa,
-    Quantize,
     QuantizeOption,
     Target,
     Threads,
@@ -76,10 +72,10 @@ def bench(
     draft: Draft = None,
     medusa: Medusa = None,
     eagle: Eagle = None,
-    dtype: DTypeOption = DType.AUTO,
-    quantize: QuantizeOption = Quantize.NONE,
-    draft_quantize: DraftQuantizeOption = DraftQuantize.AUTO,
-    device: DeviceOption = Device.AUTO,
+    dtype: DTypeOption = "auto",
+    quantize: QuantizeOption = "none",
+    draft_quantize: DraftQuantizeOption = "auto",
+    device: DeviceOption = "auto",
     threads: Threads = 0,
     full: Annotated[
         bool, typer.Option("--full", help="Every method, peer, concurrency and round trip")
@@ -141,17 +137,17 @@ def bench(
     console = Console(quiet=as_json, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = WIDE
-    whole = quantize is Quantize.NONE and draft_quantize in (DraftQuantize.AUTO, DraftQuantize.NONE)
+    whole = quantize == "none" and draft_quantize in ("auto", "none")
     if show_roofline and not whole:
         raise typer.BadParameter("--roofline is of weights as they are stored, not of rounded ones")
     profile = FULL if full else SHORT
     with ending_well_when_interrupted(INTERRUPTED):
         settings = Settings(
             models=models.choose(target, draft, medusa, eagle),
-            dtype=dtype.value,
-            quantize=quantize.value,
-            draft_quantize=draft_quantize.value,
-            device=device.value,
+            dtype=dtype,
+            quantize=quantize,
+            draft_quantize=draft_quantize,
+            device=device,
             threads=threads,
             repetitions=repetitions,
             max_tokens=max_tokens,

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from paceline import Client
 
-from bench.settings import DRAFT, Settings
+from bench.settings import Settings
 from common.errors import StartupError
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
 from launcher.process import message
-
-JOIN_S = 30.0
-"""Time a drafter gets to be found by the gateway."""
-
-TICK_S = 0.2
 
 ROUNDING = "rounding measured"
 """What a drafter calls it in its log that it chose by itself, with `int8` if that was it."""
@@ -73,23 +67,3 @@ def as_started(workers: WorkerOptions, cluster: Cluster) -> WorkerOptions:
         raise StartupError("the drafter's log does not say what its weights are rounded to")
     rounded = any(one.get("event") == ROUNDING and one.get("int8") for one in told)
     return replace(workers, draft_quantize="int8" if rounded else "none")
-
-
-def check_drafter(cluster: Cluster) -> None:
-    """Refuse what was measured where a deployment lost its drafter.
-
-    Raises:
-        StartupError: It did.
-    """
-    if any(service.name == "drafter" and service.ended for service in cluster.services):
-        raise StartupError("its drafter is gone")
-
-
-def await_draft(client: Client) -> bool:
-    """Wait until the deployment drafts; return whether it does."""
-    deadline_s = time.monotonic() + JOIN_S
-    while DRAFT not in offered(client):
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(TICK_S)
-    return True

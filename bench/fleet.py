@@ -15,7 +15,7 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,6 @@ from rich.table import Table
 
 from bench.arguments import ending_well, some_seconds
 from bench.assignment import Drafter, Place, Verifier, Workers, search, tokens_per_s
-from bench.progress import Progress
 from bench.simulated.spec import WorkerSpec
 from bench.simulated.traffic import Traffic, WatchedFleet
 from bench.simulated.workers import SimulatedWorkers
@@ -89,19 +88,22 @@ class PinnedFleet(WatchedFleet):
         return replace(found, verifier=verifier, drafters=(drafter,))
 
 
-def specs(drafters: Sequence[str] | None) -> list[WorkerSpec]:
-    """Return what the drafters are told, or, with their addresses, the verifiers."""
-    if drafters is None:
-        return [
-            WorkerSpec(
-                name=f"drafter {number}",
-                tier="drafter",
-                model=str(MODEL),
-                step_s=one.token_s,
-                acceptance=one.acceptance,
-            )
-            for number, one in enumerate(WORKERS.drafters)
-        ]
+def drafter_specs() -> list[WorkerSpec]:
+    """Return what the drafters are told."""
+    return [
+        WorkerSpec(
+            name=f"drafter {number}",
+            tier="drafter",
+            model=str(MODEL),
+            step_s=one.token_s,
+            acceptance=one.acceptance,
+        )
+        for number, one in enumerate(WORKERS.drafters)
+    ]
+
+
+def verifier_specs(drafters: Sequence[str]) -> list[WorkerSpec]:
+    """Return what the verifiers are told, of drafters at these addresses."""
     return [
         WorkerSpec(
             name=f"verifier {number}",
@@ -116,7 +118,10 @@ def specs(drafters: Sequence[str] | None) -> list[WorkerSpec]:
 
 
 async def measure(
-    verifiers: Sequence[str], drafters: Sequence[str], seconds: float, progress: Progress
+    verifiers: Sequence[str],
+    drafters: Sequence[str],
+    seconds: float,
+    progress: Callable[[str], None],
 ) -> dict[str, list[tuple[float, float]]]:
     """Measure all ways, one after the other; return measured and modelled rates by way.
 
@@ -143,11 +148,11 @@ async def measure(
         async with Traffic(
             generations, clients=SESSIONS, vocab_size=VOCAB_SIZE, max_tokens=MAX_TOKENS
         ) as traffic:
-            progress("warming up", 0, 1)
+            progress("warming up")
             await asyncio.sleep(WARM_UP_S)
             for name, wanted in ways.items():
                 for repetition in range(REPETITIONS):
-                    progress(f"{repetition + 1}/{REPETITIONS}: {name}", 0, 1)
+                    progress(f"{repetition + 1}/{REPETITIONS}: {name}")
                     fleet.wanted = Counter({address(p): n for p, n in wanted.items()})
                     await asyncio.sleep(seconds / 2)  # until those placed before are done
                     found[name].append(await _turn(fleet, traffic, seconds, verifiers, drafters))
@@ -215,10 +220,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "workers.log"
         with SimulatedWorkers(log) as workers:
-            drafters = workers.start(*specs(None))
-            verifiers = workers.start(*specs(drafters))
+            drafters = workers.start(*drafter_specs())
+            verifiers = workers.start(*verifier_specs(drafters))
 
-            def progress(what: str, done: int, total: int) -> None:
+            def progress(what: str) -> None:
                 console.print(what, style="dim")
 
             found = asyncio.run(measure(verifiers, drafters, seconds, progress))

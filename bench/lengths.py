@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
+from typing import get_args
 
 from paceline import Client
 from rich.console import Console
@@ -44,7 +45,7 @@ class Line:
     tokens_per_s: float
     """Over all texts."""
     times_plain: float
-    """Median of the texts."""
+    """Median of the texts; 0 where they came in one message each."""
     accepted: float
     """Share of its draft tokens that were right; 0 where there were none."""
 
@@ -66,11 +67,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--texts", type=at_least(1), default=6, help="of each length")
     parser.add_argument("--max-tokens", type=at_least(2), default=128, help="tokens after each")
-    parser.add_argument("--dtype", default="auto", choices=list(map(str, DType)))
+    parser.add_argument("--dtype", default="auto", choices=get_args(DType))
     parser.add_argument("--json", action="store_true", help="one line for machines")
     given = parser.parse_args(argv)
     options = WorkerOptions(dtype=given.dtype)
-    cluster = Cluster(models=choose(None, None), options=options, environment=FORGETFUL)
+    cluster = Cluster(models=choose(), options=options, environment=FORGETFUL)
     console = Console(stderr=True)
     with cluster, Client(cluster.address) as client, shown(console) as progress:
         lines = measure(
@@ -134,12 +135,13 @@ def summed(length: int, method: str, runs: Sequence[Timed], plain: Sequence[Time
     )
     drafted = sum(run.result.speculation.drafted_tokens for run in runs)
     accepted = sum(run.result.speculation.accepted_tokens for run in runs)
-    ratios = (rate([run]) / rate([beside]) for run, beside in zip(runs, plain, strict=True))
+    rates = [(rate([run]), rate([beside])) for run, beside in zip(runs, plain, strict=True)]
+    ratios = [there / plainly for there, plainly in rates if plainly]
     return Line(
         prompt_tokens=length,
         method=method,
         tokens_per_s=rate(runs),
-        times_plain=statistics.median(ratios),
+        times_plain=statistics.median(ratios) if ratios else 0.0,
         accepted=accepted / drafted if drafted else 0.0,
     )
 

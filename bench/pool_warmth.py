@@ -22,12 +22,12 @@ from bench.arguments import at_least, ending_well
 from bench.measurement import Pass
 from bench.round_trips import by_round
 from bench.summary import acceptance_rate, mean_accepted_length
-from bench.tables import shown
+from bench.tables import figure
 from bench.variants import sample
 from launcher import store
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
-from launcher.models import Models, choose
+from launcher.models import Models, bundled
 from launcher.timing import Timed, rate, timed
 
 SETTLE_S = 1.0
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--repetitions", type=at_least(1), default=3, help="fresh stores to do it with"
     )
     given = parser.parse_args(argv)
-    models = Models(target=choose(None, None).target)
+    models = Models(target=bundled("target"))
     runs = [once(models, given.max_tokens, given.warming) for _ in range(given.repetitions)]
     for name in ("empty", "warm"):
         print(line(name, [run[name] for run in runs]))
@@ -65,8 +65,8 @@ def line(name: str, runs: Sequence[tuple[Sequence[Timed], Sequence[Timed]]]) -> 
     plain, looked = ([Pass.of(list(map(sample, run[at]))) for run in runs] for at in range(2))
     step_ms, plain_ms = (1e3 * by_round(passes).seconds for passes in (looked, plain))
     return (
-        f"{name}: {speedup:.2f}x plain, {shown(mean_accepted_length(looked))} tokens/pass, "
-        f"{shown(acceptance_rate(looked))} of the guesses right, "
+        f"{name}: {speedup:.2f}x plain, {figure(mean_accepted_length(looked))} tokens/pass, "
+        f"{figure(acceptance_rate(looked))} of the guesses right, "
         f"{step_ms:.2f} ms a step where plain ones take {plain_ms:.2f}"
     )
 

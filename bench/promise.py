@@ -23,7 +23,7 @@ from bench import cases, prompts
 from bench.arguments import several
 from bench.cases import Case
 from bench.commands import WIDE
-from bench.deployment import FORGETFUL, await_draft, offered
+from bench.deployment import FORGETFUL, offered
 from bench.differences import Tally
 from bench.plan import choose
 from bench.progress import Progress, shown
@@ -34,6 +34,7 @@ from common.errors import StartupError
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
 from launcher.commands import Draft, Eagle, Medusa, Target, Threads, ending_well_when_interrupted
+from launcher.drafting import await_draft, check_drafter
 from launcher.models import Models
 from launcher.models import choose as choose_models
 
@@ -81,7 +82,7 @@ class Sweep:
             progress: Told how far it is.
 
         Raises:
-            StartupError: A method that was asked for is not on offer.
+            StartupError: A method that was asked for is not on offer, or there are no drafts.
         """
         progress(f"{dtype}: starting", 0, 1)
         options = WorkerOptions(dtype=dtype, device="cpu", threads=self.threads)
@@ -89,13 +90,15 @@ class Sweep:
         cluster = Cluster(models=self.models, options=options, environment=environment)
         with cluster, Client(cluster.address) as client:
             if self.models.draft:
-                await_draft(client)
+                await_draft(cluster, client)
             there = offered(client)
             methods, lacking = choose(self.methods or everything(there), (*there, AUTO))
             if lacking:
                 raise StartupError("; ".join(lacking))
             made = cases.make(prompts.encode(prompts.load(), client), self.generations)
-            return self._compare(client, made, methods, dtype, progress)
+            found = self._compare(client, made, methods, dtype, progress)
+            check_drafter(cluster)
+            return found
 
     def _compare(
         self,

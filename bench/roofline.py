@@ -268,7 +268,7 @@ def to_json(found: Sequence[Roofline]) -> str:
 
 def main(directories: Sequence[str], device: str) -> None:
     """Print the rooflines of models, or of the bundled ones."""
-    bundled = models.choose(None, None)
+    bundled = models.choose()
     for directory in directories or [str(m) for m in (bundled.target, bundled.draft) if m]:
         found = measure(directory, "auto", default_threads(), device)
         print(found.cells().markdown(), "", found.about(), sep="\n", end="\n\n")

@@ -11,7 +11,6 @@ from paceline import Client
 
 from bench import drafter_probe, prompts, step_times
 from bench.confidence import Estimate, grid, rate, ratio
-from bench.deployment import await_draft, check_drafter
 from bench.link import SlowLink
 from bench.measurement import Pass
 from bench.ports import free_ports
@@ -19,9 +18,9 @@ from bench.progress import Progress
 from bench.rate_model import Calibration, Rounds, predicted
 from bench.settings import DRAFT, PLAIN, Settings
 from bench.variants import Check, GatewayVariant
-from common.errors import StartupError
 from launcher.cluster import Cluster, Watcher
 from launcher.commandline import WorkerOptions
+from launcher.drafting import await_draft, check_drafter
 
 LENGTHS = (2, 4, 8)
 """Draft lengths the model is calibrated with."""
@@ -120,8 +119,7 @@ def run(
             environment={name: str(value) for name, value in by_network.items()},
         )
         client = stack.enter_context(Client(stack.enter_context(cluster).address))
-        if not await_draft(client):
-            raise StartupError("this deployment does not draft")
+        await_draft(cluster, client)
         ids = prompts.encode(prompts.load(settings.per_domain), client)
         check = partial(check_drafter, cluster)
         return _measure(settings, client, links, ids, steps, progress, check)

@@ -19,12 +19,10 @@ from bench.deployment import (
     IN_LOCKSTEP,
     TELLING,
     as_started,
-    await_draft,
-    check_drafter,
     offered,
     options,
 )
-from bench.measure import Passes, measure
+from bench.in_turns import Passes, measure
 from bench.plan import Plan, plan
 from bench.progress import Progress
 from bench.report import Report
@@ -34,6 +32,7 @@ from common.errors import PacelineError, StartupError
 from common.model.linear import packing_works
 from launcher.cluster import Cluster, Watcher
 from launcher.commandline import WorkerOptions
+from launcher.drafting import await_draft, check_drafter
 
 Watchers = Callable[[], Watcher]
 """Makes one for each deployment, whose services have the same names."""
@@ -98,7 +97,7 @@ def compared(
     )
     client = stack.enter_context(Client(cluster.address))
     if settings.models.draft:
-        await_draft(client)
+        await_draft(cluster, client)
     workers = as_started(options(settings), cluster)
     planned = plan(
         settings,
@@ -144,8 +143,7 @@ def lockstep(
     )
     with ExitStack() as own:  # one that does not draft is not to stand beside the others
         client = own.enter_context(Client(own.enter_context(cluster).address))
-        if not await_draft(client):
-            raise StartupError("this deployment does not draft")
+        await_draft(cluster, client)
         stack.push(own.pop_all())
     check = partial(check_drafter, cluster)
     return GatewayVariant(LOCKSTEP, client, DRAFT, temperature=settings.temperature, check=check)

@@ -103,8 +103,8 @@ def _speeds(report: Report) -> Cells:
             row.name,
             spread(row.tokens_per_s, 0),
             *(f"{row.by_domain[domain].value:.0f}" for domain in domains),
-            shown(row.mean_accepted_length),
-            shown(row.acceptance_rate),
+            figure(row.mean_accepted_length),
+            figure(row.acceptance_rate),
             f"{row.same_ids}/{report.prompts}",
         ]
         for row in report.rows
@@ -254,6 +254,6 @@ def spread(estimate: Estimate, digits: int = 2) -> str:
     return value if estimate.low is None else f"{value} [{low}–{high}]"
 
 
-def shown(value: float | None) -> str:
+def figure(value: float | None) -> str:
     """Return a figure, or a dash where there is none."""
     return "–" if value is None else f"{value:.2f}"

@@ -20,8 +20,8 @@ from paceline import Client
 from bench import prompts
 from bench.arguments import at_least, ending_well, within
 from bench.confidence import Estimate, grid, rate, ratio, sure, whole
-from bench.deployment import FORGETFUL, TELLING, as_started, await_draft
-from bench.measure import measure
+from bench.deployment import FORGETFUL, TELLING, as_started
+from bench.in_turns import measure
 from bench.measurement import Pass
 from bench.otlp_sink import OtlpSink
 from bench.ports import free_ports
@@ -31,6 +31,7 @@ from bench.variants import ConcurrentVariant, GatewayVariant, Variant
 from common.telemetry.config import TracingConfig
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
+from launcher.drafting import await_draft
 from launcher.models import choose
 
 SCRAPE_S = 1.0
@@ -165,13 +166,13 @@ def deployments(
         clients, options = [], WorkerOptions()
         for environment in (telling, {}):
             cluster = Cluster(
-                models=choose(None, None),
+                models=choose(),
                 options=options,
                 with_store=False,
                 environment=FORGETFUL | TELLING | environment,
             )
             client = stack.enter_context(Client(stack.enter_context(cluster).address))
-            await_draft(client)
+            await_draft(cluster, client)
             options = as_started(options, cluster)
             clients.append(client)
         yield clients[0], clients[1], ports

@@ -20,7 +20,7 @@ from bench import prompts
 from bench.arguments import at_least, ending_well
 from launcher.cluster import Cluster
 from launcher.commandline import WorkerOptions
-from launcher.models import Models, choose
+from launcher.models import Models, bundled
 
 FIRST_UNSEEN = 300
 """Ids from here on begin the prompts that share nothing: none of the special ones."""
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-tokens", type=at_least(1), default=32, help="tokens of each answer")
     parser.add_argument("--json", action="store_true", help="one line for machines")
     given = parser.parse_args(argv)
-    models = Models(target=choose(None, None).target)
+    models = Models(target=bundled("target"))
     cluster = Cluster(models=models, options=WorkerOptions(threads=1))
     with cluster, Client(cluster.address) as client:
         turns = measure(client, given.turns, given.conversations, given.added, given.max_tokens)

@@ -20,6 +20,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from bench.arguments import at_least, ending_well
 from common.errors import ModelError
 from common.model import tensor_file
 
@@ -41,7 +42,10 @@ def write(source: Path, directory: Path, times: int) -> None:
     """
     if directory.exists() and directory.samefile(source):
         raise ModelError(f"{directory}: must be another directory than that of the model")
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    try:
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{source}/config.json: {error}") from error
     if not {_SIZE, _LAYERS} <= config.keys() or config.get("mlp_bias"):
         raise ModelError(f"{source}: must have an {_SIZE} and no mlp_bias, as Llama's family has")
     weights = dict(_widened(source, times))
@@ -82,11 +86,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.widened_model")
     parser.add_argument("source", type=Path, help="a model of Llama's family")
     parser.add_argument("directory", type=Path, help="where to")
-    parser.add_argument("--times", type=int, default=32, help="how often as wide (default: 32)")
+    parser.add_argument(
+        "--times", type=at_least(1), default=32, help="how often as wide (default: %(default)s)"
+    )
     arguments = parser.parse_args()
-    if arguments.times < 1:
-        parser.error(f"argument --times: must be at least 1, got {arguments.times}")
-    try:
+    with ending_well():
         write(arguments.source, arguments.directory, arguments.times)
-    except (ModelError, OSError, ValueError) as problem:
-        parser.error(str(problem))

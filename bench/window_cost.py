@@ -21,9 +21,8 @@ from typing import get_args
 import torch
 
 from bench import prompts
-from bench.arguments import at_least
+from bench.arguments import at_least, ending_well
 from bench.tables import Cells
-from common.errors import PacelineError
 from common.lookahead_sizes import LookaheadSizes
 from common.model.loader import Dtype, load
 from common.model.output import Output
@@ -201,12 +200,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--per-domain", type=number, default=0, help="prompts of each; 0 takes all")
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
-    try:
-        directory = models.choose(given.model, None).target
-        tokenizer = prompts.tokenizer_of(directory)
-        target = Target(directory, given.dtype)
-    except PacelineError as problem:
-        parser.error(str(problem))
+    directory = models.choose(given.model).target
+    tokenizer = prompts.tokenizer_of(directory)
+    target = Target(directory, given.dtype)
     plain = Way(target, None)
     wanted = dict.fromkeys((target.chosen(), target.published()))  # once where they are the same
     ways = [plain, *(Way(target, each) for each in wanted)]
@@ -220,4 +216,5 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_well():
+        main()

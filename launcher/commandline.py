@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from common import priority
 from launcher.models import Models
 
 LOOPBACK = "127.0.0.1"
+
+Device = Literal["auto", "cpu", "cuda"]
+"""Where models run."""
 
 MOST_THREADS = 1024
 """Thousands take minutes to start, and still more end their process."""
@@ -20,14 +23,6 @@ MEASURED = ("gateway", "verifier", "drafter")
 
 _DRAFTER = 1 / 6
 """What the drafter has of both models' memory: they start on one GPU, at the same time."""
-
-
-class Device(StrEnum):
-    """Where the models run."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from paceline import Client
 from paceline.cli.render import visible
 from rich.console import Console
 
@@ -23,35 +23,19 @@ from launcher.cluster import Cluster
 from launcher.commandline import LOOPBACK, MOST_THREADS, Device, WorkerOptions
 from launcher.demo import Plan, run
 from launcher.display import Display
+from launcher.drafting import await_draft
 
 CHECK_S = 0.25
 
 
-class DType(StrEnum):
-    """Number format of the weights."""
+DType = Literal["auto", "bfloat16", "float16", "float32"]
+"""Number format of the weights."""
 
-    AUTO = "auto"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-    FLOAT32 = "float32"
+Quantize = Literal["none", "int8", "int4"]
+"""What weights are rounded to."""
 
-
-class Quantize(StrEnum):
-    """What weights are rounded to."""
-
-    NONE = "none"
-    INT8 = "int8"
-    INT4 = "int4"
-
-
-class DraftQuantize(StrEnum):
-    """What a drafter's weights are rounded to."""
-
-    AUTO = "auto"
-    NONE = "none"
-    INT8 = "int8"
-    INT4 = "int4"
-
+DraftQuantize = Literal["auto", Quantize]
+"""What a drafter's weights are rounded to."""
 
 Target = Annotated[
     Path | None,
@@ -100,10 +84,10 @@ def up(
     draft: Draft = None,
     medusa: Medusa = None,
     eagle: Eagle = None,
-    dtype: DTypeOption = DType.AUTO,
-    quantize: QuantizeOption = Quantize.NONE,
-    draft_quantize: DraftQuantizeOption = DraftQuantize.AUTO,
-    device: DeviceOption = Device.AUTO,
+    dtype: DTypeOption = "auto",
+    quantize: QuantizeOption = "none",
+    draft_quantize: DraftQuantizeOption = "auto",
+    device: DeviceOption = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on")] = LOOPBACK,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one")] = 7070,
     insecure: Annotated[
@@ -124,10 +108,10 @@ def up(
     """Start store, drafter, verifier and gateway here, and stop them with Ctrl-C."""
     console = plain_console()
     options = WorkerOptions(
-        dtype=dtype.value,
-        quantize=quantize.value,
-        draft_quantize=draft_quantize.value,
-        device=device.value,
+        dtype=dtype,
+        quantize=quantize,
+        draft_quantize=draft_quantize,
+        device=device,
         threads=threads,
     )
     with (
@@ -160,8 +144,8 @@ def demo(
     draft: Draft = None,
     medusa: Medusa = None,
     eagle: Eagle = None,
-    dtype: DTypeOption = DType.AUTO,
-    device: DeviceOption = Device.AUTO,
+    dtype: DTypeOption = "auto",
+    device: DeviceOption = "auto",
     threads: Threads = 0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens for each prompt")] = 96,
     repetitions: Annotated[int, typer.Option(min=1, help="Timed runs of each prompt")] = 3,
@@ -170,19 +154,25 @@ def demo(
 ) -> None:
     """Stream text from real services on bundled models, and measure what speculation gains."""
     console = plain_console()
-    options = WorkerOptions(dtype=dtype.value, device=device.value, threads=threads)
+    options = WorkerOptions(dtype=dtype, device=device, threads=threads)
     same_text = False
     with (
         ending_well_when_interrupted(commands.INTERRUPTED),
         Display(console, live=not verbose, quiet=as_json) as display,
     ):
-        chosen = models.choose_drafting(target, draft, medusa, eagle)
-        with Cluster(
-            models=chosen, options=options, verbose=verbose, watch=display.update
-        ) as cluster:
+        chosen = models.choose(target, draft, medusa, eagle)
+        chosen.require_drafts()
+        with (
+            Cluster(
+                models=chosen, options=options, verbose=verbose, watch=display.update
+            ) as cluster,
+            Client(cluster.address) as client,
+        ):
             display.hush()
+            if chosen.draft:
+                await_draft(cluster, client)
             plan = Plan(max_tokens=max_tokens, repetitions=repetitions)
-            outcome = run(cluster.address, chosen.target, plan, None if as_json else console)
+            outcome = run(client, chosen.target, plan, None if as_json else console)
             if as_json:
                 print(outcome.to_json())
             else:

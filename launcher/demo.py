@@ -116,11 +116,11 @@ class Outcome:
         return "\n".join([plain, *(figures.line() for figures in self.methods), same])
 
 
-def run(address: str, target: Path, plan: Plan, console: Console | None) -> Outcome:
+def run(client: Client, target: Path, plan: Plan, console: Console | None) -> Outcome:
     """Stream the prompts, then time them with and without drafts.
 
     Args:
-        address: The gateway's.
+        client: Of the gateway.
         target: Directory of the model served, for its tokenizer.
         plan: How much to do.
         console: Where to show the text; None shows nothing.
@@ -130,16 +130,15 @@ def run(address: str, target: Path, plan: Plan, console: Console | None) -> Outc
     """
     if not (target / "tokenizer.json").is_file():
         raise ModelError(f"the demo needs text, and there is no tokenizer.json in {target}")
-    with Client(address) as client:
-        (model,) = client.models()
-        plan = plan.fitting(model)
-        methods = [name for name in METHODS if name in model.methods]
-        if console:
-            show(client, target, plan, methods, console)
-            # No spinner: turning it would take processor time from what is being measured.
-            names = ", ".join(["plain", *methods])
-            console.print(f"Timing each prompt {plan.repetitions} times with {names} ...\n")
-        return measure(client, plan, methods)
+    (model,) = client.models()
+    plan = plan.fitting(model)
+    methods = [name for name in METHODS if name in model.methods]
+    if console:
+        show(client, target, plan, methods, console)
+        # No spinner: turning it would take processor time from what is being measured.
+        names = ", ".join(["plain", *methods])
+        console.print(f"Timing each prompt {plan.repetitions} times with {names} ...\n")
+    return measure(client, plan, methods)
 
 
 def show(

@@ -34,10 +34,22 @@ class Models:
         has_tokenizer = (self.target / "tokenizer.json").is_file()
         return '"Once upon a time"' if has_tokenizer else "--token-ids 1,2,3"
 
+    def require_drafts(self) -> None:
+        """Refuse a target alone, where what drafts are worth is to be shown.
+
+        Raises:
+            ModelError: It is that.
+        """
+        if not (self.draft or self.medusa or self.eagle):
+            raise ModelError(
+                "with and without drafts is compared: "
+                "give --draft, --medusa or --eagle beside --target"
+            )
+
 
 def choose(
-    target: Path | None,
-    draft: Path | None,
+    target: Path | None = None,
+    draft: Path | None = None,
     medusa: Path | None = None,
     eagle: Path | None = None,
 ) -> Models:
@@ -64,21 +76,6 @@ def choose(
         medusa=own_medusa or bundled("medusa", HEADS),
         eagle=own_eagle or bundled("eagle"),
     )
-
-
-def choose_drafting(
-    target: Path | None,
-    draft: Path | None,
-    medusa: Path | None = None,
-    eagle: Path | None = None,
-) -> Models:
-    """Settle what to serve where there is nothing to show unless something drafts; see `choose`."""
-    models = choose(target, draft, medusa, eagle)
-    if not (models.draft or models.medusa or models.eagle):
-        raise ModelError(
-            "with and without drafts is compared: give --draft, --medusa or --eagle beside --target"
-        )
-    return models
 
 
 def bundled(role: str, holds: Sequence[str] = MODEL) -> Path:

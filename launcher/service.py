@@ -8,14 +8,16 @@ from enum import StrEnum
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from paceline.v1 import worker_pb2, worker_pb2_grpc
 
+from common.errors import Unavailable
 from common.rpc.address import host_port
 from common.rpc.channel import CLIENT_OPTIONS
 from launcher import store
 from launcher.commandline import LOOPBACK
 from launcher.process import Process
 
-HEALTH_S = 2.0
+ANSWER_S = 2.0
 
 
 class State(StrEnum):
@@ -93,7 +95,24 @@ def is_serving(address: str) -> bool:
     request = health_pb2.HealthCheckRequest()
     with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=HEALTH_S)
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=ANSWER_S)
         except grpc.RpcError:
             return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def describe(address: str) -> worker_pb2.DescribeResponse:
+    """Ask a verifier or a drafter what it is.
+
+    Raises:
+        Unavailable: It does not answer.
+    """
+    with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
+        worker = worker_pb2_grpc.WorkerStub(channel)
+        try:
+            answer: worker_pb2.DescribeResponse = worker.Describe(
+                worker_pb2.DescribeRequest(), timeout=ANSWER_S
+            )
+        except grpc.RpcError as error:
+            raise Unavailable(f"no answer from {address}") from error
+    return answer

@@ -63,7 +63,6 @@ def test_what_is_wrong_is_refused(read: Callable[[str], object], text: str) -> N
         (telemetry.main, ["--round-ratio", "2"]),
         (turns.main, ["--turns", "0"]),
         (window_cost.main, ["--max-tokens", "1"]),
-        (window_cost.main, ["/nowhere"]),
     ],
 )
 def test_programs_say_what_is_wrong(

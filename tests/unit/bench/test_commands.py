@@ -15,7 +15,6 @@ from bench import commands
 from bench.commands import bench
 from bench.report import Report
 from bench.settings import PEERS
-from launcher.commands import DraftQuantize, Quantize
 
 BENCH = Path(commands.__file__).parent
 PROGRAMS = [
@@ -58,9 +57,7 @@ def test_what_a_list_may_not_have_is_said(given: dict[str, Any], problem: str) -
         bench(**given)
 
 
-@pytest.mark.parametrize(
-    "rounding", [{"quantize": Quantize.INT8}, {"draft_quantize": DraftQuantize.INT4}]
-)
+@pytest.mark.parametrize("rounding", [{"quantize": "int8"}, {"draft_quantize": "int4"}])
 def test_a_roofline_is_of_weights_as_they_are_stored(rounding: dict[str, Any]) -> None:
     with pytest.raises(typer.BadParameter, match="as they are stored"):
         bench(show_roofline=True, **rounding)

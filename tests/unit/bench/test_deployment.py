@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 import torch
 
-from bench.deployment import LOADED, ROUNDING, as_started, check_drafter
+from bench.deployment import LOADED, ROUNDING, as_started
 from common.errors import StartupError
 from drafter import rounding
 from drafter.rounding import load_drafter
@@ -50,18 +50,6 @@ def test_the_drafter_says_what_it_chose(
 
 def test_without_a_drafter_nothing_is_rounded() -> None:
     assert as_started(WorkerOptions(), deployment(None)).draft_quantize == "none"
-
-
-def test_a_drafter_that_ended_is_gone() -> None:
-    services = [
-        SimpleNamespace(name="verifier", ended=True),
-        SimpleNamespace(name="drafter", ended=False),
-    ]
-    cluster = cast(Cluster, SimpleNamespace(services=services))
-    check_drafter(cluster)
-    services[1].ended = True
-    with pytest.raises(StartupError, match="its drafter is gone"):
-        check_drafter(cluster)
 
 
 @pytest.mark.parametrize("asked", ["none", "int8", "int4"])

@@ -12,7 +12,7 @@ import pytest
 
 from bench import run
 from bench.deployment import options
-from bench.measure import Passes
+from bench.in_turns import Passes
 from bench.plan import Plan
 from bench.run import delayed, described, lockstep
 from common.errors import StartupError
@@ -34,11 +34,14 @@ def test_round_trips_without_an_address_are_left_out(monkeypatch: pytest.MonkeyP
 def test_a_second_deployment_that_does_not_draft_is_no_lockstep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def refused(*_: object) -> None:
+        raise StartupError("does not fit")
+
     made = nullcontext(SimpleNamespace(address="127.0.0.1:1"))
     monkeypatch.setattr(run, "Cluster", lambda **_: made)
-    monkeypatch.setattr(run, "await_draft", lambda client: False)
+    monkeypatch.setattr(run, "await_draft", refused)
     asked = settings(full=True)
-    with ExitStack() as stack, pytest.raises(StartupError, match="does not draft"):
+    with ExitStack() as stack, pytest.raises(StartupError, match="does not fit"):
         lockstep(asked, options(asked), lambda _: None, stack)
 
 

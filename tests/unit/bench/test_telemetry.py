@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 
 from bench import telemetry
-from bench.measure import Passes
+from bench.in_turns import Passes
 from bench.measurement import Pass, Sample
 from bench.ports import free_ports
 from bench.telemetry import Scraped, cost, variants

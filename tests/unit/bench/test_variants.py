@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import variants
-from bench.measure import measure
+from bench.in_turns import measure
 from bench.measurement import Pass
 from bench.variants import Check, ConcurrentVariant, ContendersCrowd, GatewayVariant, Variant
 from common.errors import StartupError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -47,10 +46,8 @@ def test_each_worker_is_told_of_its_own_quantisation(target: str, draft: str) ->
         (DraftQuantize, DrafterConfig, "quantize"),
     ],
 )
-def test_whatever_workers_know_can_be_chosen(
-    choices: type[StrEnum], schema: type[Any], name: str
-) -> None:
-    assert list(choices) == list(get_args(get_type_hints(schema)[name]))
+def test_whatever_workers_know_can_be_chosen(choices: object, schema: type[Any], name: str) -> None:
+    assert get_args(choices) == get_args(get_type_hints(schema)[name])
 
 
 def test_models_on_one_gpu_share_its_memory() -> None:

@@ -15,23 +15,26 @@ def _pair(chosen: models.Models) -> tuple[Path, Path | None]:
 def test_the_bundled_models_are_the_default(
     demo_target: Path, demo_draft: Path, demo_medusa: Path, demo_eagle: Path
 ) -> None:
-    chosen = models.choose(None, None)
+    chosen = models.choose()
     assert _pair(chosen) == (demo_target, demo_draft)
     assert (chosen.medusa, chosen.eagle) == (demo_medusa, demo_eagle)
 
 
 def test_a_target_of_ones_own_gets_no_draft_that_does_not_fit(demo_target: Path) -> None:
-    assert models.choose(demo_target, None) == models.Models(target=demo_target)
+    assert models.choose(demo_target) == models.Models(target=demo_target)
 
 
 def test_a_comparison_needs_what_drafts(
     demo_target: Path, demo_draft: Path, demo_medusa: Path, demo_eagle: Path
 ) -> None:
-    assert _pair(models.choose_drafting(None, None)) == (demo_target, demo_draft)
     with pytest.raises(ModelError, match="--draft, --medusa or --eagle"):
-        models.choose_drafting(demo_target, None)
-    assert models.choose_drafting(demo_target, None, demo_medusa).medusa == demo_medusa
-    assert models.choose_drafting(demo_target, None, eagle=demo_eagle).eagle == demo_eagle
+        models.Models(target=demo_target).require_drafts()
+    for role, directory in (
+        ("draft", demo_draft),
+        ("medusa", demo_medusa),
+        ("eagle", demo_eagle),
+    ):
+        models.choose(demo_target, **{role: directory}).require_drafts()
 
 
 def test_a_draft_of_ones_own_goes_with_the_bundled_target(
@@ -42,7 +45,7 @@ def test_a_draft_of_ones_own_goes_with_the_bundled_target(
 
 def test_a_wrong_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"--target: no such directory: .*/nowhere"):
-        models.choose(tmp_path / "nowhere", None)
+        models.choose(tmp_path / "nowhere")
     with pytest.raises(ModelError, match=r"--draft: holds no config\.json"):
         models.choose(None, tmp_path)
 
@@ -67,9 +70,9 @@ def test_missing_bundled_models_are_explained(
 ) -> None:
     monkeypatch.setattr(models, "BUNDLED", tmp_path)
     with pytest.raises(ModelError, match="--target"):
-        models.choose(None, None)
+        models.choose()
 
 
 def test_what_to_try_goes_without_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
-    assert models.choose(None, None).prompt == '"Once upon a time"'
+    assert models.choose().prompt == '"Once upon a time"'
     assert models.Models(target=tmp_path).prompt == "--token-ids 1,2,3"

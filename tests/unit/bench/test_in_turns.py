@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench.measure import measure
+from bench.in_turns import measure
 from bench.measurement import Pass
 from common.errors import StartupError
 from tests.unit.bench.samples import one_pass, sample
