@@ -16,7 +16,6 @@ from fleet import deployments
 from fleet.commands import fleet
 from fleet.deployments import PoolName, Scaled
 from fleet.gateway_client import FleetClient
-from fleet.snapshot import Snapshot
 from tests.unit.fleet.samples import load, snapshot, worker
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
