@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+from common.address import bare
 from common.errors import ConfigError
 
 _STORES = ("redis", "rediss", "unix")
@@ -53,7 +54,7 @@ def loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(bare(host)).is_loopback
     except ValueError:
         return False
 

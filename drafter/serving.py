@@ -10,9 +10,10 @@ from functools import partial
 import uvloop
 from paceline.v1 import worker_pb2
 
+from common.address import check_port
 from common.lanes.far import LanePort
 from common.model.runner import Runner
-from common.rpc import convert, server, worker, worker_process
+from common.rpc import convert, worker, worker_process
 from common.tls_config import loopback
 from drafter import metrics
 from drafter.config import LEAST_KV_BYTES, DrafterConfig
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 def run(settings: DrafterConfig) -> None:
     """Loads the model and serves it."""
     if settings.lane_port is not None:
-        server.check_port(settings.host, settings.lane_port, "--lane-port")
+        check_port(settings.host, settings.lane_port, "--lane-port")
     elif not loopback(settings.host):
         _log.info("verifiers of other machines are told by gRPC; --lane-port would be sooner")
     load = partial(load_drafter, quantize=settings.quantize, keep_output=False)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from common.address import bare, check_port
 from common.errors import StartupError, Unavailable
-from common.rpc.server import check_port
 from common.tls_config import check_exposure
 from launcher import commandline, rundir, store
 from launcher.models import Models
@@ -68,7 +68,7 @@ class Cluster:
     ) -> None:
         self._models = models
         self._options = options or commandline.WorkerOptions()
-        self._host = host.strip("[]")
+        self._host = bare(host)
         self._port = port
         self._insecure = insecure
         self._verbose = verbose

@@ -10,8 +10,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline.v1 import worker_pb2, worker_pb2_grpc
 
+from common.address import host_port
 from common.errors import Unavailable
-from common.rpc.address import host_port
 from common.rpc.channel import CLIENT_OPTIONS
 from launcher import store
 from launcher.commandline import LOOPBACK

@@ -18,10 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Self
 
-from common.any_address import any_address
+from common.address import any_address, bare, check_port
 from common.errors import StartupError
 from common.lanes.connection import calling, serving, settle
-from common.rpc.server import check_port
 from common.tls_config import TlsConfig
 
 _log = logging.getLogger(__name__)
@@ -232,7 +231,7 @@ def connect(offer: str, address: str, tls: TlsConfig) -> socket.socket:
         raise ValueError(f"{port} is no port")
     if len(said) != _SECRET_BYTES:  # nor does anybody say what a stranger would have said
         raise ValueError(f"a secret of {len(said)} bytes")
-    host = address.rpartition("/")[2].rpartition(":")[0].strip("[]")
+    host = bare(address.rpartition("/")[2].rpartition(":")[0])
     if not host:
         raise ValueError(f"{address!r} names no host")
     context = calling(tls) if tls.ca is not None else None

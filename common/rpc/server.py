@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import itertools
 import json
 import logging
 import signal
-import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import grpc
 import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
+from common.address import check_port, host_port
 from common.errors import StartupError
-from common.rpc.address import host_port
 from common.rpc.channel import MAX_MESSAGE_BYTES, PUBLIC_STREAMS, server_options
 from common.rpc.credentials import CertificateFiles
 from common.rpc.errors import ErrorInterceptor
@@ -264,29 +262,3 @@ def _bind(
         return server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise StartupError(f"cannot listen on {address}: {error}") from error
-
-
-def check_port(host: str, port: int, flag: str = "--port") -> None:
-    """Tries an address before anything slow is done: gRPC's own error does not say why it failed.
-
-    Args:
-        host: Address to bind.
-        port: Port to bind.
-        flag: Which setting another port is chosen by.
-
-    Raises:
-        StartupError: It cannot be bound; says why.
-    """
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-        family, _, _, _, address = found[0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise StartupError(
-                f"port {port} on {host} is already in use; stop its owner or choose another "
-                f"with {flag}"
-            ) from None
-        raise StartupError(f"cannot listen on port {port} of {host}: {error.strerror}") from None

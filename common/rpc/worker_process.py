@@ -13,6 +13,7 @@ import torch
 from paceline.v1 import worker_pb2, worker_pb2_grpc
 
 from common import priority
+from common.address import check_port
 from common.engine_thread import EngineThread, Steppable, stalled
 from common.errors import PacelineError, Stuck
 from common.model import threads
@@ -51,13 +52,13 @@ def load_model(config: WorkerConfig, load: Callable[..., LoadedModel]) -> Loaded
     Raises:
         StartupError: A port is taken, or the model cannot be run.
     """
-    server.check_port(config.host, config.port)
+    check_port(config.host, config.port)
     for flag, port in (
         ("--health-port", config.health_port),
         ("--metrics-port", config.metrics_port),
     ):
         if port is not None:
-            server.check_port(config.host, port, flag)
+            check_port(config.host, port, flag)
     processors = priority.processors()
     if config.threads or torch.get_num_threads() > processors:
         torch.set_num_threads(config.threads or processors)

@@ -30,7 +30,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from common.any_address import any_address
+from common.address import any_address
 from common.errors import StartupError
 from common.telemetry.distribution import Distribution
 
@@ -169,8 +169,8 @@ async def exposed(host: str, port: int | None, source: Source) -> AsyncIterator[
     registry.register(_Reader(source, asyncio.get_running_loop()))
     try:
         # Not on the event loop: the library looks the address's name up.
-        bare = any_address(host.strip("[]"), asks=False)
-        server, thread = await asyncio.to_thread(start_http_server, port, bare, registry)
+        address = any_address(host, asks=False)
+        server, thread = await asyncio.to_thread(start_http_server, port, address, registry)
         server.set_app(_or_an_error(make_wsgi_app(registry)))
         server.get_request = _after_a_pause(server.get_request)  # type: ignore[method-assign]
     except OSError as error:

@@ -10,7 +10,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 
-from common.rpc.address import host_port
+from common.address import host_port
 from gateway.discovery.resolver import Report
 from gateway.discovery.target import DnsTarget
 

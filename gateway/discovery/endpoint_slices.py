@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from common.rpc.address import host_port
+from common.address import host_port
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 """Label by which a slice belongs to a Service."""

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline.v1 import drafter_pb2, drafter_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 from common import errors
+from common.address import check_port
 from common.rpc import channel, server
 from common.rpc.errors import from_rpc_error
 from common.rpc.health import Health
@@ -332,7 +333,7 @@ async def test_a_server_whose_probes_cannot_be_answered_is_stopped() -> None:
             health_port=port,
             grace_s=0,
         )
-    server.check_port("127.0.0.1", port)
+    check_port("127.0.0.1", port)
 
 
 async def test_a_service_may_retire_with_a_grace_of_its_own() -> None:

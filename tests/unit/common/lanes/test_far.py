@@ -110,6 +110,14 @@ async def test_a_secret_is_good_for_one_connection_of_one_stream() -> None:
                 await take_up(other)
 
 
+@needs_ipv6
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+async def test_a_host_of_ipv6_may_be_in_brackets(host: str) -> None:
+    async with LanePort(host, 0, PLAIN) as port:
+        with closing(port.offer()) as offer:
+            (await take_up(offer, address="[::1]:7072")).close()
+
+
 async def test_who_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(far, "_GREETING_S", 1.0)
     monkeypatch.setattr(far, "_WELCOME_S", 30.0)

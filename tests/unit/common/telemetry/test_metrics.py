@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from common.any_address import any_address
+from common.address import any_address
 from common.telemetry import metrics
 from common.telemetry.distribution import Distribution
 from common.telemetry.metrics import Metric, Page, Source, exposed

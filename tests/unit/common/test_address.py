@@ -1,4 +1,4 @@
-"""Where to listen for a host: any address of IPv4 is any of both, where that is so."""
+"""Addresses of both families: any address of IPv4 is any of both, where that is so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from common.any_address import any_address
+from common.address import any_address, check_port, host_port
 from tests.ipv6 import needs_ipv6
 
 
@@ -33,3 +33,17 @@ def test_without_a_socket_for_both_ipv4_stays_ipv4(
 @pytest.mark.parametrize("host", ["127.0.0.1", "::", "::1", "gateway"])
 def test_any_other_host_is_itself(host: str) -> None:
     assert any_address(host) == host
+
+
+@pytest.mark.parametrize(
+    ("host", "written"),
+    [("10.0.0.1", "10.0.0.1:7"), ("h", "h:7"), ("::1", "[::1]:7"), ("[::1]", "[::1]:7")],
+)
+def test_an_ipv6_host_is_in_brackets(host: str, written: str) -> None:
+    assert host_port(host, 7) == written
+
+
+@needs_ipv6
+def test_sockets_take_it_without() -> None:
+    assert any_address("[::1]") == "::1"
+    check_port("[::1]", 0)
