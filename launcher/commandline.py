@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from common import priority
+from common import processors
 from launcher.models import Models
 
 LOOPBACK = "127.0.0.1"
@@ -60,7 +60,7 @@ class WorkerOptions:
         """Those of both, as far as there are processors, which the target may take: for passes of
         many rows, under whose load the drafter rests, and for all that are much shorter with them.
         """
-        return max(self.own_threads, min(2 * self.own_threads, priority.processors()))
+        return max(self.own_threads, min(2 * self.own_threads, processors.count()))
 
 
 def verifier_command(
@@ -153,4 +153,4 @@ def metrics_environment(first: int | None) -> dict[str, str]:
 
 def default_threads() -> int:
     """Return the threads for each of the two models, so that together they fill the cores."""
-    return max(1, priority.processors() // 2)
+    return max(1, processors.count() // 2)

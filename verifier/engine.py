@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from common import accelerator, priority
+from common import accelerator, processors
 from common.inbox import Reachable, attempt
 from common.model.eagle.head import EagleHead
 from common.model.medusa import MedusaHeads
@@ -80,7 +80,7 @@ class Engine(Reachable):
         self._config = config
         self._cost = cost or StepCost()
         self._rolling = Rolling(runner, self._cost, interval_s)
-        processors = priority.processors() if runner.loaded.device.type == "cpu" else 0
+        most = processors.count() if runner.loaded.device.type == "cpu" else 0
         self.totals = Totals()
         """What was done so far."""
         self.failures = Failures()
@@ -93,8 +93,8 @@ class Engine(Reachable):
             heads=heads,
             eagle=eagle,
             lookahead=lookahead or LookaheadConfig(),
-            processors=processors,
-            fills=0 < processors < 2 * runner.threads,
+            processors=most,
+            fills=0 < most < 2 * runner.threads,
             parameters=runner.loaded.parameters,
             shared=shared,
         )

@@ -12,7 +12,7 @@ import grpc.aio
 import torch
 from paceline.v1 import worker_pb2, worker_pb2_grpc
 
-from common import priority
+from common import processors
 from common.address import check_port
 from common.engine_thread import EngineThread, Steppable, stalled
 from common.errors import PacelineError, Stuck
@@ -59,9 +59,9 @@ def load_model(config: WorkerConfig, load: Callable[..., LoadedModel]) -> Loaded
     ):
         if port is not None:
             check_port(config.host, port, flag)
-    processors = priority.processors()
-    if config.threads or torch.get_num_threads() > processors:
-        torch.set_num_threads(config.threads or processors)
+    most = processors.count()
+    if config.threads or torch.get_num_threads() > most:
+        torch.set_num_threads(config.threads or most)
     loaded = load(
         config.model,
         dtype=config.dtype,

@@ -23,7 +23,7 @@ from paceline.v1 import verifier_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 import drafter.__main__
 import verifier.__main__
-from common import logs, priority
+from common import logs
 from common.errors import ModelError
 from common.model import loader
 from common.model.native import instructions
@@ -98,7 +98,7 @@ def test_a_pass_has_no_more_threads_than_processors_unless_it_is_told(
     threads: list[int] = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    monkeypatch.setattr(priority, "processors", lambda: processors)
+    monkeypatch.setattr("common.processors.count", lambda: processors)
     config = VerifierConfig(model="/nowhere", port=0, threads=wanted)
     with pytest.raises(ModelError):
         load_model(config, loader.load)

@@ -130,7 +130,7 @@ def test_peers_have_the_threads_of_both_models(monkeypatch: pytest.MonkeyPatch) 
         yield
 
     monkeypatch.setattr("bench.plan.Contender", contender)
-    monkeypatch.setattr("common.priority.processors", lambda: 8)
+    monkeypatch.setattr("common.processors.count", lambda: 8)
     models = Models(target=Path("target"), draft=Path("draft"))
     peers = ("transformers", "assisted")
     asked = replace(settings(full=True), models=models, peers=peers, concurrency=(4, 16))

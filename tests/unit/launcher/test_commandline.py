@@ -67,7 +67,7 @@ def test_models_on_one_gpu_share_its_memory() -> None:
 def test_large_passes_of_the_target_take_the_drafters_share_of_the_cores(
     processors: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.priority.processors", lambda: processors)
+    monkeypatch.setattr("common.processors.count", lambda: processors)
     options = WorkerOptions(threads=3)
     verifier = _understood(VerifierConfig, verifier_command(MODELS, options))
     assert (verifier.threads, verifier.most_threads) == (3, most)

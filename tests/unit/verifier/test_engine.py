@@ -230,7 +230,7 @@ def test_drafts_leave_room_for_prefill(target: Runner, twin: Runner) -> None:
 def test_nothing_is_drafted_ahead_where_passes_take_most_processors(
     processors: int, fanout: int, target: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.priority.processors", lambda: processors)
+    monkeypatch.setattr("common.processors.count", lambda: processors)
     monkeypatch.setattr(Runner, "threads", 2)
     draft = Engine(target, EngineConfig()).methods.draft
     assert (draft.near_fanout, draft.fanout) == (fanout, 3)
