@@ -129,9 +129,6 @@ async def measure(
     those that others chose.
     """
 
-    async def changed(serving: bool) -> None:
-        pass
-
     def address(place: Place) -> tuple[str, str]:
         return verifiers[place[0]], drafters[place[1]]
 
@@ -139,8 +136,9 @@ async def measure(
     turns = Counter(WORKERS.places[n * 5 % len(WORKERS.places)] for n in range(SESSIONS))
     ways = {MEASURED: Counter[Place](), SEARCHED: best, IN_TURN: turns}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    fleet = PinnedFleet(verifiers, drafters, {}, interval_ms=250, on_change=changed)
-    async with fleet:
+    async with PinnedFleet({}, interval_ms=250, on_change=lambda _: None) as fleet:
+        fleet.update("verifier", verifiers)
+        fleet.update("drafter", drafters)
         sessions = Sessions(fleet, MemorySessions(60))
         generations = Generations(fleet, sessions)
         while not all(view.state == "ready" for view in fleet.workers()):  # noqa: ASYNC110

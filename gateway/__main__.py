@@ -58,8 +58,6 @@ async def serve(settings: GatewayConfig, loaded: Tokenizers) -> None:
         stack.push_async_callback(store.close)
         fleet = await stack.enter_async_context(
             Fleet(
-                (),
-                (),
                 loaded,
                 interval_ms=settings.status_interval_ms,
                 on_change=health.set_serving,

@@ -6,9 +6,10 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Self
 
 from common.errors import FailedPrecondition, NotFound, Unavailable
 from common.tasks import Tasks
@@ -33,14 +34,12 @@ _AT_ONCE = 256
 
 
 class Fleet:
-    """Follows every worker while it is open.
+    """Follows every worker that `update` tells it of, while it is open.
 
     Args:
-        verifiers: Addresses of verifiers known at the start; `update` changes them.
-        drafters: Addresses of drafters known at the start.
         tokenizers: Loaded ones.
         interval_ms: Time between two load reports of a worker.
-        on_change: Awaited with whether any verifier is there, when a worker comes or goes.
+        on_change: Told whether any verifier is there, when a worker comes or goes.
         tls: Certificates; without any workers are called in plaintext.
 
     Attributes:
@@ -49,18 +48,16 @@ class Fleet:
 
     def __init__(
         self,
-        verifiers: Sequence[str],
-        drafters: Sequence[str],
         tokenizers: Tokenizers,
         *,
         interval_ms: int,
-        on_change: Callable[[bool], Awaitable[None]],
+        on_change: Callable[[bool], None],
         tls: TlsConfig | None = None,
     ) -> None:
         self._interval_ms = interval_ms
         self._tls = tls
-        self._verifiers = Listing("verifier", self._handle, verifiers)
-        self._drafters = Listing("drafter", self._handle, drafters)
+        self._verifiers = Listing("verifier", self._made)
+        self._drafters = Listing("drafter", self._made)
         self.catalogue = Catalogue(self._verifiers, self._drafters, tokenizers)
         self._on_change = on_change
         self._complaints = Complaints(tokenizers)
@@ -70,10 +67,7 @@ class Fleet:
         self._gains: dict[str, Gains] = {}  # by model
         self._judged_at = -math.inf
 
-    async def __aenter__(self) -> Fleet:
-        for listing in (self._verifiers, self._drafters):
-            for handle in listing.listed.values():
-                self._tasks.start(handle.live())
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -101,7 +95,7 @@ class Fleet:
             del self._turns[address]
         self._let_go()
         if gone or back:
-            self._tasks.start(self._changed())
+            self._changed()
 
     def place(
         self, model: Model, method: str, owner: str | None = None, *, tokens: int = 0
@@ -216,7 +210,7 @@ class Fleet:
             raise NotFound(f"address: no worker is listed at {address!r}")
         return await known.drain(grace_s)
 
-    def handle(self, address: str) -> str:
+    def process(self, address: str) -> str:
         """Names the process at a verifier's address; another one, another name. "" for none."""
         known = self._verifiers.known(address)
         candidate = known.candidate if known is not None else None
@@ -256,7 +250,7 @@ class Fleet:
             self._gains[model.name] = Gains(serving, self._drafters.recent)
         return self._gains[model.name]
 
-    def _handle(self, tier: str, address: str) -> WorkerHandle:
+    def _made(self, tier: str, address: str) -> WorkerHandle:
         return WorkerHandle(
             address,
             tier,
@@ -265,10 +259,10 @@ class Fleet:
             tls=self._tls,
         )
 
-    async def _changed(self) -> None:
+    def _changed(self) -> None:
         self._let_go()
         self._complaints.check(*self.candidates())
-        await self._on_change(any(each.present for each in self._verifiers.listed.values()))
+        self._on_change(any(each.present for each in self._verifiers.listed.values()))
 
     def _let_go(self) -> None:
         """Lets those go that left and have ended."""

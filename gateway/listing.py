@@ -34,7 +34,6 @@ class Listing:
     Args:
         tier: "verifier" or "drafter".
         make: Makes the handle of an address.
-        addresses: Those that are listed from the start.
 
     Attributes:
         listed: Handles of those that are listed.
@@ -42,11 +41,9 @@ class Listing:
             come back.
     """
 
-    def __init__(
-        self, tier: str, make: Callable[[str, str], WorkerHandle], addresses: Collection[str]
-    ) -> None:
+    def __init__(self, tier: str, make: Callable[[str, str], WorkerHandle]) -> None:
         self._tier, self._make = tier, make
-        self.listed = {each: make(tier, each) for each in addresses}
+        self.listed: dict[str, WorkerHandle] = {}
         self.leaving: dict[str, WorkerHandle] = {}
         self._remembered: Remembered[Candidate] = Remembered()
 

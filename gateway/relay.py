@@ -43,7 +43,7 @@ async def relay(
     if timeout_s <= 0:
         raise DeadlineExceeded("the deadline passed before the verifier was called")
     peer, breaker = f"verifier {verifier.address}", verifier.breaker
-    call = verifier.verifier.Generate(_request(order), timeout=timeout_s, metadata=span.metadata())
+    call = verifier.stub.Generate(_request(order), timeout=timeout_s, metadata=span.metadata())
     answered = False
     with verifier.in_flight(call):
         try:

@@ -120,14 +120,14 @@ class Sessions:
         await self._tasks.finish()
 
     def _record(self, turn: Turn, placement: Placement) -> SessionRecord:
-        handle = self._fleet.handle(placement.verifier)
+        handle = self._fleet.process(placement.verifier)
         return SessionRecord(owner=placement.verifier, handle=handle, model=turn.model)
 
     def _owner(self, record: SessionRecord | None, model: str) -> str | None:
         """Who holds the cache: not a process that took the place of the one that did."""
         if record is None or record.model != model:
             return None
-        return record.owner if record.handle == self._fleet.handle(record.owner) else None
+        return record.owner if record.handle == self._fleet.process(record.owner) else None
 
     async def _save(self, turn: Turn, record: SessionRecord) -> None:
         if await self._store.save(turn.key, turn.epoch, record) is False:
@@ -140,7 +140,7 @@ class Sessions:
         """
         request = verifier_pb2.ReleaseSessionRequest(session=turn.key, epoch=turn.epoch)
         try:
-            stub = self._fleet.verifier(owner, leaving=True).verifier
+            stub = self._fleet.verifier(owner, leaving=True).stub
             await stub.ReleaseSession(request, timeout=_RELEASE_TIMEOUT_S)
         except (grpc.aio.AioRpcError, Unavailable) as error:
             log.info("session not released", extra={"owner": owner, "reason": str(error)})

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,11 +53,11 @@ class WorkerHandle:
         address: host:port.
         tier: "verifier" or "drafter".
         interval_ms: Time between two load reports.
-        on_change: Awaited when the worker comes or goes.
+        on_change: Called when the worker comes or goes.
         tls: Certificates; without any the worker is called in plaintext.
 
     Attributes:
-        verifier: Stub for generation; of use where the worker is a verifier.
+        stub: For generation; of use where the worker is a verifier.
         breaker: Told by callers how their calls went. Each process at the address has its own: who
             calls keeps the one that was there when the call began.
         described: What the worker says it is; None while it has never been reached.
@@ -70,7 +70,7 @@ class WorkerHandle:
         tier: str,
         *,
         interval_ms: int,
-        on_change: Callable[[], Awaitable[None]],
+        on_change: Callable[[], None],
         tls: TlsConfig | None = None,
     ) -> None:
         self.address = address
@@ -160,7 +160,7 @@ class WorkerHandle:
     def _connect(self) -> None:
         self._channel = self._line.open()
         self._worker = worker_pb2_grpc.WorkerStub(self._channel)
-        self.verifier = verifier_pb2_grpc.VerifierStub(self._channel)
+        self.stub = verifier_pb2_grpc.VerifierStub(self._channel)
 
     async def _reconnect(self) -> None:
         """Connects with the certificates of today, as soon as no call is left on the channel."""
@@ -216,7 +216,7 @@ class WorkerHandle:
                     log.exception("worker cannot be followed", extra={"address": self.address})
             if self.present:
                 backoff.reset()
-            await self._lost(reason)
+            self._lost(reason)
             await self._reconnect()
             await backoff.pause()
 
@@ -240,11 +240,11 @@ class WorkerHandle:
                 if not (status.accepting or status.running or status.waiting):
                     # Our stream is all that still keeps it from stopping.
                     raise _UnusableError("it has drained")
-                await self._seen(status)
+                self._seen(status)
         finally:
             call.cancel()
 
-    async def _seen(self, status: worker_pb2.WatchStatusResponse) -> None:
+    def _seen(self, status: worker_pb2.WatchStatusResponse) -> None:
         came, self._heard_at = self._load is None, time.monotonic()
         self.status, self._load = status, self._reports.take(status)
         if came:
@@ -252,9 +252,9 @@ class WorkerHandle:
             extra = {"address": self.address, "model": self._description.model}
             log.info(f"{self._tier} ready", extra=extra)
             self._told.clear()
-            await self._on_change()
+            self._on_change()
 
-    async def _lost(self, reason: str) -> None:
+    def _lost(self, reason: str) -> None:
         self.status = self._load = None
         first, kind = not self._told, _kind(reason)
         if kind not in self._told:
@@ -264,7 +264,7 @@ class WorkerHandle:
             what = "not reachable yet" if self._description is None else known
             log.warning(f"{self._tier} {what}", extra=extra)
         if first:
-            await self._on_change()
+            self._on_change()
 
 
 def candidates(handles: Mapping[str, WorkerHandle]) -> list[Candidate]:

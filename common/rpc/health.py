@@ -43,16 +43,16 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         health_pb2_grpc.add_HealthServicer_to_server(self, server)
         self._names = ("", *services)
 
-    async def set_serving(self, serving: bool) -> None:
+    def set_serving(self, serving: bool) -> None:
         """Changes the state; without effect once the server drains."""
         if not self._draining:
             self._serving = serving
             self._changed.set()
             self._changed = asyncio.Event()
 
-    async def drain(self) -> None:
+    def drain(self) -> None:
         """Says NOT_SERVING for good, and ends the watches with that."""
-        await self.set_serving(False)
+        self.set_serving(False)
         self._draining = True
 
     async def Check(self, request: Any, context: Any) -> Any:

@@ -221,7 +221,7 @@ async def _drain(
 ) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace_s
-    await server.health.drain()
+    server.health.drain()
     if on_drain is not None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):

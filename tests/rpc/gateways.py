@@ -85,15 +85,10 @@ async def gateway(
     loaded = {tokenizer.fingerprint: {"": tokenizer}} if tokenizer else {}
     async with AsyncExitStack() as stack:
         fleet = await stack.enter_async_context(
-            Fleet(
-                verifiers,
-                drafters,
-                loaded,
-                interval_ms=50,
-                on_change=health.set_serving,
-                tls=fleet_tls,
-            )
+            Fleet(loaded, interval_ms=50, on_change=health.set_serving, tls=fleet_tls)
         )
+        fleet.update("verifier", verifiers)
+        fleet.update("drafter", drafters)
         kept = store or MemorySessions(60)
         sessions = Sessions(fleet, kept)
         stack.push_async_callback(sessions.close)

@@ -91,10 +91,7 @@ async def until(states, wanted) -> None:
 async def test_an_address_that_flaps_is_followed_in_the_end() -> None:
     worker, seen = verifier(5), []
 
-    async def note(present: bool) -> None:
-        seen.append(present)
-
-    async with serving(worker), Fleet((), (), {}, interval_ms=50, on_change=note) as fleet:
+    async with serving(worker), Fleet({}, interval_ms=50, on_change=seen.append) as fleet:
         for _ in range(20):
             fleet.update("verifier", {worker.address})
             await asyncio.sleep(0)
@@ -126,14 +123,12 @@ async def fleet_of(
     tokenizers: Tokenizers | None = None,
 ) -> AsyncIterator[Fleet]:
     """A fleet that has reached all of some verifiers and drafters."""
-
-    async def ignore(present: bool) -> None:
-        pass
-
-    verifying, drafting = ([each.address for each in tier] for tier in (workers, drafters))
     loaded = tokenizers or {}
-    async with Fleet(verifying, drafting, loaded, interval_ms=50, on_change=ignore) as fleet:
-        await happened(lambda: states(fleet) == dict.fromkeys([*verifying, *drafting], "ready"))
+    async with Fleet(loaded, interval_ms=50, on_change=lambda _: None) as fleet:
+        for name, tier in (("verifier", workers), ("drafter", drafters)):
+            fleet.update(name, [each.address for each in tier])
+        every = [each.address for each in (*workers, *drafters)]
+        await happened(lambda: states(fleet) == dict.fromkeys(every, "ready"))
         yield fleet
 
 

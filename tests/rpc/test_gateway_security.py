@@ -339,14 +339,12 @@ async def test_a_rotation_caught_half_way_loses_no_worker(
 
 
 async def test_a_worker_found_during_a_rotation_is_taken_in_after_it(tmp_path: Path) -> None:
-    async def ignore(present: bool) -> None:
-        pass
-
     tls, other = OURS.issue(tmp_path / "gateway"), OURS.issue(tmp_path / "other")
     assert tls.key is not None
     assert other.key is not None
     key = tls.key.read_bytes()
-    async with Fleet(("127.0.0.1:1",), (), {}, interval_ms=50, on_change=ignore, tls=tls) as fleet:
+    async with Fleet({}, interval_ms=50, on_change=lambda _: None, tls=tls) as fleet:
+        fleet.update("verifier", {"127.0.0.1:1"})
         tls.key.write_bytes(other.key.read_bytes())  # half-way: not the certificate's
         with pytest.raises(StartupError, match="cannot be used together"):
             fleet.update("verifier", {"127.0.0.1:2"})
@@ -357,12 +355,9 @@ async def test_a_worker_found_during_a_rotation_is_taken_in_after_it(tmp_path: P
 
 
 async def test_who_calls_while_the_old_connection_ends_has_the_new_one() -> None:
-    async def nobody() -> None:
-        pass
-
     verifier = ScriptedWorker()
     async with serving(verifier):
-        handle = WorkerHandle(verifier.address, "verifier", interval_ms=50, on_change=nobody)
+        handle = WorkerHandle(verifier.address, "verifier", interval_ms=50, on_change=lambda: None)
         former, closed, go_on = handle._channel, asyncio.Event(), asyncio.Event()
         close, former.close = former.close, lambda: closing()
 
@@ -374,7 +369,7 @@ async def test_who_calls_while_the_old_connection_ends_has_the_new_one() -> None
         handle._outdated = True
         renewing = asyncio.create_task(handle._reconnect())
         await closed.wait()
-        call = handle.verifier.Generate(verifier_pb2.VerifierGenerateRequest())
+        call = handle.stub.Generate(verifier_pb2.VerifierGenerateRequest())
         assert (await call.read()).HasField("complete")
         go_on.set()
         await renewing

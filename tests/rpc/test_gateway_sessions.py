@@ -363,7 +363,7 @@ async def test_any_gateway_sends_the_next_turn_to_the_owner(patient: None, store
             await until(lambda: not one.fleet.verifier(owner.address).present)
             owner.description.incarnation = 9  # another process in its place
             await owner.start(int(owner.address.rpartition(":")[2]))
-            await until(lambda: one.fleet.handle(owner.address) == f"{9:016x}")
+            await until(lambda: one.fleet.process(owner.address) == f"{9:016x}")
             await one.generate(token_ids=ids_of(1), session_id="s")
             assert len(spare.requests) == 1
 

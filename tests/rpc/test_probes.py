@@ -36,7 +36,7 @@ async def test_readiness_follows_the_service_and_liveness_the_process() -> None:
         stub = health_pb2_grpc.HealthStub(channel)
         assert [await ask(stub, each) for each in ("", "readiness")] == [NOT_SERVING] * 2
         assert await ask(stub, "liveness") == SERVING
-        await health.set_serving(True)
+        health.set_serving(True)
         assert [await ask(stub, each) for each in ("", "readiness")] == [SERVING] * 2
         with pytest.raises(grpc.aio.AioRpcError, match="ask for liveness or readiness") as caught:
             await ask(stub, SERVICE)

@@ -195,7 +195,7 @@ async def test_health_can_begin_not_serving() -> None:
     health = Health(serving=False)
     async with running(Scripted(), health=health) as target:
         before = await target.health.Check(health_pb2.HealthCheckRequest())
-        await health.set_serving(True)
+        health.set_serving(True)
         after = await target.health.Check(health_pb2.HealthCheckRequest())
     assert before.status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert after.status == health_pb2.HealthCheckResponse.SERVING
@@ -209,8 +209,8 @@ async def test_watches_end_with_the_drain() -> None:
         first = [(await call.read()).status for call in calls]
         assert first == [status.SERVING] * 3 + [status.SERVICE_UNKNOWN]
         calls[1].cancel()
-        await target.server.health.drain()
-        await target.server.health.set_serving(True)
+        target.server.health.drain()
+        target.server.health.set_serving(True)
         for call in (calls[0], calls[2]):
             assert (await call.read()).status == status.NOT_SERVING
             assert await call.read() is grpc.aio.EOF
@@ -245,7 +245,7 @@ async def test_a_drain_is_told_though_it_begins_while_a_response_is_on_its_way()
     health = Health()
     watch = health.Watch(health_pb2.HealthCheckRequest(), None)
     assert (await anext(watch)).status == health_pb2.HealthCheckResponse.SERVING
-    await health.drain()  # the first is being written yet
+    health.drain()  # the first is being written yet
     said = [response.status async for response in watch]
     assert said == [health_pb2.HealthCheckResponse.NOT_SERVING]
 

@@ -233,7 +233,7 @@ async def test_health_serves_then_does_not(target: Runner) -> None:
         for service in ("", "paceline.v1.Verifier", "paceline.v1.Worker"):
             request = health_pb2.HealthCheckRequest(service=service)
             assert (await stub.Check(request)).status == serving.SERVING
-        await verifier.server.health.drain()
+        verifier.server.health.drain()
         answer = await stub.Check(health_pb2.HealthCheckRequest())
         assert answer.status == serving.NOT_SERVING
 

@@ -110,12 +110,9 @@ class Gateway:
 @asynccontextmanager
 async def gateway(verifiers: Sequence[str], drafters: Sequence[str]) -> AsyncIterator[Gateway]:
     """A gateway that knows these workers, once it has reached all of them."""
-
-    async def changed(serving: bool) -> None:
-        pass
-
-    fleet = WatchedFleet(verifiers, drafters, {}, interval_ms=100, on_change=changed)
-    async with fleet:
+    async with WatchedFleet({}, interval_ms=100, on_change=lambda _: None) as fleet:
+        fleet.update("verifier", verifiers)
+        fleet.update("drafter", drafters)
         sessions = Sessions(fleet, MemorySessions(60))
         found = Gateway(fleet, Generations(fleet, sessions, FailoverConfig(wait_s=PATIENCE_S)))
         await until(lambda: ready(fleet) == len(verifiers) + len(drafters))

@@ -18,6 +18,10 @@ class Handle(SimpleNamespace):
     known: Candidate
 
     @property
+    def address(self) -> str:
+        return self.known.address
+
+    @property
     def described(self) -> Any:
         return self.known.description
 
@@ -34,7 +38,9 @@ def test_each_worker_is_looked_at_once_for_all_models() -> None:
         return Handle(looked=looked, known=worker(address, model=f"of {address}"))
 
     tiers = {tier: [f"{tier}{i}" for i in range(9)] for tier in ("verifier", "drafter")}
-    listings = [Listing(tier, made, addresses) for tier, addresses in tiers.items()]
+    listings = [Listing(tier, made) for tier in tiers]
+    for listing, addresses in zip(listings, tiers.values(), strict=True):
+        listing.update(addresses)
     models = Catalogue(*listings, {}).models()
     assert [model.methods for model in models] == [("plain", "draft")] * 9
     assert looked == Counter(chain(*tiers.values()))

@@ -29,7 +29,8 @@ def made(tier: str, address: str) -> Any:
 
 
 def test_who_came_back_is_not_remembered_beside_itself() -> None:
-    listing = Listing("verifier", made, ["a", "b"])
+    listing = Listing("verifier", made)
+    listing.update(["a", "b"])
     for _ in range(3):  # each time another process
         listing.update(["b"])
         assert [(each.address, each.load) for each in listing.away] == [("a", None)]

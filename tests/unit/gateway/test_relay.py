@@ -22,7 +22,7 @@ async def given(timeout_s: float) -> float:
         raise Asked(timeout)
 
     stub = SimpleNamespace(Generate=generate)
-    worker: Any = SimpleNamespace(address="v:1", verifier=stub, breaker=Breaker())
+    worker: Any = SimpleNamespace(address="v:1", stub=stub, breaker=Breaker())
     with pytest.raises(Asked) as caught:
         await anext(relay(worker, ORDER, timeout_s))
     return caught.value.args[0]
