@@ -117,11 +117,6 @@ class Pair:
         """Returns the best rate over that of plain decoding; never below 1."""
         return self.tokens_per_s(self.best_length()) / self.tokens_per_s(0)
 
-    def draft_s_per_token(self, length: int) -> float:
-        """Returns the drafter's time for each token committed: draft tokens, one at a time."""
-        work_s = (length + 1) * self.token_s if length else 0.0
-        return work_s / committed_tokens(self.acceptance, length)
-
     def drafter_share(self, length: int) -> float:
         """Returns the share of the drafter's time that one session takes; over 1 it is too slow."""
-        return self.draft_s_per_token(length) * self.tokens_per_s(length)
+        return (length + 1) * self.token_s / self.round_s(length) if length else 0.0
