@@ -151,6 +151,27 @@ def _measure(
     turns = [(0.0, plain), *((0.0, variant) for variant in fixed.values())]
     turns += [(delay_ms, draft) for delay_ms in delays_ms]
     found = _in_turns(turns, links, ids, settings, progress, list(fixed.values()))
+    return _summed(found, fixed, delays_ms, half_step_ms, steps, answering)
+
+
+def _summed(
+    found: dict[tuple[float, str], list[Pass]],
+    fixed: dict[int, GatewayVariant],
+    delays_ms: Sequence[float],
+    half_step_ms: float,
+    steps: step_times.Table,
+    answering: drafter_probe.Answering,
+) -> RoundTrips:
+    """What was measured beside what the model predicts, which all without added delay tells.
+
+    Args:
+        found: Passes by delay and variant.
+        fixed: Variants by draft length.
+        delays_ms: Round trips that were added.
+        half_step_ms: One of them: half of a plain step.
+        steps: Times of steps by their rows.
+        answering: Times of the drafter.
+    """
     plain_s = 1 / max(rate(grid(found[0.0, PLAIN])).value, 1.0)
 
     def calibrated(texts: Sequence[int]) -> Calibration:

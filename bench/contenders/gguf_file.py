@@ -46,28 +46,12 @@ def write(model: Path, dtype: str, path: Path, *, quantize: str = "none") -> Non
     if rope.get("rope_type", "default") != "default" or window:
         raise StartupError(f"{model.name}: not written for llama.cpp: scaled RoPE, or a window")
     architecture = getattr(gguf.MODEL_ARCH, _ARCHITECTURES[kind])
-    heads, layers = config.num_attention_heads, config.num_hidden_layers
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
-    writer.add_block_count(layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(size)
-    writer.add_value_length(size)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_dimension_count(size)
-    writer.add_rope_freq_base(rope["rope_theta"])
-    writer.add_vocab_size(config.vocab_size)
+    _add_shape(writer, config, size)
     _add_tokens(writer, config.vocab_size, _ends(model, config))
-    names = gguf.get_tensor_name_map(architecture, layers)
-    for name, weight in _weights(model):
-        if name.endswith("rotary_emb.inv_freq"):  # of old checkpoints: it follows from the rest
-            continue
-        if config.tie_word_embeddings and name == "lm_head.weight":
-            continue
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    for name, weight in _weights(model, tied=config.tie_word_embeddings):
         if kind == "llama":
             weight = _turned(name, weight, size)
         short = names.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -90,9 +74,28 @@ def write(model: Path, dtype: str, path: Path, *, quantize: str = "none") -> Non
     writer.close()
 
 
-def _weights(model: Path) -> Iterator[tuple[str, Tensor]]:
+def _add_shape(writer: Any, config: Any, size: int) -> None:
+    """What is known of the model beside its weights; its heads are of `size` numbers."""
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(size)
+    writer.add_value_length(size)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(size)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+
+
+def _weights(model: Path, *, tied: bool) -> Iterator[tuple[str, Tensor]]:
+    """Those that say something: angles, of old checkpoints, and a tied output do not."""
     for file in sorted(model.glob("*.safetensors")):
-        yield from load_file(file).items()
+        for name, weight in load_file(file).items():
+            if not (name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")):
+                yield name, weight
 
 
 def _typed(weight: Tensor, dtype: str) -> Tensor:
