@@ -17,7 +17,8 @@ from launcher import store
 from launcher.commandline import LOOPBACK
 from launcher.process import Process
 
-ANSWER_S = 2.0
+HEALTH_S = 2.0
+DESCRIBE_S = 10.0
 
 
 class State(StrEnum):
@@ -95,7 +96,7 @@ def is_serving(address: str) -> bool:
     request = health_pb2.HealthCheckRequest()
     with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=ANSWER_S)
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=HEALTH_S)
         except grpc.RpcError:
             return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
@@ -111,7 +112,7 @@ def describe(address: str) -> worker_pb2.DescribeResponse:
         worker = worker_pb2_grpc.WorkerStub(channel)
         try:
             answer: worker_pb2.DescribeResponse = worker.Describe(
-                worker_pb2.DescribeRequest(), timeout=ANSWER_S
+                worker_pb2.DescribeRequest(), timeout=DESCRIBE_S
             )
         except grpc.RpcError as error:
             raise Unavailable(f"no answer from {address}") from error
