@@ -143,6 +143,9 @@ Batch batch_of(const Request *request);
 /* The slot of a position of a run. */
 int64_t slot_of(const Batch *batch, long run, long position);
 
+/* How many slots the tail of a run has. */
+long tail_of(const Batch *batch, long run);
+
 /* Runs a batch: fills the cache, the logits, the states and, where there is room, the features and
    `chosen`. */
 int run_batch(Decoder *decoder, const Model *model, const Batch *batch);

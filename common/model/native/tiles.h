@@ -3,6 +3,9 @@
 #ifndef PACELINE_TILES_H
 #define PACELINE_TILES_H
 
+#include "attention.h"
+#include "rows.h"
+
 #define FEW_NARROW_ROWS 2 /* of 8-bit numbers, that are faster by vectors, with the same sums */
 
 #if defined(__AVX512BF16__) && !defined(WIDE)

@@ -1,0 +1,245 @@
+/* One pass of a batch: what it holds, and how that is laid out in memory. */
+
+#ifndef PACELINE_PASS_H
+#define PACELINE_PASS_H
+
+#include <limits.h>
+#include <string.h>
+
+#include "attention_by_vectors.h"
+#include "decoder.h"
+#include "experts.h"
+#include "product.h"
+#include "tiles.h"
+
+/* A pass; all threads go through its steps together. */
+typedef struct {
+    const Model *model;
+    const Batch *batch;
+    const Layer *layer;
+    const float *post_norm;               /* of what is added to `x` next */
+    Products products;                    /* of all rows, where no experts are at work */
+    float *x;                             /* residuals, [rows, hidden] */
+    Number *tapped;                       /* where those that enter the layer go, a row of them
+                                             `taps` further each; or NULL */
+    float *y;                             /* what a product made, [rows, y_step] */
+    Number *a;                            /* what a product reads, [rows, a_step] */
+    float *wanted_x;                      /* both of wanted rows alone */
+    Number *wanted_a;
+    Number *queries;                      /* [rows, heads * size] */
+    int64_t *positions, *slots;           /* [rows]; of the latter, where keys are written */
+    int64_t *joined;                      /* tables with their tails, of runs that have one */
+    Stretch *stretches;                   /* [stretch_count] */
+    const int64_t **row_tables;           /* [rows], in the order of runs, as those below */
+    int64_t *row_positions, *row_lengths;
+    Desk *desks;                          /* [threads] */
+    Mixing mixing;                        /* of a layer with experts */
+    float *drawn;                         /* for draws, [threads, 2 * vocab] */
+    long rows;                            /* that go on */
+    long y_step, a_step, stretch_count;
+    int threads, tiled;
+} Pass;
+
+/* The slots of a run's keys, by position: its table, or a copy in `room` where it has a tail; moves
+   `room` on. */
+static const int64_t *joined(const Batch *batch, long run, int64_t **room)
+{
+    long length = batch->lengths[run], tail = tail_of(batch, run);
+    if (!tail)
+        return batch->tables[run];
+    int64_t *copy = *room;
+    memcpy(copy, batch->tables[run], length * sizeof *copy);
+    memcpy(copy + length, batch->behind + batch->tails[run], tail * sizeof *copy);
+    *room += length + tail;
+    return copy;
+}
+
+static long larger(long a, long b)
+{
+    return a > b ? a : b;
+}
+
+static long smaller(long a, long b)
+{
+    return a < b ? a : b;
+}
+
+/* Positions at the beginning, in whole spans, that all rows of a stretch have the same slots for;
+   no end where they have one table. */
+static long agreed(const Stretch *stretch)
+{
+    long most = LONG_MAX;
+    for (long i = 1; i < stretch->count; i++) {
+        const int64_t *one = stretch->tables[i - 1], *other = stretch->tables[i];
+        if (one == other)
+            continue;
+        long length = smaller(stretch->lengths[i - 1], stretch->lengths[i]), same = 0;
+        while (same < length && one[same] == other[same])
+            same++;
+        most = smaller(most, same / SPAN * SPAN);
+    }
+    return most;
+}
+
+/* Lays runs out row by row and cuts them into stretches of rows that begin with the same key, as
+   those of one sequence do; returns how many there are. */
+static long stretched(const Batch *batch, Pass *pass)
+{
+    long count = 0;
+    int64_t *room = pass->joined;
+    Stretch *last = NULL;
+    for (long run = 0; run < batch->runs; run++) {
+        const int64_t *table = joined(batch, run, &room);
+        long start = batch->starts[run], end = batch->starts[run + 1];
+        for (long at = start; at < end; at++) {
+            long position = batch->positions[run] + at - start, row = batch->ordered[at];
+            pass->positions[row] = pass->row_positions[at] = position;
+            pass->slots[row] = table[position];
+            pass->row_tables[at] = table;
+            pass->row_lengths[at] = batch->positions[run] + end - start;
+            if (!last || last->count == ROWS_TOGETHER || last->tables[0][0] != table[0]) {
+                last = pass->stretches + count++;
+                *last = (Stretch){batch->ordered + at, pass->row_positions + at,
+                                  pass->row_tables + at, pass->row_lengths + at, 0, 0};
+            }
+            last->count++;
+        }
+    }
+    for (long i = 0; pass->tiled && i < count; i++)
+        pass->stretches[i].agreed = agreed(pass->stretches + i);
+    return count;
+}
+
+/* Takes a piece of room; only counts where there is none. */
+static void *taken(char *room, size_t *used, size_t bytes)
+{
+    void *piece = room ? room + *used : NULL;
+    *used += (bytes + 63) / 64 * 64;
+    return piece;
+}
+
+/* Lays a desk out in a room; see `taken`. */
+static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, char *room,
+                     size_t *used)
+{
+    long heads = model->heads / model->kv_heads, spans = (model->size + SPAN - 1) / SPAN;
+    long queries = (ROWS_TOGETHER * heads + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    long step = tile_step(longest);
+    Desk found = {.scores = taken(room, used, queries * step * sizeof(float))};
+    found.weights = taken(room, used, larger(queries, HEADS_TOGETHER) * step * sizeof(Factor));
+    if (tiled) {
+        found.queries = taken(room, used, queries * spans * SPAN * sizeof(Number));
+        found.values = taken(room, used, step / SPAN * SPAN_VALUES * sizeof(Number));
+        found.turned = taken(room, used, spans * LANES * sizeof *found.turned);
+    } else {
+        long turned = (model->size + NUMBERS - 1) / NUMBERS * LANES * BLOCKS_TOGETHER;
+        found.factors = taken(room, used, ROWS_TOGETHER * heads * model->size * sizeof(Factor));
+        found.pairs = taken(room, used, turned * sizeof *found.pairs);
+    }
+    if (room)
+        *desk = found;
+}
+
+/* Bytes of room that any product of a model takes. */
+static long most_room(const Model *model, long rows)
+{
+    long most = larger(room_for(&model->head, rows), room_for(&model->shown, rows));
+    for (long i = 0; i < model->layers; i++) {
+        const Layer *layer = model->layer + i;
+        const Product *products[] = {&layer->qkv, &layer->out, &layer->gate_up, &layer->down};
+        for (int each = 0; each < 4; each++)
+            most = larger(most, room_for(products[each], rows));
+        const Experts *experts = layer->experts;
+        if (!experts)
+            continue;
+        most = larger(most, room_for(&experts->router, rows));
+        for (long expert = 0; expert < experts->count; expert++) {
+            most = larger(most, room_for(experts->gate_up + expert, rows));
+            most = larger(most, room_for(experts->down + expert, rows));
+        }
+    }
+    return most;
+}
+
+/* Room for rows that are multiplied. */
+static void lay_products(Products *products, long rows, long inputs, char *room, size_t *used)
+{
+    products->laid_step = laid_bytes(0, inputs);
+    products->laid = taken(room, used, rows * products->laid_step);
+    products->scales = taken(room, used, rows * sizeof *products->scales);
+}
+
+/* Room for what experts do with rows, where any layer has such. */
+static void lay_mixing(Mixing *mixing, const Model *model, long rows, char *room, size_t *used)
+{
+    long most = 0, inner = 0, places = 0;
+    for (long i = 0; i < model->layers; i++) {
+        const Experts *experts = model->layer[i].experts;
+        if (!experts)
+            continue;
+        most = larger(most, experts->count);
+        places = larger(places, rows * experts->chosen);
+        inner = larger(inner, experts->down->in);
+    }
+    mixing->gelu = model->gelu;
+    mixing->hidden = model->hidden;
+    mixing->in_step = larger(model->hidden, inner);
+    mixing->out_step = larger(model->hidden, 2 * inner);
+    mixing->which = taken(room, used, places * sizeof *mixing->which);
+    mixing->places = taken(room, used, places * sizeof *mixing->places);
+    mixing->weights = taken(room, used, places * sizeof *mixing->weights);
+    mixing->from = taken(room, used, places * sizeof *mixing->from);
+    mixing->shares = taken(room, used, (places ? rows : 0) * sizeof *mixing->shares);
+    mixing->in = taken(room, used, places * mixing->in_step * sizeof *mixing->in);
+    mixing->out = taken(room, used, places * mixing->out_step * sizeof *mixing->out);
+    mixing->groups = taken(room, used, most * sizeof *mixing->groups);
+    lay_products(&mixing->products, places, mixing->in_step, room, used);
+}
+
+/* Lays a pass out in a room, or only says how many bytes it takes. */
+static size_t lay_out(Pass *pass, char *room)
+{
+    const Model *model = pass->model;
+    const Batch *batch = pass->batch;
+    long rows = batch->rows, seen = model->heads * model->size, longest = 0, joined = 0;
+    long scores = 0;
+    for (long run = 0; run < batch->runs; run++) {
+        long count = batch->starts[run + 1] - batch->starts[run];
+        longest = larger(longest, batch->positions[run] + count - 1);
+        joined += tail_of(batch, run) ? batch->lengths[run] + tail_of(batch, run) : 0;
+    }
+    for (long i = 0; i < model->layers; i++)
+        scores = larger(scores, model->layer[i].experts ? model->layer[i].experts->router.out : 0);
+    pass->a_step = larger(larger(seen, model->layer->qkv.in), model->inner);
+    pass->y_step = larger(seen + 2 * model->kv_heads * model->size,
+                          larger(larger(2 * model->inner, model->hidden), scores));
+    size_t used = 0;
+    pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);
+    pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
+    pass->a = taken(room, &used, rows * pass->a_step * sizeof *pass->a);
+    pass->wanted_x = taken(room, &used, batch->wanted_rows * model->hidden * sizeof *pass->x);
+    pass->wanted_a = taken(room, &used, batch->wanted_rows * pass->a_step * sizeof *pass->a);
+    pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);
+    lay_products(&pass->products, rows, larger(pass->a_step, model->shown.in), room, &used);
+    lay_mixing(&pass->mixing, model, rows, room, &used);
+    pass->positions = taken(room, &used, rows * sizeof *pass->positions);
+    pass->slots = taken(room, &used, rows * sizeof *pass->slots);
+    pass->joined = taken(room, &used, joined * sizeof *pass->joined);
+    pass->stretches = taken(room, &used, rows * sizeof *pass->stretches);
+    pass->row_tables = taken(room, &used, rows * sizeof *pass->row_tables);
+    pass->row_positions = taken(room, &used, rows * sizeof *pass->row_positions);
+    pass->row_lengths = taken(room, &used, rows * sizeof *pass->row_lengths);
+    Products *products = &pass->products, *of_experts = &pass->mixing.products;
+    products->tiled = of_experts->tiled = pass->tiled;
+    products->room_step = of_experts->room_step = most_room(model, rows);
+    products->rooms = taken(room, &used, pass->threads * products->room_step);
+    of_experts->rooms = products->rooms;
+    long drawn = batch->drawings ? 2 * pass->threads * model->head.out : 0;
+    pass->drawn = taken(room, &used, drawn * sizeof *pass->drawn);
+    pass->desks = taken(room, &used, pass->threads * sizeof *pass->desks);
+    for (int thread = 0; thread < pass->threads; thread++)
+        lay_desk(pass->desks + thread, model, pass->tiled, longest, room, &used);
+    return used;
+}
+
+#endif

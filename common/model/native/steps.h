@@ -1,0 +1,292 @@
+/* What a pass does with rows between products, each step by all threads together.
+
+   Residuals, norms, scores and sums are float32; what products read and what the cache holds are
+   numbers of the decoder's type. A row's arithmetic depends on that row and on the keys it sees
+   alone. */
+
+#ifndef PACELINE_STEPS_H
+#define PACELINE_STEPS_H
+
+#include <string.h>
+
+#include "attention_by_vectors.h"
+#include "draw.h"
+#include "gate.h"
+#include "pass.h"
+#include "pick.h"
+#include "tiles.h"
+#include "vector.h"
+#include "workers.h"
+
+#define FETCHED_MEANWHILE 1000000 /* bytes of weights during attention; second caches hold them */
+
+/* 1 / rms(x). */
+static float inverse_rms(const float *x, long size, float epsilon)
+{
+    Floats squares = every(0.0f);
+    for (long at = 0; at < size; at += LANES) {
+        Floats part = load(first_lanes(size - at), x + at);
+        squares = fmadd(part, part, squares);
+    }
+    return 1.0f / sqrtf(sum_of(squares) / size + epsilon);
+}
+
+/* x / rms(x) * weight. */
+static void normed(const float *x, const float *weight, long size, float epsilon, Number *out)
+{
+    Floats inverse = every(inverse_rms(x, size, epsilon));
+    for (long at = 0; at < size; at += LANES) {
+        Lanes mask = first_lanes(size - at);
+        store_number(out + at, mask, load(mask, x + at) * inverse * load(mask, weight + at));
+    }
+}
+
+/* x times a scale as numbers. */
+static void rounded(const float *x, float scale, long size, Number *out)
+{
+    for (long at = 0; at < size; at += LANES) {
+        Lanes mask = first_lanes(size - at);
+        store_number(out + at, mask, load(mask, x + at) * every(scale));
+    }
+}
+
+/* Turns one head by its position, as `rotate_half` does; normed before where the model does so, by
+   what its own numbers say or all heads'. */
+static void turned(const Model *model, const Layer *layer, const float *norm, float whole,
+                   long position, const float *head, Number *out)
+{
+    long size = model->size, half = size / 2;
+    const float *cos = layer->cos + position * half, *sin = layer->sin + position * half;
+    float scaled[size], inverse = whole;
+    if (norm && !model->whole_norms)
+        inverse = inverse_rms(head, size, model->epsilon);
+    for (long i = 0; i < size; i++)
+        scaled[i] = norm ? head[i] * inverse * norm[i] : head[i];
+    for (long at = 0; at < half; at += LANES) {
+        Lanes mask = first_lanes(half - at);
+        Floats first = load(mask, scaled + at), second = load(mask, scaled + half + at);
+        Floats cosine = load(mask, cos + at), sine = load(mask, sin + at);
+        store_number(out + at, mask, fnmadd(second, sine, first * cosine));
+        store_number(out + half + at, mask, fmadd(first, sine, second * cosine));
+    }
+}
+
+static void embed(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    long hidden = model->hidden;
+    Floats scale = every(model->embedding_scale);
+    PART_OF(pass->rows)
+        for (long at = 0; at < hidden; at += LANES) {
+            Lanes mask = first_lanes(hidden - at);
+            const Number *from = model->embeddings + pass->batch->ids[i] * hidden + at;
+            store(pass->x + i * hidden + at, mask, load_number(from, mask) * scale);
+        }
+}
+
+/* Norms embeddings for the layer of a drafting head, which reads them beside its rows, and has
+   these begin with what is given. */
+static void norm_tokens(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    const float *given = pass->batch->given;
+    long hidden = model->hidden;
+    PART_OF(pass->rows) {
+        float *x = pass->x + i * hidden;
+        normed(x, model->token_norm, hidden, model->epsilon, pass->a + i * pass->a_step + hidden);
+        if (given)
+            memcpy(x, given + i * hidden, hidden * sizeof *x);
+    }
+}
+
+static void norm_given(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    PART_OF(pass->rows) {
+        float *x = pass->x + i * model->hidden;
+        float inverse = inverse_rms(x, model->hidden, model->epsilon);
+        for (long at = 0; at < model->hidden; at++)
+            x[at] *= inverse * model->given_norm[at];
+    }
+}
+
+/* A row as a part of a layer reads it: its norm, where there is one. */
+static void read_by(Pass *pass, long row, const float *norm)
+{
+    const Model *model = pass->model;
+    const float *x = pass->x + row * model->hidden;
+    Number *a = pass->a + row * pass->a_step;
+    if (norm)
+        normed(x, norm, model->hidden, model->epsilon, a);
+    else
+        rounded(x, 1.0f, model->hidden, a);
+}
+
+/* What enters a layer, of rows whose features are wanted, and its norm. */
+static void norm_attention(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    PART_OF(pass->rows) {
+        if (pass->tapped)
+            rounded(pass->x + i * model->hidden, model->feature_scale, model->hidden,
+                    pass->tapped + i * model->taps * model->hidden);
+        read_by(pass, i, pass->layer->attention_norm);
+    }
+}
+
+/* 1 / rms of all heads of a row, where they are normed by that. */
+static float whole_rms(const Model *model, const float *norm, const float *heads, long count)
+{
+    int whole = norm && model->whole_norms;
+    return whole ? inverse_rms(heads, count * model->size, model->epsilon) : 1.0f;
+}
+
+/* Queries, and what the cache keeps of every row. */
+static void turn(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    const Layer *layer = pass->layer;
+    long size = model->size, heads = model->heads, kv_heads = model->kv_heads;
+    long step = model->whole_norms ? size : 0; /* of norms, from head to head */
+    PART_OF(pass->rows) {
+        const float *row = pass->y + i * pass->y_step;
+        const float *keys = row + heads * size, *values = keys + kv_heads * size;
+        const float *q_norm = layer->q_norm, *k_norm = layer->k_norm;
+        float whole = whole_rms(model, q_norm, row, heads);
+        long position = pass->positions[i];
+        for (long head = 0; head < heads; head++)
+            turned(model, layer, q_norm ? q_norm + head * step : NULL, whole, position,
+                   row + head * size, pass->queries + (i * heads + head) * size);
+        whole = whole_rms(model, k_norm, keys, kv_heads);
+        Number *slot = layer->cache + pass->slots[i] * kv_heads * 2 * size;
+        for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
+            turned(model, layer, k_norm ? k_norm + head * step : NULL, whole, position,
+                   keys + head * size, slot);
+            for (long at = 0; at < size; at += LANES) {
+                Lanes mask = first_lanes(size - at);
+                store_number(slot + size + at, mask, load(mask, values + head * size + at));
+            }
+        }
+    }
+}
+
+/* The view that a number names: all heads of one stretch after another. */
+static View numbered(const Pass *pass, long i)
+{
+    long heads = pass->model->kv_heads;
+    return view_of(pass->layer, pass->stretches + i / heads, i % heads);
+}
+
+static void look(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    const Desk *desk = pass->desks + part.thread;
+    Ahead ahead = {pass->layer->out.packed, pass->layer->out.packed};
+    if (part.count == 1) /* else another thread may read it */
+        ahead.end += FETCHED_MEANWHILE;
+    View next = {NULL};
+    PART_OF(pass->stretch_count * model->kv_heads) {
+        int first = !next.stretch;
+        View view = first ? numbered(pass, i) : next;
+        next = i + 1 < end ? numbered(pass, i + 1) : view;
+        if (pass->tiled) {
+            attend_by_tiles(model, pass->layer, view.kv_head, view.stretch, pass->queries, pass->a,
+                            pass->a_step, desk, &ahead);
+            continue;
+        }
+        if (FETCHED_BEFORE && first)
+            fetch_first(model, pass->layer, &view);
+        attend_by_vectors(model, pass->layer, &view, i + 1 < end ? &next : NULL, pass->queries,
+                          pass->a, pass->a_step, desk);
+    }
+}
+
+static void norm_mlp(void *what, Part part)
+{
+    Pass *pass = what;
+    PART_OF(pass->rows)
+        read_by(pass, i, pass->layer->mlp_norm);
+}
+
+/* Adds the norm of what a part of a layer made. */
+static void add_normed(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    PART_OF(pass->rows) {
+        const float *y = pass->y + i * pass->y_step;
+        float *x = pass->x + i * model->hidden;
+        Floats inverse = every(inverse_rms(y, model->hidden, model->epsilon));
+        for (long at = 0; at < model->hidden; at += LANES) {
+            Lanes mask = first_lanes(model->hidden - at);
+            Floats norm = load(mask, y + at) * inverse * load(mask, pass->post_norm + at);
+            store(x + at, mask, load(mask, x + at) + norm);
+        }
+    }
+}
+
+static void gate(void *what, Part part)
+{
+    Pass *pass = what;
+    const Layer *layer = pass->layer;
+    long inner = layer->gate_up.out / 2;
+    int weighed = layer->experts && layer->experts->router.out > layer->experts->count;
+    PART_OF(pass->rows) {
+        float *both = pass->y + i * pass->y_step;
+        for (long at = 0; weighed && at < inner; at++)
+            both[inner + at] *= pass->mixing.shares[i];
+        gated(pass->model->gelu, both, inner, pass->a + i * pass->a_step);
+    }
+}
+
+static void norm_states(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    PART_OF(pass->rows) {
+        const float *x = pass->x + i * model->hidden;
+        normed(x, model->norm, model->hidden, model->epsilon,
+               pass->batch->states + i * model->hidden);
+        if (pass->batch->left)
+            memcpy(pass->batch->left + i * model->hidden, x, model->hidden * sizeof *x);
+    }
+}
+
+static void keep_wanted(void *what, Part part)
+{
+    Pass *pass = what;
+    long hidden = pass->model->hidden, seen = pass->model->heads * pass->model->size;
+    PART_OF(pass->batch->wanted_rows) {
+        long row = pass->batch->wanted[i];
+        memcpy(pass->wanted_x + i * hidden, pass->x + row * hidden, hidden * sizeof *pass->x);
+        memcpy(pass->wanted_a + i * pass->a_step, pass->a + row * pass->a_step,
+               seen * sizeof *pass->a);
+    }
+}
+
+static void choose(void *what, Part part)
+{
+    Pass *pass = what;
+    long vocab = pass->model->head.out;
+    const Batch *batch = pass->batch;
+    PART_OF(batch->wanted_rows) {
+        const float *logits = batch->logits + i * vocab;
+        int64_t best[2];
+        double scores[2];
+        if (!batch->drawings)
+            pick(logits, vocab, 1, batch->chosen + i);
+        else
+            batch->chosen[i] = draw(logits, vocab, batch->drawings + i, 2, best, scores,
+                                    pass->drawn + part.thread * 2 * vocab)
+                                   ? best[0]
+                                   : -1;
+    }
+}
+
+#endif
