@@ -22,7 +22,8 @@ class Tokenizing:
     """Encodes and decodes: short texts at once, long ones on a thread. Used on one event loop.
 
     There is one thread, as an encoding takes a hundred times its text in memory. Each tenant has
-    one text at a time in the line for it: the others wait for no more than that one.
+    one text at a time in the line for it: the others wait for no more than that one. What is under
+    way goes on when nobody waits for it any more, and keeps its place until it ends.
     """
 
     def __init__(self) -> None:
@@ -55,5 +56,16 @@ class Tokenizing:
         if size < LONG:
             return work()
         lock = self._locks.setdefault(tenant, asyncio.Lock())
-        async with lock:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        await lock.acquire()
+        try:
+            begun = self._thread.submit(work)
+        except RuntimeError:  # there is no thread to be had
+            lock.release()
+            raise
+        ended = asyncio.wrap_future(begun)
+        ended.add_done_callback(lambda _: lock.release())
+        try:
+            return await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            begun.cancel()  # where it only stands in line
+            raise

@@ -68,17 +68,18 @@ class Slow:
         self._go.release(times)
 
 
+def ask(tokenizing: Tokenizing, slow: Slow, name: str) -> asyncio.Task[Any]:
+    """Has a long text encoded; its tenant is the first letter of its name."""
+    prompt = Prompt(text=name.ljust(5000))
+    return asyncio.create_task(tokenizing.prompt_ids(prompt, slow, name[0]))  # type: ignore[arg-type]
+
+
 async def test_many_long_texts_of_a_tenant_hold_up_others_by_one() -> None:
     tokenizing, slow = Tokenizing(), Slow()
-
-    def ask(name: str) -> asyncio.Task[Any]:
-        prompt = Prompt(text=name.ljust(5000))
-        return asyncio.create_task(tokenizing.prompt_ids(prompt, slow, name[0]))  # type: ignore[arg-type]
-
-    asked = [ask(name) for name in ("a1", "a2", "a3", "a4")]
+    asked = [ask(tokenizing, slow, name) for name in ("a1", "a2", "a3", "a4")]
     await until(lambda: slow.began == ["a1"])
     asked[1].cancel()
-    asked += [ask(name) for name in ("b1", "b2")]
+    asked += [ask(tokenizing, slow, name) for name in ("b1", "b2")]
     short = await tokenizing.prompt_ids(Prompt(text="c"), Where(), "a")  # type: ignore[arg-type]
     assert short[0] == threading.get_ident(), "what is short waits for none"
     slow.end(5)
@@ -86,4 +87,34 @@ async def test_many_long_texts_of_a_tenant_hold_up_others_by_one() -> None:
         await asyncio.gather(*asked)
     await asyncio.wait(asked)
     assert slow.began == ["a1", "b1", "a3", "b2", "a4"], "one at a time, and each tenant in turn"
+    assert not tokenizing._locks
+
+
+async def test_one_under_way_holds_up_its_tenant_though_nobody_waits_for_it() -> None:
+    tokenizing, slow = Tokenizing(), Slow()
+    asked = [ask(tokenizing, slow, name) for name in ("a1", "a2")]
+    await until(lambda: slow.began == ["a1"])
+    asked[0].cancel()
+    await asyncio.wait(asked[:1], timeout=30)
+    assert asked[0].cancelled(), "at once"
+    asked += [ask(tokenizing, slow, name) for name in ("b1", "b2", "c1")]
+    await asyncio.sleep(0)  # each is in its line
+    asked[2].cancel()
+    await asyncio.wait(asked[2:3])
+    slow.end(4)
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(*asked)
+    await asyncio.wait(asked)
+    assert slow.began[:2] == ["a1", "c1"], "what is cancelled before it began does not begin"
+    assert sorted(slow.began[2:]) == ["a2", "b2"]
+    asked.clear()  # a cancelled task has its frames
+    assert not tokenizing._locks
+
+
+async def test_one_that_fails_lets_the_next_in() -> None:
+    tokenizing, slow = Tokenizing(), Slow()
+    prompt = Prompt(messages=[TURN | {"content": "long " * 1000}])
+    for _ in range(2):
+        with pytest.raises(AttributeError):
+            await tokenizing.prompt_ids(prompt, slow, "a")  # type: ignore[arg-type]
     assert not tokenizing._locks
