@@ -11,7 +11,7 @@ from common.errors import FailedPrecondition, InvalidArgument
 from gateway.model import Model
 from gateway.request import Ask, Prompt, Resume
 
-# Methods that propose drafts; several may be joined with "+".
+# Methods that propose drafts, those of `verifier.methods`; several may be joined with "+".
 PROPOSERS = ("draft", "medusa", "eagle", "lookahead", "ngram")
 METHODS = ("auto", "plain", *PROPOSERS)
 

@@ -2,7 +2,8 @@
 
 A proposer adds nodes to a token tree below the last committed token and learns what became of
 them. All calls come from the engine's thread; one that raises costs drafts, and no text. A new
-method is one file in `verifier.methods` and one line in its registry.
+method is one file in `verifier.methods`, one line in its registry, and its name in
+`gateway.validation`, which so tells a typing error from what a deployment lacks.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from gateway.model import Model
 from gateway.request import Prompt
 from gateway.validation import METHODS, check, check_method, room
 from tests.unit.gateway.asks import ask
+from verifier.methods import METHODS as VERIFIERS_METHODS
 
 BARE = Model(
     name="m",
@@ -118,6 +119,10 @@ def test_bad_input_is_named(
 @pytest.mark.parametrize("method", [*METHODS, "draft+lookahead", "eagle+ngram"])
 def test_known_methods(method: str) -> None:
     check_method(method)
+
+
+def test_known_methods_are_those_of_verifiers() -> None:
+    assert {*METHODS} == {"auto", *VERIFIERS_METHODS}
 
 
 @pytest.mark.parametrize("method", ["", "Draft", "auto+draft", "plain+draft", "draft+draft", "+"])
