@@ -53,19 +53,23 @@ class Proposer(Protocol):
         """A sequence joins; its prompt is committed, nothing is computed yet."""
 
     def ready(self, sequence: Sequence, now: float) -> bool:
-        """Whether to run the sequence now rather than wait for its draft.
+        """Whether to run the sequence now rather than wait for its draft: always, where that is
+        made here.
 
         Args:
             sequence: A decoding sequence.
             now: Seconds, of the monotonic clock.
         """
+        return True
 
     def rests(self, sequence: Sequence) -> bool:
-        """Whether it is going to propose nothing, and may hear of several rounds as one.
+        """Whether it is going to propose nothing, and may hear of several rounds as one: never,
+        where it learns from each round by itself.
 
         Args:
             sequence: A decoding sequence that is ready.
         """
+        return False
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds what is to be checked next.

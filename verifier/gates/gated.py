@@ -18,7 +18,7 @@ from verifier.proposer import Outcome, Proposer
 from verifier.sequence import Sequence
 
 
-class GatedProposer:
+class GatedProposer(Proposer):
     """Another proposer, and when to ask it.
 
     Args:

@@ -23,12 +23,12 @@ from verifier.drafting.scouts import Scouts
 from verifier.drafting.session import MOST_UNTOLD, Asked, DraftSession, RemoteMirror
 from verifier.gates.crowd import Crowd
 from verifier.gates.gate import Gate
-from verifier.proposer import Outcome
+from verifier.proposer import Outcome, Proposer
 from verifier.sequence import Sequence
 
 
 @dataclass
-class DraftProposer:
+class DraftProposer(Proposer):
     """Drafts by way of links.
 
     Args:

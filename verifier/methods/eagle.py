@@ -23,7 +23,7 @@ from verifier.cost import StepCost
 from verifier.methods.eagle_draft import Drafter, Guess, Text
 from verifier.methods.head_keys import HeadKeys, TextMarks
 from verifier.methods.trust import Trials, Trusts
-from verifier.proposer import Outcome
+from verifier.proposer import Outcome, Proposer
 from verifier.sequence import Sequence
 
 _MOST_SHOWN = 64
@@ -53,7 +53,7 @@ class _Session:
         self.shown.append(states.clone())  # a view would keep all of its pass
 
 
-class EagleProposer:
+class EagleProposer(Proposer):
     """Drafts with a head.
 
     Args:
@@ -74,14 +74,6 @@ class EagleProposer:
         """Starts from what all sequences so far have taught."""
         trusts = Trusts(MOST_DEPTH, self._trusts)
         self._sessions[sequence] = _Session(trusts, self._marked(sequence))
-
-    def ready(self, sequence: Sequence, now: float) -> bool:
-        """Always: the head is here."""
-        return True
-
-    def rests(self, sequence: Sequence) -> bool:
-        """Never: it learns from each round by itself."""
-        return False
 
     def reads(self, sequence: Sequence, position: int) -> bool:
         """Of texts that others draft for it reads the prompt: another may begin with the same."""

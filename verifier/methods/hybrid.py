@@ -67,7 +67,7 @@ class _Session:
 
 
 @dataclass
-class HybridProposer:
+class HybridProposer(Proposer):
     """Drafts with several methods at once.
 
     Args:

@@ -25,7 +25,7 @@ from common.model.sampling import Ranked, Row, biases_of, rank
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.trust import Trials, Trusts, chances_of, draws
-from verifier.proposer import Outcome
+from verifier.proposer import Outcome, Proposer
 from verifier.sequence import Sequence
 
 RANKS = 8
@@ -53,7 +53,7 @@ class _Session:
     trials: Trials = field(default_factory=Trials)
 
 
-class MedusaProposer:
+class MedusaProposer(Proposer):
     """Drafts with heads.
 
     Args:
@@ -81,14 +81,6 @@ class MedusaProposer:
     def open(self, sequence: Sequence) -> None:
         """Starts from what all sequences so far have taught."""
         self._sessions[sequence] = _Session(Trusts(self._heads.num_heads, self._trusts))
-
-    def ready(self, sequence: Sequence, now: float) -> bool:
-        """Always: the heads are here."""
-        return True
-
-    def rests(self, sequence: Sequence) -> bool:
-        """Never: it learns from each round by itself."""
-        return False
 
     def propose(self, sequence: Sequence, tree: TokenTree, budget: int) -> None:
         """Adds the guesses after the last round's state."""

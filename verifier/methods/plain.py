@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from common.model.tree import TokenTree
-from verifier.proposer import Outcome
+from verifier.proposer import Outcome, Proposer
 from verifier.sequence import Sequence
 
 
-class PlainProposer:
+class PlainProposer(Proposer):
     """Proposes nothing."""
 
     def open(self, sequence: Sequence) -> None:
         """Nothing to prepare."""
-
-    def ready(self, sequence: Sequence, now: float) -> bool:
-        """Always."""
-        return True
 
     def rests(self, sequence: Sequence) -> bool:
         """Always."""

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from verifier.pool.forecast import Forecast, Forecaster
 from verifier.pool.index import TextIndex
 from verifier.pool.interest import Interest
-from verifier.proposer import Outcome
+from verifier.proposer import Outcome, Proposer
 from verifier.sequence import Sequence
 
 
@@ -34,24 +34,16 @@ class Guessing:
 _State = TypeVar("_State", bound=Guessing)
 
 
-class Guesser(ABC, Generic[_State]):
+class Guesser(Proposer, ABC, Generic[_State]):
     """A proposer that is always ready, and knows what it expects."""
 
     def __init__(self) -> None:
         self._states: dict[Sequence, _State] = {}
 
-    def ready(self, sequence: Sequence, now: float) -> bool:
-        """Always."""
-        return True
-
     def foresee(self, sequence: Sequence) -> float:
         """Tokens that the next guesses are expected to bring."""
         forecast = self._look(self._states[sequence], sequence)
         return forecast.expected if forecast is not None else 0.0
-
-    def rests(self, sequence: Sequence) -> bool:
-        """Never: it learns from each round by itself."""
-        return False
 
     def close(self, sequence: Sequence) -> None:
         """Forgets the sequence."""
