@@ -96,11 +96,14 @@ class LocalLink:
         self, drafter: DraftEngine, fault: Callable[[Reply], Iterable[Reply]] | None = None
     ) -> None:
         self.known, self.meter = Acquaintances(), PairMeter()
-        self.alive, self.near = True, True
+        self.up, self.near = True, True
         self.news: DraftNews | None = None
         self.drafter = drafter
         self._fault = fault or (lambda reply: [reply])
         self._pending = False
+
+    def reach(self) -> bool:
+        return self.up
 
     def open(self, session: int, incarnation: int, opening: Opening) -> None:
         ids, sampling, drawn, salt, wish = opening
@@ -127,7 +130,7 @@ class LocalLink:
         self.drafter.sessions.close(self._receive, session, incarnation)
 
     def flush(self) -> None:
-        if self._pending and self.alive:
+        if self._pending and self.up:
             self._pending = False
             while self.drafter.step():
                 pass

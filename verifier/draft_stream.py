@@ -4,7 +4,7 @@ Opened when a request first names the drafter and again, after a pause, when it 
 engine's thread writes through `GrpcDraftLink`; what arrives is posted to the engine. Where the
 drafter offers a lane, the engine's thread writes and reads by that without others (see
 `common.lanes.lane`). Nothing here blocks either side: a drafter that is not there is simply not
-alive.
+up.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class GrpcDraftLink:
         self._lane: Lane | None = None
         self.lane_kind: LaneKind = "none"
         """Of the stream that is up."""
-        self._alive = False
+        self.up = False
+        """Whether there is one; for any thread."""
         self._missed = False  # it is away, and the log has it
         self._connecting = False
         self._stopped = False
@@ -98,18 +99,12 @@ class GrpcDraftLink:
 
     # From the engine's thread.
 
-    @property
-    def alive(self) -> bool:
+    def reach(self) -> bool:
         """Whether the stream is up; where it is not, an attempt to open it is under way."""
-        if not self._alive and not self._connecting and time.monotonic() >= self._not_before:
+        if not self.up and not self._connecting and time.monotonic() >= self._not_before:
             self._connecting = True
             self._loop.call_soon_threadsafe(self._start)
-        return self._alive
-
-    @property
-    def up(self) -> bool:
-        """Whether the stream is up; does nothing about it. For any thread."""
-        return self._alive
+        return self.up
 
     @property
     def near(self) -> bool:
@@ -224,7 +219,7 @@ class GrpcDraftLink:
             if not call.done():  # a refused call has metadata, too: none
                 offers = {key: str(value) for key, value in accepted}
                 self.lane_kind = await self._take_up(offers)
-                self._alive = True
+                self.up = True
                 facts = {"drafter": self._address, "lane": self.lane_kind}
                 _log.info("drafter joined", extra=facts)
             async for response in call:
@@ -240,7 +235,7 @@ class GrpcDraftLink:
         assert task is not None
         if (path := offers.get(near.OFFER)) and (connection := near.connect(path)):
             kind = "near"
-        elif (offer := offers.get(far.OFFER)) and (connection := await self._reach(offer)):
+        elif (offer := offers.get(far.OFFER)) and (connection := await self._connect_far(offer)):
             kind = "far"
         else:
             return "none"
@@ -252,7 +247,7 @@ class GrpcDraftLink:
         self._engine.watch(self._lane, over)
         return kind
 
-    async def _reach(self, offer: str) -> socket.socket | None:
+    async def _connect_far(self, offer: str) -> socket.socket | None:
         try:
             return await far.reach(offer, self._address, self._tls)
         except _PASSING as error:
@@ -264,8 +259,8 @@ class GrpcDraftLink:
         """Has the engine go on without, and looks again only after a pause."""
         self._not_before = math.inf if self._stopped else time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
-        level = logging.INFO if self._missed and not self._alive else logging.WARNING
-        self._alive = self._connecting = False
+        level = logging.INFO if self._missed and not self.up else logging.WARNING
+        self.up = self._connecting = False
         if self._lane is not None:
             self._engine.unwatch(self._lane)
             self._lane = None

@@ -102,7 +102,7 @@ async def test_a_drafter_that_stays_away_is_one_warning(caplog: pytest.LogCaptur
     caplog.set_level(logging.INFO)
     loop = asyncio.get_running_loop()
     link = GrpcDraftLink("nowhere:1", drafter_pb2.Hello(), Mock(), Mock(), loop, TlsConfig())
-    for link._alive in (False, False, True, False):
+    for link.up in (False, False, True, False):
         link._lost("as told")
     told = [each.levelname for each in caplog.records if each.message == "drafter lost"]
     assert told == ["WARNING", "INFO", "WARNING", "INFO"]
@@ -117,7 +117,7 @@ async def test_a_want_of_threads_is_told_and_passes(
     monkeypatch.setattr(asyncio, "to_thread", wanting)
     loop = asyncio.get_running_loop()
     link = GrpcDraftLink("nowhere:1", drafter_pb2.Hello(), Mock(), Mock(), loop, TlsConfig())
-    assert not link.alive, "it is looked for"
+    assert not link.reach(), "it is looked for"
     await until(lambda: not link._connecting)
     assert [each.reason for each in caplog.records] == ["can't start new thread"]
     await link.stop()
@@ -132,10 +132,10 @@ async def test_a_stream_that_was_hung_up_is_opened_again(
         address = drafter.address
         link = GrpcDraftLink(address, drafter_pb2.Hello(), Mock(), Mock(), loop, TlsConfig())
         link.hang_up("there is none yet")
-        await until(lambda: link.alive)
+        await until(link.reach)
         link.hang_up("it does not answer")
-        await until(lambda: not link.alive)
-        await until(lambda: link.alive)
+        await until(lambda: not link.up)
+        await until(link.reach)
         await link.stop()
     told = [(each.message, getattr(each, "reason", "")) for each in caplog.records]
     joined = ("drafter joined", "")
@@ -164,7 +164,7 @@ async def test_nothing_is_left_of_a_stream_whose_drafter_is_gone() -> None:
     await server.start()
     engine, loop = Mock(), asyncio.get_running_loop()
     link = GrpcDraftLink(address, drafter_pb2.Hello(), engine, Mock(), loop, TlsConfig())
-    assert not link.alive, "it is looked for"
+    assert not link.reach(), "it is looked for"
     await until(lambda: engine.post.called)
     await server.stop(None)
     await until(lambda: asyncio.all_tasks() <= before)

@@ -432,9 +432,9 @@ async def test_the_draft_stream_speaks_mutual_tls(tmp_path: Path) -> None:
         (TlsConfig(ca=tmp_path / "nowhere"), False),
     ):
         link = GrpcDraftLink(address, hello, Engine(), Proposer(), loop, issued)  # type: ignore[arg-type]
-        assert not link.alive
-        await until(lambda link=link: link.alive or link._not_before > 0)
-        assert link.alive is fits
+        assert not link.reach()
+        await until(lambda link=link: link.up or link._not_before > 0)
+        assert link.up is fits
         await link.stop()
     await started.stop()
 

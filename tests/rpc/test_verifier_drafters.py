@@ -374,7 +374,7 @@ async def test_another_tokenizer_with_as_many_ids_is_refused(
             assert text.ids == plain[index]
             assert text.speculation.drafted_tokens == 0
             await asyncio.sleep(0.1)
-        assert not verifier.proposer.links(drafter.address).alive
+        assert not verifier.proposer.links(drafter.address).up
         assert drafter.engine.load().steps == 0
 
 

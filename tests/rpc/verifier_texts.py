@@ -44,7 +44,7 @@ async def paired(verifier: RunningVerifier, prompt: Sequence[int], *drafters: st
 async def linked(verifier: RunningVerifier, drafter: str) -> None:
     """Waits for the stream to a drafter, before any text may have used it."""
     link = verifier.proposer.links(drafter)
-    await until(lambda: link.alive)
+    await until(link.reach)
 
 
 def all_warm(drafter: RunningDrafter) -> bool:

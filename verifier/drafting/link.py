@@ -130,12 +130,15 @@ class DraftLink(Protocol):
     """What it has done."""
 
     @property
-    def alive(self) -> bool:
+    def up(self) -> bool:
         """Whether messages can be sent."""
 
     @property
     def near(self) -> bool:
         """Whether the drafter is on this machine, on processors that this process may have, too."""
+
+    def reach(self) -> bool:
+        """The same; where they cannot, an attempt to connect is under way, or a pause before it."""
 
     def open(self, session: int, incarnation: int, opening: Opening) -> None:
         """Starts a mirror of a session."""

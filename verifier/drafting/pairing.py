@@ -153,7 +153,7 @@ class Pairing:
         """A drafter that can be reached, unless it is not to be asked, or the text is about to end;
         one that is lost is looked for."""
         link = self.links(address)
-        if link is None or not link.alive or link.known.silence.paused(now):
+        if link is None or not link.reach() or link.known.silence.paused(now):
             return None
         asked = session.refused.get(link, 0.0) <= now
         return link if asked and session.sequence.room >= LEAST_ROOM else None
@@ -179,7 +179,7 @@ class Pairing:
     def part(self, session: DraftSession) -> None:
         """Ends a mirror, where there is one."""
         mirror = session.mirror
-        if mirror is not None and mirror.link.alive:
+        if mirror is not None and mirror.link.up:
             mirror.link.close(session.id, mirror.incarnation)
             self.touched.add(mirror.link)
         session.unlink()

@@ -88,7 +88,7 @@ class DraftProposer(Proposer):
         mirror = self._sessions[sequence].mirror
         if mirror is None or not mirror.waits:
             return True
-        return now >= mirror.deadline or not mirror.link.alive
+        return now >= mirror.deadline or not mirror.link.up
 
     def rests(self, sequence: Sequence) -> bool:
         """Where it has no drafter, and is to have none; or one that is asked for nothing."""
@@ -148,7 +148,7 @@ class DraftProposer(Proposer):
         key = mirror.end_round(len(sequence.ids), outcome, checked, right)
         if sequence.finished:
             return
-        if not mirror.link.alive:
+        if not mirror.link.up:
             if drafting:
                 self._pairing.pair(session, now, wanted=outcome.wanted)
             return

@@ -128,7 +128,7 @@ def test_a_drafter_killed_half_way(target: Runner, good: Runner, plain: list[lis
         assert pair.engine.step()
     assert all(map(_drafted, heard))
     assert pair.link is not None
-    pair.link.alive = False
+    pair.link.up = False
     pair.run()
     assert [one.ids for one in heard] == plain
 

@@ -34,7 +34,7 @@ DRAWN = TextKind(drawn=True)
 class Link:
     """A drafter that writes down what it is told."""
 
-    alive: bool = True
+    up: bool = True
     near: bool = False
     known: Acquaintances = field(default_factory=Acquaintances)
     meter: PairMeter = field(default_factory=PairMeter)
@@ -70,6 +70,9 @@ class Link:
             self.checked(40, 4, 2, kind)
         for _ in range(40):
             self.clock.answered(4, answer_s)
+
+    def reach(self) -> bool:
+        return self.up
 
     def open(self, session: int, incarnation: int, opening: Opening) -> None:
         self.opened.append((session, incarnation, list(opening.ids)))

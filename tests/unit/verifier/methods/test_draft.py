@@ -358,7 +358,7 @@ def test_no_draft_is_wished_for_where_another_method_rests_the_drafter(clock: Cl
     first, second = Link(), Link()
     table = Table(first, second)
     table.warm()
-    first.alive = False
+    first.up = False
     table.proposer.news.lost(first)
     table.round(8, wanted=False)
     assert (first.ahead, second.ahead) == ([Wish(3, 2)], [Wish()])

@@ -20,7 +20,7 @@ def test_a_lost_drafter_is_followed_by_the_next(clock: Clock) -> None:
     table = Table(first, second)
     table.warm()
     table.round(8)
-    first.alive = False
+    first.up = False
     assert table.proposer.ready(table.sequence, clock.now)
     table.proposer.news.lost(first)
     table.round(9)
@@ -54,7 +54,7 @@ def test_a_drafter_that_hangs_is_left_until_it_answers_again(clock: Clock) -> No
 def test_a_lost_drafter_has_no_sessions(clock: Clock) -> None:
     first, second = Link(), Link()
     table = Table(first, second)
-    first.alive = False
+    first.up = False
     table.proposer.news.lost(first)
     assert (first.meter.sessions, second.meter.sessions) == (0, 0)
     table.round(8)
@@ -83,18 +83,18 @@ def test_a_drafter_that_cannot_be_told_keeps_nothing_from_others(
 
 def test_a_session_moves_to_a_drafter_that_is_known_to_be_better(clock: Clock) -> None:
     """Where drafts do not pay, once that one is there; and it does not come back at once."""
-    poor, good = Link(alive=False), Link()
+    poor, good = Link(up=False), Link()
     table = Table(poor, good, draft_tokens=0)
     for _ in range(20):
         good.meter.timed(drafted=3, tokens=2, seconds=0.01, plain_s=0.01, now=clock.now)
-    good.alive, poor.alive = False, True
+    good.up, poor.up = False, True
     table.proposer.news.lost(good)
     table.round(8)
     table.warm(incarnation=2)
     for turn in range(120):
         if turn == 60:
             assert poor.closed == 0, "a lost one is no better"
-            good.alive = True
+            good.up = True
         if len(good.opened) > 1:
             break
         if poor.asked and poor.asked[-1][1]:
@@ -105,7 +105,7 @@ def test_a_session_moves_to_a_drafter_that_is_known_to_be_better(clock: Clock) -
         table.round(9, table.propose(10))  # never is any of it right
     assert (len(poor.opened), poor.closed, len(good.opened)) == (1, 1, 2)
     assert (poor.meter.sessions, good.meter.sessions) == (0, 1)
-    good.alive = False
+    good.up = False
     table.proposer.news.lost(good)
     for _ in range(5):
         table.round(9)

@@ -113,7 +113,7 @@ def test_a_text_that_ends_before_a_draft_has_no_mirror(
     assert len(first.opened) == mirrored
     assert (short in table.proposer._scouts) is mirrored
     assert table.proposer.rests(short) is not mirrored
-    first.alive = False
+    first.up = False
     table.proposer.news.lost(first)
     for token in range(8, 7 + max_tokens):
         table.round(token)
@@ -129,12 +129,12 @@ def test_a_text_rests_that_no_drafter_can_be_had_for(draft_tokens: int, clock: C
     for _ in range(2):
         assert not table.proposer.rests(table.sequence)
         for link in (first, second):
-            link.alive = False
+            link.up = False
             table.proposer.news.lost(link)
         assert table.proposer.rests(table.sequence)
         table.round(8)
         assert table.proposer.rests(table.sequence)
-        second.alive = True
+        second.up = True
         assert not table.proposer.rests(table.sequence)
         table.round(9)
         table.proposer.news.dropped(1, len(first.opened) + len(second.opened))
