@@ -129,7 +129,7 @@ class Sessions:
         session: int,
         incarnation: int,
         ended: Round,
-        told_at: float | None = None,
+        told_at: float,
     ) -> None:
         """Takes over a round's outcome and starts the branch after it.
 
@@ -138,8 +138,7 @@ class Sessions:
             session: The verifier's number for it.
             incarnation: The verifier's count of its Opens.
             ended: The round.
-            told_at: When its message came, in seconds of the monotonic clock; None where nobody
-                looked.
+            told_at: When its message came, in seconds of the monotonic clock.
         """
         key = (outbox, session)
         mirror = self._mirrors.find(key, incarnation)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from common.model.eagle.head import EagleHead
 from common.model.loader import Dtype, load
@@ -61,7 +61,8 @@ def eagle_of(directory: Path, target: Runner) -> EagleHead:
     return eagle_head(load_eagle(str(directory), target.loaded), target)
 
 
-class Arrival(NamedTuple):
+@dataclass(frozen=True)
+class Arrival:
     """A `Wave` of one branch, where no wire is between."""
 
     session: int
@@ -69,7 +70,7 @@ class Arrival(NamedTuple):
     key: RoundKey
     ids: tuple[int, ...]
     drawn: tuple[Drawn, ...] = ()
-    came_at: float | None = None
+    came_at: float = field(default_factory=lambda: time.monotonic())
 
     @property
     def base(self) -> int:
@@ -123,7 +124,9 @@ class LocalLink:
             fanout=wish.fanout,
             least=wish.least,
         )
-        self.drafter.sessions.commit(self._receive, session, incarnation, told)
+        self.drafter.sessions.commit(
+            self._receive, session, incarnation, told, told_at=time.monotonic()
+        )
         self._pending = True
 
     def close(self, session: int, incarnation: int) -> None:

@@ -29,7 +29,7 @@ class Received:
     def __init__(self, message: drafter_pb2.Branches, vocab_size: int, came_at: float) -> None:
         self.session, self.incarnation = message.session, message.incarnation
         self.base, self.path_hash = message.base, message.path_hash
-        self.came_at: float | None = came_at
+        self.came_at = came_at
         self._branches, self._vocab_size = message.branches, vocab_size
 
     def find(self, accepted: int, bonus: int) -> Branch | None:

@@ -68,9 +68,9 @@ class Wave(Protocol):
         """Of the round; see `RoundKey`."""
 
     @property
-    def came_at(self) -> float | None:
-        """When, in seconds of the monotonic clock; None where nobody looked. The engine hears of it
-        only after the step it is in."""
+    def came_at(self) -> float:
+        """When, in seconds of the monotonic clock. The engine hears of it only after the step it is
+        in, and that pass is no part of their way."""
 
     def find(self, accepted: int, bonus: int) -> Branch | None:
         """The branch for an outcome, if there is one.

@@ -57,14 +57,14 @@ class DraftNews:
             self.stale += 1
             return
         if mirror.branch is None and (branch := self._find(wave, mirror.key)) is not None:
-            self._take(mirror, branch, _came_at(wave))
+            self._take(mirror, branch, wave.came_at)
             return
         if mirror.flight == came and len(mirror.ahead) < _MOST_AHEAD:
             mirror.ahead.append(wave)
             return
         if mirror.late and (branch := self._find(wave, mirror.late.key)) is not None:
             # Too late to use, it still tells how long the way is.
-            seconds = max(_came_at(wave) - mirror.late.at, 0.0)
+            seconds = max(wave.came_at - mirror.late.at, 0.0)
             mirror.known.clock.answered(len(branch), seconds)
             mirror.late = None
             self.stale += 1
@@ -120,8 +120,3 @@ class DraftNews:
         except ValueError:
             self.stale += 1
             return None
-
-
-def _came_at(wave: Wave) -> float:
-    """When branches came: a pass that ran meanwhile is no part of their way."""
-    return time.monotonic() if wave.came_at is None else wave.came_at

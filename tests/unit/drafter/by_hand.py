@@ -60,7 +60,7 @@ class Verifier:
             fanout=fanout,
             least=least,
         )
-        self.engine.sessions.commit(self.receive, session, incarnation, ended)
+        self.engine.sessions.commit(self.receive, session, incarnation, ended, told_at=0.0)
 
     def settle(self) -> list[Reply]:
         while self.engine.step():

@@ -95,7 +95,7 @@ def test_an_outcome_that_looks_like_one_that_was_foreseen_is_answered(
         (answer,) = verifier.settle()
         path_hash = fence.extend(fence.EMPTY, [*text, 9, *answer.ids])
         ended = ended._replace(base=12, path_hash=path_hash)
-    verifier.engine.sessions.commit(verifier.receive, 1, 1, ended)
+    verifier.engine.sessions.commit(verifier.receive, 1, 1, ended, told_at=0.0)
     assert ended in [reply.round for reply in verifier.settle()]
 
 
@@ -162,7 +162,7 @@ def test_the_likeliest_outcomes_go_ahead_in_a_first_wave(model: Runner) -> None:
     engine = DraftEngine(model, EngineConfig())
     engine.sessions.open(heard.append, 1, 1, Opening(random_ids(10), SamplingParams()))
     ended = Round(base=10, path_hash=7, accepted=0, ids=(5,), draft_tokens=4, fanout=3)
-    engine.sessions.commit(heard.append, 1, 1, ended)
+    engine.sessions.commit(heard.append, 1, 1, ended, told_at=0.0)
     while engine.step():
         pass
     engine.sessions.forget(heard.append)

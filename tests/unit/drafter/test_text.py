@@ -101,7 +101,7 @@ def test_drafts_are_what_the_model_makes_of_the_end(
             fanout=1,
         )
         text += ended.ids
-        engine.sessions.commit(heard.extend, 1, 1, ended)
+        engine.sessions.commit(heard.extend, 1, 1, ended, told_at=0.0)
     assert len(cuts) > 2, "it was cut again and again"
     assert all(cut % (CONTEXT // 2) == 0 for cut in cuts)
     parts, size = (CONTEXT, EngineConfig.scratch_tokens), model.pool.blocks.block_tokens
@@ -118,7 +118,7 @@ def test_what_is_checked_while_a_text_is_cut_costs_one_branch(model: Runner) -> 
     for new, verifying, answered in (((9,), 2, False), ((9, 9), 0, True)):
         heard.clear()
         ended = Round(len(text), fence.EMPTY, len(new) - 1, new, 3, verifying, fanout=1)
-        engine.sessions.commit(heard.extend, 1, 1, ended)
+        engine.sessions.commit(heard.extend, 1, 1, ended, told_at=0.0)
         text += new
         while engine.step():
             pass
@@ -182,7 +182,7 @@ def test_a_text_is_mirrored_on_in_a_cache_smaller_than_it(tmp_path: Path) -> Non
         while engine.step():
             pass
         ended = Round(len(text), fence.EMPTY, 0, (9, 9, 9, 9), 8, fanout=3)
-        engine.sessions.commit(heard.extend, 1, 1, ended)
+        engine.sessions.commit(heard.extend, 1, 1, ended, told_at=0.0)
         text += ended.ids
     assert not any(reply.dropped for reply in heard)
     assert sum(1 for reply in heard if reply.round and not reply.round.accepted) >= 120
@@ -198,7 +198,9 @@ def test_a_text_that_begins_anew_does_not_keep_the_branches_of_others(model: Run
             pass
     heard.clear()
     for session, base in ((1, 2 * CONTEXT), (2, 5)):
-        engine.sessions.commit(heard.extend, session, 1, Round(base, fence.EMPTY, 0, (9,), 1))
+        engine.sessions.commit(
+            heard.extend, session, 1, Round(base, fence.EMPTY, 0, (9,), 1), told_at=0.0
+        )
     while not heard:
         assert engine.step()
     assert heard[0].session == 2
@@ -214,7 +216,9 @@ def test_a_branch_ends_with_the_positions_of_a_model_that_has_few(
     engine.sessions.open(heard.extend, 1, 1, Opening(text, SamplingParams()))
     for _ in range(3 * max_len):
         heard.clear()
-        engine.sessions.commit(heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 32))
+        engine.sessions.commit(
+            heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 32), told_at=0.0
+        )
         text.append(9)
         while engine.step():
             pass
@@ -228,7 +232,9 @@ def test_draws_say_what_they_are_drawn_from_after_a_cut_too(model: Runner) -> No
     text, sampling = list(range(3, 3 + CONTEXT)), SamplingParams(temperature=0.9, top_k=8)
     engine.sessions.open(heard.extend, 1, 1, Opening(text, sampling, drawn=True))
     for _ in range(3):
-        engine.sessions.commit(heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 3))
+        engine.sessions.commit(
+            heard.extend, 1, 1, Round(len(text), fence.EMPTY, 0, (9,), 3), told_at=0.0
+        )
         text.append(9)
         while engine.step():
             pass

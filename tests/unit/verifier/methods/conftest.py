@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests import inprocess
 from tests.unit.verifier.methods.draft_table import Clock
 from verifier.drafting import news
 from verifier.methods import draft, eagle_draft
@@ -14,7 +15,7 @@ from verifier.methods import draft, eagle_draft
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (draft, news):
+    for module in (draft, news, inprocess):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

@@ -272,10 +272,10 @@ def test_any_other_key_is_stale(change: str, clock: Clock) -> None:
     table.round(8)
     arrival = Arrival(session=1, incarnation=1, key=link.asked[-1][0], ids=(1,))
     if change == "incarnation":
-        arrival = arrival._replace(incarnation=2)
+        arrival = replace(arrival, incarnation=2)
     else:
         other = getattr(arrival.key, change) + 1
-        arrival = arrival._replace(key=arrival.key._replace(**{change: other}))
+        arrival = replace(arrival, key=arrival.key._replace(**{change: other}))
     table.proposer.news.arrived(arrival)
     assert table.proposer.news.stale == 1
     assert not table.proposer.ready(table.sequence, clock.now)
