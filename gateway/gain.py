@@ -228,14 +228,13 @@ def _reported(drafter: Candidate) -> int:
     return max(drafter.load.running, 1)
 
 
-def fits(verifier: Candidate, drafter: Candidate) -> bool:
-    """Whether a drafter can be given sessions of a verifier."""
-    return drafter.available and misfit(verifier.description, drafter.description) is None
-
-
 def fitting(verifier: Candidate, drafters: Sequence[Candidate]) -> list[Candidate]:
     """Returns the drafters that can be given sessions of a verifier."""
-    return [drafter for drafter in drafters if fits(verifier, drafter)]
+    return [
+        drafter
+        for drafter in drafters
+        if drafter.available and misfit(verifier.description, drafter.description) is None
+    ]
 
 
 def ranked(worths: Sequence[Worth]) -> list[Worth]:

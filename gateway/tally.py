@@ -68,7 +68,7 @@ class Tally:
         self._parts.append(_Part(right, *of_part, method))
         self.rounds, self.drafted_tokens = rounds, drafted_tokens
 
-    def speculation(self, order: Order, tokens: int | None = None) -> Speculation:
+    def speculation(self, order: Order, tokens: int) -> Speculation:
         """Returns what speculation did.
 
         The method is the one that ran last. Which of a hybrid's methods a token came from is known
@@ -76,10 +76,10 @@ class Tally:
 
         Args:
             order: The request.
-            tokens: Of the first so many; None for all. What rounds of the message drafted in which
-                they end is known of all of them together: each counts the same.
+            tokens: Of the first so many. What rounds of the message drafted in which they end is
+                known of all of them together: each counts the same.
         """
-        parts = self._parts if tokens is None else list(_first(self._parts, tokens))
+        parts = list(_first(self._parts, tokens))
         by_method: Counter[str] = Counter()
         for part in parts:
             if part.method and "+" not in part.method:

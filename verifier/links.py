@@ -52,11 +52,6 @@ class DrafterLinks:
         await self._tasks.finish(cancel=True)
         await asyncio.gather(*(link.stop() for link in self._links.values()))
 
-    @property
-    def count(self) -> int:
-        """Drafters in the table."""
-        return len(self._links)
-
     def reports(self) -> list[worker_pb2.PairStatus]:
         """What each drafter has done; from any thread."""
         return [_report(address, link) for address, link in list(self._links.items())]

@@ -158,7 +158,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
 
 
 def status(
-    engine: Engine, sessions: Sessions, links: DrafterLinks | None = None
+    engine: Engine, sessions: Sessions, links: DrafterLinks
 ) -> worker_pb2.WatchStatusResponse:
     """The engine's load on the wire, and what its drafters have done."""
     load = engine.load()
@@ -177,5 +177,5 @@ def status(
         batch_occupancy=load.occupancy,
         draft_wait_ms=load.draft_wait_ms,
         plain_step_ms=load.plain_step_ms,
-        pairs=links.reports() if links is not None else (),
+        pairs=links.reports(),
     )

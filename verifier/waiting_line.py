@@ -26,9 +26,6 @@ class WaitingLine:
         self._rows: dict[bytes, int] = {}
         self._floor = 0  # rows of the tenant that was let in last, before that
 
-    def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
-
     def append(self, sequence: Sequence) -> None:
         """Takes a newcomer, behind all others of its tenant."""
         tenant = sequence.tenant

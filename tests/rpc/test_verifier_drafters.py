@@ -353,7 +353,7 @@ async def test_unused_drafters_are_let_go(
         await first.generate(ask(prompts[0], 4, "127.0.0.1:1"))
         links = first.proposer.links
         assert isinstance(links, DrafterLinks)
-        await until(lambda: links.count == 0)
+        await until(lambda: not links.reports())
         await paired(second, prompts[0], drafter.address)  # there is room for its stream
         text = await first.generate(ask(prompts[1], TOKENS, drafter.address))
         assert text.ids == plain[1]

@@ -87,8 +87,8 @@ class DraftClock:
         silence: The drafter's, whatever it drafts for.
     """
 
-    def __init__(self, silence: Silence | None = None) -> None:
-        self.silence = silence or Silence()
+    def __init__(self, silence: Silence) -> None:
+        self.silence = silence
         """For how long it has not answered."""
         self.round_trip_s: float | None = None
         """Moving average from commit to branch, in seconds."""

@@ -8,7 +8,7 @@ from verifier.drafting.clock import DraftClock, Silence
 
 
 def test_patience_follows_the_round_trip_within_bounds() -> None:
-    clock = DraftClock()
+    clock = DraftClock(Silence())
     first = clock.patience_s
     clock.answered(4, 0.05)
     assert clock.patience_s == 0.2
@@ -23,7 +23,7 @@ def test_patience_follows_the_round_trip_within_bounds() -> None:
 @pytest.mark.parametrize(("answers", "most_s"), [(0, 2.5), (50, 1.3)])
 def test_a_drafter_that_hangs_costs_ever_less(answers: int, most_s: float) -> None:
     """Between pauses little where it used to be quick; after the second it is known to hang."""
-    clock, now, waited_s, hung = DraftClock(), 0.0, 0.0, []
+    clock, now, waited_s, hung = DraftClock(Silence()), 0.0, 0.0, []
     for _ in range(answers):
         clock.answered(4, 0.001)
     while now < 300:
@@ -57,7 +57,7 @@ def test_who_hung_has_longer_by_its_next_stream() -> None:
 
 
 def test_late_branches_alone_do_not_pause_a_drafter() -> None:
-    clock = DraftClock()
+    clock = DraftClock(Silence())
     for at in range(100):
         clock.answered(4, 0.01)
         for _ in range(8):  # eight sessions wait for one hiccup
@@ -66,7 +66,7 @@ def test_late_branches_alone_do_not_pause_a_drafter() -> None:
 
 
 def test_one_answer_restores_trust() -> None:
-    clock = DraftClock()
+    clock = DraftClock(Silence())
     for at in range(4):
         clock.silence.missed(at, at + 0.5)
     assert clock.silence.paused(3.6)
@@ -76,7 +76,7 @@ def test_one_answer_restores_trust() -> None:
 
 
 def test_a_probe_that_comes_sooner_says_that_the_way_is_new() -> None:
-    clock = DraftClock()
+    clock = DraftClock(Silence())
     for _ in range(100):
         clock.answered(4, 0.05)
     clock.answered(2, 0.002)
@@ -89,7 +89,7 @@ def test_a_probe_that_comes_sooner_says_that_the_way_is_new() -> None:
 
 
 def test_one_answer_that_was_held_up_says_nothing_of_the_next_and_two_do() -> None:
-    clock = DraftClock()
+    clock = DraftClock(Silence())
     for _ in range(50):
         clock.answered(4, 0.001)
     clock.answered(4, 0.03)
@@ -106,7 +106,7 @@ def test_one_answer_that_was_held_up_says_nothing_of_the_next_and_two_do() -> No
 def test_probes_come_soon_at_first_and_seldom_in_the_end() -> None:
     """Drafts that paid a moment ago may pay again; each probe that finds otherwise makes the next
     one later, up to half a percent of the time."""
-    clock = DraftClock()
+    clock = DraftClock(Silence())
     for _ in range(2):
         intervals = []
         for now in range(6):
