@@ -88,7 +88,7 @@ def _report(address: str, link: draft_stream.GrpcDraftLink) -> worker_pb2.PairSt
     return worker_pb2.PairStatus(
         drafter=address,
         alive=link.up,
-        sessions=max(meter.sessions, 0),
+        sessions=meter.sessions,
         rounds=meter.rounds,
         drafted_tokens=meter.drafted_tokens,
         accepted_tokens=meter.accepted_tokens,

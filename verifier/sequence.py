@@ -50,7 +50,7 @@ class Request:
     request_id: str
     """For logs."""
     prompt_ids: tuple[int, ...]
-    """Never empty."""
+    """Never empty, and none below 0: the wire, and tokenizers, know no such ids."""
     max_tokens: int
     """Most tokens to generate; at least 1."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -101,7 +101,7 @@ def validate(request: Request, limits: Limits) -> None:
     if not request.prompt_ids:
         raise InvalidArgument("prompt_ids", "is empty; at least one token is needed")
     worst = max(request.prompt_ids)
-    if worst >= limits.vocab_size or min(request.prompt_ids) < 0:
+    if worst >= limits.vocab_size:
         raise InvalidArgument("prompt_ids", f"ids must be below {limits.vocab_size}, got {worst}")
     if request.max_tokens < 1:
         raise InvalidArgument("max_tokens", f"must be at least 1, got {request.max_tokens}")
