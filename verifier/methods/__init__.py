@@ -73,7 +73,6 @@ METHODS: dict[str, Callable[[Parts], Proposer | None]] = {
         parameters=parts.parameters,
         most_rows=parts.config.max_batch_tokens,
         shared=parts.shared,
-        tenant=lambda sequence: sequence.tenant.hex(),
     ),
 }
 """Makes each method's proposer, or none where the deployment lacks what it needs; a new method

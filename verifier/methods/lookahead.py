@@ -66,8 +66,7 @@ class LookaheadProposer(Guesser[_State]):
         cost: Of the engine's steps.
         parameters: Of the target.
         most_rows: Of one step.
-        shared: N-grams of other sequences, where there are any.
-        tenant: Whose n-grams a sequence may see.
+        shared: N-grams of other sequences, where there are any; each sees those of its tenant.
         clock: Seconds.
     """
 
@@ -79,13 +78,12 @@ class LookaheadProposer(Guesser[_State]):
         parameters: float = 0.0,
         most_rows: int = 256,
         shared: SharedPools | None = None,
-        tenant: Callable[[Sequence], str] = lambda sequence: "",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__()
         self._config, self._cost, self._parameters = config, cost, parameters
         self._most_rows = most_rows
-        self._shared, self._tenant, self._clock = shared, tenant, clock
+        self._shared, self._clock = shared, clock
         self._calibration = Calibration()
         self._duty = Duty()
         self._interests = Interests(cost, clock)
@@ -98,7 +96,7 @@ class LookaheadProposer(Guesser[_State]):
         chosen = self._choose(asked, self._most_rows - 1)
         order = max(chosen.ngram - 1, _LEAST_ORDER)
         text, said = Contexts(order), Contexts(order, _MOST_SAID)
-        shared = self._shared.of(self._tenant(sequence)) if self._shared else None
+        shared = self._shared.of(sequence.tenant.hex()) if self._shared else None
         sources: list[tuple[Origin, Contexts | Tables]] = [(Origin.TEXT, text)]
         if shared is not None:
             sources.append((Origin.SHARED, shared))
