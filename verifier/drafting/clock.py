@@ -81,7 +81,7 @@ class Silence:
 
 
 class DraftClock:
-    """Round-trip statistics of one drafter, over all sessions that it drafts for of one kind.
+    """How fast one drafter answers, over all sessions that it drafts for of one kind.
 
     Args:
         silence: The drafter's, whatever it drafts for.
@@ -90,8 +90,8 @@ class DraftClock:
     def __init__(self, silence: Silence) -> None:
         self.silence = silence
         """For how long it has not answered."""
-        self.round_trip_s: float | None = None
-        """Moving average from commit to branch, in seconds."""
+        self.answer_s: float | None = None
+        """Moving average from commit to branch, the drafting included, in seconds."""
         self.cost = CostLine()
         """The same, by tokens drafted."""
         self.slowness = 1.0
@@ -107,14 +107,14 @@ class DraftClock:
     @property
     def patience_s(self) -> float:
         """How long to wait for a branch, in seconds."""
-        if self.round_trip_s is None:
+        if self.answer_s is None:
             return _MOST_PATIENCE_S
-        return min(max(4 * self.round_trip_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
+        return min(max(4 * self.answer_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
 
     def like(self) -> DraftClock:
         """One that begins with what this one knows of answers."""
         other = DraftClock(self.silence)
-        other.round_trip_s, other.cost = self.round_trip_s, copy(self.cost)
+        other.answer_s, other.cost = self.answer_s, copy(self.cost)
         other.slowness, other.foresight = self.slowness, self.foresight
         return other
 
@@ -129,7 +129,7 @@ class DraftClock:
             seconds: Since it was asked for.
             probe: Whether it was asked for after drafts had not paid for a while.
         """
-        if self.round_trip_s is not None:  # the first pays for what is set up once
+        if self.answer_s is not None:  # the first pays for what is set up once
             expected_s = self.cost.at(tokens)
             if probe and seconds < _SOONER * expected_s:
                 self.cost = CostLine()
@@ -137,8 +137,8 @@ class DraftClock:
             self._held_up = 0 < _FAR * expected_s < seconds
             if not (self._held_up and alone):
                 self.cost.add(tokens, seconds)
-        previous = self.round_trip_s
-        self.round_trip_s = (
+        previous = self.answer_s
+        self.answer_s = (
             seconds if previous is None else previous + _SMOOTHING * (seconds - previous)
         )
         self.silence.broken()

@@ -104,10 +104,10 @@ class Pairing:
             if link is None:
                 continue
             known = link.known.of(session.kind)
-            due, clock = self.pays(known), known.clock
-            if due:
+            worth_it, clock = self.pays(known), known.clock
+            if worth_it:
                 clock.paid()
-            pays = due or session.sequence.request.draft_tokens > 0
+            pays = worth_it or session.sequence.request.draft_tokens > 0
             if not pays and now < clock.probe_at:
                 session.refused[link] = clock.probe_at
                 continue

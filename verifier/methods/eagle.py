@@ -20,7 +20,7 @@ from common.model.eagle.head import MOST_DEPTH, Behind, EagleHead
 from common.model.kv_cache import ZERO_SLOT
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
-from verifier.methods.eagle_draft import Drafter, Guess, Text
+from verifier.methods.eagle_draft import Guess, HeadDrafts, Text
 from verifier.methods.head_keys import HeadKeys, TextMarks
 from verifier.methods.trust import Trials, Trusts
 from verifier.proposer import Outcome, Proposer
@@ -64,7 +64,7 @@ class EagleProposer(Proposer):
 
     def __init__(self, head: EagleHead, cost: StepCost, most_nodes: int) -> None:
         self._head, self._cost, self._most_nodes = head, cost, most_nodes
-        self._drafter = Drafter(head, cost)
+        self._drafts = HeadDrafts(head, cost)
         self._keys = HeadKeys(head.slots)
         self._marks = WeakKeyDictionary[Sequence, TextMarks]()  # of all texts that it reads
         self._sessions: dict[Sequence, _Session] = {}
@@ -147,7 +147,7 @@ class EagleProposer(Proposer):
             return
         for session, rows in zip(sessions, behind, strict=True):
             self._wrote(session, rows)  # they are written first, whatever comes of the draft
-        for session, guesses in zip(sessions, self._drafter.draft(texts, behind), strict=True):
+        for session, guesses in zip(sessions, self._drafts.draft(texts, behind), strict=True):
             session.guesses = guesses
 
     def _write(self, sequence: Sequence, session: _Session) -> None:

@@ -99,8 +99,8 @@ class _Fastest:
             self._lately.clear()
 
 
-class Drafter:
-    """Drafts for several texts at once.
+class HeadDrafts:
+    """What a head drafts, for several texts at once.
 
     Args:
         head: Guesses.

@@ -349,7 +349,7 @@ def test_an_answer_teaches_of_answers_like_it(acceptance: str, clock: Clock) -> 
     clock.now += 0.01
     table.answer(link)
     taught = {"coupled": link.clock, "rejection": link.drawing}
-    known = {name for name, each in taught.items() if each.round_trip_s is not None}
+    known = {name for name, each in taught.items() if each.answer_s is not None}
     assert known == {acceptance}
 
 

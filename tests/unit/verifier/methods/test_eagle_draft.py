@@ -16,7 +16,7 @@ from tests.unit.verifier.methods.fake_eagle import FakeDraft, FakeHead, said
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
 from verifier.methods import eagle_draft
-from verifier.methods.eagle_draft import Drafter, Guess, Text
+from verifier.methods.eagle_draft import Guess, HeadDrafts, Text
 
 FREE = StepCost()
 
@@ -81,11 +81,11 @@ def rolls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 
 
 def _draft(
-    drafter: Drafter, texts: int = 1, *, most: int = 64, factors: Seq[float] = (1.0,) * MOST_DEPTH
+    drafts: HeadDrafts, texts: int = 1, *, most: int = 64, factors: Seq[float] = (1.0,) * MOST_DEPTH
 ) -> list[list[Guess]]:
     slots = np.arange(2, 10)
     behind = [Behind(torch.full((1, 1), text), [5], 3, slots) for text in range(texts)]
-    return drafter.draft([Text(sequence([5] * 5, 64), factors, most)] * texts, behind)
+    return drafts.draft([Text(sequence([5] * 5, 64), factors, most)] * texts, behind)
 
 
 def _depths(guesses: Seq[Guess]) -> list[int]:
@@ -100,7 +100,7 @@ def test_a_guess_has_its_chance_and_that_of_its_path() -> None:
     """Parents come first; what is said of a depth is trusted as far as it was right."""
     factors = [0.5, 2.0, *[0.1] * (MOST_DEPTH - 2)]
     head = FakeHead(said([0.8, 0.1], [0.4, 0.3], [0.6]))
-    (guesses,) = _draft(Drafter(head, FREE), most=3, factors=factors)
+    (guesses,) = _draft(HeadDrafts(head, FREE), most=3, factors=factors)
     for number, guess in enumerate(guesses):
         assert guess.parent < number
     depths = _depths(guesses)
@@ -119,7 +119,7 @@ def test_the_likeliest_guesses_of_each_text_are_gone_on_from(followed: int) -> N
     """Those that are likely enough, in the order of the rows they come of."""
     head = Told([said([0.5, 0.3]), said([0.05] * 4), said([0.2, 0.7])])
     head.followed = followed
-    _draft(Drafter(head, FREE), 3, most=2)
+    _draft(HeadDrafts(head, FREE), 3, most=2)
     wanted = [(0, 0), (0, 1), (2, 1), (2, 0)] if followed > 1 else [(0, 0), (2, 1)]
     assert len(head.asked) == 1
     parents, tokens = head.asked[0]
@@ -131,18 +131,18 @@ def test_the_likeliest_guesses_of_each_text_are_gone_on_from(followed: int) -> N
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_no_guess_is_deeper_than_is_asked_for(most: int) -> None:
     head = FakeHead(said([1.0]))
-    (guesses,) = _draft(Drafter(head, FREE), most=most)
+    (guesses,) = _draft(HeadDrafts(head, FREE), most=most)
     assert max(_depths(guesses)) == max(most, 1) - 1
 
 
 @pytest.mark.usefixtures("rolls")
 def test_a_sure_head_goes_to_the_end_and_an_unsure_one_does_not() -> None:
-    (sure,) = _draft(Drafter(FakeHead(said([1.0])), FREE))
+    (sure,) = _draft(HeadDrafts(FakeHead(said([1.0])), FREE))
     assert max(_depths(sure)) == MOST_DEPTH - 1
-    (unsure,) = _draft(Drafter(FakeHead(said([0.5])), FREE))
+    (unsure,) = _draft(HeadDrafts(FakeHead(said([0.5])), FREE))
     assert 0 < max(_depths(unsure)) < 6
     distrusted = [0.4] * MOST_DEPTH
-    (doubted,) = _draft(Drafter(FakeHead(said([1.0])), FREE), factors=distrusted)
+    (doubted,) = _draft(HeadDrafts(FakeHead(said([1.0])), FREE), factors=distrusted)
     assert max(_depths(doubted)) < 6
 
 
@@ -153,9 +153,9 @@ def test_depths_that_take_longer_than_they_bring_are_left_off(
 ) -> None:
     """A step takes a thousandth of a second, however many rows it has."""
     head = Slow(said([0.97]), clock, seconds)
-    drafter = Drafter(head, FREE)
+    drafts = HeadDrafts(head, FREE)
     for _ in range(30):
-        (guesses,) = _draft(drafter)
+        (guesses,) = _draft(drafts)
     assert (max(_depths(guesses)) > 5) == deep
     if not deep:
         assert max(_depths(guesses)) <= 1
@@ -164,10 +164,10 @@ def test_depths_that_take_longer_than_they_bring_are_left_off(
 def test_texts_in_groups_have_the_guesses_that_they_have_together() -> None:
     """One group is drafted to its end before the next is begun."""
     of = [said([0.5, 0.3]), said([0.05] * 4), said([0.2, 0.7]), said([0.9])]
-    together = _draft(Drafter(Told(of), FREE), 4, most=3)
+    together = _draft(HeadDrafts(Told(of), FREE), 4, most=3)
     for groups in ([[2], [0, 1, 3]], [[3, 1], [0, 2]], [[1], [3], [0], [2]]):
         head = Told(of, groups)
-        assert _draft(Drafter(head, FREE), 4, most=3) == together
+        assert _draft(HeadDrafts(head, FREE), 4, most=3) == together
         begun = [[int(text.states) for text in draft] for draft in head.drafts]
         assert begun == groups
 
@@ -175,9 +175,9 @@ def test_texts_in_groups_have_the_guesses_that_they_have_together() -> None:
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_depth_of_a_group_pays_for_all_texts_of_the_step(alone: bool, clock: Clock) -> None:
     """All wait for it, and only its own texts have more of it."""
-    drafter = Drafter(Slow(said([0.97]), clock, 4e-4, alone=alone), FREE)
+    drafts = HeadDrafts(Slow(said([0.97]), clock, 4e-4, alone=alone), FREE)
     for _ in range(30):
-        guesses = _draft(drafter, 4)
+        guesses = _draft(drafts, 4)
     deepest = [max(_depths(each)) for each in guesses]
     assert max(deepest) <= 1 if alone else min(deepest) > 1
 
@@ -185,15 +185,15 @@ def test_a_depth_of_a_group_pays_for_all_texts_of_the_step(alone: bool, clock: C
 @pytest.mark.usefixtures("rolls")
 def test_where_rows_cost_a_step_each_little_is_drafted() -> None:
     dear = StepCost(((1, 0.001), (64, 0.064)))
-    (guesses,) = _draft(Drafter(FakeHead(said([0.6])), dear))
-    (sure,) = _draft(Drafter(FakeHead(said([0.6])), FREE))
+    (guesses,) = _draft(HeadDrafts(FakeHead(said([0.6])), dear))
+    (sure,) = _draft(HeadDrafts(FakeHead(said([0.6])), FREE))
     assert max(_depths(guesses)) < max(_depths(sure))
 
 
 @pytest.mark.parametrize("texts", [1, 40, 700])
 def test_there_are_never_more_rows_than_the_cache_has_room_for(texts: int) -> None:
     head = FakeHead(said([0.5, 0.5], [1.0]))
-    guesses = _draft(Drafter(head, FREE), texts)
+    guesses = _draft(HeadDrafts(head, FREE), texts)
     assert len(guesses) == texts
     rows = sum(len(parents) for parents, _ in head.asked)
     assert rows <= MOST_DRAFTED
@@ -203,6 +203,6 @@ def test_there_are_never_more_rows_than_the_cache_has_room_for(texts: int) -> No
 @pytest.mark.usefixtures("rolls")
 def test_nothing_is_likely_enough_to_be_gone_on_from() -> None:
     head = FakeHead(said([0.02]))
-    (guesses,) = _draft(Drafter(head, FREE))
+    (guesses,) = _draft(HeadDrafts(head, FREE))
     assert head.asked == []
     assert set(_depths(guesses)) == {0}
