@@ -43,7 +43,7 @@ _MUCH_BETTER = 1.1
 """Gain of another drafter, over this one's, that is worth a prefill there."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Pairing:
     """Opens and ends mirrors.
 

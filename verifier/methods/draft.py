@@ -59,14 +59,14 @@ class DraftProposer(Proposer):
 
     def __post_init__(self) -> None:
         self._pairing = Pairing(
-            self.links,
-            self.draft_tokens,
-            self.fanout,
-            self.near_fanout,
-            self.cost,
-            self._sessions.__len__,
-            self._kinds,
-            self.processors,
+            links=self.links,
+            draft_tokens=self.draft_tokens,
+            fanout=self.fanout,
+            near_fanout=self.near_fanout,
+            cost=self.cost,
+            texts=self._sessions.__len__,
+            kinds=self._kinds,
+            processors=self.processors,
         )
         self.news = DraftNews(self._pairing.too_far)
         self._gate = Gate(self.crowd, first=False, foretell=self._pairing.foretell)
