@@ -104,37 +104,17 @@ def place(
             runs the method.
         FailedPrecondition: The verifiers cannot run the method, nor could those of late.
     """
-    if not any(verifier.available for verifier in verifiers):
-        addresses = ", ".join(verifier.address for verifier in verifiers)
-        raise Unavailable(f"no verifier is available: {addresses or 'none of these numerics'}")
-    # Whoever is away may not take so many: as it comes back the model's limit falls to its own.
-    known = [*(v for v in verifiers if v.description.max_model_len >= tokens), *away]
-    if not any(verifier.available for verifier in known):
-        raise Unavailable(f"no verifier is available that takes {tokens} tokens")
-    kinds = _kinds(drafters)
-    runners = [v for v in known if _runs(method, v, kinds)]
-    if not runners:
-        raise FailedPrecondition(_lacking(method, known, drafters))
-    able = [v for v in runners if v.available]
-    if not able:
-        raise Unavailable(f"no verifier that runs {method} is available")
+    able = _able(method, verifiers, drafters, tokens, away)
 
     def preference(each: Candidate) -> tuple[bool, bool, bool, float, int]:
         shun, own = each.address in shunned, each.address == owner
         return shun, each.late, not own, each.expected_wait_ms, each.in_flight
 
     chosen = min(able, key=preference)
-    offered = (
-        offer(
-            chosen,
-            drafters,
-            gains or Gains(verifiers, drafters),
-            turn(chosen.address),
-            named=method != "auto",
-        )
-        if _may_draft(method, chosen)
-        else []
-    )
+    offered = []
+    if _may_draft(method, chosen):
+        known, number = gains or Gains(verifiers, drafters), turn(chosen.address)
+        offered = offer(chosen, drafters, known, number, named=method != "auto")
     return Placement(
         verifier=chosen.address,
         drafters=tuple(drafter.address for drafter in offered),
@@ -184,6 +164,31 @@ def _trial(worths: Sequence[Worth], order: Sequence[Worth], turn: int) -> Worth 
         return left_out[again % len(left_out)]
     unknown = untried(worths)
     return unknown[trial % len(unknown)] if unknown else None
+
+
+def _able(
+    method: str,
+    verifiers: Sequence[Candidate],
+    drafters: Sequence[Candidate],
+    tokens: int,
+    away: Sequence[Candidate],
+) -> list[Candidate]:
+    """The available verifiers that can serve a request, at least one; see `place`."""
+    if not any(verifier.available for verifier in verifiers):
+        addresses = ", ".join(verifier.address for verifier in verifiers)
+        raise Unavailable(f"no verifier is available: {addresses or 'none of these numerics'}")
+    # Whoever is away may not take so many: as it comes back the model's limit falls to its own.
+    known = [*(v for v in verifiers if v.description.max_model_len >= tokens), *away]
+    if not any(verifier.available for verifier in known):
+        raise Unavailable(f"no verifier is available that takes {tokens} tokens")
+    kinds = _kinds(drafters)
+    runners = [v for v in known if _runs(method, v, kinds)]
+    if not runners:
+        raise FailedPrecondition(_lacking(method, known, drafters))
+    able = [v for v in runners if v.available]
+    if not able:
+        raise Unavailable(f"no verifier that runs {method} is available")
+    return able
 
 
 def _runs(method: str, verifier: Candidate, drafters: Sequence[Candidate]) -> bool:
