@@ -27,7 +27,6 @@ from gateway.fleet_service import FleetService
 from gateway.generation import Generations
 from gateway.service import MAX_RECEIVED_BYTES, InferenceService
 from gateway.sessions import Sessions
-from gateway.time_limit import TimeLimit
 from gateway.tokenizers import Tokenizers
 from gateway.watch import Watch
 
@@ -82,7 +81,7 @@ async def serve(settings: GatewayConfig, loaded: Tokenizers) -> None:
             fleet,
             generations,
             admission,
-            TimeLimit(settings.max_generation_s),
+            settings.max_generation_s,
             authenticator,
             watch,
             settings.slow_reader_s,

@@ -15,7 +15,7 @@ from gateway.bill import billed
 from gateway.fleet import Fleet
 from gateway.generation import Generations
 from gateway.reader import Reader
-from gateway.time_limit import TimeLimit
+from gateway.time_limit import time_limited
 from gateway.validation import check_count, check_ids, check_prompt, require_tokenizer
 from gateway.watch import Watch
 from gateway.wire import (
@@ -42,7 +42,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         fleet: The workers.
         generations: Runs them on the fleet.
         admission: Bounds how many requests run.
-        time_limit: Bounds how long a generation runs.
+        max_generation_s: Seconds that a generation may take.
         authenticator: Tells callers apart. Nothing is looked at before it has.
         watch: Follows all calls.
         slow_reader_s: Seconds that a client may leave a message of its stream unread.
@@ -53,7 +53,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         fleet: Fleet,
         generations: Generations,
         admission: Admission,
-        time_limit: TimeLimit,
+        max_generation_s: float,
         authenticator: Authenticator,
         watch: Watch | None = None,
         slow_reader_s: float = 60.0,
@@ -61,7 +61,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self._fleet = fleet
         self._generations = generations
         self._admission = admission
-        self._time_limit = time_limit
+        self._max_generation_s = max_generation_s
         self._authenticator = authenticator
         self._watch = watch or Watch()
         self._slow_reader_s = slow_reader_s
@@ -82,7 +82,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 self._admission.slot(caller) as account,
                 billed(account) as bill,
             ):
-                async with self._time_limit.enforced(context.time_remaining()) as timeout_s:
+                remaining_s = context.time_remaining()
+                async with time_limited(remaining_s, self._max_generation_s) as timeout_s:
                     check_size(request)
                     ask = ask_from_proto(request)
                     watched.asked(ask)

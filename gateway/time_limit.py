@@ -9,37 +9,28 @@ from contextlib import asynccontextmanager
 from common.errors import DeadlineExceeded
 
 
-class TimeLimit:
-    """The gateway's own limit.
+@asynccontextmanager
+async def time_limited(remaining_s: float | None, most_s: float) -> AsyncIterator[float]:
+    """Bounds a generation, a client that stopped reading included.
 
     Args:
-        most_s: Seconds that a generation may take.
+        remaining_s: What is left of the client's time; None where it set no deadline.
+        most_s: Seconds that a generation may take; the gateway's own limit.
+
+    Yields:
+        Seconds the generation has.
+
+    Raises:
+        DeadlineExceeded: The gateway's limit was reached.
     """
-
-    def __init__(self, most_s: float) -> None:
-        self._most_s = most_s
-
-    @asynccontextmanager
-    async def enforced(self, remaining_s: float | None) -> AsyncIterator[float]:
-        """Bounds a generation, a client that stopped reading included.
-
-        Args:
-            remaining_s: What is left of the client's time; None where it set no deadline.
-
-        Yields:
-            Seconds the generation has.
-
-        Raises:
-            DeadlineExceeded: The gateway's limit was reached.
-        """
-        if remaining_s is not None and remaining_s <= self._most_s:
-            yield remaining_s  # gRPC ends the call then
-            return
-        try:
-            async with asyncio.timeout(self._most_s):
-                yield self._most_s
-        except (TimeoutError, DeadlineExceeded):
-            raise DeadlineExceeded(
-                f"the generation took longer than {self._most_s:g} s, which is this gateway's "
-                "limit (max_generation_s)"
-            ) from None
+    if remaining_s is not None and remaining_s <= most_s:
+        yield remaining_s  # gRPC ends the call then
+        return
+    try:
+        async with asyncio.timeout(most_s):
+            yield most_s
+    except (TimeoutError, DeadlineExceeded):
+        raise DeadlineExceeded(
+            f"the generation took longer than {most_s:g} s, which is this gateway's limit "
+            "(max_generation_s)"
+        ) from None

@@ -28,7 +28,6 @@ from gateway.fleet_service import FleetService
 from gateway.generation import Generations
 from gateway.service import MAX_RECEIVED_BYTES, InferenceService
 from gateway.sessions import Sessions
-from gateway.time_limit import TimeLimit
 from gateway.watch import Watch
 from tests.waiting import until
 
@@ -99,7 +98,7 @@ async def gateway(
             fleet,
             generations,
             admission,
-            TimeLimit(max_generation_s),
+            max_generation_s,
             authenticator,
             watch,
             slow_reader_s,
