@@ -32,8 +32,6 @@ class Mirror:
     every computed node in the node's slot. A node's position is one of the text, see `Text`.
     """
 
-    session: int
-    """The verifier's number for it."""
     incarnation: int
     """The verifier's count of its Opens."""
     sampling: SamplingParams

@@ -53,7 +53,7 @@ class Replies:
         for branch in mirror.finished():
             self._totals.branches += 1
             reply = Reply(
-                session=mirror.session,
+                session=key[1],
                 incarnation=mirror.incarnation,
                 round=branch.outcome,
                 ids=branch.ids,
@@ -63,8 +63,7 @@ class Replies:
 
     def warm(self, key: Key, mirror: Mirror) -> None:
         """Says that a mirror has computed all of its text."""
-        reply = Reply(mirror.session, mirror.incarnation, warm=mirror.text.length)
-        self._add(key, reply)
+        self._add(key, Reply(key[1], mirror.incarnation, warm=mirror.text.length))
 
     def dropped(self, key: Key, incarnation: int, reason: str) -> None:
         """Says that there is no mirror, or none any more."""

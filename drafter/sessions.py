@@ -97,7 +97,6 @@ class Sessions:
         wants_drawn = opening.drawn and not sampling.greedy
         blocks, loaded = self._runner.pool.blocks, self._runner.loaded
         mirror = Mirror(
-            session,
             incarnation,
             sampling,
             Text(ids, self._extent, blocks, opening.salt),
