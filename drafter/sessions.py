@@ -44,6 +44,18 @@ class Opening(NamedTuple):
     vocab_size: int = 0
     """Ids the verifier's model has, others are not drafted; 0 for no fewer than the draft model."""
 
+    def as_round(self) -> Round:
+        """As if a round had ended with the last id."""
+        return Round(
+            base=len(self.ids) - 1,
+            path_hash=fence.EMPTY,
+            accepted=0,
+            ids=tuple(self.ids[-1:]),
+            draft_tokens=self.draft_tokens,
+            fanout=self.fanout,
+            least=self.least,
+        )
+
 
 class Sessions:
     """Does to mirrors what verifiers say; on the engine's thread.
@@ -109,16 +121,7 @@ class Sessions:
             mirror.text.keep_seen(ids, loaded.vocab_size, loaded.device)
         self._mirrors.add(key, mirror)
         self._totals.opened += 1
-        opened = Round(
-            base=len(ids) - 1,
-            path_hash=fence.EMPTY,
-            accepted=0,
-            ids=tuple(ids[-1:]),
-            draft_tokens=opening.draft_tokens,
-            fanout=opening.fanout,
-            least=opening.least,
-        )
-        opened = self._limited(opened)
+        opened = self._limited(opening.as_round())
         if opened.draft_tokens and opened.fanout and not wants_drawn:  # else no scores say for what
             mirror.await_next(opened)
 
