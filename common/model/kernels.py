@@ -7,12 +7,10 @@ part of the numerics fingerprint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from common.accelerator import accelerator_name
@@ -21,14 +19,12 @@ from common.model.cuda import keys
 from common.model.cuda.device import lacks
 from common.model.fused import FusedModel
 from common.model.int4 import Int4Product
-from common.model.kv_cache import LayerShape
 from common.model.linear import packed_products
 from common.model.llama import Llama
 from common.model.native import NativeModel, can_run, instructions
-from common.model.output import Computed, Output
+from common.model.output import Computed
 from common.model.quantized import IntegerProduct, Quantize, integer_products
-from common.model.roll import Drawing, Rolled, RollOptions
-from common.model.segment import Segment
+from common.model.whole_pass import WholePass
 
 Kernels = Literal["auto", "torch"]
 """Whether passes may run through ours, or through torch's alone."""
@@ -48,49 +44,10 @@ Forward = Callable[[Tensor, Tensor, Tensor], Computed]
 """Maps ids `[N]`, positions `[N]` and wanted rows `[M]` to logits `[M, V]`, the states the output
 layer read, `[M, hidden]`, and the features of all rows that its context's taps say."""
 
-_log = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class WholePass(Protocol):
-    """A model that lays a batch out as it needs it, and computes a pass in one call."""
-
-    @property
-    def shapes(self) -> dict[int, LayerShape]:
-        """Of the cache, by layer."""
-
-    def __call__(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
-        """See `Runner.forward`."""
-
-
-@runtime_checkable
-class Rolls(Protocol):
-    """A model of which some make several passes in one call."""
-
-    @property
-    def rolls(self) -> bool:
-        """Whether this one does."""
-
-    def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
-        """See `Runner.roll`."""
-
-
-@runtime_checkable
-class Levels(Protocol):
-    """A model that tells of each pass of a call while it runs the next."""
-
-    def levels(
-        self,
-        segments: Sequence[Segment],
-        slots: ArrayLike,
-        options: RollOptions,
-        enough: Callable[[], bool],
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """See `Runner.levels`; with what `Rolled` has of each level."""
-
-
 Run = tuple[Forward | WholePass, str]
 """A model as the engine calls it, and the name of its kernels."""
+
+_log = logging.getLogger(__name__)
 
 
 def prepare(

@@ -17,6 +17,7 @@ import torch
 
 from common.errors import ModelError
 from common.model.blocks import BlockManager, chain
+from common.model.cuda.device import pinned
 from common.model.pages import LargePages
 
 ZERO_SLOT = 0
@@ -101,6 +102,20 @@ class KvPool:
         if not lease.reserve(tokens):
             raise ModelError(f"the cache has no room for {tokens} tokens at once")
         return lease
+
+    @torch.inference_mode()
+    def move(self, moves: Sequence[tuple[int, int]], layers: int) -> None:
+        """Copies keys and values between slots of the first layers.
+
+        Args:
+            moves: Given as (from, to); all are read first.
+            layers: So many.
+        """
+        device = self.layers[0].device
+        pairs = pinned(torch.tensor(moves, dtype=torch.int64), device)
+        sources, targets = pairs.to(device, non_blocking=True).unbind(1)
+        for cache in self.layers[:layers]:
+            cache.index_copy_(0, targets, cache.index_select(0, sources))
 
 
 class KvLease:

@@ -28,10 +28,11 @@ from common.model import checkpoint, weight_files
 from common.model.attention import AttentionContext
 from common.model.checkpoint import Config
 from common.model.facts import Facts
-from common.model.kernels import Forward, Kernels, Run, WholePass, left_out, prepare
+from common.model.kernels import Forward, Kernels, Run, left_out, prepare
 from common.model.llama import Llama
 from common.model.quantized import Quantize
 from common.model.room import OTHER_WEIGHTS, give_back, room_for
+from common.model.whole_pass import WholePass
 
 _log = logging.getLogger(__name__)
 

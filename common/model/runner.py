@@ -14,19 +14,19 @@ from torch import Tensor
 from common.errors import ModelError, first_line
 from common.model.attention import without_plans
 from common.model.batch import FIXED_TILES, build_batch
-from common.model.cuda.device import drawn_by, pinned
+from common.model.cuda.device import drawn_by
 from common.model.cuda.pace import Pace
 from common.model.independence import rows_independent
-from common.model.kernels import Forward, Levels, Rolls, WholePass
+from common.model.kernels import Forward
 from common.model.kv_cache import KvPool, LayerShape
 from common.model.linear import CUDA_TILE_ROWS
 from common.model.loader import LoadedModel
-from common.model.native import NativeModel
 from common.model.output import Output
 from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.room import OTHER_WEIGHTS, SMALLER_CACHE, ran_out, room_for
 from common.model.sampling import Row, rank
 from common.model.segment import Segment
+from common.model.whole_pass import WholePass
 from common.sampling_params import SamplingParams
 
 _log = logging.getLogger(__name__)
@@ -70,14 +70,9 @@ class Runner:
             )
         self.loaded = loaded
         self._whole: WholePass | None = None
-        self._rolling: Rolls | None = None
-        self._telling: Levels | None = None
-        self._forward: Forward | None = None
+        self._forward: Forward | None = None  # where there is no other
         if isinstance(loaded.forward, WholePass):
             self._whole = loaded.forward
-            if isinstance(self._whole, Rolls) and self._whole.rolls:
-                self._rolling = self._whole
-                self._telling = self._whole if isinstance(self._whole, Levels) else None
         else:
             self._forward = loaded.forward
         self._pace = Pace(loaded.device) if loaded.device.type == "cuda" else None
@@ -183,30 +178,27 @@ class Runner:
     @property
     def threads(self) -> int:
         """CPU threads of a pass of few rows."""
-        model = self.loaded.forward
-        return model.threads if isinstance(model, NativeModel) else torch.get_num_threads()
+        return torch.get_num_threads() if self._whole is None else self._whole.threads
 
     @property
     def most_threads(self) -> int:
         """CPU threads of a pass of many rows."""
-        model = self.loaded.forward
-        return model.most_threads if isinstance(model, NativeModel) else torch.get_num_threads()
+        return torch.get_num_threads() if self._whole is None else self._whole.most_threads
 
     def spread(self, whether: bool) -> None:
         """Has passes of few rows take the CPU threads of those of many, or no longer."""
-        model = self.loaded.forward
-        if isinstance(model, NativeModel):
-            model.spread(whether)
+        if self._whole is not None:
+            self._whole.spread(whether)
 
     @property
     def rolls(self) -> bool:
         """Whether `roll` is there."""
-        return self._rolling is not None
+        return self._whole is not None and self._whole.rolls
 
     @property
     def adjusts(self) -> bool:
         """Whether passes and rolls follow all of a drawing, also where it changes logits."""
-        return isinstance(self._whole, NativeModel)
+        return self._whole is not None and self._whole.adjusts
 
     def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
         """Several passes in one call, where `rolls`: wanted rows go on with their best token.
@@ -218,13 +210,13 @@ class Runner:
             slots: Where the keys and values of the tokens that follow go, `[levels, M]`.
             options: How they go on, and how far.
         """
-        assert self._rolling is not None
-        return self._rolling.roll(segments, slots, options)
+        assert self._whole is not None
+        return self._whole.roll(segments, slots, options)
 
     @property
     def tells_of_each(self) -> bool:
         """Whether `levels` is there."""
-        return self._telling is not None
+        return self._whole is not None and self._whole.tells
 
     def levels(
         self,
@@ -244,8 +236,8 @@ class Runner:
         Yields:
             The tokens after each level's rows, `[M]`; -1 where a row was over.
         """
-        assert self._telling is not None
-        levels = self._telling.levels(segments, slots, options, enough)
+        assert self._whole is not None
+        levels = self._whole.levels(segments, slots, options, enough)
         return (ids[:, 0] for ids, _ in levels)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
@@ -253,15 +245,10 @@ class Runner:
 
         Those of the model's layers: a head writes its own where they are wanted.
         """
-        if isinstance(self.loaded.forward, NativeModel):
-            self.loaded.forward.move(moves)
-            return
-        device = self.loaded.device
-        with torch.inference_mode():
-            pairs = pinned(torch.tensor(moves, dtype=torch.int64), device)
-            sources, targets = pairs.to(device, non_blocking=True).unbind(1)
-            for cache in self.model_caches:
-                cache.index_copy_(0, targets, cache.index_select(0, sources))
+        if self._whole is not None:
+            self._whole.move(moves)
+        else:
+            self.pool.move(moves, self._own_layers)
 
     @torch.inference_mode()
     def _learn_shapes(self) -> None:
@@ -331,7 +318,7 @@ class Runner:
         logits = self.forward([segment]).logits
         for kind in (logits, logits.float()):
             rank(kind, [Row(SamplingParams(), 1)], 1)
-        if self._telling is not None:
+        if self.tells_of_each:
             list(self.levels([segment], lease.slots[1:2, None], RollOptions(1), lambda: False))
         lease.release()
 

@@ -27,6 +27,7 @@ from common.model.llama import Llama
 from common.model.output import Computed, Output
 from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.segment import Segment
+from common.model.whole_pass import WholePass
 
 _MOST_ROWS = 256
 """Of a graph; a larger pass is bound by computing, not by its launches."""
@@ -41,7 +42,7 @@ _Found = tuple[Tensor, Tensor, Tensor]
 """Logits `[M, V]`, states `[M, hidden]` and features `[N, taps, hidden]` of a pass."""
 
 
-class CudaModel:
+class CudaModel(WholePass):
     """A causal language model whose passes of few rows are graphs.
 
     Args:
@@ -76,6 +77,7 @@ class CudaModel:
         self._features = self._states.new_empty(len(self._logits), 0, hidden)  # [N, taps, hidden]
         self._drawn = Drawn.room(_MOST_ROWS, _MOST_BEST, device)
         self._draw = drawer(device)
+        self.rolls = self.tells = self._draw is not None  # where tokens are drawn on the device
 
     @property
     def shapes(self) -> dict[int, LayerShape]:
@@ -100,11 +102,6 @@ class CudaModel:
                 features = tapped[:rows].flatten(1).clone()
             logits, states = logits[: keys.wanted].clone(), states[: keys.wanted].clone()
             return Computed(logits, states, features=features)
-
-    @property
-    def rolls(self) -> bool:
-        """Whether `roll` is there: where tokens are drawn on the device."""
-        return self._draw is not None
 
     def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
         """Computes rows, and the tokens after wanted ones level by level; see `Runner.roll`."""
@@ -160,6 +157,12 @@ class CudaModel:
                     self._run(*following, drawn)
                     told.append(Told(drawn, keys.wanted))
                 yield found or course.take(*told.popleft().wait())
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Copies keys and values of its layers between slots; see `Runner.move`."""
+        pool = self._context.pool
+        assert pool is not None
+        pool.move(moves, len(self._layers))
 
     def _lay_out(self, segments: Sequence[Segment]) -> Keys:
         return lay_out(

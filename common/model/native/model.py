@@ -33,6 +33,7 @@ from common.model.native.structures import (
 from common.model.output import Output
 from common.model.roll import Certainty, Drawing, Limit, Rolled, RollOptions
 from common.model.segment import Segment
+from common.model.whole_pass import WholePass
 
 _FEW_ROWS = 6
 """Up to so many, reading the weights takes longer than computing: with small models more threads
@@ -51,7 +52,7 @@ class _LaidOut(NamedTuple):
     written: Written
 
 
-class NativeModel:
+class NativeModel(WholePass):
     """A causal language model whose passes are single calls.
 
     Args:
@@ -60,6 +61,9 @@ class NativeModel:
         quantize: Whether to round the weights of products to int8, and what they read.
         most_threads: Of a large pass; others have torch's number until they are `spread`.
     """
+
+    rolls = True
+    adjusts = True
 
     def __init__(
         self,
@@ -74,9 +78,8 @@ class NativeModel:
         assert dtype == torch.bfloat16 or not quantize, "float32 is not rounded by the decoder"
         threads = torch.get_num_threads()
         self._few, self._spread = threads, False
-        self.most_threads = max(threads, most_threads)
-        """CPU threads of a pass of many rows."""
-        self._decoder = Decoder(threads, self.most_threads, dtype=dtype)
+        self._many = max(threads, most_threads)
+        self._decoder = Decoder(threads, self._many, dtype=dtype)
         self._context, self._pool = context, context.pool
         self._kept: list[Tensor] = []  # what the structures point to
         self._matrices: list[PackedMatrix] = []
@@ -140,16 +143,16 @@ class NativeModel:
     @property
     def threads(self) -> int:
         """CPU threads of a pass of few rows."""
-        return self.most_threads if self._spread else self._few
+        return self._many if self._spread else self._few
+
+    @property
+    def most_threads(self) -> int:
+        """CPU threads of a pass of many rows."""
+        return self._many
 
     def spread(self, whether: bool) -> None:
         """See `Runner.spread`."""
         self._spread = whether
-
-    @property
-    def rolls(self) -> bool:
-        """Whether `roll` is there."""
-        return True
 
     def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
         """Computes rows, and after each wanted one the best token, and the one after that.

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from common.errors import ModelError
-from common.model.kernels import WholePass
 from common.model.loader import Dtype, load
 from common.model.native import NativeModel
 from common.model.output import Computed, Output
 from common.model.runner import Runner
 from common.model.segment import Segment
+from common.model.whole_pass import WholePass
 from tests import tiny_models
 
 

@@ -9,8 +9,8 @@ import torch
 
 from common.model import loader, sampling
 from common.model.attention import AttentionContext
-from common.model.kernels import WholePass
 from common.model.llama import Llama
+from common.model.whole_pass import WholePass
 from tests.unit.common.model.cuda import interpreter
 
 
