@@ -131,10 +131,12 @@ def load(
             said = {"path": str(directory), "reason": found.reason}
             _log.info("a model is loaded by transformers, which takes longer", extra=said)
             whole = HfModel(directory, weights, where, parallel=_in_parallel())
-            llama = whole.llama() if found.unread else None
-            run = None if llama is None else ours(llama)
-            if found.unread and llama is None and kernels == "auto":
-                left_out(where, f"{whole.facts.kind} is not of Llama's shape")
+            run = None
+            if found.unread:
+                if not (lacking := whole.lacks):
+                    run = ours(whole.llama())
+                elif kernels == "auto":
+                    left_out(where, lacking)
             found = _Found(whole.facts, run or whole.modules(context, quantize))
     give_back()
     facts, (forward, name) = found

@@ -21,7 +21,7 @@ from common.model.facts import Facts, ends
 from common.model.hf import attention
 from common.model.hf.layers import bring, is_experts, replace_linears, tiled_experts
 from common.model.hf.rotary import replace_rotary
-from common.model.hf.shape import llama_of
+from common.model.hf.shape import lacks, llama_of
 from common.model.hf.taps import Taps
 from common.model.int4 import Int4Linear
 from common.model.linear import MakeLinear, linear_maker, tile_rows
@@ -89,8 +89,13 @@ class HfModel:
         )
         """What is known of it."""
 
-    def llama(self) -> Llama | None:
-        """Its parts, if it is of Llama's shape; its layers are taken out as they are given away."""
+    @property
+    def lacks(self) -> str:
+        """Why it is not of Llama's shape; nothing where it is."""
+        return lacks(self._model, self.facts)
+
+    def llama(self) -> Llama:
+        """Its parts, where it lacks none; its layers are taken out as they are given away."""
         return llama_of(self._model, self.facts)
 
     def modules(self, context: AttentionContext, quantize: Quantize) -> tuple[_Modules, str]:

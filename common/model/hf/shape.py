@@ -102,35 +102,58 @@ class _Sizes(NamedTuple):
     device: torch.device
 
 
-def llama_of(model: Any, facts: Facts) -> Llama | None:
-    """A model's parts, if it is of Llama's shape.
+def lacks(model: Any, facts: Facts) -> str:
+    """Why a model of `transformers` is not of Llama's shape; nothing where it is.
 
     Args:
-        model: Of `transformers`; its layers are taken out as they are given away, to where its
-            embeddings are.
+        model: It.
         facts: What is known of it.
     """
-    inner = getattr(model, "model", None)
-    inner = getattr(inner, "language_model", inner)  # of one that sees pictures, too
-    layers = getattr(inner, "layers", ())
-    if inner is None or not layers or not all(type(each).__name__ in _LAYERS for each in layers):
-        return None
-    products = (model.lm_head, *(each for layer in layers for each in _products(layer)))
-    if not all(_is_plain(each, facts.dtype) for each in products):
-        return None
-    attention, curve = layers[0].self_attn, type(curve_of(layers[0].mlp)).__name__
-    config, embed = attention.config, inner.embed_tokens
-    if not all(knows(layer.mlp, facts.dtype) for layer in layers) or _clips(config):
-        return None
-    capped = getattr(config, "final_logit_softcapping", None) is not None
-    divisor = float(getattr(config, "logits_scaling", 1))
-    exact = math.frexp(divisor)[0] == 0.5  # a power of two rounds nothing
-    # Granite's rows grow by a part of what layers add. Here they grow by all of it, and are larger
-    # by that factor from the start: norms undo it, once what they add to the mean square is, too.
-    part = float(getattr(layers[0], "residual_multiplier", 1))
-    fits = part == 1 or (part > 0 and facts.dtype != torch.float16)  # larger rows would overflow
-    if curve not in _SILU | _GELU or capped or not exact or not fits or attention.head_dim % 2:
-        return None
+    layers = getattr(_inner(model), "layers", ())
+    if not layers or not all(type(each).__name__ in _LAYERS for each in layers):
+        return f"{facts.kind} is not of Llama's shape"
+    for product in (model.lm_head, *(each for layer in layers for each in _products(layer))):
+        if problem := _odd(product, facts.dtype):
+            return problem
+    if not all(knows(layer.mlp, facts.dtype) for layer in layers):
+        return "its experts, or how they are chosen, are not known"
+    attention = layers[0].self_attn
+    if getattr(attention.config, "clip_qkv", None) is not None:
+        return "what its attention reads is kept within bounds (clip_qkv)"
+    curve = type(curve_of(layers[0].mlp)).__name__
+    if curve not in _SILU | _GELU:
+        return f"its gates are bent by {curve}"
+    if attention.head_dim % 2:
+        return f"heads of {attention.head_dim} numbers, which is odd"
+    return _unscaled(layers[0], facts.dtype)
+
+
+def _unscaled(layer: Any, dtype: torch.dtype) -> str:
+    """Why rows or logits of a model are not scaled as it wants them; nothing where they are."""
+    config, part = layer.self_attn.config, _added_part(layer)
+    if getattr(config, "final_logit_softcapping", None) is not None:
+        return "its logits are capped (final_logit_softcapping)"
+    if math.frexp(divisor := _divisor(config))[0] != 0.5:  # a power of two rounds nothing
+        return f"its logits are divided by {divisor:g}, no power of two"
+    if not part > 0:
+        return f"residual_multiplier is {part:g}, not above 0"
+    if part != 1 and dtype == torch.float16:
+        return "residual_multiplier makes rows here that are too large for float16"
+    return ""
+
+
+def llama_of(model: Any, facts: Facts) -> Llama:
+    """A model's parts.
+
+    Args:
+        model: Of `transformers`, of Llama's shape; its layers are taken out as they are given away,
+            to where its embeddings are.
+        facts: What is known of it.
+    """
+    inner = _inner(model)
+    layers, embed = inner.layers, inner.embed_tokens
+    attention, part = layers[0].self_attn, _added_part(layers[0])
+    config = attention.config
     if hasattr(embed, "embed_scale"):  # rounded to the type of what it multiplies
         scale = float(embed.embed_scale.to(facts.dtype))
     else:
@@ -154,7 +177,7 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         inner=max(inner_of(layer.mlp) for layer in layers),
         has_experts=any(is_mixture(layer.mlp) for layer in layers),
         whole_norms=_norm_size(attention) > attention.head_dim,
-        gelu=curve in _GELU,
+        gelu=type(curve_of(layers[0].mlp)).__name__ in _GELU,
         depth=len(layers),
         scale=attention.scaling,
         epsilon=config.rms_norm_eps / part**2,
@@ -166,7 +189,7 @@ def llama_of(model: Any, facts: Facts) -> Llama | None:
         feature_scale=part,
         norm=_weight(bring(inner.norm, embed.weight.device)),
         head=linear_of(model.lm_head),
-        head_scale=1 / divisor,
+        head_scale=1 / _divisor(config),
         layers=_taken(layers, list(map(kinds.index, used)), sizes),
     )
 
@@ -212,9 +235,24 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
     )
 
 
-def _clips(config: Any) -> bool:
-    """Whether what attention reads is kept within bounds."""
-    return getattr(config, "clip_qkv", None) is not None
+def _inner(model: Any) -> Any:
+    """What a model has beside its output layer; None where it is called otherwise."""
+    inner = getattr(model, "model", None)
+    return getattr(inner, "language_model", inner)  # of one that sees pictures, too
+
+
+def _added_part(layer: Any) -> float:
+    """The part that rows grow by of what a layer adds.
+
+    Here they grow by all of it, and are larger by that factor from the start: norms undo it, once
+    what they add to the mean square is, too.
+    """
+    return float(getattr(layer, "residual_multiplier", 1))
+
+
+def _divisor(config: Any) -> float:
+    """What logits are divided by."""
+    return float(getattr(config, "logits_scaling", 1))
 
 
 def _norm_size(attention: Any) -> int:
@@ -236,10 +274,17 @@ def _products(layer: Any) -> Iterator[nn.Module]:
     yield from products_of(layer.mlp)
 
 
-def _is_plain(layer: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether a layer multiplies by the weights that it has: quantised ones do more."""
+def _odd(layer: nn.Module, dtype: torch.dtype) -> str:
+    """Why a layer does not multiply by weights as they are; nothing where it does."""
     found = linear_weights(layer)
-    return found is not None and found[0].dtype == dtype
+    if found is None:
+        return f"layers of class {type(layer).__name__} do more than multiply by their weights"
+    kind = found[0].dtype
+    return "" if kind == dtype else f"some of its weights are {_name(kind)}, others {_name(dtype)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _order(attention: Any, turned: int) -> Tensor | None:

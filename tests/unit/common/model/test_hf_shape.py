@@ -123,15 +123,21 @@ def test_its_logits_are_those_of_transformers(
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @torch.compiler.set_stance("force_eager")  # to compile them takes longer than all else
-def test_quantised_layers_are_left_as_they_are(tmp_path: Path) -> None:
-    """They do more than multiply by the weights that they have."""
+def test_quantised_layers_are_left_as_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They do more than multiply by the weights that they have, which the log says."""
     file = tiny_models.save("llama", tmp_path) / "config.json"
     how = {"linear_class": "autobitlinear", "quantization_mode": "online"}
     changed = {"quantization_config": {"quant_method": "bitnet", **how}}
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     reference = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert type(reference.model.layers[0].mlp.down_proj) is not torch.nn.Linear
+    quantised = type(reference.model.layers[0].mlp.down_proj)
+    assert quantised is not torch.nn.Linear
     runner = Runner(load(str(tmp_path), device="cpu", dtype="float32"), kv_bytes=4 << 20)
+    (said,) = (record.__dict__ for record in caplog.records if "left out" in record.message)
+    more = "do more than multiply by their weights"
+    assert said["reason"] == f"layers of class {quantised.__name__} {more}"
     ids = _ids(TOKENS)
     with torch.inference_mode():
         expected = reference(torch.tensor([ids])).logits[0]

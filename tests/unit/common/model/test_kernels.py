@@ -42,14 +42,33 @@ def test_rows_that_influence_each_other_are_not_served(
         Runner(loaded, kv_bytes=4 << 20)
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "dtype", "reason"),
+    [
+        ("gemma2", {}, "auto", "Gemma2ForCausalLM is not of Llama's shape"),
+        ("llama", {"hidden_act": "relu"}, "auto", "its gates are bent by ReLU"),
+        (
+            "granite",
+            {"residual_multiplier": 0.22},
+            "float16",
+            "residual_multiplier makes rows here that are too large for float16",
+        ),
+        ("granite", {"logits_scaling": 6}, "auto", "its logits are divided by 6, no power of two"),
+    ],
+)
 def test_the_log_says_why_a_model_goes_through_torch(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str,
+    changes: dict[str, object],
+    dtype: Dtype,
+    reason: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    directory = str(tiny_models.save("gemma2", tmp_path))
-    load(directory, device="cpu", kernels="torch")  # as it was asked for
-    load(directory, device="cpu")
+    directory = str(tiny_models.save(kind, tmp_path, **changes))
+    load(directory, device="cpu", dtype=dtype, kernels="torch")  # as it was asked for
+    load(directory, device="cpu", dtype=dtype)
     (said,) = (record.__dict__ for record in caplog.records if "left out" in record.message)
-    assert said["reason"] == "Gemma2ForCausalLM is not of Llama's shape"
+    assert said["reason"] == reason
 
 
 @pytest.mark.parametrize(("dtype", "slow"), [("float16", True), ("bfloat16", False)])
