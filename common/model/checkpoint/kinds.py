@@ -68,6 +68,17 @@ class Written(NamedTuple):
         return named - {""}
 
 
+class Bias(NamedTuple):
+    """Whether attention's products of a kind of model have biases."""
+
+    setting: str = "attention_bias"
+    """The one that says so; they never have where it is empty."""
+    default: bool = False
+    """What it says where it is not there."""
+    output: bool = True
+    """Whether it speaks of the last of them, too, which has none otherwise."""
+
+
 class Kind(NamedTuple):
     """How a kind of model differs from the others."""
 
@@ -75,6 +86,10 @@ class Kind(NamedTuple):
     """It has beside `READ` and those of its experts."""
     norms: Literal["", "head", "whole"] = ""
     """Of queries and keys: none, one of each head, or one of all heads at once."""
+    bias: Bias = Bias()
+    """Of what attention multiplies by."""
+    whole_heads: bool = True
+    """Whether all heads have the hidden size together, where there is no setting of theirs."""
     alike: bool = False
     """Whether all layers have the window of the configuration, where that is in use."""
     joined: bool = False
@@ -87,6 +102,7 @@ class Kind(NamedTuple):
 
 _WINDOW = {"sliding_window", "use_sliding_window", "max_window_layers"}
 _SOME_LAYERS = {"decoder_sparse_step", "mlp_only_layers"}
+_QKV = Bias("qkv_bias", default=True, output=False)
 
 KINDS = {
     "LlamaForCausalLM": Kind(frozenset({"attention_bias", "mlp_bias"})),
@@ -110,19 +126,24 @@ KINDS = {
         frozenset(
             {"attention_bias", "auto_map", "original_max_position_embeddings", "sliding_window"}
         ),
+        bias=Bias(""),  # whatever attention_bias says
         alike=True,
         joined=True,
         default_rotary=True,
     ),
-    "Qwen2ForCausalLM": Kind(frozenset({"layer_types", *_WINDOW})),
+    "Qwen2ForCausalLM": Kind(frozenset({"layer_types", *_WINDOW}), bias=_QKV),
     "Qwen2MoeForCausalLM": Kind(
         frozenset({"layer_types", "qkv_bias", *_WINDOW, *_SOME_LAYERS}),
+        bias=_QKV,
         experts=Written(("num_experts",), shared="shared_expert_intermediate_size"),
     ),
-    "Qwen3ForCausalLM": Kind(frozenset({"attention_bias", "layer_types", *_WINDOW}), norms="head"),
+    "Qwen3ForCausalLM": Kind(
+        frozenset({"attention_bias", "layer_types", *_WINDOW}), norms="head", whole_heads=False
+    ),
     "Qwen3MoeForCausalLM": Kind(
         frozenset({"attention_bias", *_WINDOW, *_SOME_LAYERS}),
         norms="head",
+        whole_heads=False,
         alike=True,
         experts=Written(),
     ),

@@ -137,8 +137,8 @@ class _Reader:
 
     def _head_size(self) -> int:
         size = self._config.get("head_dim")
-        if size is None:  # Qwen3 has another by default than the others
-            insist(self._kind.norms != "head" and self._hidden % self._heads == 0, "no head_dim")
+        if size is None:
+            insist(self._kind.whole_heads and self._hidden % self._heads == 0, "no head_dim")
             size = self._hidden // self._heads
         insist(count(size) % 2 == 0, "head_dim")
         return int(size)
@@ -206,11 +206,10 @@ class _Reader:
     def _has_bias(self, product: str) -> bool:
         if product.startswith("mlp"):
             return is_set(self._config, "mlp_bias", False)
-        if self._class.startswith("Qwen2"):
-            return product != "self_attn.o_proj" and is_set(self._config, "qkv_bias", True)
-        if self._class == "Phi3ForCausalLM":  # whatever the setting says
+        setting, default, output = self._kind.bias
+        if not setting or (product == "self_attn.o_proj" and not output):
             return False
-        return is_set(self._config, "attention_bias", False)
+        return is_set(self._config, setting, default)
 
     def _look(self, name: str, shape: tuple[int, ...]) -> int:
         """How many numbers a tensor has, which is there and of this shape."""
