@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.linear import ProductLinear
 
 _STEPS = 15
 _MIDDLE = 8
@@ -102,10 +101,3 @@ class Int4Product:
 def _check_device(device: torch.device) -> None:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
         raise ModelError("quantize: int4 takes a GPU of compute capability 8.0 or more")
-
-
-class Int4Linear(ProductLinear):
-    """`Int4Product` as a layer; see there."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(Int4Product(weight, bias))

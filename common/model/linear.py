@@ -7,7 +7,7 @@ changes. Three replacements take that freedom away:
   order at every row count, in float32 and bfloat16, and beat the plain call at few rows.
 * `WidenedProduct` (CPU): the same with weights of 16 bits held as float32, where the processor
   has no products of 16 bits and torch imitates them one number at a time.
-* `TiledLinear` (any device): rows padded to tiles of a fixed count, one product a tile.
+* `TiledProduct` (any device): rows padded to tiles of a fixed count, one product a tile.
 """
 
 from __future__ import annotations
@@ -60,27 +60,6 @@ def in_tiles(product: Callable[[Tensor], Tensor], x: Tensor, tile: int) -> Tenso
 def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int) -> Tensor:
     """`F.linear` of `[N, in]` in products of exactly `tile` rows; see `in_tiles`."""
     return in_tiles(lambda part: F.linear(part, weight, bias), x, tile)
-
-
-class TiledLinear(nn.Module):
-    """A linear layer in products of a fixed row count.
-
-    Args:
-        weight: `[out, in]`.
-        bias: `[out]` or None.
-        tile: Rows of one product.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, tile: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self.tile = tile
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps `[..., in]` to `[..., out]`."""
-        flat = tiled_linear(x.reshape(-1, x.shape[-1]), self.weight, self.bias, self.tile)
-        return flat.view(*x.shape[:-1], -1)
 
 
 class Product(Protocol):
@@ -164,6 +143,32 @@ class WidenedProduct:
         return self._wide.plus(x.float(), other.float()).to(x.dtype)
 
 
+class TiledProduct:
+    """A matrix multiplied by torch, always with so many rows; others are padded.
+
+    Args:
+        weight: `[out, in]`.
+        bias: `[out]` or None.
+        tile: Rows of one product.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, tile: int) -> None:
+        self._weight, self._bias, self._tile = weight, bias, tile
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`W x + b`."""
+        return tiled_linear(x, self._weight, self._bias, self._tile)
+
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        """`W x + b + other`, in the place of other; of a multiple of those rows."""
+        assert len(x) % self._tile == 0
+        if self._bias is not None:
+            other += self._bias
+        for place, part in zip(other.split(self._tile), x.split(self._tile), strict=True):
+            place.addmm_(part, self._weight.T)
+        return other
+
+
 class ProductLinear(nn.Module):
     """A product as a layer.
 
@@ -237,14 +242,19 @@ MakeLinear = Callable[[Tensor, Tensor | None], nn.Module]
 """Makes a layer of a weight `[out, in]` and a bias `[out]`."""
 
 
+def as_layer(make: MakeProduct) -> MakeLinear:
+    """Makes layers of products."""
+    return lambda weight, bias: ProductLinear(make(weight, bias))
+
+
 def linear_maker(device: torch.device, dtype: torch.dtype) -> tuple[str, MakeLinear]:
     """The layers that fit a device and a type, and their name for the numerics fingerprint."""
     packed = packed_products(dtype) if device.type == "cpu" else None
     if packed is not None:
         name, product = packed
-        return name, lambda weight, bias: ProductLinear(product(weight, bias))
+        return name, as_layer(product)
     tile = tile_rows(device)
-    return f"tiled{tile}", partial(TiledLinear, tile=tile)
+    return f"tiled{tile}", as_layer(partial(TiledProduct, tile=tile))
 
 
 def tile_rows(device: torch.device) -> int:

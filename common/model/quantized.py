@@ -3,7 +3,7 @@
 A weight is rounded to 255 steps of a scale of its output channel's own. On a CPU whose integer
 products are exact (`integer_products`) a row of inputs is rounded likewise, to a scale of its
 own, and the sums are integers: they cannot depend on how many rows there are. Elsewhere the
-weights are widened for each product, which then runs in tiles like that of `TiledLinear`.
+weights are widened for each product, which then runs in tiles like that of `TiledProduct`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from common.model.linear import ProductLinear, tiled_linear
+from common.model.linear import tiled_linear
 
 Quantize = Literal["none", "int8", "int4"]
 """What weights are rounded to when a model is loaded."""
@@ -114,13 +114,6 @@ class IntegerProduct:
             "",
         )
         return product, scale
-
-
-class IntegerLinear(ProductLinear):
-    """`IntegerProduct` as a layer; see there."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(IntegerProduct(weight, bias))
 
 
 class WidenedLinear(nn.Module):

@@ -21,8 +21,9 @@ from common.model.cuda.device import packed
 from common.model.cuda.draw import draw
 from common.model.cuda.experts import Experts
 from common.model.cuda.keys import Keys, lay_out, tile_rows
-from common.model.cuda.products import RoundedProduct, TiledProduct
+from common.model.cuda.products import RoundedProduct
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
+from common.model.linear import TiledProduct
 from common.model.llama import Linear, Mixture, Mlp
 from common.model.quantized import round_weight
 from common.model.sampling import Row, sample

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from common.model.int4 import Int4Product
-from common.model.linear import CUDA_TILE_ROWS, MakeProduct, tiled_linear
+from common.model.linear import CUDA_TILE_ROWS, MakeProduct, TiledProduct
 from common.model.quantized import round_weight
 
 _TILE_ROWS = tl.constexpr(16)
@@ -32,32 +32,6 @@ class Products(NamedTuple):
     """Makes such as are never rounded."""
     rounds_experts: bool = False
     """Whether weights of experts are rounded, to int8."""
-
-
-class TiledProduct:
-    """A matrix multiplied by cuBLAS, always with so many rows; others are padded.
-
-    Args:
-        weight: `[out, in]`.
-        bias: `[out]` or None.
-        tile: Rows of one product.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, *, tile: int) -> None:
-        self._weight, self._bias, self._tile = weight, bias, tile
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """`W x + b`."""
-        return tiled_linear(x, self._weight, self._bias, self._tile)
-
-    def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        """`W x + b + other`, in the place of other; of a multiple of those rows."""
-        assert len(x) % self._tile == 0
-        if self._bias is not None:
-            other += self._bias
-        for place, part in zip(other.split(self._tile), x.split(self._tile), strict=True):
-            place.addmm_(part, self._weight.T)
-        return other
 
 
 @triton.jit

@@ -23,11 +23,11 @@ from common.model.hf.layers import bring, is_experts, replace_linears, tiled_exp
 from common.model.hf.rotary import replace_rotary
 from common.model.hf.shape import lacks, llama_of
 from common.model.hf.taps import Taps
-from common.model.int4 import Int4Linear
-from common.model.linear import MakeLinear, linear_maker, tile_rows
+from common.model.int4 import Int4Product
+from common.model.linear import MakeLinear, as_layer, linear_maker, tile_rows
 from common.model.llama import Llama
 from common.model.output import Computed
-from common.model.quantized import IntegerLinear, Quantize, WidenedLinear, integer_products
+from common.model.quantized import IntegerProduct, Quantize, WidenedLinear, integer_products
 
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn", "proportional"}
 
@@ -118,7 +118,7 @@ class HfModel:
         name, head = linear_maker(self._device, self.facts.dtype)
         make = head
         if quantize == "int4":
-            name, make = f"{name}-int4", Int4Linear
+            name, make = f"{name}-int4", as_layer(Int4Product)
         elif quantize == "int8":
             name, make = _int8(self._device)
             head = make
@@ -227,7 +227,7 @@ def _kind(config: Any) -> str:
 def _int8(device: torch.device) -> tuple[str, MakeLinear]:
     """Layers of int8 weights, and their name."""
     if device.type == "cpu" and integer_products():
-        return "int8", IntegerLinear
+        return "int8", as_layer(IntegerProduct)
     tile = tile_rows(device)
     return f"widened{tile}-int8", partial(WidenedLinear, tile=tile)
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.int4 import Int4Linear, Int4Product, _check_device, group_inputs, round_groups
+from common.model.int4 import Int4Product, _check_device, group_inputs, round_groups
 from common.model.kv_cache import KvLease
+from common.model.linear import as_layer
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
@@ -65,7 +66,7 @@ def test_a_product_is_that_of_the_rounded_weights(outputs: int, inputs: int) -> 
     assert torch.equal(product(x), Int4Product(weight, None)(x) + bias)
     other = torch.randn(len(x), outputs).bfloat16()
     assert torch.equal(product.plus(x, other), product(x) + other)
-    assert torch.equal(Int4Linear(weight, bias)(x[None]), product(x)[None])
+    assert torch.equal(as_layer(Int4Product)(weight, bias)(x[None]), product(x)[None])
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)

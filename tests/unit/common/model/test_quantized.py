@@ -11,8 +11,8 @@ from torch import Tensor
 from common.errors import ModelError
 from common.model import quantized
 from common.model.kv_cache import KvLease
+from common.model.linear import as_layer
 from common.model.quantized import (
-    IntegerLinear,
     IntegerProduct,
     WidenedLinear,
     integer_products,
@@ -85,7 +85,7 @@ def test_a_product_is_that_of_the_rounded_integers(
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 def test_a_row_has_its_bits_in_any_number_of_rows(outputs: int, inputs: int) -> None:
     weight, bias, x = _matrices(outputs, inputs, rows=70)
-    layer = IntegerLinear(weight, bias)
+    layer = as_layer(IntegerProduct)(weight, bias)
     whole = layer(x)
     for start, end in ((0, 1), (3, 4), (1, 9), (5, 21), (0, 64), (69, 70)):
         assert torch.equal(layer(x[start:end]), whole[start:end])

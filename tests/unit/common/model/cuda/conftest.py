@@ -9,6 +9,7 @@ import torch
 
 from common.model import loader, sampling
 from common.model.attention import AttentionContext
+from common.model.linear import TiledProduct
 from common.model.llama import Llama
 from common.model.whole_pass import WholePass
 from tests.unit.common.model.cuda import interpreter
@@ -22,7 +23,7 @@ def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _prepare(model: Llama, context: AttentionContext, **_: object) -> tuple[WholePass, str]:
     from common.model.cuda.model import CudaModel
-    from common.model.cuda.products import Products, TiledProduct
+    from common.model.cuda.products import Products
 
     few = partial(TiledProduct, tile=4)  # every row that is padding is interpreted, too
     return CudaModel(model, context, Products(few, few, 4, few)), "cuda"

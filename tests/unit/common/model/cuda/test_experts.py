@@ -13,6 +13,7 @@ from torch import Tensor
 
 from common.model import kernels
 from common.model.hf import HfModel
+from common.model.linear import TiledProduct
 from common.model.llama import Linear, Mixture, Mlp
 from common.model.runner import Runner
 from common.model.segment import Segment
@@ -26,7 +27,7 @@ from common.model.cuda import experts as module
 from common.model.cuda.experts import Experts
 from common.model.cuda.keys import Size
 from common.model.cuda.model import CudaModel
-from common.model.cuda.products import PRODUCTS, TiledProduct
+from common.model.cuda.products import PRODUCTS
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EXPERTS, HIDDEN, INNER = 6, 160, 136

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from common.model.cuda import reference
 from common.model.cuda.keys import Keys, lay_out, section, tile_rows
+from common.model.linear import TiledProduct
 from common.model.quantized import round_weight
 from common.model.segment import Segment
 from common.model.tree import TokenTree
@@ -28,7 +29,7 @@ pytest.importorskip("triton")
 
 from common.model.cuda import attention as module
 from common.model.cuda.attention import Attention
-from common.model.cuda.products import RoundedProduct, TiledProduct
+from common.model.cuda.products import RoundedProduct
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
