@@ -116,8 +116,7 @@ def load(
     directory = _resolve(path)
     where = _device(device_name(device))
     config = _config(directory)
-    weight_files.check_access(directory)
-    _check_depth(directory, config)
+    _check_depth(directory, config, weight_files.check_access(directory))
     weights: torch.dtype | None = None if dtype == "auto" else getattr(torch, dtype)
     context = AttentionContext()
     ours: _Prepare = partial(
@@ -246,11 +245,15 @@ def _config(directory: Path) -> Config:
         raise ModelError(f"{directory}: {problem}") from error
 
 
-def _check_depth(directory: Path, config: Config) -> None:
-    """Refuses more layers than the files have tensors: to build them might never end."""
-    try:
-        tensors = weight_files.tensor_count(directory)
-    except Exception:  # who reads them says what is wrong with them
+def _check_depth(directory: Path, config: Config, tensors: int | None) -> None:
+    """Refuses more layers than the files have tensors: to build them might never end.
+
+    Args:
+        directory: Of the files.
+        config: What `config.json` holds.
+        tensors: How many the files have; None where that is not known.
+    """
+    if tensors is None:
         return
     for part in (config, config.get("text_config")):
         for name in _DEPTHS:

@@ -36,26 +36,21 @@ def opened(directory: Path) -> dict[str, Any]:
     return files
 
 
-def tensor_count(directory: Path) -> int:
-    """How many tensors a model's files hold.
-
-    Raises:
-        Exception: They cannot be read; may be anything.
-    """
-    return len(opened(directory))
-
-
-def check_access(directory: Path) -> None:
+def check_access(directory: Path) -> int | None:
     """Refuses weights that are there, but cannot be opened.
 
-    Who reads them says what else is wrong with them; of these `transformers` says that they are
-    not there.
+    Of these `transformers` says that they are not there.
+
+    Returns:
+        How many tensors there are; None where something else is wrong with the files, which is for
+        those to say who read them.
 
     Raises:
         ModelError: There are such; names the file and says why.
     """
     try:
-        opened(directory)
+        return len(opened(directory))
     except Exception as error:
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             raise ModelError(f"{directory}: weights cannot be loaded: {error}") from error
+        return None
