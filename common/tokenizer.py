@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common import json_object
 from common.added_tokens import complete
 from common.errors import InvalidArgument, ModelError, reason
 from common.tokenizer_form import canonical, plain
@@ -261,15 +262,7 @@ def _content(token: Any) -> Any:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Returns the object in a file, or an empty one where there is no file."""
-    if not path.exists():
-        return {}
-    try:
-        found = json.loads(_read(path))
-    except ValueError as error:
-        raise ModelError(f"{path}: cannot be read: {reason(error)}") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path}: must hold a JSON object")
-    return found
+    return json_object.read(path) if path.exists() else {}
 
 
 def _read(path: Path) -> str:

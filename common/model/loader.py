@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import torch
 import torch.distributed
 
-from common import accelerator
+from common import accelerator, json_object
 from common.errors import ModelError, first_line
 from common.model import checkpoint, weight_files
 from common.model.attention import AttentionContext
@@ -237,12 +237,7 @@ def _config(directory: Path) -> Config:
         raise ModelError(
             f"{directory}: no config.json there; a model directory in Hugging Face form holds one"
         )
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-        return dict(config)
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        problem = f"config.json cannot be used: {first_line(error)}"
-        raise ModelError(f"{directory}: {problem}") from error
+    return json_object.read(file)
 
 
 def _check_depth(directory: Path, config: Config, tensors: int | None) -> None:

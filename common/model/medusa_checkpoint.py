@@ -31,7 +31,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.errors import ModelError, reason
+from common import json_object
+from common.errors import ModelError
 from common.model import base_samples, medusa_published, tensor_file
 from common.model.medusa_weights import FACTS_FILE, HeadWeights, Tree
 from common.model.tensors_by_key import check, read
@@ -106,11 +107,8 @@ def read_facts(path: Path) -> dict[str, Any]:
         ModelError: There is none, or it is not of this format and version.
     """
     file = path / FACTS_FILE
-    try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: cannot be read: {reason(error)}") from error
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+    facts = json_object.read(file)
+    if facts.get("format") != FORMAT:
         raise ModelError(f'{file}: format: must be "{FORMAT}"')
     if facts.get("version") != VERSION:
         raise ModelError(f"{file}: version: {facts.get('version')}, but only {VERSION} is known")

@@ -70,7 +70,7 @@ def _corrupt_config(tmp: Path) -> list[str]:
         ),
         (lambda tmp: ["--model", "/nowhere", "--port", "0"], "/nowhere: no such directory"),
         (lambda tmp: [*_no_config(tmp), "--port", "0"], "no config.json there"),
-        (lambda tmp: [*_corrupt_config(tmp), "--port", "0"], "config.json cannot be used"),
+        (lambda tmp: [*_corrupt_config(tmp), "--port", "0"], "config.json: cannot be read: "),
     ],
 )
 @pytest.mark.usefixtures("quiet")

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import ModelError, reason
+from common import json_object
+from common.errors import ModelError
 from common.model.rotary import Rotary, RotarySettings
 
 FILE = "config.json"
@@ -93,7 +94,7 @@ def read(directory: Path, *, hidden_size: int, vocab_size: int, layers: int) -> 
         ModelError: Missing, corrupt, of another kind of head or made for another target.
     """
     file = directory / FILE
-    top = _object(file)
+    top = json_object.read(file)
     nested = top.get("transformer_layer_config")
     layer = _Settings(file, top if nested is None else nested)
     head = _Settings(file, top)
@@ -206,16 +207,6 @@ class _Settings:
         if value is not None and (isinstance(value, bool) or value != wanted):
             problem = f"{json.dumps(value)}, but only {json.dumps(wanted)} is supported here"
             raise ModelError(f"{self.file}: {field}: {problem}")
-
-
-def _object(file: Path) -> dict[str, Any]:
-    try:
-        held = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: cannot be read: {reason(error)}") from error
-    if not isinstance(held, dict):
-        raise ModelError(f"{file}: must hold an object")
-    return held
 
 
 def _taps(head: _Settings, layers: int) -> tuple[int, ...]:

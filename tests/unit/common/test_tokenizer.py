@@ -83,6 +83,13 @@ def test_a_chat_template_in_another_encoding_is_named(directory: Path) -> None:
         Tokenizer.load(directory)
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_settings_without_end_are_named(name: str, directory: Path) -> None:
+    (directory / name).write_text('{"a":' + "[" * 100_000)
+    with pytest.raises(ModelError, match=rf"{name}: cannot be read: .*(recursion|flow)"):
+        Tokenizer.load(directory)
+
+
 def test_the_longest_token_bounds_what_a_text_needs() -> None:
     assert byte_level().longest_token_chars == len("<s>")
     assert metaspace().longest_token_chars == len("<unk>")

@@ -164,5 +164,5 @@ def test_odd_settings_are_refused_or_read(shared: Path, said: dict[str, Any], in
 def test_a_damaged_configuration_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
     save(tmp_path, head())
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(ModelError, match=r"config\.json: (cannot be read|must hold an object)"):
+    with pytest.raises(ModelError, match=r"config\.json: (cannot be read|must hold a JSON object)"):
         load(tmp_path)
