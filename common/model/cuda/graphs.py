@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Computed = tuple[Tensor, Tensor, Tensor]
+PassTensors = tuple[Tensor, Tensor, Tensor]
+"""Logits `[M, V]`, states `[M, hidden]` and features `[N, taps, hidden]` of a pass."""
 
 _MOST_GRAPHS = 64
 """Kept; the one that was not used for longest makes room."""
@@ -30,13 +31,13 @@ class Graphs:
 
     def __init__(self, device: torch.device) -> None:
         self._stream: Any = torch.cuda.Stream(device)
-        self._graphs: OrderedDict[Hashable, tuple[Any, Computed]] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, tuple[Any, PassTensors]] = OrderedDict()
         self._met: set[Hashable] = set()
         self._refused: set[Hashable] = set()
         self._lacking: set[Hashable] = set()  # memory
         self._memory: Any = None
 
-    def run(self, kind: Hashable, compute: Callable[[], Computed]) -> Computed:
+    def run(self, kind: Hashable, compute: Callable[[], PassTensors]) -> PassTensors:
         """Runs a computation.
 
         Args:
@@ -68,7 +69,7 @@ class Graphs:
         self._lacking.clear()
         self._memory = None
 
-    def _capture(self, kind: Hashable, compute: Callable[[], Computed]) -> bool:
+    def _capture(self, kind: Hashable, compute: Callable[[], PassTensors]) -> bool:
         """Makes a graph; False where that fails, which leaves everything as it was."""
         before = torch.cuda.current_stream()
         graph = torch.cuda.CUDAGraph()

@@ -16,7 +16,7 @@ from torch import Tensor
 from common.model.attention import AttentionContext
 from common.model.course import Course
 from common.model.cuda.device import drawer, packed, pinned
-from common.model.cuda.graphs import Graphs
+from common.model.cuda.graphs import Graphs, PassTensors
 from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
 from common.model.cuda.layer import Layer
 from common.model.cuda.products import Products
@@ -37,9 +37,6 @@ _MOST_WORDS = 1 << 21
 
 _MOST_BEST = 16
 """Tokens that rows of a graph tell, beside each other."""
-
-_Found = tuple[Tensor, Tensor, Tensor]
-"""Logits `[M, V]`, states `[M, hidden]` and features `[N, taps, hidden]` of a pass."""
 
 
 class CudaModel(WholePass):
@@ -196,7 +193,7 @@ class CudaModel(WholePass):
         drawn.drawings.copy_(lines, non_blocking=True)
         return drawn
 
-    def _run(self, words: Tensor, size: Size, drawn: Drawn | None = None) -> _Found:
+    def _run(self, words: Tensor, size: Size, drawn: Drawn | None = None) -> PassTensors:
         """Launches a pass of a batch that was placed.
 
         Args:
@@ -217,7 +214,7 @@ class CudaModel(WholePass):
         assert self._graphs is not None
         return self._graphs.run(kind, compute)
 
-    def _in_place(self, words: Tensor, size: Size) -> _Found:
+    def _in_place(self, words: Tensor, size: Size) -> PassTensors:
         """`_compute`, to where all graphs write where they read the batch."""
         if words is not self._words:
             features = self._features.new_empty(size.rows, *self._features.shape[1:])
@@ -228,7 +225,7 @@ class CudaModel(WholePass):
             place.copy_(part)
         return *kept, features
 
-    def _go_on(self, words: Tensor, size: Size, drawn: Drawn) -> _Found:
+    def _go_on(self, words: Tensor, size: Size, drawn: Drawn) -> PassTensors:
         """The rows that follow, and what they draw; logits and states are nobody's."""
         advance(words, size, drawn)
         logits, _ = self._compute(words, size)

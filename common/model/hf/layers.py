@@ -198,7 +198,7 @@ def _is_activation(module: nn.Module) -> bool:
 
 
 def tiled_experts(self: Any, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """A mixture-of-experts layer in products of `TILE_ROWS` rows, for `ExpertsInterface`.
+    """A mixture-of-experts layer in products of `tile_rows` rows, for `ExpertsInterface`.
 
     Args:
         self: The experts module of `transformers`, holding `[E, ...]` weights.

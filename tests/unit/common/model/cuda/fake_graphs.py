@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from triton.runtime.interpreter import InterpretedFunction
 
-from common.model.cuda.graphs import Computed, Graphs
+from common.model.cuda.graphs import Graphs, PassTensors
 from common.model.cuda.model import CudaModel
 from tests.tiny_models import VOCAB
 
@@ -26,9 +26,9 @@ class FakeGraphs:
         self.kept: list[int] = []
         """Numbers that each of them returned, the memory of which a real one keeps."""
         self.cleared = 0
-        self._before: Computed | None = None
+        self._before: PassTensors | None = None
 
-    def run(self, kind: Hashable, compute: Callable[[], Computed]) -> Computed:
+    def run(self, kind: Hashable, compute: Callable[[], PassTensors]) -> PassTensors:
         for part in self._before or ():
             part.fill_(float("nan"))
         self.kinds.append(kind)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from common.model.cuda import graphs as module
-from common.model.cuda.graphs import Computed, Graphs
+from common.model.cuda.graphs import Graphs, PassTensors
 
 CPU = torch.device("cpu")
 
@@ -76,7 +76,7 @@ class Counted:
     def __init__(self) -> None:
         self.runs = 0
 
-    def __call__(self) -> Computed:
+    def __call__(self) -> PassTensors:
         self.runs += 1
         return torch.zeros(1), torch.zeros(1), torch.zeros(1)
 
