@@ -162,13 +162,13 @@ def build_batch(
         positions = np.pad(positions, (0, pad))
         slots = np.pad(slots, (0, pad), constant_values=TRASH_SLOT)
     return Batch(
-        ids=_to(ids, device),
-        positions=_to(positions, device),
-        slots=_to(slots, device),
-        query_rows=None if direct else _to(queries, device),
-        row_queries=None if direct else _to(_first_places(queries, rows), device),
+        ids=on_device(ids, device),
+        positions=on_device(positions, device),
+        slots=on_device(slots, device),
+        query_rows=None if direct else on_device(queries, device),
+        row_queries=None if direct else on_device(_first_places(queries, rows), device),
         groups=tuple(groups),
-        wanted=_to(wanted, device),
+        wanted=on_device(wanted, device),
     )
 
 
@@ -221,8 +221,8 @@ def _group(
         line[: len(slots)] = slots
     count = len(positions) // height
     return Group(
-        index=_to(index, device),
-        positions=_to(positions, device).view(count, height),
+        index=on_device(index, device),
+        positions=on_device(positions, device).view(count, height),
         tiles=count,
         rows=height,
         first=first,
@@ -241,6 +241,7 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _to(values: np.ndarray | Sequence[int], device: torch.device) -> Tensor:
+def on_device(values: np.ndarray | Sequence[int], device: torch.device) -> Tensor:
+    """Ids, positions or slots as int64 on a device; a copy there waits for nothing."""
     tensor = torch.from_numpy(np.asarray(values, dtype=np.int64))
     return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)

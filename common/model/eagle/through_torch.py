@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from common.model.batch import on_device
 from common.model.eagle.gathered import Gathered, groups
 from common.model.eagle.head import MOST_DEPTH, Behind, EagleHead
 from common.model.eagle.weights import EagleWeights
@@ -100,10 +101,10 @@ class TorchHead(EagleHead):
         spans = [np.arange(text.position, text.end) for text in texts]
         slots = [text.slots[span] for text, span in zip(texts, spans, strict=True)]
         x = self._fc(torch.cat([text.states for text in texts]).to(self._dtype))
-        rows = self.rows(x, _to(tokens, device))
-        keys, values = self.keys(rows.read, _to(np.concatenate(spans), device))
+        rows = self.rows(x, on_device(tokens, device))
+        keys, values = self.keys(rows.read, on_device(np.concatenate(spans), device))
         both = torch.cat((keys, values), dim=-1).to(self.cache.dtype)
-        self.cache.index_copy_(0, _to(np.concatenate(slots), device), both)
+        self.cache.index_copy_(0, on_device(np.concatenate(slots), device), both)
         return rows
 
     def rows(self, x: Tensor, tokens: Tensor) -> _Rows:
@@ -162,9 +163,9 @@ class _Draft:
         none = (len(texts), 0, head.kv_heads, 2 * head.size)
         self._aside = torch.empty(none, device=device)  # keys of drafted rows
         self._depth = 0
-        last = _to(np.cumsum([len(text.tokens) for text in texts]) - 1, device)
+        last = on_device(np.cumsum([len(text.tokens) for text in texts]) - 1, device)
         x, read = (each.index_select(0, last) for each in rows)
-        queries = head.queries(read, _to([end - 1 for end in self._ends], device))
+        queries = head.queries(read, on_device([end - 1 for end in self._ends], device))
         attended = self._texts.attended(queries, self._of, self._aside)
         self._out, self.logits = head.through(x, attended)
         """See `Draft`."""
@@ -174,20 +175,15 @@ class _Draft:
         """See `Draft`."""
         head, device = self._head, self._out.device
         self._depth += 1
-        chosen = _to(parents, device)
+        chosen = on_device(parents, device)
         self._of = [self._of[parent] for parent in parents]
-        positions = _to([self._ends[text] - 1 + self._depth for text in self._of], device)
-        x, read = head.rows(self._out.index_select(0, chosen), _to(tokens, device))
+        positions = on_device([self._ends[text] - 1 + self._depth for text in self._of], device)
+        x, read = head.rows(self._out.index_select(0, chosen), on_device(tokens, device))
         own = torch.cat(head.keys(read, positions), dim=-1)
         self._aside = torch.cat((self._aside.index_select(0, chosen), own[:, None]), dim=1)
         attended = self._texts.attended(head.queries(read, positions), self._of, self._aside)
         self._out, self.logits = head.through(x, attended)
         return self.logits
-
-
-def _to(values: Sequence[int] | np.ndarray, device: torch.device) -> Tensor:
-    tensor = torch.from_numpy(np.asarray(values, dtype=np.int64))
-    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
 
 def _maker(device: torch.device, dtype: torch.dtype) -> Callable[[Tensor, Tensor | None], _Product]:
