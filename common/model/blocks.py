@@ -16,26 +16,17 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 
-def chain_hash(parent: bytes, ids: Sequence[int]) -> bytes:
-    """Hash of a block's ids and all that came before.
+def chain(parent: bytes, ids: Sequence[int], block_tokens: int) -> Iterator[bytes]:
+    """Hashes of the full blocks of a text, one after the other: each of all up to its end.
 
     Args:
         parent: Hash of the block before; for the first one a salt that separates tenants.
-        ids: The block's token ids.
-    """
-    return hashlib.blake2b(array("I", ids).tobytes(), key=parent, digest_size=16).digest()
-
-
-def chain(parent: bytes, ids: Sequence[int], block_tokens: int) -> Iterator[bytes]:
-    """Hashes of the full blocks of a text, one after the other.
-
-    Args:
-        parent: As for the first of them.
         ids: Token ids; those that fill no block are left out.
         block_tokens: Positions in a block.
     """
     for start in range(0, len(ids) - block_tokens + 1, block_tokens):
-        parent = chain_hash(parent, ids[start : start + block_tokens])
+        block = array("I", ids[start : start + block_tokens]).tobytes()
+        parent = hashlib.blake2b(block, key=parent, digest_size=16).digest()
         yield parent
 
 

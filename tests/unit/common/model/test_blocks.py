@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ModelError
-from common.model.blocks import BlockManager, chain, chain_hash
+from common.model.blocks import BlockManager, chain
 from common.model.kv_cache import KvLease, KvPool, LayerShape
 
 SIZE = 4
@@ -102,7 +102,7 @@ def test_salt_separates_tenants() -> None:
 def test_a_chain_goes_on_where_it_was_left() -> None:
     text = list(range(3 * SIZE + 1))
     whole = list(chain(b"salt", text, SIZE))
-    assert whole[0] == chain_hash(b"salt", text[:SIZE])
+    assert whole[:1] == [*chain(b"salt", text[:SIZE], SIZE)]
     assert [whole[0], *chain(whole[0], text[SIZE:], SIZE)] == whole
     assert len(set(whole)) == 3
 
@@ -116,7 +116,7 @@ def test_the_oldest_cached_block_goes_first() -> None:
         lease.release()
     assert manager.available == 3
     manager.allocate(1)
-    found = [len(manager.match([chain_hash(b"", [token] * SIZE)])) for token in range(3)]
+    found = [len(manager.match([*chain(b"", [token] * SIZE, SIZE)])) for token in range(3)]
     assert found == [0, 1, 1]
 
 
