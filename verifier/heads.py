@@ -29,8 +29,6 @@ def load_heads(path: str, runner: Runner) -> MedusaHeads:
     assert weight is not None
     return MedusaHeads.load(
         Path(path),
-        hidden_size=weight.shape[1],
-        vocab_size=weight.shape[0],
         lm_head=weight,
         dtype=head_dtype(runner.loaded.dtype, runner.loaded.device),
         device=runner.loaded.device,

@@ -95,8 +95,6 @@ class MedusaHeads:
         cls,
         path: Path,
         *,
-        hidden_size: int,
-        vocab_size: int,
         lm_head: Tensor,
         dtype: torch.dtype,
         device: torch.device,
@@ -106,9 +104,7 @@ class MedusaHeads:
 
         Args:
             path: A directory, or the file in it that holds the weights.
-            hidden_size: Of the base model.
-            vocab_size: Rows of its output matrix.
-            lm_head: That matrix. # [V, d]
+            lm_head: The base model's output matrix. # [V, d]
             dtype: To compute in; see `head_dtype`.
             device: Where they run.
             threads: Of the processor, for compiled heads; torch's number where None.
@@ -116,7 +112,6 @@ class MedusaHeads:
         Raises:
             ModelError: Missing, corrupt, made for another model or too large; names file and key.
         """
-        assert lm_head.shape == (vocab_size, hidden_size)
         with room_for(f"the heads of {path}", SMALLER_CACHE):
             weights = medusa_checkpoint.load(path, lm_head=lm_head)
             return cls(weights, lm_head=lm_head, dtype=dtype, device=device, threads=threads)

@@ -83,11 +83,8 @@ LAYOUTS: dict[str, tuple[Callable[[Path, dict[str, Tensor]], None], bool]] = {
 
 
 def _load(folder: Path, lm_head: Tensor = LM_HEAD) -> MedusaHeads:
-    vocab, hidden = lm_head.shape
     return MedusaHeads.load(
         folder,
-        hidden_size=hidden,
-        vocab_size=vocab,
         lm_head=lm_head,
         dtype=torch.float32,
         device=torch.device("cpu"),
