@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.model.eagle.head import EagleHead
 from common.model.loader import Dtype, load
-from common.model.medusa import MedusaHeads
+from common.model.medusa.heads import MedusaHeads
 from common.model.quantized import Quantize
 from common.model.runner import Runner
 from common.model.tree import Drawn

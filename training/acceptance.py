@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.medusa_weights import Tree
+from common.model.medusa.weights import Tree
 from training.encode import Ids
 from training.heads import Heads
 from training.written import Written

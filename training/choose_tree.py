@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.errors import InvalidArgument
-from common.model import medusa_checkpoint
+from common.model.medusa import checkpoint as medusa_checkpoint
 from training import acceptance, held_out, step_time, tree
 from training.encode import Encoder
 from training.errors import writing

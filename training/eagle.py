@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from common.model.eagle import checkpoint as eagle_checkpoint
-from common.model.medusa_weights import Tree
+from common.model.medusa.weights import Tree
 from training import acceptance
 from training.eagle_net import EagleNet
 from training.held_out import Domain

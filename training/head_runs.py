@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from common.errors import InvalidArgument
-from common.model import medusa_checkpoint
 from common.model.eagle import checkpoint as eagle_checkpoint
-from common.model.medusa_weights import HeadWeights
+from common.model.medusa import checkpoint as medusa_checkpoint
+from common.model.medusa.weights import HeadWeights
 from training import eagle as eagle_training
 from training import eagle_start, held_out, inputs, runs, written
 from training import medusa as medusa_training

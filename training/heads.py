@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.model.medusa import token_vectors
-from common.model.medusa_weights import HeadWeights
+from common.model.medusa.heads import token_vectors
+from common.model.medusa.weights import HeadWeights
 from training.loss import chunks, distributions, soft_cross_entropy
 from training.output import OutputLayer
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from common.model import medusa_checkpoint
-from common.model.medusa_weights import HeadWeights
+from common.model.medusa import checkpoint as medusa_checkpoint
+from common.model.medusa.weights import HeadWeights
 from training import acceptance, held_out
 from training import eagle as eagle_training
 from training.acceptance import Chain

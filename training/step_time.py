@@ -10,8 +10,8 @@ import torch
 
 from common.model.kv_cache import KvLease
 from common.model.loader import LoadedModel, load
-from common.model.medusa import MedusaHeads, head_dtype
-from common.model.medusa_weights import HeadWeights, Tree
+from common.model.medusa.heads import MedusaHeads, head_dtype
+from common.model.medusa.weights import HeadWeights, Tree
 from common.model.runner import Runner
 from common.model.segment import Segment, tree_positions
 from common.model.tree import TokenTree

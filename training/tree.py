@@ -16,7 +16,7 @@ from itertools import islice
 
 from torch import Tensor
 
-from common.model.medusa_weights import Tree
+from common.model.medusa.weights import Tree
 from common.step_table import seconds_of
 from training.acceptance import Found, accuracies
 

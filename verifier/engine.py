@@ -15,7 +15,7 @@ from typing import TypeVar
 from common import accelerator, processors
 from common.inbox import Reachable, attempt
 from common.model.eagle.head import EagleHead
-from common.model.medusa import MedusaHeads
+from common.model.medusa.heads import MedusaHeads
 from common.model.runner import Runner
 from common.step_meter import StepMeter
 from verifier.acceptance import rules

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from common.model.eagle import checkpoint as eagle_checkpoint
-from common.model.eagle.compiled import NativeHead
+from common.model.eagle.compiled import NativeEagle
 from common.model.eagle.head import EagleHead
 from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
 from common.model.loader import LoadedModel
-from common.model.medusa import MedusaHeads, head_dtype
+from common.model.medusa.heads import MedusaHeads, head_dtype
 from common.model.room import OTHER_WEIGHTS, SMALLER_CACHE, room_for
 from common.model.runner import Runner
 
@@ -61,8 +61,8 @@ def eagle_head(weights: EagleWeights, runner: Runner) -> EagleHead:
     (cache,) = runner.head_caches
     loaded = runner.loaded
     make: Callable[..., EagleHead] = partial(TorchHead, dtype=loaded.dtype)
-    if cache.device.type == "cpu" and NativeHead.can_run(weights, cache.dtype):
-        make = partial(NativeHead, threads=runner.threads, most_threads=runner.most_threads)
+    if cache.device.type == "cpu" and NativeEagle.can_run(weights, cache.dtype):
+        make = partial(NativeEagle, threads=runner.threads, most_threads=runner.most_threads)
     with room_for("an EAGLE head", SMALLER_CACHE):
         head = make(weights, embeddings=loaded.embeddings, cache=cache, positions=runner.max_len)
     _log.info("head made", extra={"kind": type(head).__name__, "taps": list(weights.taps)})

@@ -14,7 +14,7 @@ from paceline.v1 import worker_pb2
 from common.model.eagle import checkpoint as eagle_checkpoint
 from common.model.eagle.head import EagleHead
 from common.model.loader import load
-from common.model.medusa import MedusaHeads
+from common.model.medusa.heads import MedusaHeads
 from common.model.runner import Runner
 from common.rpc import convert, worker, worker_process
 from common.store.pools import open_pools

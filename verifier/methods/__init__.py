@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from common.model.eagle.head import EagleHead
-from common.model.medusa import MedusaHeads
+from common.model.medusa.heads import MedusaHeads
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.drafting.link import LinkSource

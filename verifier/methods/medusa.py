@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.medusa import MedusaHeads
+from common.model.medusa.heads import MedusaHeads
 from common.model.sampling import Ranked, Row, biases_of, rank
 from common.model.tree import TokenTree
 from verifier.cost import StepCost

@@ -34,7 +34,7 @@ class _LaidOut(NamedTuple):
     kept: tuple[object, ...]
 
 
-class NativeHead(EagleHead):
+class NativeEagle(EagleHead):
     """A head whose drafts are single calls; bfloat16 weights are rounded to int8.
 
     Args:
@@ -234,7 +234,7 @@ class _Draft:
     """
 
     def __init__(
-        self, head: NativeHead, texts: Sequence[Behind], logits: Tensor, left: Tensor
+        self, head: NativeEagle, texts: Sequence[Behind], logits: Tensor, left: Tensor
     ) -> None:
         self._head, self._texts, self._left = head, texts, left
         self.logits = logits

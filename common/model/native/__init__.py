@@ -10,14 +10,12 @@ which vectors do the products everywhere and no weights are rounded. Elsewhere `
 does the same through torch.
 """
 
-from common.model.native.heads import NativeHeads
 from common.model.native.library import Decoder, draw, instructions, survivors, top
 from common.model.native.model import NativeModel, can_run
 from common.model.native.product import NativeProducts
 
 __all__ = [
     "Decoder",
-    "NativeHeads",
     "NativeModel",
     "NativeProducts",
     "can_run",

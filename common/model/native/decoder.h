@@ -246,7 +246,7 @@ int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t
 int decoder_multiply(Decoder *decoder, const Product *products, long count, long rows,
                      const Number *x, float *y);
 
-/* Medusa's heads; see `common/model/medusa.py`. */
+/* Medusa's heads; see `common/model/medusa/heads.py`. */
 typedef struct {
     const Product *first;    /* the first blocks of all heads */
     const Product *blocks;   /* [later, count] */

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from common.errors import ModelError
-from common.model import medusa_checkpoint
+from common.model.medusa import checkpoint as medusa_checkpoint
 from training import acceptance, corpus
 from training.encode import Encoder
 from training.heads import Heads

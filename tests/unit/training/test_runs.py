@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from common.errors import ModelError
-from common.model import medusa_checkpoint
+from common.model.medusa import checkpoint as medusa_checkpoint
 from tests import tiny_models
 from tests.unit.training.conftest import SHAPE, unseen
 from training import corpus, curves, head_runs, held_out, inputs, output, runs, step_time

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from common.errors import InvalidArgument, ModelError
-from common.model import medusa_checkpoint
+from common.model.medusa import checkpoint as medusa_checkpoint
 from tests.unit.training.full_disk import full_after
 from training import acceptance, choose_tree, tree
 from training.acceptance import tree_tokens

@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model import medusa_checkpoint
-from common.model.medusa import MedusaHeads
-from common.model.medusa_checkpoint import WEIGHTS_FILE, checked_tree
-from common.model.medusa_weights import FACTS_FILE, HeadWeights
-from common.model.native import NativeHeads
+from common.model.medusa import checkpoint as medusa_checkpoint
+from common.model.medusa.checkpoint import WEIGHTS_FILE, checked_tree
+from common.model.medusa.compiled import NativeMedusa
+from common.model.medusa.heads import MedusaHeads
+from common.model.medusa.weights import FACTS_FILE, HeadWeights
 
 HIDDEN, VOCAB, HEADS = 16, 40, 3
 
@@ -108,7 +108,7 @@ def _plainly(weights: HeadWeights, hidden: Tensor, chosen: list[int]) -> Tensor:
     return torch.stack(logits)
 
 
-@pytest.mark.skipif(not NativeHeads.work(torch.bfloat16), reason="no compiled code here")
+@pytest.mark.skipif(not NativeMedusa.work(torch.bfloat16), reason="no compiled code here")
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("sees_token", [True, False])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from common.model.eagle.compiled import NativeHead
+from common.model.eagle.compiled import NativeEagle
 from common.model.eagle.head import EagleHead
 from common.model.eagle.through_torch import TorchHead
 from common.model.loader import Dtype
@@ -60,10 +60,10 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     target = runner(directory, dtype, eagle=files)
     with pytest.MonkeyPatch.context() as patch:
         if through:
-            patch.setattr(NativeHead, "can_run", lambda *_: False)
+            patch.setattr(NativeEagle, "can_run", lambda *_: False)
         head = eagle_of(files, target)
     if instructions(target.loaded.dtype):
-        assert isinstance(head, TorchHead if through else NativeHead)
+        assert isinstance(head, TorchHead if through else NativeEagle)
     plain = _texts(Pair.make(runner(directory, dtype)), method="plain")
     return Small(directory, files, dtype, target, head, plain)
 

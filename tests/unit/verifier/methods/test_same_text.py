@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.model.loader import Dtype
-from common.model.medusa import MedusaHeads
+from common.model.medusa.heads import MedusaHeads
 from common.model.runner import Runner
 from common.sampling_params import SamplingParams
 from tests.inprocess import Pair, eagle_of, heads, runner

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.model.eagle.compiled import NativeHead
+from common.model.eagle.compiled import NativeEagle
 from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Draft, EagleHead
 from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
@@ -38,7 +38,7 @@ def _head(weights: EagleWeights, how: str = "torch", cache: Tensor | None = None
     }
     if how == "torch":
         return TorchHead(weights, dtype=cache.dtype, **common)
-    return NativeHead(weights, threads=2 if how == "native-threads" else 1, **common)
+    return NativeEagle(weights, threads=2 if how == "native-threads" else 1, **common)
 
 
 def _steps(draw: random.Random, texts: int, depths: int) -> list[Step]:
@@ -286,10 +286,10 @@ def test_all_tokens_can_be_guessed_without_a_list() -> None:
 
 def test_compiled_heads_know_what_they_cannot_run() -> None:
     for kind in ("", "own normed every bias"):
-        assert NativeHead.can_run(drafting.weights(kind), torch.float32) == bool(
+        assert NativeEagle.can_run(drafting.weights(kind), torch.float32) == bool(
             instructions(torch.float32)
         )
-    assert not NativeHead.can_run(drafting.weights(), torch.float16)
+    assert not NativeEagle.can_run(drafting.weights(), torch.float16)
 
 
 @_kinds(*KINDS)

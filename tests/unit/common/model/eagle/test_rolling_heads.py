@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 import pytest
 import torch
 
-from common.model.eagle.compiled import NativeHead
+from common.model.eagle.compiled import NativeEagle
 from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, Going, Guessed
 from common.model.eagle.weights import EagleWeights
 from common.model.native import instructions
@@ -29,8 +29,8 @@ pytestmark = [
 
 def _head(
     weights: EagleWeights, threads: int = 1, dtype: torch.dtype = torch.float32
-) -> NativeHead:
-    return NativeHead(
+) -> NativeEagle:
+    return NativeEagle(
         weights,
         embeddings=EMBEDDINGS.to(dtype),
         cache=drafting.cache(weights).to(dtype),

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.model.medusa_weights import FACTS_FILE, HeadWeights
+from common.model.medusa.weights import FACTS_FILE, HeadWeights
 from common.model.tensors_by_key import check, read
 
 _PUBLISHED = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")

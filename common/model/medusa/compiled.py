@@ -14,7 +14,7 @@ from common.model.native.product import NativeProducts
 from common.model.native.structures import Heads
 
 
-class NativeHeads:
+class NativeMedusa:
     """Heads whose logits are one call, of weights rounded to int8.
 
     Args:

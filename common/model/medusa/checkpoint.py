@@ -1,4 +1,4 @@
-"""Files of Medusa heads: the published layouts (see `common.model.medusa_published`), and ours.
+"""Files of Medusa heads: the published layouts (see `common.model.medusa.published`), and ours.
 
 Ours is a directory of two files. `medusa.safetensors` holds
 
@@ -33,8 +33,9 @@ from torch import Tensor
 
 from common import json_object
 from common.errors import ModelError
-from common.model import base_samples, medusa_published, tensor_file
-from common.model.medusa_weights import FACTS_FILE, HeadWeights, Tree
+from common.model import base_samples, tensor_file
+from common.model.medusa import published
+from common.model.medusa.weights import FACTS_FILE, HeadWeights, Tree
 from common.model.tensors_by_key import check, read
 
 WEIGHTS_FILE = "medusa.safetensors"
@@ -56,7 +57,7 @@ def load(path: Path, *, lm_head: Tensor) -> HeadWeights:
         return _load_ours(path, lm_head)
     if path.name == WEIGHTS_FILE:
         return _load_ours(path.parent, lm_head)
-    return medusa_published.load(path, lm_head)
+    return published.load(path, lm_head)
 
 
 def save(path: Path, weights: HeadWeights, *, lm_head: Tensor) -> None:

@@ -10,7 +10,7 @@ SiLU(W h + U e + b), with `e` the token's row of the base model's output matrix,
 mean square of 1. (Hydra, Ankner et al. 2024, goes on so from guess to guess; here all heads still
 run at once.)
 
-Owns the arithmetic; files are `common.model.medusa_checkpoint`'s, trees of guesses and what
+Owns the arithmetic; files are `common.model.medusa.checkpoint`'s, trees of guesses and what
 becomes of them the verifier's. A wrong guess costs speed, never text, so nothing here has to be
 bit-equal between batch sizes; where compiled code computes them, weights are rounded to int8.
 """
@@ -26,11 +26,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model import medusa_checkpoint
 from common.model.likeliest import likeliest
 from common.model.linear import MakeProduct, packed_products
-from common.model.medusa_weights import HeadWeights, Tree
-from common.model.native import Decoder, NativeHeads
+from common.model.medusa import checkpoint
+from common.model.medusa.compiled import NativeMedusa
+from common.model.medusa.weights import HeadWeights, Tree
+from common.model.native import Decoder
 from common.model.room import SMALLER_CACHE, room_for
 
 Product = Callable[[Tensor], Tensor]
@@ -73,10 +74,10 @@ class MedusaHeads:
         first_bias = bias[:, 0].flatten()
         output = (lm_head[None] if weights.lm is None else weights.lm).to(device, dtype)
         self._shared = weights.lm is None
-        self._native: NativeHeads | None = None
-        if device.type == "cpu" and NativeHeads.work(dtype):
+        self._native: NativeMedusa | None = None
+        if device.type == "cpu" and NativeMedusa.work(dtype):
             scale = self._token_scale
-            self._native = NativeHeads(
+            self._native = NativeMedusa(
                 Decoder(threads or torch.get_num_threads()),
                 (first, first_bias),
                 (block[:, 1:].transpose(0, 1), bias[:, 1:].transpose(0, 1)),
@@ -100,7 +101,7 @@ class MedusaHeads:
         device: torch.device,
         threads: int | None = None,
     ) -> MedusaHeads:
-        """Loads heads from any layout that `common.model.medusa_checkpoint` knows.
+        """Loads heads from any layout that `common.model.medusa.checkpoint` knows.
 
         Args:
             path: A directory, or the file in it that holds the weights.
@@ -113,7 +114,7 @@ class MedusaHeads:
             ModelError: Missing, corrupt, made for another model or too large; names file and key.
         """
         with room_for(f"the heads of {path}", SMALLER_CACHE):
-            weights = medusa_checkpoint.load(path, lm_head=lm_head)
+            weights = checkpoint.load(path, lm_head=lm_head)
             return cls(weights, lm_head=lm_head, dtype=dtype, device=device, threads=threads)
 
     def logits(self, hidden: Tensor, chosen: Sequence[int]) -> Tensor:
@@ -164,7 +165,7 @@ class MedusaHeads:
 
 def head_dtype(model: torch.dtype, device: torch.device) -> torch.dtype:
     """What the heads of a model are best computed in: its type, or the one that is compiled."""
-    compiled = device.type == "cpu" and NativeHeads.work(torch.bfloat16)
+    compiled = device.type == "cpu" and NativeMedusa.work(torch.bfloat16)
     return torch.bfloat16 if compiled else model
 
 
