@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from common.model import independence, kernels, loader
-from common.model.kv_cache import KvLease
+from common.model.kv_cache import KvLease, LayerShape
 from common.model.output import Output
 from common.model.runner import Runner
 from common.model.segment import Segment
@@ -108,6 +108,20 @@ def test_passes_of_few_rows_are_graphs_of_the_cache_at_hand(
     again = Runner(target.loaded, kv_bytes=1 << 20)
     again.forward([Segment([5], 0, np.arange(16, 32), wanted=[0])])
     assert graphs.cleared == 1, "graphs of another cache are no more"
+
+
+def test_keys_are_moved_of_its_own_layers(tmp_path: Path, cuda: pytest.MonkeyPatch) -> None:
+    """All are read first; and those of a head stay where they are."""
+    directory = tiny_models.save("llama", tmp_path)
+    cuda.setattr(Runner, "_settle", lambda self: None)
+    loaded = loader.load(str(directory), device=DEVICE)
+    target = Runner(loaded, kv_bytes=1 << 20, head_layers=[LayerShape(1, 8, 8)])
+    assert isinstance(loaded.forward, CudaModel)
+    for cache in target.pool.layers:
+        cache.copy_(torch.arange(float(len(cache)))[:, None, None].expand(cache.shape))
+    target.move([(40, 50), (50, 60)])
+    held = [cache[[50, 60], -1, -1].tolist() for cache in target.pool.layers]
+    assert held == [[40, 50]] * len(target.model_caches) + [[50, 60]]
 
 
 def _far(found: Tensor, expected: Tensor) -> float:
