@@ -176,13 +176,10 @@ class BaseClient(ABC, Generic[GenerationT]):
     def _end(self) -> None:
         """Lets nothing more begin, and cancels what runs, or waits to go on elsewhere."""
         self._closed = True
-        for generation in self._running():
-            generation.cancel()
-
-    def _running(self) -> list[BaseGeneration]:
-        """Generations that were started and not dropped."""
         with self._lock:
-            return list(self._generations)
+            running = list(self._generations)
+        for generation in running:
+            generation.cancel()
 
     def _require_open(self) -> None:
         if self._closed:

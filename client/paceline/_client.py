@@ -17,7 +17,7 @@ from paceline._base_client import (
 )
 from paceline._channel import connect
 from paceline._conversion import converted
-from paceline._generation import BaseGeneration, Generation
+from paceline._generation import Generation
 from paceline._resume import Resumption
 from paceline._security import Tls
 from paceline._types import Model
@@ -68,7 +68,7 @@ class Client(BaseClient[Generation]):
         Not in a signal handler: there `generation.cancel()`, or raise.
         """
         self._end()
-        self._channel.close()
+        self._line.channel.close()
 
     def models(self) -> list[Model]:
         """Lists the models the deployment serves.
@@ -122,12 +122,11 @@ class Client(BaseClient[Generation]):
         self._require_open()
         options = self._unary()
         with converted(self._address), self._interruptible():
-            return getattr(self._stub, rpc)(request, **options)
+            return getattr(self._line.stub, rpc)(request, **options)
 
     def _connect(self) -> None:
         """Takes a channel for what is called from now on; what runs keeps the one it has."""
-        self._channel = connect(self._address, self._security)
-        self._stub = InferenceStub(self._channel)
+        self._line = _Line(connect(self._address, self._security))
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -143,33 +142,45 @@ class Client(BaseClient[Generation]):
         except BaseException as error:
             if isinstance(error, ValueError):  # so does gRPC say that the channel was closed
                 self._require_open()
-            former = self._channel
+            former = self._line
             self._connect()
-            _close_in_time(former, WeakSet(self._running()))
+            former.close_in_time()
             raise
 
     def _open(self, request: pb.GenerateRequest, timeout_s: float) -> Any:
-        metadata = self._security.metadata()
+        metadata, line = self._security.metadata(), self._line
         with self._interruptible():
-            return self._stub.Generate(request, timeout=timeout_s, metadata=metadata)
+            return line.generate(request, timeout=timeout_s, metadata=metadata)
 
 
-def _close_in_time(channel: grpc.Channel, running: WeakSet[BaseGeneration]) -> None:
-    """Closes a channel when other threads' calls by it are over.
-
-    Whoever lets go of it last closes it, and that may take for ever: a thread of its own does so.
+class _Line:
+    """A channel and the generations by it.
 
     Args:
-        channel: Nothing begins by it any more.
-        running: What may still go on by it.
+        channel: To the gateway.
     """
-    closing = threading.Timer(UNARY_TIMEOUT_S, _close, (channel, running))
-    closing.daemon = True
-    closing.start()
 
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel, self.stub = channel, InferenceStub(channel)
+        self._calls: WeakSet[Any] = WeakSet()
 
-def _close(channel: grpc.Channel, running: WeakSet[BaseGeneration]) -> None:
-    if any(not each.ended for each in running):
-        _close_in_time(channel, running)
-    else:
-        channel.close()
+    def generate(self, request: pb.GenerateRequest, **options: Any) -> Any:
+        """Opens a generation's stream."""
+        call = self.stub.Generate(request, **options)
+        self._calls.add(call)
+        return call
+
+    def close_in_time(self) -> None:
+        """Closes the channel, by which nothing begins any more, when other threads' calls are over.
+
+        Whoever lets go of it last closes it, and that may take for ever: a thread of its own does.
+        """
+        closing = threading.Timer(UNARY_TIMEOUT_S, self._close)
+        closing.daemon = True
+        closing.start()
+
+    def _close(self) -> None:
+        if any(call.is_active() for call in list(self._calls)):
+            self.close_in_time()
+        else:
+            self.channel.close()

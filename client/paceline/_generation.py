@@ -47,11 +47,6 @@ class BaseGeneration:
         if "_call" in self.__dict__:
             self._call.cancel()
 
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more comes: it is complete, has failed or was cancelled."""
-        return self._ended
-
     def cancel(self) -> None:
         """Stops the generation on every tier; does nothing once it has ended.
 

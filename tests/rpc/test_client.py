@@ -47,8 +47,8 @@ def left_to_be_closed() -> Any:
     (timer,) = (t for t in threading.enumerate() if isinstance(t, threading.Timer) and t.daemon)
     timer.cancel()
     timer.join(WAIT_S)
-    timer.function(*timer.args)
-    return timer.args[0]
+    timer.function()
+    return timer.function.__self__.channel
 
 
 @pytest.mark.parametrize("locked", [False, True], ids=["", "and what gRPC locks stays locked"])
@@ -79,7 +79,7 @@ def test_ctrl_c_in_one_thread_leaves_the_texts_of_others(
     with client.generate("hang", resume=False) as other:
         chunks = iter(other)
         next(chunks)
-        client._stub.ListModels = interrupted
+        client._line.stub.ListModels = interrupted
         with pytest.raises(KeyboardInterrupt):
             client.models()
         former = left_to_be_closed()
@@ -110,8 +110,8 @@ def test_no_call_uses_the_channel_that_a_signal_left_locked(
     def locked(*_: object, **__: object) -> None:
         raise raised
 
-    former = client._channel
-    setattr(client._stub, rpc, locked)
+    former = client._line.channel
+    setattr(client._line.stub, rpc, locked)
     with pytest.raises(raised):
         call(client)
     assert call(client)
@@ -123,17 +123,17 @@ def test_what_fails_on_the_way_leaves_the_channel(gateway: ScriptedGateway) -> N
         raise LookupError("no token")
 
     with paceline.Client(gateway.address) as client:
-        channel = client._channel
+        channel = client._line.channel
         with pytest.raises(errors.NotFoundError):
             client.tokenize("fail:NOT_FOUND")
-        assert client._channel is channel
+        assert client._line.channel is channel
     with paceline.Client(gateway.address, token=token) as client:
-        channel = client._channel
+        channel = client._line.channel
         with pytest.raises(LookupError):
             client.models()
         with pytest.raises(LookupError):
             client.generate("go")
-        assert client._channel is channel
+        assert client._line.channel is channel
 
 
 def test_the_result_has_every_field(client: paceline.Client) -> None:
@@ -364,16 +364,16 @@ def test_closing_the_client_cancels_what_runs(gateway: ScriptedGateway) -> None:
 def test_a_client_that_is_closed_meanwhile_takes_no_other_channel(
     client: paceline.Client,
 ) -> None:
-    channel, tokenize = client._channel, client._stub.Tokenize
+    channel, tokenize = client._line.channel, client._line.stub.Tokenize
 
     def late(*args: Any, **options: Any) -> Any:
         client.close()
         return tokenize(*args, **options)
 
-    client._stub.Tokenize = late
+    client._line.stub.Tokenize = late
     with pytest.raises(paceline.ClientClosedError):
         client.tokenize("a")
-    assert client._channel is channel
+    assert client._line.channel is channel
 
 
 @pytest.mark.parametrize("closing", [True, False])
