@@ -62,8 +62,14 @@ class Tokenizing:
         except RuntimeError:  # there is no thread to be had
             lock.release()
             raise
+
+        def over(done: asyncio.Future[T]) -> None:
+            lock.release()
+            if not done.cancelled():
+                done.exception()  # shielded, an error that nobody waits for would be told
+
         ended = asyncio.wrap_future(begun)
-        ended.add_done_callback(lambda _: lock.release())
+        ended.add_done_callback(over)
         try:
             return await asyncio.shield(ended)
         except asyncio.CancelledError:

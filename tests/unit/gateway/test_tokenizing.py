@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from common.errors import InvalidArgument
 from gateway.request import Prompt
 from gateway.tokenizing import Tokenizing
 from tests.waiting import until
@@ -55,13 +57,16 @@ async def test_nor_does_decoding(tokens: int, beside: bool) -> None:
 class Slow:
     """A tokenizer that waits to be told; each text begins with its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fails: bool = False) -> None:
         self.began: list[str] = []
+        self._fails = fails
         self._go = threading.Semaphore(0)
 
     def encode(self, text: str) -> list[int]:
         self.began.append(text[:2])
         assert self._go.acquire(timeout=30)
+        if self._fails:
+            raise InvalidArgument("prompt", text)
         return []
 
     def end(self, times: int = 1) -> None:
@@ -109,6 +114,21 @@ async def test_one_under_way_holds_up_its_tenant_though_nobody_waits_for_it() ->
     assert sorted(slow.began[2:]) == ["a2", "b2"]
     asked.clear()  # a cancelled task has its frames
     assert not tokenizing._locks
+
+
+async def test_who_hangs_up_on_one_that_fails_leaves_no_word_of_it() -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    tokenizing, slow = Tokenizing(), Slow(fails=True)
+    asked = [ask(tokenizing, slow, "a1")]
+    await until(lambda: slow.began == ["a1"])
+    asked[0].cancel()
+    await asyncio.wait(asked)
+    slow.end()
+    asked.clear()
+    await until(lambda: not tokenizing._locks)
+    gc.collect()
+    assert not told, "its words may be the prompt's"
 
 
 async def test_one_that_fails_lets_the_next_in() -> None:
