@@ -12,8 +12,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from paceline import Client, Result
@@ -42,17 +41,8 @@ AUTO = "auto"
 TRIPLE = "draft+lookahead+ngram"
 
 
-class Numerics(StrEnum):
-    """Number formats of the weights."""
-
-    BFLOAT16 = "bfloat16"
-    FLOAT32 = "float32"
-    BOTH = "both"
-
-    @property
-    def each(self) -> tuple[str, ...]:
-        """Those to try, one after the other."""
-        return (self.BFLOAT16.value, self.FLOAT32.value) if self is self.BOTH else (self.value,)
+EACH = ("bfloat16", "float32")
+"""Number formats of the weights, which are tried one after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +168,9 @@ def promise(
     draft: Draft = None,
     medusa: Medusa = None,
     eagle: Eagle = None,
-    dtype: Annotated[Numerics, typer.Option(help="Number format of the weights")] = Numerics.BOTH,
+    dtype: Annotated[
+        Literal["bfloat16", "float32", "both"], typer.Option(help="Number format of the weights")
+    ] = "both",
     threads: Threads = 0,
     methods: Annotated[
         str,
@@ -216,7 +208,7 @@ def promise(
             concurrency=concurrency,
             share_ngrams=share_ngrams,
         )
-        for numerics in dtype.each:
+        for numerics in EACH if dtype == "both" else (dtype,):
             with shown(console) as progress:
                 found = sweep.run(numerics, progress)
             console.print(table(numerics, found).drawn())

@@ -159,6 +159,9 @@ def delayed(
     """Measure with round trips added, if that is asked for and can be done."""
     if not settings.round_trips_ms:
         return None
+    if settings.models.draft is None:
+        left_out.append("round trips: there is no draft model")
+        return None
     try:
         return round_trips.run(settings, workers, watch, progress)
     except (PacelineError, ClientError, OSError) as error:  # no such address, a port that is taken

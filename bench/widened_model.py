@@ -21,6 +21,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from bench.arguments import at_least, ending_well
+from common import json_object
 from common.errors import ModelError
 from common.model import tensor_file
 
@@ -42,10 +43,7 @@ def write(source: Path, directory: Path, times: int) -> None:
     """
     if directory.exists() and directory.samefile(source):
         raise ModelError(f"{directory}: must be another directory than that of the model")
-    try:
-        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{source}/config.json: {error}") from error
+    config = json_object.read(source / "config.json")
     if not {_SIZE, _LAYERS} <= config.keys() or config.get("mlp_bias"):
         raise ModelError(f"{source}: must have an {_SIZE} and no mlp_bias, as Llama's family has")
     weights = dict(_widened(source, times))

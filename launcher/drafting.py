@@ -7,7 +7,7 @@ import time
 from paceline import Client
 
 from common.drafters import misfit
-from common.errors import StartupError
+from common.errors import StartupError, Unavailable
 from launcher.cluster import Cluster
 from launcher.service import describe
 
@@ -21,7 +21,7 @@ TICK_S = 0.2
 
 
 def await_draft(cluster: Cluster, client: Client) -> None:
-    """Wait until a deployment that has a drafter drafts.
+    """Wait until a deployment drafts.
 
     Args:
         cluster: The deployment, serving.
@@ -29,10 +29,17 @@ def await_draft(cluster: Cluster, client: Client) -> None:
 
     Raises:
         StartupError: It does not; says why.
+        Unavailable: A worker does not answer.
     """
     check_drafter(cluster)
     addresses = {service.name: service.address for service in cluster.services}
-    target, drafter = (describe(addresses[name]) for name in ("verifier", "drafter"))
+    if "drafter" not in addresses:
+        raise StartupError("there is no drafter")
+    try:
+        target, drafter = (describe(addresses[name]) for name in ("verifier", "drafter"))
+    except Unavailable:
+        check_drafter(cluster)  # meanwhile it may have ended
+        raise
     if why := misfit(target, drafter):
         raise StartupError(f"the drafter does not fit: {why}")
     deadline_s = time.monotonic() + JOIN_S

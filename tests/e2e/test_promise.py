@@ -20,7 +20,9 @@ from paceline.errors import (
     PacelineError,
 )
 
+from common.errors import StartupError
 from launcher.cluster import Cluster
+from launcher.drafting import await_draft
 from launcher.models import Models
 
 pytestmark = pytest.mark.timeout(240)
@@ -171,6 +173,8 @@ def test_another_tokenizer_of_the_same_size_is_never_paired(
         with pytest.raises(FailedPreconditionError, match="draft"):
             client.generate("a", max_tokens=4, method="draft").result()
         assert client.generate("a", max_tokens=4).result().speculation.method != "draft"
+        with pytest.raises(StartupError, match="the drafter does not fit: its tokenizer"):
+            await_draft(cluster, client)
 
 
 def test_a_drafter_killed_half_way_changes_nothing(

@@ -18,6 +18,12 @@ def test_rates_are_of_all_texts_and_ratios_of_each() -> None:
     assert summed(512, "plain", plain, plain).accepted == 0.0
 
 
+def test_texts_that_came_in_one_message_have_no_rate_to_compare_with() -> None:
+    at_once, slow, drafted = run(3, 0.0, 1), run(3, 0.4, 3), run(3, 0.1, 2)
+    assert summed(512, "draft", [drafted] * 2, [at_once, slow]).times_plain == pytest.approx(4.0)
+    assert summed(512, "draft", [drafted], [at_once]).times_plain == 0.0
+
+
 def test_a_method_that_writes_another_text_is_no_measurement() -> None:
     with pytest.raises(AssertionError, match="one seed, one text"):
         summed(512, "draft", [run(3, 0.1, 2, id_=5)], [run(3, 0.4, 3)])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +13,8 @@ from typer.testing import CliRunner
 from bench import promise
 from bench.differences import Place, Tally
 from bench.progress import Progress
+from common.errors import StartupError
+from launcher.models import Models
 
 OFFERED = ("plain", "draft", "ngram", "lookahead")
 
@@ -69,6 +74,48 @@ def test_a_difference_is_a_failure(
         assert f"{differing} of them differ" in ran.output
 
 
-def test_both_number_formats_are_tried() -> None:
-    assert promise.Numerics.BOTH.each == ("bfloat16", "float32")
-    assert promise.Numerics.FLOAT32.each == ("float32",)
+@pytest.mark.parametrize(
+    ("flags", "tried"),
+    [([], ["bfloat16", "float32"]), (["--dtype", "bfloat16"], ["bfloat16"])],
+)
+def test_both_number_formats_are_tried(
+    flags: list[str], tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def run(sweep: promise.Sweep, dtype: str, progress: Progress) -> list[Tally]:
+        ran.append(dtype)
+        return [tally("draft")]
+
+    monkeypatch.setattr(promise.Sweep, "run", run)
+    assert CliRunner().invoke(promise.app, flags).exit_code == 0
+    assert ran == tried
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_sweep_whose_drafter_is_not_there_is_none(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waited(*_: object) -> None:
+        if when == "before":
+            raise StartupError("the drafter is gone")
+        services[0].ended = True
+
+    services = [SimpleNamespace(name="drafter", ended=False)]
+    made = MagicMock(address="127.0.0.1:1", services=services)
+    monkeypatch.setattr(promise, "Cluster", lambda **_: made)
+    monkeypatch.setattr(promise, "await_draft", waited)
+    monkeypatch.setattr(promise, "offered", lambda client: OFFERED)
+    monkeypatch.setattr("bench.prompts.encode", lambda *_: [])
+    monkeypatch.setattr("bench.cases.make", lambda *_: [])
+    sweep = promise.Sweep(
+        models=Models(target=Path("target"), draft=Path("draft")),
+        threads=1,
+        methods=("draft",),
+        generations=2,
+        max_tokens=4,
+        concurrency=1,
+        share_ngrams=False,
+    )
+    with pytest.raises(StartupError, match="the drafter is gone"):
+        sweep.run("float32", lambda *_: None)

@@ -20,15 +20,23 @@ from launcher.models import Models
 from tests.unit.bench.samples import one_pass, sample
 from tests.unit.bench.test_plan import settings
 
+PAIR = Models(target=Path("target"), draft=Path("draft"))
+
 
 def test_round_trips_without_an_address_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(99, "Cannot assign requested address")
 
     monkeypatch.setattr("bench.round_trips.run", refused)
-    asked, left_out = settings(full=True), ["before"]
+    asked, left_out = replace(settings(full=True), models=PAIR), ["before"]
     assert delayed(asked, options(asked), lambda _: None, lambda *_: None, left_out) is None
     assert left_out == ["before", "round trips: [Errno 99] Cannot assign requested address"]
+
+
+def test_without_a_draft_model_there_are_no_round_trips() -> None:
+    asked, left_out = settings(full=True), []
+    assert delayed(asked, options(asked), lambda _: None, lambda *_: None, left_out) is None
+    assert left_out == ["round trips: there is no draft model"]
 
 
 def test_a_second_deployment_that_does_not_draft_is_no_lockstep(
@@ -69,7 +77,9 @@ def test_what_is_whole_stays_wherever_somebody_ends_a_run(
     monkeypatch.setattr("bench.prompts.encode", lambda *_: [])
     monkeypatch.setattr(run, "resident_bytes", lambda cluster: 1)
     monkeypatch.setattr("bench.round_trips.run", interrupted)
-    asked = replace(settings(full=True), per_domain=1, draft_quantize="none")
+    monkeypatch.setattr(run, "await_draft", lambda *_: None)
+    short = replace(settings(full=False), models=PAIR, round_trips_ms=(1.0,))
+    asked = replace(short, per_domain=1, draft_quantize="none")
     report = run.run(asked, lambda: lambda _: None, lambda *_: None)
     assert report.interrupted
     assert report.left_out == ["round trips: interrupted"]

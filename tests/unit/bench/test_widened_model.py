@@ -40,3 +40,12 @@ def test_models_of_other_families_are_refused(tmp_path: Path) -> None:
 def test_a_model_is_not_written_over_itself(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="another directory"):
         write(tiny_models.save("llama", tmp_path), tmp_path, 2)
+
+
+@pytest.mark.parametrize("held", ["[]", "{", None])
+def test_a_configuration_that_is_none_is_told_of(held: str | None, tmp_path: Path) -> None:
+    tmp_path.joinpath("narrow").mkdir()
+    if held is not None:
+        (tmp_path / "narrow" / "config.json").write_text(held)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        write(tmp_path / "narrow", tmp_path / "wide", 2)

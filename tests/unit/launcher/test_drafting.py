@@ -8,8 +8,9 @@ from typing import cast
 import pytest
 from paceline import Client
 
-from common.errors import StartupError
-from launcher import drafting
+from bench.ports import free_ports
+from common.errors import StartupError, Unavailable
+from launcher import drafting, service
 from launcher.cluster import Cluster
 from launcher.drafting import await_draft, check_drafter
 
@@ -71,3 +72,31 @@ def test_a_drafter_that_ended_is_gone() -> None:
         check_drafter(cluster)
     with pytest.raises(StartupError, match="the drafter is gone"):
         await_draft(cluster, offering(("plain",)))
+
+
+def test_where_there_is_none_nobody_waits() -> None:
+    cluster = deployment()
+    del cluster.services[1]
+    with pytest.raises(StartupError, match="there is no drafter"):
+        await_draft(cluster, offering(("plain",)))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_worker_that_does_not_answer_may_have_ended(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = deployment()
+
+    def describe(address: str) -> None:
+        cluster.services[1].ended = ends  # type: ignore[misc]
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(drafting, "describe", describe)
+    with pytest.raises(StartupError if ends else Unavailable, match="gone" if ends else "answer"):
+        await_draft(cluster, offering(("plain",)))
+
+
+def test_nobody_answers_where_nobody_listens() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(Unavailable, match=f"no answer from 127.0.0.1:{port}"):
+        service.describe(f"127.0.0.1:{port}")
