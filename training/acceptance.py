@@ -23,8 +23,10 @@ Found = Sequence[Sequence[Sequence[int]]]
 """One domain's ranks: by text, position and head, or depth."""
 
 _NO_TOKEN = -1
-_BATCH = 16  # texts
 """Stands for a token behind the end of the text, and for its rank."""
+
+_BATCH = 16
+"""Texts that are read at once."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ runs. Commands about heads, and about how often guesses are right, are `head_com
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -132,7 +132,8 @@ def distill(
         bool, typer.Option("--fresh", help="Start from random weights of the draft's shape")
     ] = False,
     labels: Annotated[
-        str, typer.Option(help='"target": its distributions; "text": the text alone, to compare')
+        Literal["target", "text"],
+        typer.Option(help="Its distributions, or the text alone, to compare"),
     ] = "target",
     steps: o.Steps = 2000,
     batch: o.Batch = 8,
@@ -147,18 +148,15 @@ def distill(
 ) -> None:
     """Teach a small model the target's distributions; measured acceptance picks the checkpoint."""
     from training import runs
-    from training.distill import Labels
     from training.loop import LoopConfig
 
-    if labels not in list(Labels):
-        raise typer.BadParameter(f"must be one of {', '.join(Labels)}", param_hint="--labels")
     with o.ending_well(), o.Bar(Console(), "distill") as bar:
         o.set_threads(threads)
         state = runs.distill(
             target=target,
             draft=draft,
             fresh=fresh,
-            labels=Labels(labels),
+            labels=labels,
             data=runs.Data(
                 corpora=corpus, written=written or (), share=written_share, held_out=held_out
             ),

@@ -7,8 +7,7 @@ token is the target's, so that chooses the checkpoint; the loss may go on fallin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -24,13 +23,9 @@ SCORE_LENGTHS = (3, 5)
 """Draft lengths whose tokens per target pass choose the checkpoint."""
 
 
-class Labels(StrEnum):
-    """What the drafter learns from."""
-
-    TARGET = "target"
-    """The target's distributions."""
-    TEXT = "text"
-    """The text alone, as a model trained without a target: for comparison."""
+Labels = Literal["target", "text"]
+"""What the drafter learns from: the target's distributions, or, for comparison, the text alone, as
+a model trained without a target."""
 
 
 class Distillation:
@@ -50,7 +45,7 @@ class Distillation:
         target: Any,
         domains: Sequence[Domain],
         accelerator: Accelerator,
-        labels: Labels = Labels.TARGET,
+        labels: Labels = "target",
     ) -> None:
         self._draft: Any = draft.to(accelerator.device)
         self.module: nn.Module = self._draft
@@ -63,7 +58,7 @@ class Distillation:
 
     def losses(self, batch: Tensor, progress: float) -> dict[str, float]:
         """See `Task`."""
-        if self._labels is Labels.TEXT:
+        if self._labels == "text":
             with self._accelerator.autocast():
                 loss = self._draft(input_ids=batch, labels=batch).loss
             self._accelerator.backward(loss)

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from training import head_runs, runs
 from training.commands import train as commands
-from training.distill import Labels
 from training.eagle_start import EagleShape
 from training.folder import State
 from training.options import tell
@@ -47,8 +46,8 @@ def test_a_run_tells_which_weights_it_leaves(
 @pytest.mark.parametrize(
     ("command", "options", "given"),
     [
-        ("distill", [], {"fresh": False, "labels": Labels.TARGET}),
-        ("distill", ["--fresh", "--labels", "text"], {"fresh": True, "labels": Labels.TEXT}),
+        ("distill", [], {"fresh": False, "labels": "target"}),
+        ("distill", ["--fresh", "--labels", "text"], {"fresh": True, "labels": "text"}),
         ("medusa", [], {"shape": head_runs.HeadShape()}),
         ("medusa", ["--own-lm", "--see-token"], {"shape": head_runs.HeadShape()}),
         ("medusa", ["--shared-lm"], {"shape": head_runs.HeadShape(own_lm=False)}),
@@ -99,9 +98,10 @@ def test_taps_are_layers_that_rise(taps: str, problem: str, tmp_path: Path) -> N
 
 
 def test_labels_are_those_there_are(tmp_path: Path) -> None:
-    result = CliRunner().invoke(commands, [*_needed("distill", tmp_path), "--labels", "guesses"])
+    wrong = [*_needed("distill", tmp_path), "--labels", "guesses"]
+    result = CliRunner().invoke(commands, wrong, env={"COLUMNS": "120"})
     assert result.exit_code == 2
-    assert "must be one of target, text" in result.output
+    assert "'guesses' is not one of 'target', 'text'" in result.output
 
 
 def _needed(command: str, folder: Path) -> list[str]:

@@ -28,7 +28,6 @@ from training import corpus, curves, head_runs, held_out, inputs, output, runs, 
 from training.commands import train as commands
 from training.corpus import Document
 from training.curves import plot
-from training.distill import Labels
 from training.eagle_start import EagleShape
 from training.encode import Encoder
 from training.errors import DataError, RunError
@@ -73,7 +72,7 @@ def _distill(
         target=target,
         draft=draft,
         fresh=False,
-        labels=Labels.TARGET,
+        labels="target",
         data=runs.Data(corpora=[documents], held_out=[unseen(documents)]),
         prompts=4,
         out=out,
@@ -115,7 +114,7 @@ def setting(
             target=target,
             draft=target,
             fresh=True,
-            labels=Labels.TARGET,
+            labels="target",
             data=data,
             prompts=4,
             out=out,
@@ -276,6 +275,19 @@ def test_a_corpus_that_was_not_there_may_be_corrected(
     assert len(Encoder(tmp_path / "model").tokenizer) == 300, "not that of the run before"
     with pytest.raises(RunError, match="holds a run with corpora"):
         pretrain(talks, 300)
+
+
+@pytest.mark.parametrize("setting", ["distill", "medusa", "eagle"], indirect=True)
+def test_texts_of_another_model_are_told_of_before_the_target_writes(
+    setting: Setting, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise DataError("another model's")
+
+    monkeypatch.setattr(runs.written, "check_origin", refused)
+    monkeypatch.setattr(runs.held_out, "load", lambda *_: pytest.fail("it writes"))
+    with pytest.raises(DataError, match="another model's"):
+        setting.run(tmp_path, _silent)
 
 
 def test_of_two_runs_that_begin_at_once_the_second_is_refused(tmp_path: Path) -> None:
