@@ -32,9 +32,9 @@ def _limits() -> Iterator[float]:
             continue
         mount = _MOUNT / "cpu" if controllers else _MOUNT
         names = Path(path).parts[1:]
-        for count in range(len(names) + 1):
+        for depth in range(len(names) + 1):
             with suppress(OSError, ValueError):  # it is not there, or has no limit
-                yield _limit(mount.joinpath(*names[:count]))
+                yield _limit(mount.joinpath(*names[:depth]))
 
 
 def _limit(group: Path) -> float:

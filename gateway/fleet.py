@@ -93,7 +93,6 @@ class Fleet:
         self._complaints.forget(gone)
         for address in gone:
             del self._turns[address]
-        self._let_go()
         if gone or back:
             self._changed()
 
