@@ -20,8 +20,9 @@ from common.model.attention import AttentionContext
 from common.model.facts import Facts, ends
 from common.model.hf import attention
 from common.model.hf.layers import bring, is_experts, replace_linears, tiled_experts
+from common.model.hf.parts import llama_of
 from common.model.hf.rotary import replace_rotary
-from common.model.hf.shape import lacks, llama_of
+from common.model.hf.shape import lacks
 from common.model.hf.taps import Taps
 from common.model.int4 import Int4Product
 from common.model.linear import MakeLinear, as_layer, linear_maker, tile_rows

@@ -18,7 +18,7 @@ from common import accelerator
 from common.errors import ModelError
 from common.model import loader
 from common.model.checkpoint import reader as checkpoint_reader
-from common.model.hf import shape
+from common.model.hf import parts as hf_parts
 from common.model.hf.model import _Modules
 from common.model.kernels import Kernels
 from common.model.kv_cache import KvLease
@@ -163,7 +163,7 @@ def test_a_file_that_is_overwritten_afterwards_changes_nothing(
     ("kind", "where", "kernels"),
     [
         ("qwen3_moe", checkpoint_reader, "auto"),
-        ("glm4_moe", shape, "auto"),
+        ("glm4_moe", hf_parts, "auto"),
         ("llama", checkpoint_reader, "torch"),
     ],
     ids=["read", "taken", "fused"],
