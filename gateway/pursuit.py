@@ -149,9 +149,9 @@ class Pursuit:
         if not self._ids:
             return None
         if self._stops(self._ids[-1]):
-            return self._report(FinishReason.STOP)
+            return self._report(FinishReason.STOP, len(self._ids))
         if len(self._ids) == self._order.max_tokens:
-            return self._report(FinishReason.LENGTH)
+            return self._report(FinishReason.LENGTH, len(self._ids))
         return None
 
     def _stops(self, id_: int) -> bool:
@@ -159,13 +159,11 @@ class Pursuit:
         return id_ in ends or id_ in self._order.stop_token_ids
 
     def _whole(self, end: Complete) -> Complete:
-        return self._report(end.finish_reason) if self._moved else end
+        return self._report(end.finish_reason, len(self._ids)) if self._moved else end
 
-    def _report(
-        self, reason: int, completion_tokens: int | None = None, stop: str = ""
-    ) -> Complete:
-        """Reports in the client's terms: its own prompt, all its tokens."""
-        tokens, prompt = completion_tokens or len(self._ids), len(self._order.prompt_ids)
+    def _report(self, reason: int, tokens: int, stop: str = "") -> Complete:
+        """Reports in the client's terms: its own prompt, and so many of its tokens."""
+        prompt = len(self._order.prompt_ids)
         usage = Usage(
             prompt_tokens=prompt,
             completion_tokens=tokens,
