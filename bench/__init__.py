@@ -1,4 +1,4 @@
-"""What Paceline does, in figures: each is measured in turns with what it is compared with.
+"""What Paceline does, in figures; what is compared is measured in turns.
 
 `paceline bench` (`commands`, `run`) compares every way to decode. Programs of their own, each
 `python -m bench.NAME` and with a `--help`, measure one thing:

@@ -41,7 +41,7 @@ AUTO = "auto"
 TRIPLE = "draft+lookahead+ngram"
 
 
-EACH = ("bfloat16", "float32")
+BOTH = ("bfloat16", "float32")
 """Number formats of the weights, which are tried one after the other."""
 
 
@@ -208,7 +208,7 @@ def promise(
             concurrency=concurrency,
             share_ngrams=share_ngrams,
         )
-        for numerics in EACH if dtype == "both" else (dtype,):
+        for numerics in BOTH if dtype == "both" else (dtype,):
             with shown(console) as progress:
                 found = sweep.run(numerics, progress)
             console.print(table(numerics, found).drawn())

@@ -11,9 +11,6 @@ from common.errors import StartupError, Unavailable
 from launcher.cluster import Cluster
 from launcher.service import describe
 
-DRAFT = "draft"
-"""The method of drafters."""
-
 JOIN_S = 30.0
 """Time a drafter gets to be found by the gateway."""
 
@@ -43,7 +40,7 @@ def await_draft(cluster: Cluster, client: Client) -> None:
     if why := misfit(target, drafter):
         raise StartupError(f"the drafter does not fit: {why}")
     deadline_s = time.monotonic() + JOIN_S
-    while DRAFT not in client.models()[0].methods:
+    while "draft" not in client.models()[0].methods:
         check_drafter(cluster)
         if time.monotonic() > deadline_s:
             raise StartupError(f"the gateway did not find the drafter within {JOIN_S:.0f} s")

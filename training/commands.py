@@ -133,7 +133,7 @@ def distill(
     ] = False,
     labels: Annotated[
         Literal["target", "text"],
-        typer.Option(help="Its distributions, or the text alone, to compare"),
+        typer.Option(help="Learn the target's distributions, or the text alone, to compare"),
     ] = "target",
     steps: o.Steps = 2000,
     batch: o.Batch = 8,

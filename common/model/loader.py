@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 import torch.distributed
@@ -33,6 +33,9 @@ from common.model.llama import Llama
 from common.model.quantized import Quantize
 from common.model.room import OTHER_WEIGHTS, give_back, room_for
 from common.model.whole_pass import WholePass
+
+if TYPE_CHECKING:
+    from common.model.hf import HfModel
 
 _log = logging.getLogger(__name__)
 
@@ -130,12 +133,7 @@ def load(
             said = {"path": str(directory), "reason": found.reason}
             _log.info("a model is loaded by transformers, which takes longer", extra=said)
             whole = HfModel(directory, weights, where, parallel=_in_parallel())
-            run = None
-            if found.unread:
-                if not (lacking := whole.lacks):
-                    run = ours(whole.llama())
-                elif kernels == "auto":
-                    left_out(where, lacking)
+            run = _by_ours(whole, where, kernels, ours) if found.unread else None
             found = _Found(whole.facts, run or whole.modules(context, quantize))
     give_back()
     facts, (forward, name) = found
@@ -178,6 +176,16 @@ def _plainly(
     if run is None:
         return _Declined("no kernels of ours run it here", unread=False)
     return _Found(llama.facts, run)
+
+
+def _by_ours(whole: HfModel, device: torch.device, kernels: Kernels, ours: _Prepare) -> Run | None:
+    """Has kernels of ours run a model that `transformers` read, if they can."""
+    lacking = whole.lacks
+    if not lacking:
+        return ours(whole.llama())
+    if kernels == "auto":
+        left_out(device, lacking)
+    return None
 
 
 def _in_parallel() -> bool:

@@ -1,9 +1,9 @@
 """Which keys each row of a batch sees, in one array that goes to the device in one copy.
 
 The array begins with sections of one word a row (`ROW_SECTIONS`), then says which rows each tile
-has (so many of the model a tile) and in how many blocks of keys they agree. Behind these stand
-the lists that rows point to: the pages of each sequence, and of each path through a tree the slots
-that follow.
+has (`tile_rows` a tile) and in how many blocks of keys they agree. Behind these stand the lists
+that rows point to: the pages of each sequence, and of each path through a tree the slots that
+follow.
 """
 
 from __future__ import annotations

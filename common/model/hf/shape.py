@@ -99,7 +99,7 @@ def lacks(model: Any, facts: Facts) -> str:
 
 
 def _unscaled(layer: Any, dtype: torch.dtype) -> str:
-    """Why rows or logits of a model are not scaled as it wants them; nothing where they are."""
+    """Why rows or logits cannot be scaled here as a model has them; nothing where they can."""
     config, part = layer.self_attn.config, added_part(layer)
     if getattr(config, "final_logit_softcapping", None) is not None:
         return "its logits are capped (final_logit_softcapping)"
