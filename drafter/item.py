@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from common.model.distribution import Distribution
-from common.model.sampling import Row
+from common.model.row import Row
 from common.model.segment import PathRows, Segment
 from common.model.tree import Drawn
 from drafter.mirror import Mirror

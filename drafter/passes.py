@@ -10,8 +10,9 @@ from torch import Tensor
 
 from common.model.distribution import distributions
 from common.model.output import rows_of
+from common.model.row import Row
 from common.model.runner import Runner
-from common.model.sampling import Ranked, Row, rank, sample
+from common.model.sampling import Ranked, rank, sample
 from drafter import rolling
 from drafter.item import Item, row_of, sent
 

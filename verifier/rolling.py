@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from common.model.roll import Limit, RollOptions
+from common.model.row import Row
 from common.model.runner import Runner
-from common.model.sampling import Row, sample
+from common.model.sampling import sample
 from common.model.segment import Segment
 from verifier.cost import StepCost
 from verifier.mailbox import beat_s

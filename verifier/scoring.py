@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from common.model.output import Output, rows_of
 from common.model.roll import Drawing
+from common.model.row import Row
 from common.model.runner import Runner
-from common.model.sampling import Row, sample
+from common.model.sampling import sample
 from common.model.segment import Segment
 from common.model.tree import TokenTree
 from verifier.acceptance.base import Scores

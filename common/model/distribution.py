@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.model import native
-from common.model.sampling import Row, adjust, compiled_for
+from common.model.adjust import adjust
+from common.model.row import Row
+from common.model.sampling import compiled_for
 from common.model.warpers import survivors
 
 

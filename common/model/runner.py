@@ -24,7 +24,8 @@ from common.model.loader import LoadedModel
 from common.model.output import Output
 from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.room import OTHER_WEIGHTS, SMALLER_CACHE, ran_out, room_for
-from common.model.sampling import Row, rank
+from common.model.row import Row
+from common.model.sampling import rank
 from common.model.segment import Segment
 from common.model.whole_pass import WholePass
 from common.sampling_params import SamplingParams

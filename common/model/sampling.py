@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,47 +25,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from common.model.adjust import adjust
 from common.model.cuda.device import Draw, drawer, packed, pinned
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.output import rows_of
-from common.model.roll import Adjusting, Drawing
+from common.model.row import Row
 from common.model.warpers import cuts, scale, survivors
 from common.sampling_params import SamplingParams
-
-
-class Row(NamedTuple):
-    """What decides the token at one place of one sequence, beside its logits."""
-
-    params: SamplingParams
-    """The request's sampling."""
-
-    position: int
-    """Absolute position of the token being chosen."""
-
-    seen: Tensor | None = None
-    """Ids of prompt and committed tokens, bool [V]; needed for a repetition penalty only."""
-
-    path: tuple[int, ...] = ()
-    """Ids after the committed ones: a tree node's ancestors and itself; seen as well."""
-
-    @property
-    def bare(self) -> bool:
-        """Whether the token is the likeliest by the logits as they are."""
-        return self.params.greedy and not self.params.adjusts
-
-    @property
-    def drawing(self) -> Drawing:
-        """What compiled code needs to know."""
-        params = self.params
-        warpers = (params.top_k, params.temperature, params.top_p, params.min_p)
-        if not params.adjusts:
-            return Drawing(params.seed, self.position, *warpers)
-        assert self.seen is not None or not params.penalises, "a penalty needs the tokens seen"
-        seen = self.seen if params.penalises else None
-        added = biases_of(params, torch.device("cpu"))
-        adjusting = Adjusting(*added, params.repetition_penalty, seen, self.path)
-        return Drawing(params.seed, self.position, *warpers, adjusting)
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -135,59 +101,10 @@ def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
     ]
 
 
-def adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Logit bias, then repetition penalty: what comes before temperature.
-
-    Args:
-        logits: Any floating-point type. # [N, V]
-        rows: What each row's choice depends on, one a row.
-
-    Returns:
-        float32; the same tensor where nothing changes. # [N, V]
-    """
-    if not any(row.params.adjusts for row in rows):
-        return logits.float()
-    adjusted = logits.to(torch.float32, copy=True)
-    for line, row in zip(adjusted, rows, strict=True):
-        if row.params.logit_bias:
-            ids, biases = biases_of(row.params, line.device)
-            line[ids] += biases
-        if row.params.penalises:
-            _penalise(line, row)
-    return adjusted
-
-
 def _adjusted_row(logits: Tensor, rows: Sequence[Row], at: int) -> tuple[Tensor, Sequence[Row]]:
     """One of some rows, by itself: its logits, adjusted, and what else decides. # [1, V]"""
     row = rows[at : at + 1]
     return adjust(logits[at : at + 1], row), row
-
-
-def _penalise(line: Tensor, row: Row) -> None:
-    """Repetition penalty of a row's logits, in place."""
-    assert row.seen is not None, "a repetition penalty needs the tokens seen"
-    if line.device.type == "cpu":  # few of all tokens; numpy's calls take less than torch's
-        at = np.concatenate((np.flatnonzero(row.seen.numpy()), np.array(row.path, dtype=np.int64)))
-        logits = line.numpy()
-        few = logits[at]
-        with np.errstate(all="ignore"):
-            penalty = np.float32(row.params.repetition_penalty)
-            logits[at] = np.where(few < 0, few * penalty, few / penalty)
-        return
-    seen, factor = row.seen.clone(), line.new_tensor(row.params.repetition_penalty)
-    seen[list(row.path)] = True
-    line.copy_(line.where(~seen, torch.where(line < 0, line * factor, line / factor)))
-
-
-@lru_cache(maxsize=64)
-def biases_of(params: SamplingParams, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids that have a logit bias, and the biases; not to be changed. # [B] each
-
-    Every row of a text asks for the same, and to make them takes longer than to add them.
-    """
-    biases = params.logit_bias
-    values = torch.tensor([*biases.values()], dtype=torch.float32, device=device)
-    return torch.tensor([*biases], dtype=torch.int64, device=device), values
 
 
 def _kinds(rows: Sequence[Row], vocab_size: int) -> list[tuple[str, list[int]]]:

@@ -14,8 +14,9 @@ from common.model import noise
 from common.model.kv_cache import KvLease, LayerShape
 from common.model.loader import Dtype, load
 from common.model.quantized import Quantize
+from common.model.row import Row
 from common.model.runner import Runner
-from common.model.sampling import Row, sample
+from common.model.sampling import sample
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 from tests import tiny_models

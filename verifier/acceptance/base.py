@@ -9,7 +9,7 @@ import numpy as np
 
 from common.model.distribution import Distribution, distributions
 from common.model.output import Output, rows_of
-from common.model.sampling import Row
+from common.model.row import Row
 from common.model.tree import TokenTree
 
 

@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from common.model.adjust import adjust
 from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead, Going, Guessed
 from common.model.roll import Drawing
-from common.model.sampling import Row, adjust, rank
+from common.model.row import Row
+from common.model.sampling import rank
 from verifier.cost import StepCost
 from verifier.methods.trust import chances_of, draws
 from verifier.sequence import Sequence

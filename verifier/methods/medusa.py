@@ -21,7 +21,8 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.medusa.heads import MedusaHeads
-from common.model.sampling import Ranked, Row, biases_of, rank
+from common.model.row import Row, biases_of
+from common.model.sampling import Ranked, rank
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.trust import Trials, Trusts, chances_of, draws

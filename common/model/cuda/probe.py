@@ -26,7 +26,8 @@ from common.model.cuda.rowwise import RmsNorm, Turn, gated
 from common.model.linear import TiledProduct
 from common.model.llama import Linear, Mixture, Mlp
 from common.model.quantized import round_weight
-from common.model.sampling import Row, sample
+from common.model.row import Row
+from common.model.sampling import sample
 from common.model.segment import Segment
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from common import fence
 from common.model.blocks import BlockManager
 from common.model.kv_cache import KvLease, KvPool, LayerShape
+from common.model.row import Row
 from common.model.runner import Runner
-from common.model.sampling import Row, sample
+from common.model.sampling import sample
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 from drafter.branch import Round

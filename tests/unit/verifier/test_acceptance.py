@@ -13,7 +13,8 @@ import torch
 from scipy.stats import chisquare
 
 from common.model.output import Computed
-from common.model.sampling import Row, sample
+from common.model.row import Row
+from common.model.sampling import sample
 from common.model.tree import Drawn, TokenTree
 from common.sampling_params import SamplingParams
 from verifier.acceptance.base import Scores

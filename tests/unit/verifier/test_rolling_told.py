@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.model.roll import RollOptions
+from common.model.row import Row
 from common.model.runner import Runner
-from common.model.sampling import Row, sample
+from common.model.sampling import sample
 from common.sampling_params import SamplingParams
 from tests.inprocess import Collected, Pair
 from tests.unit.verifier.rolled_texts import begin, rolling_runner, texts

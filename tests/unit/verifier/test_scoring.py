@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from common.model.output import Computed
-from common.model.sampling import Row, sample
+from common.model.row import Row
+from common.model.sampling import sample
 from common.sampling_params import SamplingParams
 from verifier import scoring
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from common.model.kv_cache import KvLease
 from common.model.roll import Certainty, Limit, Rolled, RollOptions
+from common.model.row import Row
 from common.model.runner import Runner
-from common.model.sampling import Row, rank
+from common.model.sampling import rank
 from common.model.seen import seen
 from common.model.segment import Segment
 from common.model.tree import TokenTree

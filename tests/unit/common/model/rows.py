@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.model.sampling import Row
+from common.model.row import Row
 from common.sampling_params import SamplingParams
 
 VOCAB = 160

@@ -29,8 +29,9 @@ from common.model.native import (
 from common.model.native.memory import _KEPT_ROWS, _MOST_BYTES, Addresses, Rooms
 from common.model.quantized import Quantize, integer_products, round_weight
 from common.model.roll import Certainty, Limit, Rolled, RollOptions
+from common.model.row import Row
 from common.model.runner import Runner
-from common.model.sampling import Row, sample
+from common.model.sampling import sample
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 from tests import tiny_models

@@ -11,11 +11,13 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from common.model import sampling, warpers
+from common.model.adjust import adjust
 from common.model.distribution import Distribution, distributions
 from common.model.native import library as native_library
 from common.model.native.library import VECTORS, opened
 from common.model.noise import gumbel_rows
-from common.model.sampling import Row, adjust, rank, sample
+from common.model.row import Row
+from common.model.sampling import rank, sample
 from common.sampling_params import SamplingParams
 from tests.unit.common.model.rows import VOCAB, random_logits, rows_strategy
 

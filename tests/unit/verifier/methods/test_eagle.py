@@ -6,7 +6,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from common.model.sampling import Row, adjust, sample
+from common.model.adjust import adjust
+from common.model.row import Row
+from common.model.sampling import sample
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests.unit.verifier.methods.fake_eagle import VOCAB, FakeHead, Lines, paths, said

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.model.adjust import adjust
 from common.model.output import Computed
-from common.model.sampling import Row, adjust, sample
+from common.model.row import Row
+from common.model.sampling import sample
 from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests.unit.verifier.methods.scripted_target import sequence

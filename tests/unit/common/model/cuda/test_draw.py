@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from common.model import sampling
-from common.model.sampling import Ranked, Row, rank, sample
+from common.model.row import Row
+from common.model.sampling import Ranked, rank, sample
 from common.sampling_params import SamplingParams
 from tests.unit.common.model.rows import VOCAB, random_logits, rows_strategy
 

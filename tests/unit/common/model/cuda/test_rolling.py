@@ -13,8 +13,8 @@ from torch import Tensor
 from common.model.kv_cache import KvLease
 from common.model.output import Computed, Output
 from common.model.roll import Certainty, Limit, Rolled, RollOptions
+from common.model.row import Row
 from common.model.runner import Runner
-from common.model.sampling import Row
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 from tests import tiny_models

@@ -8,9 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from common.model.adjust import adjust
 from common.model.eagle.head import Behind, EagleHead, Going, Guessed
 from common.model.roll import Drawing
-from common.model.sampling import Row, adjust, rank
+from common.model.row import Row
+from common.model.sampling import rank
 from common.sampling_params import SamplingParams
 
 

@@ -13,7 +13,7 @@ from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, Going, Gue
 from common.model.eagle.weights import EagleWeights
 from common.model.native import instructions
 from common.model.roll import Drawing
-from common.model.sampling import Row
+from common.model.row import Row
 from common.model.seen import seen
 from common.sampling_params import SamplingParams
 from tests.unit.common.model.eagle import drafting
