@@ -216,7 +216,7 @@ def test_drafts_leave_room_for_prefill(target: Runner, twin: Runner) -> None:
     """Long drafts of many sequences under a small budget: a newcomer's prompt still gets on."""
     pair = Pair.make(target, twin, EngineConfig(max_batch_tokens=24, max_running=16))
     for seed in range(12):
-        pair.submit(prompt_of(4, seed), 200, draft_tokens=16)
+        pair.submit(prompt_of(4, seed), 150, draft_tokens=16)
     for _ in range(40):
         pair.engine.step()
     newcomer = pair.submit(prompt_of(60, 99), 1)
