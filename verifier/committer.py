@@ -45,8 +45,10 @@ class Committer:
         totals: Totals,
         failures: Failures,
     ) -> None:
-        self._runner, self._rules, self._methods = runner, rules, methods
+        self._runner, self._methods = runner, methods
         self._totals, self._failures = totals, failures
+        self.rules = rules
+        """Of acceptance, by name."""
 
     def reads(self, batch: Seq[Work]) -> bool:
         """Whether any reader wants to see what is committed of a batch."""
@@ -69,7 +71,7 @@ class Committer:
             scores: What the pass found.
         """
         tree = scores.tree
-        accepted, last = self._rules[sequence.request.acceptance](scores)
+        accepted, last = self.rules[sequence.request.acceptance](scores)
         root = len(sequence.ids) - 1
         taken = sequence.commit([*(tree.ids[node] for node in accepted), last])
         kept = accepted[:taken]

@@ -276,7 +276,8 @@ class Engine(Reachable):
     def _run_and_commit(self, batch: list[Work]) -> None:
         started, scores = time.monotonic(), None
         try:
-            scores = score(self._runner, batch, tap=self._committer.reads(batch))
+            tap = self._committer.reads(batch)
+            scores = score(self._runner, batch, self._committer.rules, tap=tap)
         except Exception as error:
             accelerator.check(self._runner.loaded.device)
             if len(batch) == 1:

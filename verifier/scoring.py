@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from common.model.runner import Runner
 from common.model.sampling import sample
 from common.model.segment import Segment
 from common.model.tree import TokenTree
-from verifier.acceptance.base import Scores
+from verifier.acceptance.base import Rule, Scores, weighed
 from verifier.scheduler import Work
 from verifier.sequence import Sequence
 
@@ -27,12 +27,15 @@ class Chunk(NamedTuple):
     """Of its first among all of the pass."""
 
 
-def score(runner: Runner, batch: Seq[Work], *, tap: bool = False) -> list[Scores | Chunk]:
+def score(
+    runner: Runner, batch: Seq[Work], rules: Mapping[str, Rule], *, tap: bool = False
+) -> list[Scores | Chunk]:
     """Computes a batch, in one pass.
 
     Args:
         runner: The target model.
         batch: What the scheduler chose.
+        rules: Of acceptance, by name.
         tap: Whether anybody wants the states that the runner taps.
 
     Returns:
@@ -42,17 +45,19 @@ def score(runner: Runner, batch: Seq[Work], *, tap: bool = False) -> list[Scores
     every = rows[0] if len(rows) == 1 else [row for part in rows for row in part]
     output = runner.forward([_segment(work) for work in batch], _drawings(every), tap=tap)
     choices = _choices(output, every)
-    scores: list[Scores | Chunk] = []
+    found: list[Scores | Chunk] = []
     first = row = 0
     for work, part in zip(batch, rows, strict=True):
         if work.tree is None:
-            scores.append(Chunk(output, row))
+            found.append(Chunk(output, row))
         else:
             mine = choices[first : first + len(part)]
-            scores.append(Scores(work.tree, mine, part, output, first, row))
+            found.append(Scores(work.tree, mine, part, output, first, row))
         first += len(part)
         row += work.batch_rows
-    return scores
+    asking = [rules[work.sequence.request.acceptance] for work in batch if work.tree is not None]
+    scores = iter(weighed([one for one in found if isinstance(one, Scores)], asking))
+    return [next(scores) if isinstance(one, Scores) else one for one in found]
 
 
 def _drawings(rows: list[Row]) -> list[Drawing]:

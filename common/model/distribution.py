@@ -5,45 +5,144 @@ What is sampled itself needs none of them, see `common.model.sampling`.
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from common.model import native
 from common.model.adjust import adjust
+from common.model.output import rows_of
 from common.model.row import Row
 from common.model.sampling import compiled_for
-from common.model.warpers import survivors
+from common.model.tree import Drawn
+from common.model.warpers import cuts, scale, survivors
 
 
-class Distribution(NamedTuple):
+class Distribution(ABC):
     """What a row is sampled from."""
 
-    ids: NDArray[np.int64]
-    """Tokens that may come, rising. # [K]"""
-
-    chances: NDArray[np.float64]
-    """Of each; they add up to 1. # [K]"""
-
+    @abstractmethod
     def chance(self, token: int) -> float:
         """Of one token."""
-        at = int(self.ids.searchsorted(token))
-        return float(self.chances[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
 
+    @abstractmethod
+    def entropy(self) -> float:
+        """In nats."""
+
+    @abstractmethod
     def at(self, share: float) -> int:
         """The token up to which so much of all chances stands, in the order of ids.
 
         Args:
             share: In (0, 1); uniform where a token is to be drawn.
         """
+
+    @abstractmethod
+    def without(self, drawn: Drawn) -> Distribution | None:
+        """max(0, p - q), renormalised; None where nothing is left.
+
+        Args:
+            drawn: q.
+        """
+
+    @abstractmethod
+    def few(self) -> Few:
+        """The same, token by token."""
+
+
+class Few(Distribution):
+    """One of few tokens, on the host.
+
+    Args:
+        ids: Tokens that may come, rising. # [K]
+        chances: Of each; they add up to 1. # [K]
+    """
+
+    def __init__(self, ids: NDArray[np.int64], chances: NDArray[np.float64]) -> None:
+        self.ids, self.chances = ids, chances
+
+    def chance(self, token: int) -> float:
+        """Of one token."""
+        at = int(self.ids.searchsorted(token))
+        return float(self.chances[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
+
+    def entropy(self) -> float:
+        """In nats."""
+        return -float(self.chances @ np.log(self.chances + 1e-300))
+
+    def at(self, share: float) -> int:
+        """The token up to which so much of all chances stands."""
         upto = self.chances.cumsum()
         at = int(upto.searchsorted(share * upto[-1], "right"))
         if at == len(upto):  # rounded to all of them: the last token that may come
             at = int(self.chances.nonzero()[0][-1])
         return int(self.ids[at])
+
+    def without(self, drawn: Drawn) -> Few | None:
+        """max(0, p - q), renormalised; None where nothing is left."""
+        tokens, left = np.array(drawn.ids), self.chances.copy()
+        at = self.ids.searchsorted(tokens).clip(max=len(self.ids) - 1)
+        common = self.ids[at] == tokens
+        left[at[common]] -= np.array(drawn.probabilities)[common]
+        left.clip(min=0, out=left)
+        total = float(left.sum())
+        return Few(self.ids, left / total) if total > _NOTHING else None
+
+    def few(self) -> Few:
+        """The same, token by token."""
+        return self
+
+
+class Whole(Distribution):
+    """One of the whole vocabulary, where the logits are: of all its chances few are asked for.
+
+    Args:
+        scores: Logarithms of chances, but for what is added to all. # float32 or float64 [V]
+        total: The logarithm of what their exponentials add up to.
+    """
+
+    def __init__(self, scores: Tensor, total: float) -> None:
+        self._scores, self._total = scores, total
+
+    def chance(self, token: int) -> float:
+        """Of one token."""
+        return math.exp(float(self._scores[token]) - self._total)
+
+    def entropy(self) -> float:
+        """In nats."""
+        return float(self._chances() @ (self._total - self._scores.double()))
+
+    def at(self, share: float) -> int:
+        """The token up to which so much of all chances stands."""
+        upto = self._chances().cumsum(0)
+        at = int(torch.searchsorted(upto, share * upto[-1:], right=True))
+        return at if at < len(upto) else int(self._chances().nonzero()[-1])
+
+    def without(self, drawn: Drawn) -> Whole | None:
+        """max(0, p - q), renormalised; None where nothing is left."""
+        left = self._chances()
+        known = [i for i, token in enumerate(drawn.ids) if token < len(left)]
+        gone = left.new_tensor([drawn.probabilities[i] for i in known])
+        left[[drawn.ids[i] for i in known]] -= gone
+        total = float(left.clamp_(min=0).sum())
+        return Whole(left.log_(), math.log(total)) if total > _NOTHING else None
+
+    def few(self) -> Few:
+        """The same, token by token."""
+        chances = self._chances().cpu().numpy()
+        return Few(np.arange(len(chances)), chances)
+
+    def _chances(self) -> Tensor:
+        return (self._scores.double() - self._total).exp_()
+
+
+_NOTHING = math.ulp(1.0)
+"""What is left of a distribution, but for rounding, once all of it is taken away."""
 
 
 def distributions(logits: Tensor, rows: Sequence[Row]) -> list[Distribution]:
@@ -51,13 +150,31 @@ def distributions(logits: Tensor, rows: Sequence[Row]) -> list[Distribution]:
 
     Args:
         logits: Any floating-point type. # [N, V]
-        rows: What each row's choice depends on, one a row; at least one, and none greedy.
+        rows: What each row's choice depends on, one a row; none greedy.
 
     Returns:
         One a row.
     """
     assert not any(row.params.greedy for row in rows)
-    return [Distribution(tokens, _chances(scores)) for tokens, scores in _survivors(logits, rows)]
+    cut = [cuts(row.params, logits.shape[1]) for row in rows]
+    some, others = ([i for i, one in enumerate(cut) if one is kind] for kind in (True, False))
+    found: dict[int, Distribution] = {}
+    if some:
+        left = _survivors(rows_of(logits, some), [rows[i] for i in some])
+        found |= zip(some, (Few(tokens, _chances(scores)) for tokens, scores in left), strict=True)
+    if others:
+        found |= zip(
+            others, _whole(rows_of(logits, others), [rows[i] for i in others]), strict=True
+        )
+    return [found[i] for i in range(len(rows))]
+
+
+def _whole(logits: Tensor, rows: Sequence[Row]) -> list[Whole]:
+    """Those of rows that no warper cuts."""
+    scores = scale(adjust(logits, rows), [row.params for row in rows])
+    top = scores.amax(-1).double()
+    totals = scores.double().sub_(top[:, None]).exp_().sum(-1).log_().add_(top)
+    return [Whole(*each) for each in zip(scores, totals.tolist(), strict=True)]
 
 
 def _chances(scores: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from verifier.acceptance.base import Rule
-from verifier.acceptance.coupled import coupled
-from verifier.acceptance.rejection import rejection
+from verifier.acceptance.coupled import Coupled
+from verifier.acceptance.rejection import Rejection
 from verifier.acceptance.typical import Typical
 
 
@@ -14,4 +14,4 @@ def rules(typical: Typical) -> dict[str, Rule]:
     Args:
         typical: With its thresholds.
     """
-    return {"coupled": coupled, "rejection": rejection, "typical": typical}
+    return {"coupled": Coupled(), "rejection": Rejection(), "typical": typical}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from common.model.distribution import Distribution, distributions
+from common.model.distribution import Distribution, Few, distributions
 from common.model.output import Output, rows_of
 from common.model.row import Row
 from common.model.tree import TokenTree
@@ -28,17 +29,45 @@ class Scores(NamedTuple):
     """Row of the root among those whose logits were wanted; those of the other nodes follow."""
     row: int = 0
     """Row of the text's first among all."""
-
-    def distributions(self, nodes: Sequence[int]) -> list[Distribution]:
-        """What the tokens after nodes are sampled from.
-
-        Greedy sampling puts all weight on the token it chooses.
-        """
-        if self.rows[0].params.greedy:
-            return [Distribution(np.array([self.choices[node]]), np.ones(1)) for node in nodes]
-        logits = rows_of(self.output.logits, [self.first + node for node in nodes])
-        return distributions(logits, [self.rows[node] for node in nodes])
+    after: Mapping[int, Distribution] = MappingProxyType({})
+    """What the tokens after the nodes are sampled from that the rule asks about."""
 
 
-Rule = Callable[[Scores], tuple[list[int], int]]
-"""Returns the accepted nodes from the root's child down, and the token that follows them."""
+class Rule(Protocol):
+    """Decides what of a draft is kept."""
+
+    def asks(self, tree: TokenTree) -> Sequence[int]:
+        """Nodes of a tree of which it needs to know what the token after them is sampled from."""
+
+    def __call__(self, scores: Scores) -> tuple[list[int], int]:
+        """Returns the accepted nodes from the root's child down, and the token that follows."""
+
+
+def weighed(scores: Sequence[Scores], rules: Sequence[Rule]) -> list[Scores]:
+    """Scores with what their rules ask for, computed at once: a device is waited for once.
+
+    Greedy sampling puts all weight on the token it chooses.
+
+    Args:
+        scores: Of one pass.
+        rules: Of each.
+    """
+    asked = [rule.asks(one.tree) for one, rule in zip(scores, rules, strict=True)]
+    if not any(asked):
+        return [*scores]
+    places, rows = list[int](), list[Row]()
+    for one, nodes in zip(scores, asked, strict=True):
+        open_ = [node for node in nodes if not one.rows[node].params.greedy]
+        places += [one.first + node for node in open_]
+        rows += [one.rows[node] for node in open_]
+    found = iter(distributions(rows_of(scores[0].output.logits, places), rows))
+    return [
+        one._replace(after={node: _sure(one, node) or next(found) for node in nodes})
+        for one, nodes in zip(scores, asked, strict=True)
+    ]
+
+
+def _sure(scores: Scores, node: int) -> Few | None:
+    if not scores.rows[node].params.greedy:
+        return None
+    return Few(np.array([scores.choices[node]]), np.ones(1))

@@ -12,9 +12,16 @@ from common.model.tree import TokenTree
 from verifier.acceptance.base import Scores
 
 
-def coupled(scores: Scores) -> tuple[list[int], int]:
+class Coupled:
     """The rule; see the module."""
-    return walk(scores.tree, scores.choices)
+
+    def asks(self, tree: TokenTree) -> Sequence[int]:
+        """Nothing but what was chosen."""
+        return ()
+
+    def __call__(self, scores: Scores) -> tuple[list[int], int]:
+        """Returns the accepted nodes from the root's child down, and the token that follows."""
+        return walk(scores.tree, scores.choices)
 
 
 def walk(tree: TokenTree, samples: Sequence[int]) -> tuple[list[int], int]:

@@ -10,40 +10,45 @@ same rule makes of it.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from common.model.distribution import Distribution
 from common.model.noise import uniforms
-from common.model.tree import Drawn
+from common.model.tree import TokenTree
 from verifier.acceptance.base import Scores
 
 
-def rejection(scores: Scores) -> tuple[list[int], int]:
+class Rejection:
     """The rule; see the module."""
-    tree, accepted, node = scores.tree, list[int](), 0
-    drawn = _drawn(scores) if tree.draws else {}
-    while True:
-        child, token = None, scores.choices[node]
-        if node in drawn:
-            child, token = _step(scores, node, *drawn[node])
-        if child is None:
-            child = tree.child(node, token)
-        if child is None:
-            return accepted, token
-        accepted.append(child)
-        node = child
+
+    def asks(self, tree: TokenTree) -> list[int]:
+        """Nodes with children that were drawn."""
+        return [*tree.draws]
+
+    def __call__(self, scores: Scores) -> tuple[list[int], int]:
+        """Returns the accepted nodes from the root's child down, and the token that follows."""
+        tree, accepted, node = scores.tree, list[int](), 0
+        luck = _luck(scores) if tree.draws else {}
+        while True:
+            child, token = None, scores.choices[node]
+            if node in luck:
+                child, token = _step(scores, node, scores.after[node], luck[node])
+            if child is None:
+                child = tree.child(node, token)
+            if child is None:
+                return accepted, token
+            accepted.append(child)
+            node = child
 
 
-def _drawn(scores: Scores) -> dict[int, tuple[Distribution, NDArray[np.float64]]]:
-    """What decides between children that were drawn, by node: see `_step`."""
+def _luck(scores: Scores) -> dict[int, NDArray[np.float64]]:
+    """Uniform numbers for nodes with children that were drawn: see `_step`."""
     nodes = [*scores.tree.draws]
     rows = [scores.rows[node] for node in nodes]
     count = max(map(len, scores.tree.draws.values())) + 1
     luck = uniforms([row.params.seed for row in rows], [row.position for row in rows], count)
-    return dict(zip(nodes, zip(scores.distributions(nodes), luck, strict=True), strict=True))
+    return dict(zip(nodes, luck, strict=True))
 
 
 def _step(
@@ -62,19 +67,8 @@ def _step(
         token = scores.tree.ids[child]
         if chance * drawn.probability(token) < rest.chance(token):
             return child, token
-        residual = _residual(rest, drawn)
+        residual = rest.without(drawn)
         if residual is None:  # p equals q but for rounding, and would have kept the token
             return child, token
         rest = residual
     return None, rest.at(luck[-1])
-
-
-def _residual(rest: Distribution, drawn: Drawn) -> Distribution | None:
-    """max(0, p - q), renormalised; None where nothing is left."""
-    tokens, left = np.array(drawn.ids), rest.chances.copy()
-    at = rest.ids.searchsorted(tokens).clip(max=len(rest.ids) - 1)
-    common = rest.ids[at] == tokens
-    left[at[common]] -= np.array(drawn.probabilities)[common]
-    left.clip(min=0, out=left)
-    total = float(left.sum())
-    return Distribution(rest.ids, left / total) if total > math.ulp(1.0) else None

@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from common.model.distribution import Distribution
+from common.model.tree import TokenTree
 from verifier.acceptance.base import Scores
 
 
@@ -29,6 +28,10 @@ class Typical:
     """Probability that is always typical: the paper's epsilon, `posterior_threshold`."""
     alpha: float = 0.3
     """Share of exp(-H) that is typical: the paper's alpha, `posterior_alpha`."""
+
+    def asks(self, tree: TokenTree) -> list[int]:
+        """Nodes with children."""
+        return [node for node in range(len(tree)) if tree.children(node)]
 
     def __call__(self, scores: Scores) -> tuple[list[int], int]:
         """Returns the accepted nodes from the root's child down, and the token after them."""
@@ -47,22 +50,15 @@ class Typical:
         accepted = best[2]
         return accepted, scores.choices[accepted[-1] if accepted else 0]
 
-    def floor(self, chances: NDArray[np.float64]) -> float:
-        """The probability above which a token is typical.
-
-        Args:
-            chances: Of the tokens that may come next.
-        """
-        entropy = -float(chances @ np.log(chances + 1e-300))
-        return min(self.threshold, self.alpha * math.exp(-entropy))
+    def floor(self, next_token: Distribution) -> float:
+        """The probability above which a token is typical."""
+        return min(self.threshold, self.alpha * math.exp(-next_token.entropy()))
 
     def _typical(self, scores: Scores) -> dict[int, list[tuple[int, float]]]:
         """Of nodes with children those that are kept, with their probabilities."""
-        tree = scores.tree
-        parents, kept = [node for node in range(len(tree)) if tree.children(node)], {}
-        distributions = scores.distributions(parents) if parents else ()
-        for node, found in zip(parents, distributions, strict=True):
+        tree, kept = scores.tree, {}
+        for node, found in scores.after.items():
             chances = [(child, found.chance(tree.ids[child])) for child in tree.children(node)]
-            floor = self.floor(found.chances)
+            floor = self.floor(found)
             kept[node] = [(child, chance) for child, chance in chances if chance > floor]
         return kept

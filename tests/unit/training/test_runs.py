@@ -44,7 +44,7 @@ LOOP = LoopConfig(
 
 @pytest.fixture(autouse=True)
 def _sketched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing, and what the target writes to measure by, take longest by far of a run this short."""
+    """Drawing, and what the target writes to measure by, take longest of a run this short."""
     monkeypatch.setattr(curves, "plot", lambda folder, points: (folder / "curves.png").touch())
     monkeypatch.setattr(held_out, "_NEW_TOKENS", 12)
 

@@ -12,13 +12,14 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from common.model.distribution import Few, Whole
 from common.model.output import Computed
 from common.model.row import Row
 from common.model.sampling import sample
 from common.model.tree import Drawn, TokenTree
 from common.sampling_params import SamplingParams
-from verifier.acceptance.base import Scores
-from verifier.acceptance.rejection import rejection
+from verifier.acceptance.base import Rule, Scores, weighed
+from verifier.acceptance.rejection import Rejection
 from verifier.acceptance.typical import Typical
 
 VOCAB = 6
@@ -96,12 +97,13 @@ def _round(
             rows.append(Row(params=sampling, position=50 + len(text)))
     logits = torch.tensor(np.array(lines), dtype=torch.float32)
     choices, committed = sample(logits, rows).tolist(), dict[int, list[int]]()
-    for first, (seed, (tree, _)) in zip(firsts, sequences.items(), strict=True):
+    scores, rule = list[Scores](), Rejection()
+    for first, (tree, _) in zip(firsts, sequences.values(), strict=True):
         own = slice(first, first + len(tree))
-        accepted, last = rejection(
-            Scores(tree, choices[own], rows[own], output=_only(logits), first=first)
-        )
-        committed[seed] = [*(tree.ids[node] for node in accepted), last]
+        scores.append(Scores(tree, choices[own], rows[own], output=_only(logits), first=first))
+    for seed, one in zip(sequences, weighed(scores, [rule] * len(scores)), strict=True):
+        accepted, last = rule(one)
+        committed[seed] = [*(one.tree.ids[node] for node in accepted), last]
     return committed
 
 
@@ -151,7 +153,8 @@ def test_a_draft_from_the_target_itself_is_always_kept() -> None:
         params = SamplingParams(temperature=1.0, seed=seed)
         rows = [Row(params=params, position=9), Row(params=params, position=10)]
         logits = torch.tensor(np.array([FIRST, FIRST]), dtype=torch.float32)
-        accepted, _ = rejection(Scores(tree=tree, choices=[0, 0], rows=rows, output=_only(logits)))
+        scores = Scores(tree=tree, choices=[0, 0], rows=rows, output=_only(logits))
+        accepted, _ = _decided(Rejection(), scores)
         assert accepted == [1]
 
 
@@ -179,9 +182,11 @@ def test_the_floor_is_the_papers_formula(
 ) -> None:
     p = np.array(chances)
     assert -float(p @ np.log(p)) == pytest.approx(entropy, abs=1e-3)
-    assert Typical().floor(p) == pytest.approx(floor, abs=1e-4)
-    assert Typical(threshold=0.01).floor(p) == pytest.approx(0.01)
-    assert Typical(threshold=1.0, alpha=1.0).floor(p) == pytest.approx(math.exp(-entropy), rel=1e-3)
+    for found in (Few(np.arange(4), p), Whole(torch.tensor(p).log(), 0.0)):
+        assert Typical().floor(found) == pytest.approx(floor, abs=1e-4)
+        assert Typical(threshold=0.01).floor(found) == pytest.approx(0.01)
+        low = Typical(threshold=1.0, alpha=1.0).floor(found)
+        assert low == pytest.approx(math.exp(-entropy), rel=1e-3)
 
 
 def test_typical_keeps_what_is_above_the_floor_and_the_longest_of_it() -> None:
@@ -191,10 +196,10 @@ def test_typical_keeps_what_is_above_the_floor_and_the_longest_of_it() -> None:
     long = tree.add_path([2, 1])
     tree.add(0, 3)
     scores = _scores([p] * len(tree), tree)
-    accepted, last = Typical()(scores)
+    accepted, last = _decided(Typical(), scores)
     assert accepted == tree.path(long)
     assert last == scores.choices[long]
-    accepted, _ = Typical(threshold=0.25, alpha=1.0)(scores)
+    accepted, _ = _decided(Typical(threshold=0.25, alpha=1.0), scores)
     assert accepted == [short], "0.2 is under the floor of 0.25 now"
 
 
@@ -203,7 +208,7 @@ def test_of_paths_of_one_length_the_likelier_wins(tokens: tuple[int, int]) -> No
     tree = TokenTree(9)
     for token in tokens:
         tree.add(0, token)
-    accepted, _ = Typical()(_scores([[0.4, 0.35, 0.15, 0.1]] * 3, tree))
+    accepted, _ = _decided(Typical(), _scores([[0.4, 0.35, 0.15, 0.1]] * 3, tree))
     assert [tree.ids[node] for node in accepted] == [1]
 
 
@@ -211,8 +216,14 @@ def test_typical_is_greedy_where_sampling_is() -> None:
     tree = TokenTree(9)
     tree.add(0, 1)
     best = tree.add(0, 0)
-    accepted, _ = Typical()(_scores([[0.5, 0.45, 0.03, 0.02]] * 3, tree, temperature=0.0))
+    scores = _scores([[0.5, 0.45, 0.03, 0.02]] * 3, tree, temperature=0.0)
+    accepted, _ = _decided(Typical(), scores)
     assert accepted == [best]
+
+
+def _decided(rule: Rule, scores: Scores) -> tuple[list[int], int]:
+    """What a rule makes of one text's scores."""
+    return rule(*weighed([scores], [rule]))
 
 
 def _only(logits: torch.Tensor) -> Computed:
