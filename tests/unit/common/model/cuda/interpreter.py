@@ -16,17 +16,24 @@ def mend(monkeypatch: pytest.MonkeyPatch) -> None:
     processors. bfloat16, which the interpreter keeps as integers, is multiplied by matrices as the
     numbers that they stand for, and rounded to the nearest; nothing else is computed in it. And the
     language's core is taken over once, not again whenever a kernel calls a function, which takes
-    half of the time.
+    half of the time; nor is a table of types made whenever one is looked up.
     """
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     builder, language = interpreter.InterpreterBuilder, interpreter.tl
     cast, convert = builder.cast_impl, builder.create_fp_to_fp
+    look_up, types = interpreter._get_np_dtype, dict[str, Any]()
 
     def numbers(handle: Any) -> np.ndarray:
         if handle.dtype.scalar == language.bfloat16:
             return _widened(handle.data)
         data: np.ndarray = handle.data
         return data
+
+    def numpy_type(kind: Any) -> Any:
+        name = kind.scalar.name
+        if name not in types:
+            types[name] = look_up(kind)
+        return types[name]
 
     def create_dot(self: object, a: Any, b: Any, acc: Any, *rest: object) -> Any:
         left, right = (numbers(each).astype(acc.data.dtype) for each in (a, b))
@@ -50,6 +57,7 @@ def mend(monkeypatch: pytest.MonkeyPatch) -> None:
             interpreter._patch_lang(function.fn)
         return function.rewrite()(*args, **named)
 
+    monkeypatch.setattr(interpreter, "_get_np_dtype", numpy_type)
     monkeypatch.setattr(builder, "create_dot", create_dot)
     monkeypatch.setattr(builder, "cast_impl", casting(cast))
     monkeypatch.setattr(builder, "create_fp_to_fp", casting(convert))
