@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.model.adjust import adjust
-from common.model.cuda.device import Draw, drawer, packed, pinned
+from common.model.cuda.device import Draw, drawer, fetched, packed, pinned
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.output import rows_of
@@ -82,7 +82,7 @@ def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[Ranked]:
     """
     draws = drawer(logits.device)
     if draws is not None and rows:
-        ids, behind = (found.tolist() for found in _drawn(draws, logits, rows, count))
+        ids, behind = (found.tolist() for found in fetched(*_drawn(draws, logits, rows, count)))
         counts = [line.index(-1) if -1 in line else count for line in ids]
         lines = zip(ids, behind, counts, strict=True)
         return [Ranked(tokens[:known], gaps[:known]) for tokens, gaps, known in lines]

@@ -57,6 +57,13 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
+def fetched(*tensors: Tensor) -> list[Tensor]:
+    """Tensors of one device on the CPU, for which the host waits once."""
+    *others, last = tensors
+    here = [each.to("cpu", non_blocking=True) for each in others]
+    return [*here, last.cpu()]  # behind which, on the device's stream, all others are there
+
+
 @cache
 def drawer(device: torch.device) -> Draw | None:
     """What draws tokens on a device, tried before; None where torch has to. Logs why it has to."""

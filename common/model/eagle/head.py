@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.model.cuda.device import fetched
 from common.model.eagle.weights import EagleWeights
 from common.model.kv_cache import LayerShape
 from common.model.likeliest import likeliest
@@ -194,4 +195,5 @@ class EagleHead(ABC):
         found, chances = likeliest(logits, min(k, logits.shape[1]))
         if self._ids is not None:
             found = self._ids[found]
-        return found.tolist(), chances.tolist()
+        ids, said = fetched(found, chances)
+        return ids.tolist(), said.tolist()
