@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
+from common.model.cuda.device import fetched
 from common.model.medusa.heads import MedusaHeads
 from common.model.row import Row, biases_of
 from common.model.sampling import Ranked, rank
@@ -123,29 +124,19 @@ class MedusaProposer(Proposer):
         states = torch.stack([state for _, _, state in fresh])
         chosen = [session.chosen for _, session, _ in fresh]
         logits = self._heads.logits(states, chosen)  # [heads, sessions, V]
-        found = []
-        if drawn:
-            found += self._drawn(_of(logits, 0, drawn), sequences[:drawn])
+        best, found = [], list[Guesses]()
         if drawn < len(fresh):
             for index, sequence in enumerate(sequences[drawn:], drawn):
                 if sequence.request.sampling.adjusts:
                     _adjust(logits[:, index], sequence)
-            found += self._likeliest(_of(logits, drawn, len(fresh)))
+            parts = _of(logits, drawn, len(fresh))
+            best = [self._heads.top(part, self._ranks) for part in parts]
+        if drawn:  # with the first wait for a device, which has been told all by now
+            found += self._drawn(_of(logits, 0, drawn), sequences[:drawn])
+        if best:
+            found += _likeliest(best)
         for (_, session, _), guesses in zip(fresh, found, strict=True):
             session.state, session.guesses = None, guesses
-
-    def _likeliest(self, logits: Seq[Tensor]) -> list[Guesses]:
-        """Guesses without noise. # [heads, sequences, V], in parts"""
-        ids: list[list[list[int]]] = []
-        chances: list[list[list[float]]] = []
-        for part in logits:
-            best = self._heads.top(part, self._ranks)
-            ids += best[0].tolist()
-            chances += best[1].tolist()
-        return [
-            Guesses([line[index] for line in ids], [line[index] for line in chances])
-            for index in range(len(ids[0]))
-        ]
 
     def _drawn(self, logits: Seq[Tensor], sequences: Seq[Sequence]) -> list[Guesses]:
         """Guesses with the noise of the tokens they are of. # [heads, sequences, V], in parts"""
@@ -173,6 +164,20 @@ class MedusaProposer(Proposer):
                 break
         best = session.trials.checked(worth.best)
         return _add(guesses, paths[:best], tree)
+
+
+def _likeliest(best: Seq[tuple[Tensor, Tensor]]) -> list[Guesses]:
+    """Guesses without noise, by ids and chances. # [heads, sequences, ranks] each, in parts"""
+    ids: list[list[list[int]]] = []
+    chances: list[list[list[float]]] = []
+    for part in best:
+        tokens, said = fetched(*part)
+        ids += tokens.tolist()
+        chances += said.tolist()
+    return [
+        Guesses([line[index] for line in ids], [line[index] for line in chances])
+        for index in range(len(ids[0]))
+    ]
 
 
 def _of(logits: Tensor, first: int, end: int) -> Seq[Tensor]:

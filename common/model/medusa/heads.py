@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from common.model.batch import on_device
 from common.model.likeliest import likeliest
 from common.model.linear import MakeProduct, packed_products
 from common.model.medusa import checkpoint
@@ -132,15 +133,16 @@ class MedusaHeads:
         hidden = hidden.to(self._dtype)
         if self._native is not None:
             return self._native(hidden, chosen)
-        return self._through_torch(hidden, torch.tensor(chosen, device=hidden.device))
+        return self._through_torch(hidden, chosen)
 
     @torch.inference_mode()
-    def _through_torch(self, hidden: Tensor, chosen: Tensor) -> Tensor:
+    def _through_torch(self, hidden: Tensor, chosen: Sequence[int]) -> Tensor:
         rows, size = hidden.shape
         seen = hidden
         if self._token_scale is not None:
-            scale = self._token_scale.index_select(0, chosen)[:, None]
-            vectors = self._lm_head.index_select(0, chosen) * scale
+            at = on_device(chosen, hidden.device)
+            scale = self._token_scale.index_select(0, at)[:, None]
+            vectors = self._lm_head.index_select(0, at) * scale
             seen = torch.cat((hidden, vectors.to(hidden)), dim=1)
         inner = self._first(seen[None]).view(rows, self.num_heads, size).transpose(0, 1)
         x = (hidden + F.silu(inner)).to(hidden)  # [K, N, d]
