@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
+from common.model.adjust import adjust_at_once
 from common.model.cuda.device import fetched
 from common.model.medusa.heads import MedusaHeads
 from common.model.row import Row, biases_of
@@ -118,17 +119,17 @@ class MedusaProposer(Proposer):
             for sequence, session in self._sessions.items()
             if session.state is not None
         ]
-        fresh.sort(key=lambda one: not draws(one[0]))
+        fresh.sort(key=lambda one: (not draws(one[0]), one[0].request.sampling.adjusts))
         sequences = [sequence for sequence, _, _ in fresh]
         drawn = sum(map(draws, sequences))
+        adjusted = [each for each in sequences[drawn:] if each.request.sampling.adjusts]
         states = torch.stack([state for _, _, state in fresh])
         chosen = [session.chosen for _, session, _ in fresh]
         logits = self._heads.logits(states, chosen)  # [heads, sessions, V]
         best, found = [], list[Guesses]()
         if drawn < len(fresh):
-            for index, sequence in enumerate(sequences[drawn:], drawn):
-                if sequence.request.sampling.adjusts:
-                    _adjust(logits[:, index], sequence)
+            if adjusted:
+                _adjust(logits[:, -len(adjusted) :], adjusted)
             parts = _of(logits, drawn, len(fresh))
             best = [self._heads.top(part, self._ranks) for part in parts]
         if drawn:  # with the first wait for a device, which has been told all by now
@@ -202,11 +203,20 @@ def _rows(sequences: Seq[Sequence], first: int, heads: int) -> list[Row]:
 
 
 @torch.inference_mode()
-def _adjust(logits: Tensor, sequence: Sequence) -> None:
-    """Bias, then penalty, in place: as the target's are changed, but only few ids are touched.
+def _adjust(logits: Tensor, sequences: Seq[Sequence]) -> None:
+    """Bias, then penalty, in place, as the target's are changed. # [heads, sequences, V]
 
-    What is committed is the same for all heads, so one operation does for them. # [heads, V]
+    What is committed is the same for all heads.
     """
+    if logits.is_cpu:
+        for index, sequence in enumerate(sequences):
+            _adjust_few(logits[:, index], sequence)
+    else:
+        _adjust_whole(logits, sequences)
+
+
+def _adjust_few(logits: Tensor, sequence: Sequence) -> None:
+    """Only ids that change, for a CPU: one operation does for all heads. # [heads, V]"""
     sampling = sequence.request.sampling
     if sampling.logit_bias:
         ids, biases = biases_of(sampling, logits.device)
@@ -214,12 +224,22 @@ def _adjust(logits: Tensor, sequence: Sequence) -> None:
     if sampling.repetition_penalty != 1:
         seen, factor = sequence.seen, sampling.repetition_penalty
         assert seen is not None, "a repetition penalty needs the tokens seen"
-        if seen.is_cpu:
-            ids = torch.from_numpy(np.flatnonzero(seen.numpy()))  # in a sixth of torch's time
-        else:
-            ids = seen.nonzero()[:, 0]
+        ids = torch.from_numpy(np.flatnonzero(seen.numpy()))  # in a sixth of torch's time
         found = logits[:, ids]
         logits[:, ids] = torch.where(found < 0, found * factor, found / factor)
+
+
+def _adjust_whole(logits: Tensor, sequences: Seq[Sequence]) -> None:
+    """Whole lines of all texts, for a device, which is not waited for. # [heads, sequences, V]"""
+    rows = [
+        Row(each.request.sampling, len(each.ids), each.seen)
+        for each in sequences
+        for _ in range(len(logits))
+    ]
+    lines = logits.transpose(0, 1)  # those of a text side by side
+    wide = lines.flatten(0, 1).to(torch.float32, copy=True)
+    adjust_at_once(wide, rows)
+    lines.copy_(wide.view(lines.shape))
 
 
 def _ranked(guesses: Guesses, factors: list[float]) -> Iterator[tuple[float, tuple[int, ...]]]:

@@ -17,7 +17,7 @@ from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
-from verifier.methods.medusa import RANKS, MedusaProposer
+from verifier.methods.medusa import RANKS, MedusaProposer, _adjust_few, _adjust_whole
 from verifier.proposer import Outcome
 from verifier.sequence import Sequence
 
@@ -293,6 +293,31 @@ def test_every_head_has_the_bias_and_penalty_of_its_text_alone() -> None:
     _tree(proposer, one)
     assert heads.ranked is not None
     assert torch.allclose(heads.ranked, torch.stack(wanted, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_whole_lines_of_all_texts_are_adjusted_as_few_ids_of_each(dtype: torch.dtype) -> None:
+    """Bit for bit; where logits are of 16 bits, rounded once rather than twice."""
+    changes: list[dict[str, object]] = [
+        {"logit_bias": {6: -3.0, 9: 2.0}},
+        {"repetition_penalty": 1.3},
+        {"repetition_penalty": 0.7, "logit_bias": {5: 1.0}},
+        {"repetition_penalty": 1.3},
+    ]
+    texts = []
+    for number, change in enumerate(changes):
+        sampling = SamplingParams(temperature=0.0, **change)  # type: ignore[arg-type]
+        texts.append(sequence([5, 6 + number], 50, sampling=sampling))
+        texts[-1].watch_ids(VOCAB, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(3)
+    every = (2 * torch.randn(DEPTH, 1 + len(texts), VOCAB, generator=generator)).to(dtype)
+    few, whole = every.clone(), every.clone()
+    for index, one in enumerate(texts, 1):
+        _adjust_few(few[:, index], one)
+    _adjust_whole(whole[:, 1:], texts)
+    assert not torch.equal(whole, every)
+    off = {"rtol": 0.0, "atol": 0.0} if dtype == torch.float32 else {"rtol": 2**-7, "atol": 1e-6}
+    torch.testing.assert_close(whole, few, **off)
 
 
 def test_greedy_and_drawn_texts_are_guessed_for_at_once() -> None:
