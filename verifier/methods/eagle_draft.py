@@ -16,6 +16,7 @@ from torch import Tensor
 
 from common.model.adjust import adjust
 from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead, Going, Guessed
+from common.model.output import rows_of
 from common.model.roll import Drawing
 from common.model.row import Row
 from common.model.sampling import rank
@@ -221,22 +222,22 @@ class HeadDrafts:
         """
         head = self._head
         drawn = [row for row, each in enumerate(sequences) if draws(each)]
-        adjusted = [
-            row
-            for row, each in enumerate(sequences)
-            if each.request.sampling.adjusts and not draws(each)
-        ]
+        others = [row for row, each in enumerate(sequences) if not draws(each)]
         rows = [Row(each.request.sampling, len(each.ids) + depth, each.seen) for each in sequences]
-        if adjusted:
-            wide = adjust(head.spread(logits[adjusted]), [rows[row] for row in adjusted])
-            logits[adjusted] = head.narrow(wide)
-        ids, chances = head.top(logits, _RANKS)
+        ids: list[Seq[int]] = [()] * len(rows)
+        chances: list[Seq[float]] = [()] * len(rows)
+        if others:
+            mine, some = [rows[row] for row in others], rows_of(logits, others)
+            if any(row.params.adjusts for row in mine):
+                some = head.narrow(adjust(head.spread(some), mine))
+            for row, tokens, said in zip(others, *head.top(some, _RANKS), strict=True):
+                ids[row], chances[row] = tokens, said
         if drawn:
-            wide = head.spread(logits[drawn])
+            wide = head.spread(rows_of(logits, drawn))
             ranked = rank(wide, [rows[row] for row in drawn], _RANKS)
-            for row, best in zip(drawn, ranked, strict=True):
+            for row, found in zip(drawn, ranked, strict=True):
                 temperature = rows[row].params.temperature
-                ids[row], chances[row] = best.ids, chances_of(best.behind, temperature)
+                ids[row], chances[row] = found.ids, chances_of(found.behind, temperature)
         return ids, chances
 
     def _followed(self, texts: Seq[Text], leaves: Seq[Seq[_Row]], depth: int) -> list[_Row]:

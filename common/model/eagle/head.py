@@ -61,8 +61,7 @@ class Draft(Protocol):
     """Guesses behind several texts, depth by depth."""
 
     logits: Tensor
-    """Of the tokens after those behind each text's last row, float32 `[S, W]`; the caller's to
-    change, as those of further depths are."""
+    """Of the tokens after those behind each text's last row, float32 `[S, W]`."""
 
     def further(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """Logits one depth on.

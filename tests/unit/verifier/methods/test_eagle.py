@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from common.model.adjust import adjust
+from common.model.eagle.head import Guessed
 from common.model.row import Row
 from common.model.sampling import sample
 from common.model.tree import TokenTree
@@ -21,6 +22,18 @@ pytestmark = pytest.mark.usefixtures("still")
 FREE = StepCost()
 DEAR = StepCost(((1, 0.001), (64, 0.064)))
 SOME = torch.tensor([3, 6, 7, 11, 19, 23, 31, 42])
+
+
+class Ranking(FakeHead):
+    """Counts rows of which the likeliest tokens were looked for, call by call."""
+
+    def __init__(self, logits: torch.Tensor, ids: torch.Tensor | None) -> None:
+        super().__init__(logits, ids)
+        self.ranked: list[int] = []
+
+    def top(self, logits: torch.Tensor, k: int) -> Guessed:
+        self.ranked.append(len(logits))
+        return super().top(logits, k)
 
 
 def _lines(head: FakeHead, cost: StepCost = FREE, most: int = 16) -> Lines:
@@ -238,13 +251,23 @@ def test_a_bias_and_a_penalty_come_before_guesses_without_noise(
     assert [paths(lines.tree(one))[0][0] for one in made] == wanted
 
 
-def test_greedy_and_drawn_texts_are_guessed_for_at_once() -> None:
-    logits = _noisy(1)
-    lines, wanted, made = _lines(FakeHead(logits)), [], []
-    for seed, temperature in enumerate([0.9, 0.0, 1.1, 0.0, 0.5]):
-        sampling = SamplingParams(temperature=temperature, seed=seed)
-        one = lines.text([5] * (1 + seed), 9, sampling=sampling)
+@pytest.mark.parametrize("some", [False, True])
+@pytest.mark.parametrize("temperatures", [[0.9, 0.0, 1.1, 0.0, 0.5, 0.0, 0.7], [0.9, 1.1], [0.0]])
+def test_greedy_and_drawn_texts_are_guessed_for_at_once(
+    temperatures: list[float], some: bool
+) -> None:
+    """Each with its own bias and penalty; the likeliest are looked for of greedy ones alone."""
+    ids = SOME if some else None
+    head = Ranking(_noisy(1, len(SOME) if some else VOCAB), ids)
+    lines, wanted, made = _lines(head), [], []
+    wide = lines.proposer._head.spread(head.logits)
+    for seed, temperature in enumerate(temperatures):
+        change = {"logit_bias": {7: 1.5}, "repetition_penalty": 1.8} if seed % 3 == 1 else {}
+        sampling = SamplingParams(temperature=temperature, seed=seed, **change)  # type: ignore[arg-type]
+        one = lines.text([5, 7, 19] * (1 + seed), 9, sampling=sampling)
         lines.end(one)
-        wanted.append(int(sample(logits, [Row(sampling, len(one.ids))])[0]))
+        wanted.append(int(sample(wide, [Row(sampling, len(one.ids), one.seen)])[0]))
         made.append(one)
     assert [paths(lines.tree(one))[0][0] for one in made] == wanted
+    greedy = temperatures.count(0.0)
+    assert head.ranked[:1] == ([greedy] if greedy else [])

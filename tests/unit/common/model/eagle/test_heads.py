@@ -290,12 +290,3 @@ def test_compiled_heads_know_what_they_cannot_run() -> None:
             instructions(torch.float32)
         )
     assert not NativeEagle.can_run(drafting.weights(), torch.float16)
-
-
-@_kinds(*KINDS)
-def test_logits_may_be_changed(how: str) -> None:
-    """As a bias and penalties do."""
-    head, (text,) = _head(drafting.weights(), how), drafting.texts([5])
-    draft = head.draft([text.rows(0, 5)])
-    for logits in (draft.logits, draft.further([0], [3])):
-        logits[[0]] = torch.ones(1, logits.shape[1])
