@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.model.batch import on_device
+from common.model.cuda.device import pinned
 from common.model.kv_cache import ZERO_SLOT
 
 MOST_BYTES = 256 << 20
@@ -46,15 +48,15 @@ class Gathered:
 
     def __init__(self, cache: Tensor, texts: Sequence[np.ndarray], dtype: torch.dtype) -> None:
         width, heads, device = max(map(len, texts)), cache.shape[1], cache.device
-        slots = np.full((len(texts), width), ZERO_SLOT, dtype=np.int64)
-        for line, text in zip(slots, texts, strict=True):
+        lines = np.full((len(texts), width), ZERO_SLOT, dtype=np.int32)  # half as much to copy
+        for line, text in zip(lines, texts, strict=True):
             line[: len(text)] = text
+        here = pinned(torch.from_numpy(lines), device)
+        slots = here.to(device, non_blocking=True).long()[:, None]  # [S, 1, width]
         self._absent: Tensor | None = None  # [S, 1, width]: what no text has there, or was shown
-        absent = slots == ZERO_SLOT
-        if absent.any():
-            self._absent = torch.from_numpy(absent).to(device)[:, None]
-        each = torch.from_numpy(slots).to(device)[:, None] * heads
-        each = each + torch.arange(heads, device=device)[:, None]  # [S, kv heads, width]
+        if (lines == ZERO_SLOT).any():
+            self._absent = slots == ZERO_SLOT
+        each = slots * heads + torch.arange(heads, device=device)[:, None]  # [S, kv heads, width]
         held = cache.flatten(0, 1).index_select(0, each.flatten()).to(dtype)
         self._held = held.view(*each.shape, -1)  # [S, kv heads, width, 2 D]
         self._lines = {text: text for text in range(len(texts))}  # where each is of those held
@@ -94,7 +96,7 @@ class Gathered:
         left = [*dict.fromkeys(of)]
         if 2 * len(left) > len(self._lines):
             return
-        kept = torch.tensor([self._lines[text] for text in left], device=self._held.device)
+        kept = on_device([self._lines[text] for text in left], self._held.device)
         self._held = self._held.index_select(0, kept)
         if self._absent is not None:
             self._absent = self._absent.index_select(0, kept)
@@ -106,7 +108,7 @@ class Gathered:
             return None
         firsts = {text: row for row, text in reversed([*enumerate(of)])}
         places = [self._lines[text] * most + row - firsts[text] for row, text in enumerate(of)]
-        return torch.tensor(places, device=device)
+        return on_device(places, device)
 
     def _laid(self, rows: Tensor, places: Tensor | None, most: int) -> Tensor:
         """Rows by text, zeros where a text has fewer. # [R, ...] -> [S, most, ...]"""
