@@ -1,4 +1,5 @@
-"""How much of a GPU's memory the key/value cache takes where nobody says so."""
+"""How much of a GPU's memory the key/value cache takes where nobody says so, and how much what is
+gathered from it may take for a while."""
 
 from __future__ import annotations
 
@@ -6,6 +7,10 @@ import torch
 
 _FOR_PASSES = 1 << 30
 """Bytes kept from the cache: for what passes compute, angles, graphs, Medusa heads and drafts."""
+
+_GATHERED_SHARE = 1 / 32
+"""Most of a GPU's memory that is gathered at once: what is made of it takes about as much again,
+and a tenth is nobody's share."""
 
 
 def cache_bytes(device: torch.device, share: float, least: int) -> int:
@@ -36,3 +41,20 @@ def _left(free: int, total: int, held: int, share: float) -> int:
         share: See `cache_bytes`.
     """
     return min(free, int(share * total) - held) - _FOR_PASSES
+
+
+def spare_bytes(device: torch.device, least: int) -> int:
+    """Bytes that may be gathered from the cache at once.
+
+    On a GPU a quarter of what is free, but no more than keeps the shares of processes that come
+    later: torch does not give back what it once had.
+
+    Args:
+        device: Where the cache is.
+        least: On a CPU, and on a GPU that has less to spare.
+    """
+    if device.type != "cuda":
+        return least
+    free, total = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return max(least, min(free // 4, int(_GATHERED_SHARE * total)))

@@ -15,22 +15,28 @@ from torch import Tensor
 
 from common.model.batch import on_device
 from common.model.cuda.device import pinned
+from common.model.cuda.memory import spare_bytes
 from common.model.kv_cache import ZERO_SLOT
 
 MOST_BYTES = 256 << 20
-"""Keys and values that are gathered at once; a single text may have more."""
+"""Keys and values that are gathered at once, where a device has no room for more; a single text may
+have more."""
 
 
-def groups(ends: Sequence[int], row_bytes: int) -> list[list[int]]:
+def groups(ends: Sequence[int], row_bytes: int, device: torch.device) -> list[list[int]]:
     """Texts to gather together: of about one length, as each takes what the longest does.
 
     Args:
         ends: Positions of each text.
         row_bytes: Of keys and values of a position.
+        device: Where to.
     """
+    most_bytes = MOST_BYTES
+    if len(ends) * max(ends) * row_bytes > most_bytes:  # else nobody needs to ask
+        most_bytes = spare_bytes(device, most_bytes)
     found: list[list[int]] = []
     for text in sorted(range(len(ends)), key=ends.__getitem__):
-        if found and (len(found[-1]) + 1) * ends[text] * row_bytes <= MOST_BYTES:
+        if found and (len(found[-1]) + 1) * ends[text] * row_bytes <= most_bytes:
             found[-1].append(text)
         else:
             found.append([text])

@@ -82,7 +82,7 @@ class TorchHead(EagleHead):
     def groups(self, texts: Sequence[Behind]) -> list[list[int]]:
         """See `EagleHead`."""
         row_bytes = self.kv_heads * 2 * self.size * self.held.itemsize
-        return groups([text.end for text in texts], row_bytes)
+        return groups([text.end for text in texts], row_bytes, self.cache.device)
 
     @torch.inference_mode()
     def write(self, texts: Sequence[Behind]) -> None:

@@ -13,13 +13,15 @@ from torch import Tensor
 from common.model.eagle import gathered
 from common.model.eagle.gathered import MOST_BYTES, Gathered, groups
 
+CPU = torch.device("cpu")
+
 
 @given(
     ends=st.lists(st.integers(1, 200_000), min_size=1, max_size=40), row_bytes=st.integers(1, 8192)
 )
 def test_groups_fit_and_have_every_text_once(ends: list[int], row_bytes: int) -> None:
     """Only one that is too long for any has its own, and none could be in the one before."""
-    found = groups(ends, row_bytes)
+    found = groups(ends, row_bytes, CPU)
     assert sorted(chain(*found)) == list(range(len(ends)))
     lengths = [[ends[text] for text in group] for group in found]
     assert [*chain(*lengths)] == sorted(ends)
@@ -32,7 +34,23 @@ def test_groups_fit_and_have_every_text_once(ends: list[int], row_bytes: int) ->
 def test_a_long_text_does_not_widen_short_ones() -> None:
     """As of a head of 8 times 128 in bfloat16."""
     ends = [100] * 16 + [128_000] + [100] * 15
-    assert groups(ends, 4096) == [[text for text in range(32) if text != 16], [16]]
+    assert groups(ends, 4096, CPU) == [[text for text in range(32) if text != 16], [16]]
+
+
+@pytest.mark.parametrize(("end", "asked", "found"), [(4096, 0, 1), (8192, 1, 1), (32768, 1, 4)])
+def test_a_device_with_room_has_larger_groups(
+    end: int, asked: int, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked only where it matters."""
+    asks = []
+
+    def spare_bytes(device: torch.device, least: int) -> int:
+        asks.append(device)
+        return 2 * least
+
+    monkeypatch.setattr(gathered, "spare_bytes", spare_bytes)
+    assert len(groups([end] * 16, 4096, CPU)) == found
+    assert asks == [CPU] * asked
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
