@@ -30,6 +30,13 @@ class _Rows(NamedTuple):
     read: Tensor  # [N, 2 d]
 
 
+class _Turns(NamedTuple):
+    """How heads of rows are turned."""
+
+    cos: Tensor  # [N, 1, D / 2]
+    sin: Tensor  # the same
+
+
 class TorchHead(EagleHead):
     """A head ready to draft.
 
@@ -89,7 +96,7 @@ class TorchHead(EagleHead):
         """See `EagleHead`."""
         self._write(texts)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def draft(self, texts: Sequence[Behind]) -> _Draft:
         """See `EagleHead`."""
         return _Draft(self, texts, self._write(texts))
@@ -102,7 +109,8 @@ class TorchHead(EagleHead):
         slots = [text.slots[span] for text, span in zip(texts, spans, strict=True)]
         x = self._fc(torch.cat([text.states for text in texts]).to(self._dtype))
         rows = self.rows(x, on_device(tokens, device))
-        keys, values = self.keys(rows.read, on_device(np.concatenate(spans), device))
+        turns = self.turns(on_device(np.concatenate(spans), device))
+        keys, values = self.keys(rows.read, turns)
         both = torch.cat((keys, values), dim=-1).to(self.cache.dtype)
         self.cache.index_copy_(0, on_device(np.concatenate(slots), device), both)
         return rows
@@ -114,16 +122,21 @@ class TorchHead(EagleHead):
         read = torch.cat((embedded, normed), dim=-1).to(self._dtype)
         return _Rows(normed if self._residual_normed else x.float(), read)
 
-    def queries(self, read: Tensor, positions: Tensor) -> Tensor:
+    def turns(self, positions: Tensor) -> _Turns:
+        """How heads are turned at positions. # [N]"""
+        found = (table.index_select(0, positions)[:, None] for table in (self._cos, self._sin))
+        return _Turns(*found)
+
+    def queries(self, read: Tensor, turns: _Turns) -> Tensor:
         """Turned, and scaled. # [N, heads, D]"""
         heads = self._q(read).view(len(read), -1, self.size)
-        turned: Tensor = self._turned(heads, positions) * self.size**-0.5
+        turned: Tensor = _turned(heads, turns) * self.size**-0.5
         return turned
 
-    def keys(self, read: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def keys(self, read: Tensor, turns: _Turns) -> tuple[Tensor, Tensor]:
         """Keys, turned, and values. # [N, kv heads, D] each"""
         keys, values = self._kv(read).view(len(read), 2, self.kv_heads, -1).unbind(1)
-        return self._turned(keys, positions), values.float()
+        return _turned(keys, turns), values.float()
 
     def through(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         """From what was attended to the row's own output, and logits. # [N, d], [N, W]"""
@@ -136,13 +149,6 @@ class TorchHead(EagleHead):
     def _norm(self, x: Tensor, name: str) -> Tensor:
         weight = self._norms[name]
         return F.rms_norm(x.float(), weight.shape, weight, self._epsilon)
-
-    def _turned(self, heads: Tensor, positions: Tensor) -> Tensor:
-        """Heads turned by the positions of their rows. # [N, heads, D]"""
-        cos = self._cos.index_select(0, positions)[:, None]
-        sin = self._sin.index_select(0, positions)[:, None]
-        first, second = heads.float().chunk(2, dim=-1)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 class _Draft:
@@ -165,25 +171,34 @@ class _Draft:
         self._depth = 0
         last = on_device(np.cumsum([len(text.tokens) for text in texts]) - 1, device)
         x, read = (each.index_select(0, last) for each in rows)
-        queries = head.queries(read, on_device([end - 1 for end in self._ends], device))
+        queries = head.queries(read, head.turns(on_device([end - 1 for end in self._ends], device)))
         attended = self._texts.attended(queries, self._of, self._aside)
         self._out, self.logits = head.through(x, attended)
         """See `Draft`."""
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def further(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """See `Draft`."""
         head, device = self._head, self._out.device
         self._depth += 1
-        chosen = on_device(parents, device)
         self._of = [self._of[parent] for parent in parents]
-        positions = on_device([self._ends[text] - 1 + self._depth for text in self._of], device)
-        x, read = head.rows(self._out.index_select(0, chosen), on_device(tokens, device))
-        own = torch.cat(head.keys(read, positions), dim=-1)
+        at = [self._ends[text] - 1 + self._depth for text in self._of]
+        numbers = np.array([parents, tokens, at])  # one copy for all three
+        chosen, after, positions = on_device(numbers, device).unbind()
+        turns = head.turns(positions)
+        x, read = head.rows(self._out.index_select(0, chosen), after)
+        own = torch.cat(head.keys(read, turns), dim=-1)
         self._aside = torch.cat((self._aside.index_select(0, chosen), own[:, None]), dim=1)
-        attended = self._texts.attended(head.queries(read, positions), self._of, self._aside)
+        attended = self._texts.attended(head.queries(read, turns), self._of, self._aside)
         self._out, self.logits = head.through(x, attended)
         return self.logits
+
+
+def _turned(heads: Tensor, turns: _Turns) -> Tensor:
+    """Heads turned as their rows are. # [N, heads, D]"""
+    first, second = heads.float().chunk(2, dim=-1)
+    cos, sin = turns
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 def _maker(device: torch.device, dtype: torch.dtype) -> Callable[[Tensor, Tensor | None], _Product]:
