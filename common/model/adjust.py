@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import pinned
+from common.model.cuda.device import there
 from common.model.row import Row, biases_of
 
 
@@ -80,9 +80,10 @@ def adjust_at_once(logits: Tensor, rows: Sequence[Row]) -> None:
     few = [rows[i] for i in penalised]
     seen = torch.stack([_seen(row) for row in few])
     if path := [(i, token) for i, row in enumerate(few) for token in row.path]:
-        seen[_there(path, torch.int64, logits).unbind(1)] = True
+        seen[there(path, logits.device).unbind(1)] = True
     factors = [(row.params.repetition_penalty,) for row in few]
-    factor, at = _there(factors, torch.float32, logits), _there(penalised, torch.int64, logits)
+    factor = there(factors, logits.device, torch.float32)
+    at = there(penalised, logits.device)
     lines = logits[at]
     changed = torch.where(lines < 0, lines * factor, lines / factor)
     logits[at] = torch.where(seen, changed, lines)
@@ -91,9 +92,3 @@ def adjust_at_once(logits: Tensor, rows: Sequence[Row]) -> None:
 def _seen(row: Row) -> Tensor:
     assert row.seen is not None, "a repetition penalty needs the tokens seen"
     return row.seen
-
-
-def _there(numbers: Sequence[object], dtype: torch.dtype, logits: Tensor) -> Tensor:
-    """Numbers on the device of logits, without waiting for it."""
-    here = pinned(torch.tensor(numbers, dtype=dtype), logits.device)
-    return here.to(logits.device, non_blocking=True)

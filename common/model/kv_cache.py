@@ -1,23 +1,25 @@
 """The key/value cache of one model, and each sequence's share of it.
 
 `KvPool` owns the tensors: for each layer `[slots, kv heads, key size + value size]`, each key
-beside its value, where slot = block * block_tokens + offset. `KvLease` is one sequence's list
-of blocks: it says which slot holds which absolute position. Two slots of an extra first block
-serve padding: one is always zero (keys that are masked must still be finite), one takes writes
-that nobody reads.
+beside its value, where slot = block * block_tokens + offset. Layers of one shape that follow each
+other lie in one tensor. `KvLease` is one sequence's list of blocks: it says which slot holds which
+absolute position. Two slots of an extra first block serve padding: one is always zero (keys that
+are masked must still be finite), one takes writes that nobody reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 
 import numpy as np
 import torch
 
 from common.errors import ModelError
 from common.model.blocks import BlockManager, chain
-from common.model.cuda.device import pinned
+from common.model.cuda.device import there
 from common.model.pages import LargePages
 
 ZERO_SLOT = 0
@@ -75,11 +77,13 @@ class KvPool:
             (self.slots + each.spare, each.kv_heads, each.key_size + each.value_size)
             for each in layers
         ]
-        if device.type == "cpu":
-            pages = LargePages()
-            self.layers = [pages.zeros(shape, dtype) for shape in shapes]
-        else:
-            self.layers = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+        on_cpu = device.type == "cpu"
+        zeros = LargePages().zeros if on_cpu else partial(torch.zeros, device=device)
+        self._stacks = [
+            zeros((len([*alike]), *shape), dtype=dtype) for shape, alike in groupby(shapes)
+        ]  # [L, slots + spare, kv heads, key size + value size]
+        self.layers = [layer for stack in self._stacks for layer in stack]
+        """Of each the cache, `[slots + spare, kv heads, key size + value size]`."""
         self.blocks = BlockManager(blocks, block_tokens)
 
     @staticmethod
@@ -107,15 +111,27 @@ class KvPool:
     def move(self, moves: Sequence[tuple[int, int]], layers: int) -> None:
         """Copies keys and values between slots of the first layers.
 
+        Layers of one tensor are moved together: on a device a launch takes longer than its copy.
+
         Args:
             moves: Given as (from, to); all are read first.
             layers: So many.
         """
-        device = self.layers[0].device
-        pairs = pinned(torch.tensor(moves, dtype=torch.int64), device)
-        sources, targets = pairs.to(device, non_blocking=True).unbind(1)
-        for cache in self.layers[:layers]:
-            cache.index_copy_(0, targets, cache.index_select(0, sources))
+        pairs = np.array(moves, dtype=np.int64).T  # [2, M]
+        for stack in self._stacks:
+            part = stack[:layers]
+            layers -= len(part)
+            if not len(part):
+                break
+            firsts = np.arange(len(part)) * part.shape[1]
+            at = (pairs[:, None] + firsts[:, None]).reshape(2, -1)  # [2, L * M]
+            rows = part.flatten(0, 1).flatten(1)  # [L * (slots + spare), numbers of a slot]
+            if rows.device.type == "cpu":  # torch would do it by several threads, see `rows_of`
+                numbers = rows.view(torch.uint8).numpy()
+                numbers[at[1]] = numbers[at[0]]
+            else:
+                sources, targets = there(at, rows.device).unbind()
+                rows.index_copy_(0, targets, rows.index_select(0, sources))
 
 
 class KvLease:

@@ -57,6 +57,14 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
+def there(
+    numbers: np.ndarray | Sequence[object], device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
+    """Numbers of the host on a device, without waiting for it."""
+    here = pinned(torch.as_tensor(numbers, dtype=dtype), device)
+    return here.to(device, non_blocking=True)
+
+
 def fetched(*tensors: Tensor) -> list[Tensor]:
     """Tensors of one device on the CPU, for which the host waits once."""
     *others, last = tensors
