@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from common.model.kv_cache import KvPool, LayerShape
+from common.model.seen import mark, seen
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,3 +30,11 @@ def test_moves_are_those_of_the_processor() -> None:
             pool.move([(8, 4), (4, 5), (9, 6)], layers)
         for cache, expected in zip(*(pool.layers for pool in pools), strict=True):
             assert torch.equal(cache.cpu(), expected)
+
+
+def test_ids_are_marked_as_on_the_processor() -> None:
+    masks = [seen([3, 5, 3], 64, torch.device(on)) for on in ("cuda", "cpu")]
+    for ids in ([7], [9, 5, 9, 63], []):
+        for mask in masks:
+            mark(mask, ids)
+        assert torch.equal(masks[0].cpu(), masks[1])
