@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from common.model.kv_cache import KvPool, LayerShape
+from common.model.output import rows_of
 from common.model.seen import mark, seen
 
 pytestmark = [
@@ -38,3 +39,9 @@ def test_ids_are_marked_as_on_the_processor() -> None:
         for mask in masks:
             mark(mask, ids)
         assert torch.equal(masks[0].cpu(), masks[1])
+
+
+def test_rows_of_a_pass_are_taken_as_on_the_processor() -> None:
+    found = torch.randn(6, 40, dtype=torch.bfloat16)
+    for at in ([], [2, 3], [0, 2, 5], [4, 1, 4]):
+        assert torch.equal(rows_of(found.to("cuda"), at).cpu(), rows_of(found, at))

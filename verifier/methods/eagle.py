@@ -50,7 +50,8 @@ class _Session:
     def show(self, position: int, states: Tensor) -> None:
         """Shows it rows, which follow those that it was shown."""
         self.position = self.position if self.shown else position
-        self.shown.append(states.clone())  # a view would keep all of its pass
+        whole = states.untyped_storage().nbytes() == states.nbytes
+        self.shown.append(states if whole else states.clone())  # a view would keep all of its pass
 
 
 class EagleProposer(Proposer):

@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.roll import Drawing
+if TYPE_CHECKING:
+    from common.model.roll import Drawing  # which copies rows of passes through here
 
 _DRAW = "draw1"
 """Name of the kernels; the number rises with every change of what they draw."""

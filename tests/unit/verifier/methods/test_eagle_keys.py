@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -234,3 +235,19 @@ def test_rows_shown_in_the_middle_of_a_prompt_are_kept_where_another_text_drafts
     lines.tree(one)
     (text,) = head.drafts[-1]
     assert (text.position, text.end) == (0, 5)
+
+
+@pytest.mark.parametrize("rows", [3, 5])
+def test_states_are_copied_where_they_are_a_part_of_a_pass(rows: int) -> None:
+    """Which would be kept whole; those that were copied for it are not copied again."""
+    head = FakeHead(said([0.9]))
+    lines = _lines(head)
+    one = lines.other([5, 6, 8, 9])
+    lines.proposer.open(one)
+    states = torch.randn(rows, 2)[:3]
+    for _ in range(2):  # the second time they do not follow those before: these are written
+        lines.proposer.read(one, 0, states)
+    (text,) = head.written
+    assert torch.equal(text.states, states)
+    assert text.states.untyped_storage().nbytes() == states.nbytes
+    assert (text.states.data_ptr() == states.data_ptr()) == (rows == len(states))
