@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,29 +38,36 @@ class Course:
         """
         found = np.full_like(ids, -1)
         found[self.alive] = ids[self.alive]
-        self.alive = [
-            row
-            for row in self.alive
-            if not self._over(row, int(ids[row, 0])) and not self._unlikely(row, behind)
-        ]
+        if self._limits:
+            tokens = ids[:, 0].tolist()
+            self.alive = [row for row in self.alive if not self._over(row, tokens[row])]
+        if self._certainty is not None:
+            self.alive = self._likely(self._certainty, behind[:, 1].tolist())
         self._level += 1
         return found, behind
 
     def _over(self, row: int, token: int) -> bool:
         """Whether a row's text ends with a token."""
-        if not self._limits:
-            return False
         limit = self._limits[row]
         return self._level + 1 >= limit.tokens or token in limit.stops
 
-    def _unlikely(self, row: int, behind: np.ndarray) -> bool:
-        """Whether a row has gone far enough."""
-        if self._certainty is None:
-            return False
-        token = self._certainty.tokens[row] + self._level
-        if token < 0:
-            return False
-        place = np.searchsorted(self._certainty.bounds, behind[row, 1], "right")
-        self._right[row] *= self._certainty.chances[row][place]
-        least = self._certainty.least[row]
-        return bool(least) and self._right[row] < least[min(token, len(least) - 1)]
+    def _likely(self, certainty: Certainty, leads: Sequence[float]) -> list[int]:
+        """Rows that have not gone far enough.
+
+        Rows are few, and no pass runs meanwhile: numpy would take longer for one row than this does
+        for ten.
+
+        Args:
+            certainty: Of their tokens.
+            leads: How far the best score is ahead of the second, `[M]`.
+        """
+        bounds, chances, leasts, tokens, _ = certainty
+        found = []
+        for row in self.alive:
+            token, least = tokens[row] + self._level, leasts[row]
+            if token >= 0:
+                self._right[row] *= chances[row][bisect(bounds, leads[row])]
+                if least and self._right[row] < least[min(token, len(least) - 1)]:
+                    continue
+            found.append(row)
+        return found
