@@ -41,13 +41,14 @@ class Segment:
     @property
     def positions(self) -> np.ndarray:
         """Absolute position of each row, `[rows]`."""
-        depths = range(len(self.ids)) if self._tree is None else self._tree.depths
-        return self.start + np.asarray(depths)
+        if self._tree is None:
+            return np.arange(self.start, self.start + len(self.ids))
+        return self.start + np.asarray(self._tree.depths)
 
     @property
     def row_slots(self) -> np.ndarray:
         """Slot of each row's own key and value, `[rows]`."""
-        if self._tree is None:
+        if len(self.runs) == 1:
             return self.slots[self.start : self.start + len(self.ids)]
         return np.asarray(self._node_slots)
 
@@ -64,7 +65,8 @@ class Segment:
         if run[0] == 0:
             return self.start + len(run), ()
         assert self._tree is not None
-        return self.start, [self._node_slots[node] for node in (0, *self._tree.path(run[-1]))]
+        slots = self._node_slots
+        return self.start, [slots[node] for node in (0, *self._tree.path(run[-1]))]
 
     def run_table(self, run: Sequence[int]) -> np.ndarray:
         """Slots of the keys seen by the last row of a run, by absolute position."""

@@ -103,62 +103,67 @@ def lay_out(segments: Sequence[Segment], *, page: int, tile_rows: int, row_step:
     ids, positions, slots, wanted, own, pages, path = sections
     slots[count:] = TRASH_SLOT
     lists: list[np.ndarray] = []
-    listed = first = asked = 0
-    tiles: list[tuple[Sequence[int], int]] = []
+    listed = first = 0
+    asked: list[int] = []
+    known, tails = [0] * count, [0] * count  # of each row: what becomes `own` and `path`
+    members: list[int] = []  # -1 where a tile has fewer rows
+    agreed: list[int] = []
     for segment in segments:
         here = slice(first, first + len(segment.ids))
         ids[here], positions[here] = segment.ids, segment.positions
         slots[here] = segment.row_slots
-        wanted[asked : asked + len(segment.wanted)] = [first + row for row in segment.wanted]
-        asked += len(segment.wanted)
+        asked += [first + row for row in segment.wanted]
         table = segment.slots[::page] // page
         lists.append(table)
         pages[here] = listed
         listed += len(table)
+        below: list[int] = []  # slots behind those, of one path after another
         alike: int | None = None  # positions that all its paths share
         for run in segment.runs:
             served, behind = segment.run_keys(run)
             for row in run:
-                own[first + row], path[first + row] = served, listed
+                known[first + row], tails[first + row] = served, listed + len(below)
             if len(behind):
-                lists.append(np.asarray(behind))
-                listed += len(behind)
+                below += behind
                 alike = served if alike is None else min(alike, served)
+        if below:
+            lists.append(np.array(below))
+            listed += len(below)
         common = _EVERYWHERE if alike is None else alike // KEYS
-        tiles += _tiles(segment, first, common, tile_rows)
+        ordered, blocks = _tiles(segment, first, common, tile_rows)
+        members += ordered
+        agreed += blocks
         first += len(segment.ids)
     size = Size(
         rows=rows,
-        tiles=_power(len(tiles)),
+        tiles=_power(len(agreed)),
         stretches=_power(stretches(int(positions.max()))),
-        wanted=_padded(max(asked, 1), row_step),
+        wanted=_padded(max(len(asked), 1), row_step),
     )
-    members = np.full((size.tiles, tile_rows), -1, dtype=np.int32)
-    agreed = np.zeros(size.tiles, dtype=np.int32)
-    for index, (group, blocks) in enumerate(tiles):
-        members[index, : len(group)] = group
-        agreed[index] = blocks
-    before = sections.size + members.size + agreed.size
+    wanted[: len(asked)] = asked
+    empty = size.tiles - len(agreed)
+    members += [-1] * (empty * tile_rows)
+    agreed += [0] * empty
+    before = sections.size + len(members) + len(agreed)
     pages[:count] += before
+    own[:count], path[:count] = known, tails
     path[:count] += before
-    return Keys(
-        np.concatenate([sections.ravel(), members.ravel(), agreed, *lists], dtype=np.int32),
-        size,
-        asked,
-    )
+    parts = [sections.ravel(), np.array(members), np.array(agreed), *lists]
+    return Keys(np.concatenate(parts, dtype=np.int32), size, len(asked))
 
 
 def _tiles(
     segment: Segment, first: int, common: int, tile_rows: int
-) -> list[tuple[list[int], int]]:
-    """Rows of each tile of a segment, and the blocks in which they agree."""
-    ordered = [(row, number) for number, run in enumerate(segment.runs) for row in run]
-    tiles = []
-    for start in range(0, len(ordered), tile_rows):
-        part = ordered[start : start + tile_rows]
-        one_path = part[0][1] == part[-1][1]
-        tiles.append(([first + row for row, _ in part], _EVERYWHERE if one_path else common))
-    return tiles
+) -> tuple[list[int], list[int]]:
+    """Rows of the tiles of a segment, one tile after another, -1 where the last has fewer; and the
+    blocks in which those of each agree."""
+    ordered = [first + row for run in segment.runs for row in run]
+    paths = [number for number, run in enumerate(segment.runs) for _ in run]
+    blocks = [
+        _EVERYWHERE if paths[start] == paths[start : start + tile_rows][-1] else common
+        for start in range(0, len(paths), tile_rows)
+    ]
+    return ordered + [-1] * (-len(ordered) % tile_rows), blocks
 
 
 def _padded(count: int, step: int) -> int:
