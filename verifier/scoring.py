@@ -43,7 +43,8 @@ def score(
     """
     rows = [_rows(work.sequence, work.tree) if work.tree else [] for work in batch]
     every = rows[0] if len(rows) == 1 else [row for part in rows for row in part]
-    output = runner.forward([_segment(work) for work in batch], _drawings(every), tap=tap)
+    drawings = _drawings(every) if runner.chooses else []
+    output = runner.forward([_segment(work) for work in batch], drawings, tap=tap)
     choices = _choices(output, every)
     found: list[Scores | Chunk] = []
     first = row = 0

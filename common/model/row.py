@@ -36,13 +36,18 @@ class Row(NamedTuple):
     def drawing(self) -> Drawing:
         """What compiled code needs to know."""
         params = self.params
-        warpers = (params.top_k, params.temperature, params.top_p, params.min_p)
         if not params.adjusts:
-            return Drawing(params.seed, self.position, *warpers)
+            return self.drawn(None)
         assert self.seen is not None or not params.penalises, "a penalty needs the tokens seen"
         seen = self.seen if params.penalises else None
         added = biases_of(params, torch.device("cpu"))
         adjusting = Adjusting(*added, params.repetition_penalty, seen, self.path)
+        return self.drawn(adjusting)
+
+    def drawn(self, adjusting: Adjusting | None) -> Drawing:
+        """How the token is drawn, after something is done to its logits or nothing more is."""
+        params = self.params
+        warpers = (params.top_k, params.temperature, params.top_p, params.min_p)
         return Drawing(params.seed, self.position, *warpers, adjusting)
 
 

@@ -139,8 +139,8 @@ class Runner:
 
         Args:
             segments: At least one; their slots are reserved and distinct.
-            drawings: How the token after each wanted row is drawn, for kernels that choose it in
-                passing; none where all are the likeliest.
+            drawings: How the token after each wanted row is drawn, for a model that `chooses`;
+                none where all are the likeliest.
             tap: Whether features are wanted, where there are taps.
 
         Returns:
@@ -190,6 +190,11 @@ class Runner:
         """Has passes of few rows take the CPU threads of those of many, or no longer."""
         if self._whole is not None:
             self._whole.spread(whether)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether passes choose the tokens after wanted rows, as drawings say."""
+        return self._whole is not None and self._whole.chooses
 
     @property
     def rolls(self) -> bool:

@@ -127,10 +127,11 @@ def _drawn(draws: Draw, logits: Tensor, rows: Sequence[Row], count: int) -> tupl
         logits = adjust(logits, rows)
     ids = torch.empty(len(rows), count, dtype=torch.int64, device=logits.device)
     behind = torch.empty_like(ids, dtype=torch.float32)
+    greedy = all(row.params.greedy for row in rows)
+    drawings = packed([] if greedy else [row.drawn(None) for row in rows], len(rows))
     with torch.cuda.device_of(logits):  # Triton launches on the device that is the thread's
-        drawings = pinned(packed([row.drawing for row in rows]), logits.device)
-        drawings = drawings.to(logits.device, non_blocking=True)
-        draws(logits.contiguous(), drawings, ids, behind)
+        there = pinned(drawings, logits.device).to(logits.device, non_blocking=True)
+        draws(logits.contiguous(), there, ids, behind)
     return ids, behind
 
 

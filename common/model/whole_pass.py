@@ -21,11 +21,13 @@ class WholePass(ABC):
     Attributes:
         rolls: Whether `roll` is there.
         tells: Whether `levels` is there.
+        chooses: Whether passes choose the tokens after wanted rows, as drawings say.
         adjusts: Whether passes and rolls follow all of a drawing, also where it changes logits.
     """
 
     rolls = False
     tells = False
+    chooses = False
     adjusts = False
 
     @property
@@ -39,8 +41,8 @@ class WholePass(ABC):
 
         Args:
             segments: At least one row; their slots are reserved and distinct.
-            drawings: How tokens after wanted rows are drawn, for models that choose them in
-                passing; none where all are the likeliest.
+            drawings: How tokens after wanted rows are drawn, for models that `chooses`;
+                none where all are the likeliest.
 
         Returns:
             Of the wanted rows.

@@ -104,9 +104,10 @@ def packed(drawings: Sequence[Drawing], count: int = 0, rows: int = 0) -> Tensor
     whole = np.zeros((max(count, rows), WORDS), dtype=np.int64)
     real = whole.view(np.float64)
     real[count:, 2] = -1.0
-    for line, number, each in zip(whole, real, drawings, strict=False):
-        line[0] = each.seed - (1 << 64) if each.seed >> 63 else each.seed
-        line[POSITION], line[3] = each.position, each.top_k
-        number[2], number[4] = each.temperature, each.top_p
-        number[5] = math.log(each.min_p) if each.min_p > 0 else -math.inf
+    if drawings:
+        seeds, positions, top_ks, temperatures, top_ps, min_ps, _ = zip(*drawings, strict=True)
+        whole[:count, 0] = np.array(seeds, dtype=np.uint64).view(np.int64)
+        whole[:count, POSITION], whole[:count, 3] = positions, top_ks
+        real[:count, 2], real[:count, 4] = temperatures, top_ps
+        real[:count, 5] = [math.log(min_p) if min_p > 0 else -math.inf for min_p in min_ps]
     return torch.from_numpy(whole)

@@ -63,6 +63,7 @@ class NativeModel(WholePass):
     """
 
     rolls = True
+    chooses = True
     adjusts = True
 
     def __init__(

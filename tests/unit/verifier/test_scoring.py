@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 import torch
 
-from common.model.output import Computed
+from common.model.output import Computed, Output
+from common.model.roll import Drawing
 from common.model.row import Row
+from common.model.runner import Runner
 from common.model.sampling import sample
+from common.model.segment import Segment
 from common.sampling_params import SamplingParams
+from tests.inprocess import Pair
+from tests.unit.verifier.texts import prompt_of
 from verifier import scoring
 
 GREEDY = Row(params=SamplingParams(), position=7)
@@ -40,3 +46,23 @@ def test_a_pass_is_told_how_to_choose_where_not_all_are_the_likeliest(other: Row
     told = scoring._drawings([GREEDY, other])
     assert [each.temperature for each in told] == [0.0, other.params.temperature]
     assert [each.adjusting is None for each in told] == [True, other is DRAWN]
+
+
+@pytest.mark.parametrize("chooses", [True, False])
+def test_only_a_model_that_chooses_in_passing_is_told_how(
+    chooses: bool, target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choices are the same."""
+    expected = Pair.make(target).generate(prompt_of(10), 4, sampling=DRAWN.params)
+    forward, told = target.forward, []
+
+    def telling(segments: list[Segment], drawings: Sequence[Drawing], **options: bool) -> Output:
+        told.append(len(drawings))
+        output = forward(segments, drawings, **options)
+        return output if chooses else Computed(output.logits, output.states)
+
+    monkeypatch.setattr(target, "forward", telling)
+    monkeypatch.setattr(Runner, "chooses", chooses)
+    monkeypatch.setattr(Runner, "rolls", False)
+    assert Pair.make(target).generate(prompt_of(10), 4, sampling=DRAWN.params) == expected
+    assert told == [int(chooses)] * 4
