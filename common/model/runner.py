@@ -15,7 +15,7 @@ from common.errors import ModelError, first_line
 from common.model.attention import without_plans
 from common.model.batch import FIXED_TILES, build_batch
 from common.model.cuda.device import drawn_by
-from common.model.cuda.pace import Pace
+from common.model.cuda.pace import pace_of
 from common.model.independence import rows_independent
 from common.model.kernels import Forward
 from common.model.kv_cache import KvPool, LayerShape
@@ -76,7 +76,7 @@ class Runner:
             self._whole = loaded.forward
         else:
             self._forward = loaded.forward
-        self._pace = Pace(loaded.device) if loaded.device.type == "cuda" else None
+        self._pace = pace_of(loaded.device)
         self._row_multiple = 1 if loaded.device.type == "cpu" else CUDA_TILE_ROWS
         context = loaded.context
         self._learn_shapes()
@@ -148,15 +148,9 @@ class Runner:
             no meaning.
         """
         self.loaded.context.tapping = tap
-        if self._pace is not None:
-            self._pace.wait()
         if self._whole is not None:
-            output = self._whole(segments, drawings)
-        else:
-            output = self._through_torch(segments)
-        if self._pace is not None:
-            self._pace.launched()
-        return output
+            return self._whole(segments, drawings)
+        return self._through_torch(segments)
 
     @torch.inference_mode()
     def _through_torch(self, segments: Sequence[Segment]) -> Output:
@@ -169,7 +163,7 @@ class Runner:
         context.begin(batch)
         wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
         assert self._forward is not None
-        with without_plans(self.loaded.device):
+        with self._pace, without_plans(self.loaded.device):
             output = self._forward(batch.ids, batch.positions, wanted)
         assert output.logits.shape[0] == output.states.shape[0] == wanted.shape[0]
         if output.features is None:

@@ -19,6 +19,7 @@ from common.model.cuda.device import drawer, packed, pinned
 from common.model.cuda.graphs import Graphs, PassTensors
 from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
 from common.model.cuda.layer import Layer
+from common.model.cuda.pace import pace_of
 from common.model.cuda.products import Products
 from common.model.cuda.rolling import Drawn, Told, advance, further
 from common.model.cuda.rowwise import RmsNorm
@@ -64,6 +65,7 @@ class CudaModel(WholePass):
         self._layers = [*map(partial(Layer, model=model, products=products), model.layers)]
         on_cuda = device.type == "cuda"
         self._graphs = Graphs(device) if on_cuda else None
+        self._pace = pace_of(device)
         # Triton launches on the device that is the thread's.
         self._on_device = partial(torch.cuda.device, device) if on_cuda else nullcontext
         # Where graphs read their batch, and what all of them write.
@@ -91,7 +93,7 @@ class CudaModel(WholePass):
         """
         self._bind()
         keys = self._lay_out(segments)
-        with self._on_device():
+        with self._on_device(), self._pace:
             logits, states, tapped = self._run(self._place(keys), keys.size)
             features = None
             if self._context.wanted_taps:

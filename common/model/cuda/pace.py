@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
 
 class Pace:
-    """Has each pass launched once the one before it is done.
+    """Has each pass launched once the one before it is done, in a block that launches it.
 
     Where logits are wanted, reading them waits for a pass. Of the others, as those of a long
     prompt, all would be launched at once: whoever comes next would wait for the last of them, and a
@@ -19,10 +21,16 @@ class Pace:
     def __init__(self, device: torch.device) -> None:
         self._device, self._done = device, torch.cuda.Event()
 
-    def wait(self) -> None:
+    def __enter__(self) -> None:
         """Waits for the last pass launched, if any."""
         self._done.synchronize()
 
-    def launched(self) -> None:
-        """Says that a pass was launched."""
-        self._done.record(torch.cuda.current_stream(self._device))
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Takes note of where the pass ends."""
+        if kind is None:
+            self._done.record(torch.cuda.current_stream(self._device))
+
+
+def pace_of(device: torch.device) -> AbstractContextManager[None]:
+    """What passes on a device are launched in."""
+    return Pace(device) if device.type == "cuda" else nullcontext()

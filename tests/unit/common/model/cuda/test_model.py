@@ -60,6 +60,33 @@ def _outputs(target: Runner) -> list[Output]:
     return outputs[1:]  # of the first, none is wanted
 
 
+def test_a_pass_is_laid_out_while_the_one_before_runs(
+    tmp_path: Path, cuda: pytest.MonkeyPatch
+) -> None:
+    """And launched once that one is done."""
+    cuda.setattr(Runner, "_settle", lambda self: None)
+    sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}
+    target = runner(tiny_models.save("llama", tmp_path, **sizes), device=DEVICE)
+    model, done = target.loaded.forward, list[str]()
+    assert isinstance(model, CudaModel)
+
+    class Paced:
+        def __enter__(self) -> None:
+            done.append("wait")
+
+        def __exit__(self, *_: object) -> None:
+            done.append("mark")
+
+    lay_out, run = CudaModel._lay_out, CudaModel._run
+    cuda.setattr(CudaModel, "_lay_out", lambda *args: done.append("lay out") or lay_out(*args))
+    cuda.setattr(CudaModel, "_run", lambda *args: done.append("run") or run(*args))
+    cuda.setattr(model, "_pace", Paced())
+    lease = KvLease(target.pool.blocks)
+    assert lease.reserve(2)
+    target.forward([Segment([5, 6], 0, lease.slots, wanted=[])])
+    assert done == ["lay out", "wait", "run", "mark"]
+
+
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "granite"])
 def test_logits_and_states_are_those_of_transformers(
     kind: str, tmp_path: Path, cuda: pytest.MonkeyPatch
