@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.model.cuda.device import there
 from common.model.kv_cache import TRASH_SLOT, ZERO_SLOT
 from common.model.segment import Segment
 
@@ -243,5 +244,4 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 def on_device(values: np.ndarray | Sequence[int], device: torch.device) -> Tensor:
     """Ids, positions or slots as int64 on a device; a copy there waits for nothing."""
-    tensor = torch.from_numpy(np.asarray(values, dtype=np.int64))
-    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
+    return there(torch.from_numpy(np.asarray(values, dtype=np.int64)), device)

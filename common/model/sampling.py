@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.model.adjust import adjust
-from common.model.cuda.device import Draw, drawer, fetched, packed, pinned
+from common.model.cuda.device import Draw, drawer, fetched, packed, there
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.output import rows_of
@@ -130,8 +130,7 @@ def _drawn(draws: Draw, logits: Tensor, rows: Sequence[Row], count: int) -> tupl
     greedy = all(row.params.greedy for row in rows)
     drawings = packed([] if greedy else [row.drawn(None) for row in rows], len(rows))
     with torch.cuda.device_of(logits):  # Triton launches on the device that is the thread's
-        there = pinned(drawings, logits.device).to(logits.device, non_blocking=True)
-        draws(logits.contiguous(), there, ids, behind)
+        draws(logits.contiguous(), there(drawings, logits.device), ids, behind)
     return ids, behind
 
 
