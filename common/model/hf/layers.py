@@ -210,18 +210,21 @@ def tiled_experts(self: Any, hidden: Tensor, top_k_index: Tensor, top_k_weights:
         `[N, H]`: for each row the weighted sum over its experts, in ascending order of expert.
     """
     out = torch.zeros_like(hidden)
-    for expert in torch.unique(top_k_index).tolist():
-        if expert >= self.num_experts:
+    experts, order = top_k_index.flatten().sort(stable=True)
+    every = torch.arange(self.num_experts, dtype=experts.dtype, device=experts.device)
+    ends = torch.searchsorted(experts, every, right=True).tolist()  # all that waits for a device
+    sorted_rows, weights = order // top_k_index.shape[1], top_k_weights.flatten()[order]
+    first = "gate_up_proj" if self.has_gate else "up_proj"
+    for expert, (start, end) in enumerate(itertools.pairwise([0, *ends])):
+        if start == end:
             continue
-        rows, rank = torch.where(top_k_index == expert)
-        inner = _expert_linear(
-            self, "gate_up_proj" if self.has_gate else "up_proj", expert, hidden[rows]
-        )
+        rows = sorted_rows[start:end]
+        inner = _expert_linear(self, first, expert, hidden[rows])
         inner = self._apply_gate(inner) if self.has_gate else self.act_fn(inner)
         result = _expert_linear(self, "down_proj", expert, inner)
         if getattr(self, "has_post_expert_norm", False):
             result = self.post_expert_norm(result)
-        out.index_add_(0, rows, (result * top_k_weights[rows, rank, None]).to(out.dtype))
+        out.index_add_(0, rows, (result * weights[start:end, None]).to(out.dtype))
     return out
 
 

@@ -126,7 +126,7 @@ class HfModel:
         replace_rotary(self._model, context, self.facts.max_len)
         if replace_linears(self._model, self._device, make, head):
             name += f"-others{tile_rows(self._device)}"
-        return _Modules(self._model, context), name
+        return _Modules(self._model, context, self._device), name
 
 
 def ends_of(model: Any) -> tuple[int, ...]:
@@ -255,12 +255,13 @@ class _Modules:
     Args:
         model: It.
         context: Its cache and batch.
+        device: Where it runs.
     """
 
-    def __init__(self, model: nn.Module, context: AttentionContext) -> None:
+    def __init__(self, model: nn.Module, context: AttentionContext, device: torch.device) -> None:
         self._model, self._context = model, context
         # Four dimensions tell transformers that the mask is made; it then looks no further.
-        self._ready_mask = torch.zeros(1, 1, 1, 1)
+        self._ready_mask = torch.zeros(1, 1, 1, 1, device=device)
         self._states = torch.empty(0)
         output_layer: Any = model.get_output_embeddings()  # type: ignore[operator]
         output_layer.register_forward_pre_hook(self._keep_states)
@@ -272,7 +273,7 @@ class _Modules:
         out = self._model(
             input_ids=ids[None],
             position_ids=positions[None],
-            attention_mask=None if learning else self._ready_mask.to(ids.device),
+            attention_mask=None if learning else self._ready_mask,
             use_cache=False,
             logits_to_keep=wanted,
         )

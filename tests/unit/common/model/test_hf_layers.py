@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.model import kernels
 from common.model.hf import layers
-from common.model.hf.layers import SteadyTorch, replace_linears, steadily
+from common.model.hf.layers import SteadyTorch, replace_linears, steadily, tiled_experts
 from common.model.kv_cache import KvLease
 from common.model.linear import TILE_ROWS, in_tiles, linear_maker
 from common.model.loader import Dtype
@@ -170,3 +173,27 @@ def test_an_element_has_the_bits_it_has_alone(curve: Callable[[Tensor], Tensor])
     for count in (1, 6, 60, 999):
         assert torch.equal(torch.cat([steadily(curve, part) for part in x.split(count)]), whole)
     assert torch.allclose(whole, curve(x))
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**31))
+def test_a_row_has_the_experts_it_chose_and_the_bits_it_has_alone(
+    rows: int, count: int, chosen: int, seed: int
+) -> None:
+    """Some of none: a number beyond the last expert stands for one that is elsewhere."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(count, 24, 24, generator=generator)
+    experts = SimpleNamespace(num_experts=count, has_gate=False, has_bias=False)
+    experts.is_transposed, experts.act_fn = False, torch.relu
+    experts.up_proj = experts.down_proj = weight
+    x, scores = (torch.randn(rows, n, generator=generator) for n in (24, count + 1))
+    weights, index = scores.topk(min(chosen, count + 1))
+    found = tiled_experts(experts, x, index, weights)
+    for row in range(rows):
+        one = slice(row, row + 1)
+        assert torch.equal(tiled_experts(experts, x[one], index[one], weights[one]), found[one])
+        expected = torch.zeros(24)
+        for expert, factor in zip(index[row].tolist(), weights[row], strict=True):
+            if expert < count:
+                expected += factor * (weight[expert] @ torch.relu(weight[expert] @ x[row]))
+        assert torch.allclose(found[row], expected, rtol=1e-4, atol=1e-4)
