@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import there
+from common.model.cuda.device import on_device
 from common.model.distribution import distributions
 from common.model.output import rows_of
 from common.model.row import Row
@@ -93,7 +93,7 @@ class Passes:
 def _narrowed(logits: Tensor, sizes: Seq[int]) -> Tensor:
     """Logits without the ids from each row's size on; a size of 0 leaves all of them. # [N, V]"""
     ids = torch.arange(logits.shape[1], device=logits.device)
-    most = there([size or len(ids) for size in sizes], logits.device)
+    most = on_device([size or len(ids) for size in sizes], logits.device)
     return logits.masked_fill(ids >= most[:, None], -torch.inf)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import there
+from common.model.cuda.device import on_device
 from common.model.row import Row, biases_of
 
 
@@ -80,10 +80,10 @@ def adjust_at_once(logits: Tensor, rows: Sequence[Row]) -> None:
     few = [rows[i] for i in penalised]
     seen = torch.stack([_seen(row) for row in few])
     if path := [(i, token) for i, row in enumerate(few) for token in row.path]:
-        seen[there(path, logits.device).unbind(1)] = True
+        seen[on_device(path, logits.device).unbind(1)] = True
     factors = [(row.params.repetition_penalty,) for row in few]
-    factor = there(factors, logits.device, torch.float32)
-    at = there(penalised, logits.device)
+    factor = on_device(factors, logits.device, torch.float32)
+    at = on_device(penalised, logits.device)
     lines = logits[at]
     changed = torch.where(lines < 0, lines * factor, lines / factor)
     logits[at] = torch.where(seen, changed, lines)

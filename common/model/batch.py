@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import there
+from common.model.cuda.device import on_device
 from common.model.kv_cache import TRASH_SLOT, ZERO_SLOT
 from common.model.segment import Segment
 
@@ -240,8 +240,3 @@ def _first_places(queries: Sequence[int], rows: int) -> list[int]:
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def on_device(values: np.ndarray | Sequence[int], device: torch.device) -> Tensor:
-    """Ids, positions or slots as int64 on a device; a copy there waits for nothing."""
-    return there(torch.from_numpy(np.asarray(values, dtype=np.int64)), device)

@@ -19,7 +19,7 @@ import torch
 
 from common.errors import ModelError
 from common.model.blocks import BlockManager, chain
-from common.model.cuda.device import there
+from common.model.cuda.device import on_device
 from common.model.pages import LargePages
 
 ZERO_SLOT = 0
@@ -130,7 +130,7 @@ class KvPool:
                 numbers = rows.view(torch.uint8).numpy()
                 numbers[at[1]] = numbers[at[0]]
             else:
-                sources, targets = there(at, rows.device).unbind()
+                sources, targets = on_device(at, rows.device).unbind()
                 rows.index_copy_(0, targets, rows.index_select(0, sources))
 
 

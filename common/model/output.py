@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import there
+from common.model.cuda.device import on_device
 
 
 class Output(Protocol):
@@ -56,6 +56,6 @@ def rows_of(found: Tensor, at: Sequence[int]) -> Tensor:
     if [*at] == [*range(first, first + len(at))]:
         return found[first : first + len(at)]
     if found.device.type != "cpu":
-        return found.index_select(0, there(at, found.device))
+        return found.index_select(0, on_device(at, found.device))
     known = torch.int16 if found.dtype == torch.bfloat16 else found.dtype  # to numpy
     return torch.from_numpy(found.view(known).numpy().take(at, axis=0)).view(found.dtype)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.model.adjust import adjust
-from common.model.cuda.device import Draw, drawer, fetched, packed, there
+from common.model.cuda.device import Draw, drawer, fetched, on_device, packed
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.output import rows_of
@@ -130,7 +130,7 @@ def _drawn(draws: Draw, logits: Tensor, rows: Sequence[Row], count: int) -> tupl
     greedy = all(row.params.greedy for row in rows)
     drawings = packed([] if greedy else [row.drawn(None) for row in rows], len(rows))
     with torch.cuda.device_of(logits):  # Triton launches on the device that is the thread's
-        draws(logits.contiguous(), there(drawings, logits.device), ids, behind)
+        draws(logits.contiguous(), on_device(drawings, logits.device), ids, behind)
     return ids, behind
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import there
+from common.model.cuda.device import on_device
 
 
 def seen(ids: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
@@ -28,4 +28,4 @@ def mark(mask: Tensor, ids: Sequence[int]) -> None:
     if mask.device.type == "cpu":  # by torch a few ids take five times as long
         mask.numpy()[[*ids]] = True
     else:
-        mask.index_fill_(0, there(ids, mask.device), True)  # one launch; `mask[...]` takes two
+        mask.index_fill_(0, on_device(ids, mask.device), True)  # one launch; `mask[...]` takes two

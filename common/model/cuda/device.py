@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -59,11 +60,9 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
-def there(
-    numbers: np.ndarray | Sequence[object], device: torch.device, dtype: torch.dtype = torch.int64
-) -> Tensor:
+def on_device(numbers: ArrayLike, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
     """Numbers of the host on a device, without waiting for it."""
-    here = pinned(torch.as_tensor(numbers, dtype=dtype), device)
+    here = pinned(torch.as_tensor(np.asarray(numbers), dtype=dtype), device)
     return here.to(device, non_blocking=True)
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.batch import on_device
-from common.model.cuda.device import pinned
+from common.model.cuda.device import on_device
 from common.model.cuda.memory import spare_bytes
 from common.model.kv_cache import ZERO_SLOT
 
@@ -57,8 +56,7 @@ class Gathered:
         lines = np.full((len(texts), width), ZERO_SLOT, dtype=np.int32)  # half as much to copy
         for line, text in zip(lines, texts, strict=True):
             line[: len(text)] = text
-        here = pinned(torch.from_numpy(lines), device)
-        slots = here.to(device, non_blocking=True).long()[:, None]  # [S, 1, width]
+        slots = on_device(lines, device, torch.int32).long()[:, None]  # [S, 1, width]
         self._absent: Tensor | None = None  # [S, 1, width]: what no text has there, or was shown
         if (lines == ZERO_SLOT).any():
             self._absent = slots == ZERO_SLOT

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.batch import on_device
+from common.model.cuda.device import on_device
 from common.model.eagle.gathered import Gathered, groups
 from common.model.eagle.head import MOST_DEPTH, Behind, EagleHead
 from common.model.eagle.weights import EagleWeights

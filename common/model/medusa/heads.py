@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.batch import on_device
+from common.model.cuda.device import on_device
 from common.model.likeliest import likeliest
 from common.model.linear import MakeProduct, packed_products
 from common.model.medusa import checkpoint
