@@ -1,10 +1,9 @@
 """What the sync and the asyncio client share: the address, and the building of requests."""
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 from paceline import _requests as checked
 from paceline._channel import resolve_address
@@ -52,8 +51,8 @@ class BaseClient(ABC, Generic[GenerationT]):
         self._address = resolve_address(address)
         self._security = Security(self._address, token, tls, insecure)
         self._closed = False
-        self._generations: WeakSet[BaseGeneration] = WeakSet()
-        self._lock = threading.Lock()  # of the set
+        # Without a lock: at a fork another thread might hold it, and the child would wait.
+        self._generations: set[ref[BaseGeneration]] = set()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._address!r})"
@@ -169,17 +168,15 @@ class BaseClient(ABC, Generic[GenerationT]):
 
     def _tracked(self, generation: TrackedT) -> TrackedT:
         """Has a generation cancelled when the client is closed."""
-        with self._lock:
-            self._generations.add(generation)
+        self._generations.add(ref(generation, self._generations.discard))
         return generation
 
     def _end(self) -> None:
         """Lets nothing more begin, and cancels what runs, or waits to go on elsewhere."""
         self._closed = True
-        with self._lock:
-            running = list(self._generations)
-        for generation in running:
-            generation.cancel()
+        for tracked in list(self._generations):
+            if (generation := tracked()) is not None:
+                generation.cancel()
 
     def _require_open(self) -> None:
         if self._closed:

@@ -1,5 +1,6 @@
 """The sync client."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,9 +27,10 @@ from paceline.v1.inference_pb2_grpc import InferenceStub
 
 
 class Client(BaseClient[Generation]):
-    """A client of one gateway; safe to share between threads.
+    """A client of one gateway; safe to share between threads, and to inherit at a fork.
 
-    Use it as a context manager, or call `close`: either cancels the generations still running.
+    Use it as a context manager, or call `close`: either cancels the generations still running, of
+    the process that does so.
 
     Args:
         address: The gateway as `host:port`, or `host` alone for port 7070; by default the
@@ -54,7 +56,9 @@ class Client(BaseClient[Generation]):
         insecure: bool = False,
     ) -> None:
         super().__init__(address, token=token, tls=tls, insecure=insecure)
-        self._connect()
+        # By process. What a fork brought here is kept and left alone: the threads that would serve
+        # it are not here, and whoever closes it waits for them.
+        self._lines: dict[int, _Line] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +72,8 @@ class Client(BaseClient[Generation]):
         Not in a signal handler: there `generation.cancel()`, or raise.
         """
         self._end()
-        self._line.channel.close()
+        if (line := self._lines.get(os.getpid())) is not None:
+            line.channel.close()
 
     def models(self) -> list[Model]:
         """Lists the models the deployment serves.
@@ -124,9 +129,14 @@ class Client(BaseClient[Generation]):
         with converted(self._address), self._interruptible():
             return getattr(self._line.stub, rpc)(request, **options)
 
-    def _connect(self) -> None:
-        """Takes a channel for what is called from now on; what runs keeps the one it has."""
-        self._line = _Line(connect(self._address, self._security))
+    @property
+    def _line(self) -> "_Line":
+        """What this process's calls go by from now on."""
+        own = os.getpid()
+        return self._lines.get(own) or self._lines.setdefault(own, self._connected())
+
+    def _connected(self) -> "_Line":
+        return _Line(connect(self._address, self._security))
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -143,7 +153,7 @@ class Client(BaseClient[Generation]):
             if isinstance(error, ValueError):  # so does gRPC say that the channel was closed
                 self._require_open()
             former = self._line
-            self._connect()
+            self._lines[os.getpid()] = self._connected()
             former.close_in_time()
             raise
 

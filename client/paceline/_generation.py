@@ -4,6 +4,7 @@ One that is dropped, or whose iterator is abandoned, is cancelled on the server 
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from queue import Empty, SimpleQueue
@@ -40,12 +41,13 @@ class BaseGeneration:
         self._accumulator = Accumulator()
         self._ended = False
         self._complete = False
+        self._process = os.getpid()
         self._call = self._opened()
 
     def __del__(self) -> None:
         # gRPC does this for a sync call by itself, but an asyncio call is kept alive by its loop.
         if "_call" in self.__dict__:
-            self._call.cancel()
+            self._cancel_call()
 
     def cancel(self) -> None:
         """Stops the generation on every tier; does nothing once it has ended.
@@ -53,7 +55,25 @@ class BaseGeneration:
         Chunks and result that are asked for afterwards raise `errors.CancelledError`.
         """
         self._ended = True
-        self._call.cancel()
+        self._cancel_call()
+
+    def _cancel_call(self) -> None:
+        if self._process == os.getpid():  # a forked child would wait for locks of its parent's
+            self._call.cancel()
+
+    def _left_elsewhere(self) -> bool:
+        """Whether a fork brought it here after its end.
+
+        Raises:
+            RuntimeError: It did so before; the threads that read it are not here.
+        """
+        if self._process == os.getpid():
+            return False
+        if self._accumulator.result() is None:
+            raise RuntimeError(
+                "this generation belongs to the process that started it; start one in this process"
+            )
+        return True
 
     def _opened(self) -> Any:
         with converted(self._address):
@@ -79,7 +99,7 @@ class BaseGeneration:
         if not self._ended:
             self._call = self._opened()
         if self._ended:  # cancelled in the pause, or just now
-            self._call.cancel()
+            self._cancel_call()
             raise cancelled()
 
     def _whole(self) -> Result:
@@ -151,6 +171,8 @@ class Generation(BaseGeneration):
 
     def _read(self) -> pb.GenerateResponse | None:
         """Returns the next response, None after the last."""
+        if self._left_elsewhere():
+            return None
         while True:
             try:
                 with converted(self._address), self._interruptible():
@@ -212,6 +234,8 @@ class AsyncGeneration(BaseGeneration):
 
     async def _read(self) -> pb.GenerateResponse | None:
         """Returns the next response, None after the last."""
+        if self._left_elsewhere():
+            return None
         while True:
             try:
                 with awaited(self._call, self._address):
