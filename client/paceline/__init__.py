@@ -9,6 +9,7 @@
 Only the names below are public; modules whose name begins with an underscore may change.
 """
 
+from paceline import errors
 from paceline._async_client import AsyncClient
 from paceline._client import Client
 from paceline._generation import AsyncGeneration, Generation
@@ -47,4 +48,5 @@ __all__ = [
     "TokenSource",
     "Usage",
     "__version__",
+    "errors",
 ]

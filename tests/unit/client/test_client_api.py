@@ -33,6 +33,7 @@ PUBLIC = {
     "TokenSource",
     "Usage",
     "__version__",
+    "errors",
 }
 PAIRS = [
     (paceline.Client, paceline.AsyncClient),
