@@ -30,7 +30,8 @@ def resolve_address(address: str | None) -> str:
     """Returns the address given, else the environment's, else this machine's gateway.
 
     Args:
-        address: `host:port`, a host alone for the default port, or any gRPC target; or None.
+        address: `host:port`, a host alone for the default port, or any gRPC target, white space
+            around it left out; or None.
 
     Raises:
         TypeError: The address is not a string.
@@ -38,7 +39,8 @@ def resolve_address(address: str | None) -> str:
     """
     if address is None:
         address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-    if text("address", address).startswith(("http://", "https://")) or not address:
+    address = text("address", address).strip()
+    if address.startswith(("http://", "https://")) or not address:
         raise ArgumentError(
             "address", f'must be host:port, as "{DEFAULT_ADDRESS}", got {address!r}'
         )

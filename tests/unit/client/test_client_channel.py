@@ -25,6 +25,8 @@ def test_the_address_is_the_argument_else_the_environments(
     ("address", "completed"),
     [
         ("localhost", "localhost:7070"),
+        (" localhost\n", "localhost:7070"),
+        ("10.0.0.1:1\r", "10.0.0.1:1"),
         ("gpu-1.example.com", "gpu-1.example.com:7070"),
         ("10.0.0.1", "10.0.0.1:7070"),
         ("[::1]", "[::1]:7070"),
@@ -67,7 +69,7 @@ def test_an_address_is_completed_once(host: str, port: int) -> None:
     assert resolve_address(f"{host}:{port}") == f"{host}:{port}"
 
 
-@pytest.mark.parametrize("address", ["http://localhost:7070", "https://host", ""])
+@pytest.mark.parametrize("address", ["http://localhost:7070", "https://host", "", " "])
 def test_a_web_address_is_refused(address: str) -> None:
     with pytest.raises(paceline.ArgumentError, match="address: must be host:port"):
         paceline.Client(address)
