@@ -1,9 +1,9 @@
 """The asyncio client: the sync one's methods, awaited."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import grpc
 
@@ -67,7 +67,7 @@ class AsyncClient(BaseClient[AsyncGeneration]):
         self,
         text: str | None = None,
         *,
-        messages: Sequence[Mapping[str, str]] | None = None,
+        messages: Iterable[Mapping[str, object]] | None = None,
         model: str | None = None,
     ) -> list[int]:
         """Returns the ids that `generate` would feed to the model.
@@ -84,7 +84,9 @@ class AsyncClient(BaseClient[AsyncGeneration]):
         request = tokenize_request(text, messages, model)
         return list((await self._asked("Tokenize", request)).token_ids)
 
-    async def detokenize(self, token_ids: Sequence[int], *, model: str | None = None) -> str:
+    async def detokenize(
+        self, token_ids: Iterable[SupportsIndex], *, model: str | None = None
+    ) -> str:
         """Returns the text of ids, special tokens left out.
 
         Args:

@@ -1,8 +1,8 @@
 """What the sync and the asyncio client share: the address, and the building of requests."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, SupportsIndex, TypeVar
 from weakref import ref
 
 from paceline import _requests as checked
@@ -66,8 +66,8 @@ class BaseClient(ABC, Generic[GenerationT]):
         self,
         prompt: str | None = None,
         *,
-        token_ids: Sequence[int] | None = None,
-        messages: Sequence[Mapping[str, str]] | None = None,
+        token_ids: Iterable[SupportsIndex] | None = None,
+        messages: Iterable[Mapping[str, object]] | None = None,
         model: str | None = None,
         max_tokens: int | None = None,
         temperature: float = 0.0,
@@ -77,8 +77,8 @@ class BaseClient(ABC, Generic[GenerationT]):
         repetition_penalty: float = 1.0,
         logit_bias: Mapping[int, float] | None = None,
         seed: int | None = None,
-        stop: str | Sequence[str] | None = None,
-        stop_token_ids: Sequence[int] = (),
+        stop: str | Iterable[str] | None = None,
+        stop_token_ids: Iterable[SupportsIndex] = (),
         ignore_eos: bool = False,
         method: str = "auto",
         draft_tokens: int = 0,
@@ -184,7 +184,7 @@ class BaseClient(ABC, Generic[GenerationT]):
 
 
 def tokenize_request(
-    text: str | None, messages: Sequence[Mapping[str, str]] | None, model: str | None
+    text: str | None, messages: Iterable[Mapping[str, object]] | None, model: str | None
 ) -> pb.TokenizeRequest:
     """Checks the arguments of `tokenize`."""
     return pb.TokenizeRequest(
@@ -193,7 +193,9 @@ def tokenize_request(
     )
 
 
-def detokenize_request(token_ids: Sequence[int], model: str | None) -> pb.DetokenizeRequest:
+def detokenize_request(
+    token_ids: Iterable[SupportsIndex], model: str | None
+) -> pb.DetokenizeRequest:
     """Checks the arguments of `detokenize`."""
     return pb.DetokenizeRequest(
         token_ids=checked.token_ids("token_ids", token_ids),

@@ -2,9 +2,9 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 from weakref import WeakSet
 
 import grpc
@@ -87,7 +87,7 @@ class Client(BaseClient[Generation]):
         self,
         text: str | None = None,
         *,
-        messages: Sequence[Mapping[str, str]] | None = None,
+        messages: Iterable[Mapping[str, object]] | None = None,
         model: str | None = None,
     ) -> list[int]:
         """Returns the ids that `generate` would feed to the model.
@@ -103,7 +103,7 @@ class Client(BaseClient[Generation]):
         """
         return list(self._asked("Tokenize", tokenize_request(text, messages, model)).token_ids)
 
-    def detokenize(self, token_ids: Sequence[int], *, model: str | None = None) -> str:
+    def detokenize(self, token_ids: Iterable[SupportsIndex], *, model: str | None = None) -> str:
         """Returns the text of ids, special tokens left out.
 
         Args:

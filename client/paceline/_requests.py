@@ -4,10 +4,10 @@ Only what protobuf could not carry, or no server takes, is refused here: wrong t
 do not fit, two prompts at once. What a model or deployment allows is the server's to say.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from operator import index
-from typing import Any, get_args
+from typing import Any, SupportsIndex, get_args
 
 from paceline._types import AcceptanceRule, Lookahead
 from paceline.errors import ArgumentError
@@ -48,7 +48,7 @@ def prompt_input(**alternatives: Any) -> dict[str, Any]:
     return {"text": text(field, value)}
 
 
-def chat(messages: Sequence[Mapping[str, str]]) -> pb.ChatMessages:
+def chat(messages: Iterable[Mapping[str, object]]) -> pb.ChatMessages:
     """Builds a conversation from mappings with `role` and `content`."""
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
         raise TypeError(f"messages must be a list of dicts, got {type(messages).__name__}")
@@ -110,7 +110,7 @@ def lookahead(sizes: Lookahead) -> types_pb2.LookaheadOptions:
     )
 
 
-def stop_strings(stop: str | Sequence[str] | None) -> list[str]:
+def stop_strings(stop: str | Iterable[str] | None) -> list[str]:
     """Returns the stop strings; a bare string is one of them."""
     if stop is None:
         return []
@@ -121,7 +121,7 @@ def stop_strings(stop: str | Sequence[str] | None) -> list[str]:
     return [text("stop", one) for one in stop]
 
 
-def token_ids(field: str, ids: Sequence[int]) -> list[int]:
+def token_ids(field: str, ids: Iterable[SupportsIndex]) -> list[int]:
     """Returns ids as plain integers; takes lists, tuples, arrays."""
     if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
         raise TypeError(f"{field} must be a list of int, got {type(ids).__name__}")
@@ -186,7 +186,7 @@ def _real(field: str, value: Any) -> Any:
     return value
 
 
-def _chat_message(field: str, turn: Mapping[str, str]) -> pb.ChatMessage:
+def _chat_message(field: str, turn: Mapping[str, object]) -> pb.ChatMessage:
     if not isinstance(turn, Mapping):
         raise TypeError(f"{field} must be a dict, got {type(turn).__name__}")
     if set(turn) != {"role", "content"}:

@@ -35,6 +35,30 @@ PUBLIC = {
     "__version__",
     "errors",
 }
+# What the calls take, of types that are no list of int or of dict.
+CALLER = """
+from typing import TypedDict
+import paceline
+
+class Turn(TypedDict):
+    role: str
+    content: str
+
+class Id:
+    def __index__(self) -> int: return 7
+
+turns: list[Turn] = [{"role": "user", "content": "x"}]
+ids = {Id()}
+def call(client: paceline.Client) -> None:
+    client.generate(messages=turns, stop=iter(["a"]), stop_token_ids=ids)
+    client.generate(token_ids=ids)
+    client.tokenize(messages=iter(turns))
+    client.detokenize(ids)
+async def await_call(client: paceline.AsyncClient) -> None:
+    client.generate(messages=turns)
+    await client.tokenize(messages=iter(turns))
+    await client.detokenize(ids)
+"""
 PAIRS = [
     (paceline.Client, paceline.AsyncClient),
     (paceline.Generation, paceline.AsyncGeneration),
@@ -95,6 +119,15 @@ def test_an_error_goes_from_one_process_to_another(error: errors.PacelineError) 
 def test_the_distribution_brings_the_licence() -> None:
     root = Path(__file__).parents[3]
     assert (root / "client" / "LICENSE").read_bytes() == (root / "LICENSE").read_bytes()
+
+
+def test_the_hints_refuse_nothing_that_is_taken(tmp_path: Path) -> None:
+    caller = tmp_path / "caller.py"
+    caller.write_text(CALLER)
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path), str(caller)]
+    root = Path(__file__).parents[3]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, ""), run.stdout
 
 
 @pytest.mark.parametrize("module", ["paceline", "paceline.cli"])
