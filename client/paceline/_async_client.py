@@ -55,13 +55,17 @@ class AsyncClient(BaseClient[AsyncGeneration]):
         if "_channel" in self.__dict__:
             await self._channel.close()
 
-    async def models(self) -> list[Model]:
+    async def models(self, *, timeout: float | None = None) -> list[Model]:
         """Lists the models the deployment serves.
 
+        Args:
+            timeout: Seconds for the answer; None: one minute; `math.inf`: no limit here.
+
         Raises:
+            ArgumentError: The timeout is not above 0.
             RpcError: The subclass says what failed.
         """
-        return models(await self._asked("ListModels", pb.ListModelsRequest()))
+        return models(await self._asked("ListModels", pb.ListModelsRequest(), timeout))
 
     async def tokenize(
         self,
@@ -69,6 +73,7 @@ class AsyncClient(BaseClient[AsyncGeneration]):
         *,
         messages: Iterable[Mapping[str, object]] | None = None,
         model: str | None = None,
+        timeout: float | None = None,
     ) -> list[int]:
         """Returns the ids that `generate` would feed to the model.
 
@@ -76,33 +81,39 @@ class AsyncClient(BaseClient[AsyncGeneration]):
             text: Plain text. Give exactly one of text and messages.
             messages: A conversation, as for `generate`.
             model: A name that `models()` lists; None: the only one served.
+            timeout: Seconds for the answer; None: one minute; `math.inf`: no limit here.
 
         Raises:
-            ArgumentError: There is not exactly one of text and messages.
+            ArgumentError: A value cannot be sent, or there is not exactly one of text and messages.
             RpcError: The subclass says what failed.
         """
         request = tokenize_request(text, messages, model)
-        return list((await self._asked("Tokenize", request)).token_ids)
+        return list((await self._asked("Tokenize", request, timeout)).token_ids)
 
     async def detokenize(
-        self, token_ids: Iterable[SupportsIndex], *, model: str | None = None
+        self,
+        token_ids: Iterable[SupportsIndex],
+        *,
+        model: str | None = None,
+        timeout: float | None = None,
     ) -> str:
         """Returns the text of ids, special tokens left out.
 
         Args:
             token_ids: Ids of the model's tokenizer.
             model: A name that `models()` lists; None: the only one served.
+            timeout: Seconds for the answer; None: one minute; `math.inf`: no limit here.
 
         Raises:
             RpcError: The subclass says what failed.
         """
         request = detokenize_request(token_ids, model)
-        return str((await self._asked("Detokenize", request)).text)
+        return str((await self._asked("Detokenize", request, timeout)).text)
 
-    async def _asked(self, rpc: str, request: Any) -> Any:
+    async def _asked(self, rpc: str, request: Any, timeout: float | None) -> Any:
         """Returns the answer to a call that is no generation."""
         self._require_open()
-        call = getattr(self._stub, rpc)(request, **self._unary())
+        call = getattr(self._stub, rpc)(request, **self._unary(timeout))
         with awaited(call, self._address):
             return await call
 

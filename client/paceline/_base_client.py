@@ -16,7 +16,7 @@ from paceline.v1 import inference_pb2 as pb
 GENERATE_TIMEOUT_S = 3600.0
 """Deadline of a generation that names none: it bounds what a lost client can hold."""
 UNARY_TIMEOUT_S = 60.0
-"""Deadline of the other calls."""
+"""Deadline of any other call that names none."""
 
 GenerationT = TypeVar("GenerationT")
 TrackedT = TypeVar("TrackedT", bound=BaseGeneration)
@@ -162,9 +162,10 @@ class BaseClient(ABC, Generic[GenerationT]):
     def _start(self, request: pb.GenerateRequest, timeout_s: float, resume: bool) -> GenerationT:
         """Opens the stream."""
 
-    def _unary(self) -> dict[str, Any]:
+    def _unary(self, timeout: float | None) -> dict[str, Any]:
         """What every call but a generation is given."""
-        return {"timeout": UNARY_TIMEOUT_S, "metadata": self._security.metadata()}
+        timeout_s = UNARY_TIMEOUT_S if timeout is None else checked.timeout_s(timeout)
+        return {"timeout": timeout_s, "metadata": self._security.metadata()}
 
     def _tracked(self, generation: TrackedT) -> TrackedT:
         """Has a generation cancelled when the client is closed."""

@@ -75,13 +75,17 @@ class Client(BaseClient[Generation]):
         if (line := self._lines.get(os.getpid())) is not None:
             line.channel.close()
 
-    def models(self) -> list[Model]:
+    def models(self, *, timeout: float | None = None) -> list[Model]:
         """Lists the models the deployment serves.
 
+        Args:
+            timeout: Seconds for the answer; None: one minute; `math.inf`: no limit here.
+
         Raises:
+            ArgumentError: The timeout is not above 0.
             RpcError: The subclass says what failed.
         """
-        return models(self._asked("ListModels", pb.ListModelsRequest()))
+        return models(self._asked("ListModels", pb.ListModelsRequest(), timeout))
 
     def tokenize(
         self,
@@ -89,6 +93,7 @@ class Client(BaseClient[Generation]):
         *,
         messages: Iterable[Mapping[str, object]] | None = None,
         model: str | None = None,
+        timeout: float | None = None,
     ) -> list[int]:
         """Returns the ids that `generate` would feed to the model.
 
@@ -96,24 +101,34 @@ class Client(BaseClient[Generation]):
             text: Plain text. Give exactly one of text and messages.
             messages: A conversation, as for `generate`.
             model: A name that `models()` lists; None: the only one served.
+            timeout: Seconds for the answer; None: one minute; `math.inf`: no limit here.
 
         Raises:
-            ArgumentError: There is not exactly one of text and messages.
+            ArgumentError: A value cannot be sent, or there is not exactly one of text and messages.
             RpcError: The subclass says what failed.
         """
-        return list(self._asked("Tokenize", tokenize_request(text, messages, model)).token_ids)
+        request = tokenize_request(text, messages, model)
+        return list(self._asked("Tokenize", request, timeout).token_ids)
 
-    def detokenize(self, token_ids: Iterable[SupportsIndex], *, model: str | None = None) -> str:
+    def detokenize(
+        self,
+        token_ids: Iterable[SupportsIndex],
+        *,
+        model: str | None = None,
+        timeout: float | None = None,
+    ) -> str:
         """Returns the text of ids, special tokens left out.
 
         Args:
             token_ids: Ids of the model's tokenizer.
             model: A name that `models()` lists; None: the only one served.
+            timeout: Seconds for the answer; None: one minute; `math.inf`: no limit here.
 
         Raises:
             RpcError: The subclass says what failed.
         """
-        return str(self._asked("Detokenize", detokenize_request(token_ids, model)).text)
+        request = detokenize_request(token_ids, model)
+        return str(self._asked("Detokenize", request, timeout).text)
 
     def _start(self, request: pb.GenerateRequest, timeout_s: float, resume: bool) -> Generation:
         resumption = Resumption(request, timeout_s, lambda: resume and not self._closed)
@@ -122,12 +137,12 @@ class Client(BaseClient[Generation]):
         )
         return self._tracked(generation)
 
-    def _asked(self, rpc: str, request: Any) -> Any:
+    def _asked(self, rpc: str, request: Any, timeout: float | None) -> Any:
         """Returns the answer to a call that is no generation."""
         self._require_open()
-        options = self._unary()
+        options = self._unary(timeout)
         with converted(self._address), self._interruptible():
-            return getattr(self._line.stub, rpc)(request, **options)
+            return self._line.ask(rpc, request, **options)
 
     @property
     def _line(self) -> "_Line":
@@ -164,7 +179,7 @@ class Client(BaseClient[Generation]):
 
 
 class _Line:
-    """A channel and the generations by it.
+    """A channel and the calls by it.
 
     Args:
         channel: To the gateway.
@@ -173,12 +188,22 @@ class _Line:
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel, self.stub = channel, InferenceStub(channel)
         self._calls: WeakSet[Any] = WeakSet()
+        self._asking: set[object] = set()
 
     def generate(self, request: pb.GenerateRequest, **options: Any) -> Any:
         """Opens a generation's stream."""
         call = self.stub.Generate(request, **options)
         self._calls.add(call)
         return call
+
+    def ask(self, rpc: str, request: Any, **options: Any) -> Any:
+        """Returns the answer to a call that is no generation."""
+        asking = object()
+        self._asking.add(asking)
+        try:
+            return getattr(self.stub, rpc)(request, **options)
+        finally:
+            self._asking.discard(asking)
 
     def close_in_time(self) -> None:
         """Closes the channel, by which nothing begins any more, when other threads' calls are over.
@@ -190,7 +215,7 @@ class _Line:
         closing.start()
 
     def _close(self) -> None:
-        if any(call.is_active() for call in list(self._calls)):
+        if self._asking or any(call.is_active() for call in list(self._calls)):
             self.close_in_time()
         else:
             self.channel.close()

@@ -51,7 +51,7 @@ class ScriptedGateway(InferenceServicer):
     """Does what the prompt, or a chat's last message, says.
 
     `fail:CODE` fails, `hang` streams one chunk and waits, `cut` ends too early, `lost` is whole and
-    is lost before it says so, `smile` begins with one.
+    is lost before it says so, `smile` begins with one. Other calls wait for `answering`.
     """
 
     def __init__(self) -> None:
@@ -59,6 +59,8 @@ class ScriptedGateway(InferenceServicer):
         self.requests: list[Any] = []
         self.hanging = threading.Event()
         self.cancelled = threading.Event()
+        self.answering = threading.Event()
+        self.answering.set()
 
     def Generate(self, request: Any, context: Any) -> Iterator[Any]:
         self.requests.append(request)
@@ -77,6 +79,7 @@ class ScriptedGateway(InferenceServicer):
             context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
 
     def ListModels(self, request: Any, context: Any) -> Any:
+        self.answering.wait(timeout=20)
         return pb.ListModelsResponse(
             models=[
                 pb.ModelInfo(
@@ -93,9 +96,11 @@ class ScriptedGateway(InferenceServicer):
     def Tokenize(self, request: Any, context: Any) -> Any:
         self.requests.append(request)
         self._maybe_fail(request.text, context)
+        self.answering.wait(timeout=20)
         return pb.TokenizeResponse(token_ids=request.text.encode())
 
     def Detokenize(self, request: Any, context: Any) -> Any:
+        self.answering.wait(timeout=20)
         return pb.DetokenizeResponse(text=bytes(request.token_ids).decode())
 
     def _hang(self, context: Any) -> Iterator[Any]:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -259,6 +260,38 @@ def test_a_deadline_ends_the_call_on_both_sides(
     with pytest.raises(errors.DeadlineExceededError, match="timeout"):
         client.generate("hang", timeout=0.3).result()
     assert gateway.cancelled.wait(WAIT_S)
+
+
+def test_every_call_has_a_deadline(client: paceline.Client, gateway: ScriptedGateway) -> None:
+    gateway.answering.clear()
+    for call in (
+        lambda: client.models(timeout=0.2),
+        lambda: client.tokenize("ab", timeout=0.2),
+        lambda: client.detokenize([97], timeout=0.2),
+    ):
+        with pytest.raises(errors.DeadlineExceededError, match="raise the timeout"):
+            call()
+    gateway.answering.set()
+    assert client.tokenize("ab", timeout=math.inf) == [97, 98]
+    with pytest.raises(paceline.ArgumentError, match="timeout: must be above 0 seconds, got 0"):
+        client.models(timeout=0)
+
+
+def test_ctrl_c_in_one_thread_leaves_the_questions_of_others(
+    gateway: ScriptedGateway, client: paceline.Client
+) -> None:
+    gateway.answering.clear()
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(client.tokenize, "ab")
+        while not gateway.requests:
+            time.sleep(0.01)
+        client._line.stub.ListModels = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            client.models()
+        former = left_to_be_closed()
+        gateway.answering.set()
+        assert other.result(WAIT_S) == [97, 98]
+    assert left_to_be_closed() is former
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e18, 1e10])

@@ -104,6 +104,20 @@ async def test_a_deadline_is_its_own_error(client: paceline.AsyncClient) -> None
         await client.generate("hang", timeout=0.3).result()
 
 
+async def test_every_call_has_a_deadline(
+    client: paceline.AsyncClient, gateway: ScriptedGateway
+) -> None:
+    gateway.answering.clear()
+    for call in (
+        client.models(timeout=0.2),
+        client.tokenize("ab", timeout=0.2),
+        client.detokenize([97], timeout=0.2),
+    ):
+        with pytest.raises(errors.DeadlineExceededError, match="raise the timeout"):
+            await call
+    gateway.answering.set()
+
+
 async def test_cancel_is_our_error_and_not_the_tasks(
     client: paceline.AsyncClient, gateway: ScriptedGateway
 ) -> None:

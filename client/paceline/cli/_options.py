@@ -31,6 +31,10 @@ Model = Annotated[
     str | None, typer.Option(metavar="NAME", help="A name that `paceline models` lists.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="One minute unless given; inf: no limit."),
+]
 Color = Annotated[
     bool | None,
     typer.Option(

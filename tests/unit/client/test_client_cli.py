@@ -148,6 +148,9 @@ def test_an_error_is_one_line_and_exit_code_1(sent: list[dict[str, Any]]) -> Non
         (["generate", "a", "--max-tokens", "0"], "max_tokens: must be from 1 to 4294967295, got 0"),
         (["generate", "a", "--max-tokens", "-3"], "max_tokens: must be from 1 to 4294967295, got"),
         (["generate", "a", "--timeout", "-inf"], "timeout: must be above 0 seconds, got -inf"),
+        (["models", "--timeout", "0"], "timeout: must be above 0 seconds, got 0"),
+        (["tokenize", "a", "--timeout", "0"], "timeout: must be above 0 seconds, got 0"),
+        (["detokenize", "1", "--timeout", "0"], "timeout: must be above 0 seconds, got 0"),
         (["chat", "--logit-bias", "5"], "--logit-bias: must be ID=BIAS as in 42=-1.5"),
         (["generate", "--token-ids", "1,x"], "--token-ids: must be ids as in 1,2,3, got '1,x'"),
         (["generate", "a", "--logit-bias", "5"], "--logit-bias: must be ID=BIAS as in 42=-1.5"),
@@ -199,7 +202,7 @@ def test_help_names_the_methods(command: str) -> None:
 
 
 def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def models(self: Any) -> Any:
+    def models(self: Any, **_: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(paceline.Client, "models", models)
