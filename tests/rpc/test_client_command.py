@@ -246,6 +246,20 @@ def test_input_that_is_no_text_is_one_line_in_every_locale(
     assert (ran.returncode, ran.stderr.count(b"\n")) == (2, 1)
 
 
+def test_tls_that_fails_is_one_line(gateway: ScriptedGateway) -> None:
+    env = {**os.environ, "PACELINE_ADDRESS": gateway.address, "PACELINE_CA": "system"}
+    env.pop("GRPC_VERBOSITY", None)
+    ran = subprocess.run(
+        [sys.executable, "-c", "import paceline_command; paceline_command.main()", "models"],
+        capture_output=True,
+        env=env,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert ran.stderr.startswith(f"error: something listens at {gateway.address}")
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (1, "", 1)
+
+
 def test_tokenize_feeds_detokenize(gateway: ScriptedGateway) -> None:
     ids = run(gateway, "tokenize", "ab").stdout
     assert ids == "97,98\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, EntryPoints
@@ -14,6 +15,7 @@ import paceline
 import paceline_command
 import pytest
 import typer
+from paceline import cli
 from paceline.cli import _options, _server_commands, main
 from paceline.cli._app import app
 from typer.testing import CliRunner
@@ -225,6 +227,19 @@ def test_so_it_does_before_the_command_is_there(
     with pytest.raises(SystemExit) as caught:
         start()
     assert caught.value.code == 130
+
+
+@pytest.mark.parametrize("verbosity", [None, "DEBUG"])
+def test_what_silences_grpc_is_left_to_no_service(
+    monkeypatch: pytest.MonkeyPatch, verbosity: str | None
+) -> None:
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
+    if verbosity is not None:
+        monkeypatch.setenv("GRPC_VERBOSITY", verbosity)
+    left: list[str | None] = []
+    monkeypatch.setattr(cli, "main", lambda: left.append(os.environ.get("GRPC_VERBOSITY")))
+    paceline_command.main()
+    assert left == [verbosity]
 
 
 @pytest.mark.parametrize(
