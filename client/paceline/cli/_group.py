@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from paceline.cli import _server_commands
+from paceline.cli._options import piped_encoding
 from paceline.cli.render import visible
 from paceline.errors import ArgumentError, PacelineError
 
@@ -50,7 +51,10 @@ class PacelineGroup(TyperGroup):
         """
         kwargs["standalone_mode"] = False
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # for people; see `_options.keep_whole`
+            sys.stdout.reconfigure(
+                encoding=piped_encoding(sys.stdout),
+                errors="replace",  # for people; see `_options.keep_whole`
+            )
         try:
             code = super().main(*args, **kwargs)
         except (KeyboardInterrupt, typer.Abort):

@@ -3,6 +3,7 @@
 A group of options is a dataclass; `expand` turns a parameter of that class into one option a field.
 """
 
+import codecs
 import inspect
 import io
 import os
@@ -207,14 +208,24 @@ def parse_bias(text: str) -> tuple[int, float]:
 def standard_input() -> TextIO:
     """Returns standard input, in every locale with what is not text left for requests to refuse.
 
+    A byte order mark, which editors on Windows put before UTF-8, is no part of it.
+
     Raises:
         PacelineError: It is closed.
     """
     if sys.stdin is None:
         raise PacelineError("cannot read standard input: it is closed")
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="surrogateescape")
+        encoding = piped_encoding(sys.stdin) or sys.stdin.encoding
+        if codecs.lookup(encoding).name == "utf-8" and not sys.stdin.isatty():
+            encoding = "utf-8-sig"
+        sys.stdin.reconfigure(encoding=encoding, errors="surrogateescape")
     return sys.stdin
+
+
+def piped_encoding(stream: TextIO) -> str | None:
+    """Returns UTF-8 for a pipe or file on Windows, where Python takes a code page; else None."""
+    return "utf-8" if sys.platform == "win32" and not stream.isatty() else None
 
 
 def read_text(text: str) -> str:

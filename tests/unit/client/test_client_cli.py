@@ -135,6 +135,31 @@ def test_defaults_of_the_command_are_those_of_the_sdk(sent: list[dict[str, Any]]
     assert sent == [{**defaults, **empty, "prompt": "from a pipe"}]
 
 
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_a_byte_order_mark_is_no_part_of_a_prompt(
+    monkeypatch: pytest.MonkeyPatch, sent: list[dict[str, Any]], platform: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    run("generate", "-", stdin="\ufeffé\ufeff")
+    run("chat", stdin="\ufeffé\n")
+    assert sent[0]["prompt"] == "é\ufeff"
+    assert sent[1]["messages"] == [{"role": "user", "content": "é"}]
+
+
+def test_on_windows_pipes_are_utf_8(
+    monkeypatch: pytest.MonkeyPatch, sent: list[dict[str, Any]]
+) -> None:
+    written = io.BytesIO()
+    stdin = io.TextIOWrapper(io.BytesIO("é…".encode()), encoding="cp1252")
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    with pytest.raises(SystemExit):
+        app(["generate", "-"])
+    assert sent[0]["prompt"] == "é…"
+    assert sys.stdout.encoding == "utf-8"
+
+
 def test_an_error_is_one_line_and_exit_code_1(sent: list[dict[str, Any]]) -> None:
     result = run("generate", "hello")
     assert (result.exit_code, result.stdout) == (1, "")
