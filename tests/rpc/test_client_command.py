@@ -55,6 +55,9 @@ class Terminal:
     def say(self, line: str) -> None:
         os.write(self._descriptor, f"{line}\n".encode(errors="surrogateescape"))
 
+    def end(self) -> None:
+        os.write(self._descriptor, b"\x04")
+
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
@@ -190,7 +193,8 @@ def test_a_chat_at_a_terminal_ends_with_ctrl_d(gateway: ScriptedGateway) -> None
     with chat_at_terminal(gateway) as terminal:
         terminal.say("fail:UNAUTHENTICATED")
         terminal.until("> ")
-        terminal.say("\x04")
+        terminal.end()
+        assert terminal.until("\n") == "\n"
         assert terminal.wait() == 0
 
 

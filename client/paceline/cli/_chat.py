@@ -99,6 +99,8 @@ def _turns(on_terminal: bool) -> Iterator[str]:
         try:
             line = input(prompt).strip()
         except EOFError:
+            if on_terminal:
+                typer.echo()  # the shell's prompt comes next
             return
         if line == EXIT_COMMAND:
             return
