@@ -66,9 +66,12 @@ class PacelineGroup(TyperGroup):
         except UnicodeEncodeError as exc:
             code = fail(f"cannot write the output: {exc}", EXIT_ERROR)
         except OSError as exc:  # but for a broken pipe, on which typer exits in silence
-            if exc.errno not in _FULL:
+            if exc.errno in _FULL:
+                code = fail(f"cannot write the output: {exc}", EXIT_ERROR)
+            elif _is_broken_pipe_of_windows(exc):
+                code = EXIT_ERROR
+            else:
                 raise
-            code = fail(f"cannot write the output: {exc}", EXIT_ERROR)
             _drop_unwritten()
         except Exception as exc:
             # Usage errors; their class is public in no version of typer.
@@ -91,6 +94,11 @@ def fail(message: str, code: int) -> int:
 def report(message: str) -> None:
     """Prints an error as one line."""
     typer.echo(visible(f"error: {' '.join(message.split())}", sys.stderr), err=True)
+
+
+def _is_broken_pipe_of_windows(exc: OSError) -> bool:
+    # What has a file's name was about that file.
+    return sys.platform == "win32" and exc.errno == errno.EINVAL and exc.filename is None
 
 
 def _drop_unwritten() -> None:

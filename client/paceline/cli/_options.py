@@ -241,8 +241,21 @@ def keep_whole() -> None:
 
 def use_color(color: bool | None) -> bool:
     """Decides on colour: as asked, else on a terminal that has it, unless NO_COLOR is set."""
+    obeyed = sys.stdout.isatty() and _obeys_escape_sequences()
     if color is not None:
         return color
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":  # see no-color.org
         return False
-    return sys.stdout.isatty()
+    return obeyed
+
+
+def _obeys_escape_sequences() -> bool:
+    """Whether a terminal does so; a console of Windows has to be asked to."""
+    if sys.platform != "win32":
+        return True
+    try:
+        from colorama import just_fix_windows_console
+    except ImportError:
+        return False
+    just_fix_windows_console()
+    return True

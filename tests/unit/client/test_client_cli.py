@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import io
 import os
@@ -291,6 +292,31 @@ def test_a_closed_stream_is_one_line(
 
 
 @pytest.mark.parametrize(
+    ("platform", "raised"),
+    [
+        ("win32", None),
+        ("win32", OSError(errno.EINVAL, "Invalid argument", "a?b")),
+        ("linux", OSError(errno.EINVAL, "Invalid argument")),
+    ],
+)
+def test_a_pipe_that_was_closed_on_windows_ends_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    platform: str,
+    raised: OSError | None,
+) -> None:
+    def models(self: Any, **_: Any) -> Any:
+        raise raised or OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(paceline.Client, "models", models)
+    monkeypatch.setattr(sys, "platform", platform)
+    with pytest.raises(OSError if raised else SystemExit) as caught:
+        app(["models"])
+    if raised is None:
+        assert (getattr(caught.value, "code", None), capsys.readouterr().err) == (1, "")
+
+
+@pytest.mark.parametrize(
     ("environment", "colored"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_colour_is_for_terminals_that_have_it(
@@ -303,6 +329,23 @@ def test_colour_is_for_terminals_that_have_it(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert _options.use_color(None) is colored
     assert _options.use_color(True)
+
+
+@pytest.mark.parametrize("given", [None, True, False])
+def test_a_console_of_windows_is_asked_to_show_colour(
+    monkeypatch: pytest.MonkeyPatch, given: bool | None
+) -> None:
+    asked: list[bool] = []
+    colorama = ModuleType("colorama")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "colorama", colorama)
+    assert _options.use_color(given) is bool(given)  # an old one cannot ask
+    colorama.just_fix_windows_console = lambda: asked.append(True)  # type: ignore[attr-defined]
+    assert _options.use_color(given) is (given is not False)
+    assert asked
 
 
 def test_help_and_version_need_no_command() -> None:
