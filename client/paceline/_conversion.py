@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import grpc
 
 from paceline import errors
+from paceline._proxy import proxy_variable
 
 CLASS_OF_CODE: dict[grpc.StatusCode, type[errors.RpcError]] = {
     cls.code: cls for cls in errors.RpcError.__subclasses__()
@@ -113,22 +114,11 @@ def from_status(code: grpc.StatusCode, details: str, address: str) -> errors.Rpc
 
 def _message(code: grpc.StatusCode, details: str, address: str) -> str:
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NEVER_CONNECTED):
-        if _CLOSED.search(details):
+        if variable := proxy_variable(address):
             return (
-                f"something listens at {address}, but closes connections "
-                f"({_last_error(details)}): it is not up yet, or it expects TLS or another "
-                "certificate; see PACELINE_CA, PACELINE_CERT and PACELINE_KEY"
+                f"{_unreachable(details, address)}; or the proxy that {variable} names is at fault"
             )
-        if _NOT_SECURED.search(details):
-            return (
-                f"something listens at {address}, but its certificates or TLS settings and this "
-                f"client's do not seem to agree ({_last_error(details)}); see PACELINE_CA, "
-                "PACELINE_CERT and PACELINE_KEY"
-            )
-        return (
-            f"no Paceline gateway answers at {address} ({_last_error(details)}); "
-            "start one with `paceline up`, or give another address (PACELINE_ADDRESS)"
-        )
+        return _unreachable(details, address)
     if code is grpc.StatusCode.UNIMPLEMENTED and details == "Method not found!":
         return f"the server at {address} does not know this call; is it a Paceline gateway?"
     if _NO_GATEWAY.match(details):
@@ -138,6 +128,25 @@ def _message(code: grpc.StatusCode, details: str, address: str) -> str:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline Exceeded" in details:
         return f"no complete answer from {address} in time; raise the timeout to wait longer"
     return details or code.name
+
+
+def _unreachable(details: str, address: str) -> str:
+    if _CLOSED.search(details):
+        return (
+            f"something listens at {address}, but closes connections "
+            f"({_last_error(details)}): it is not up yet, or it expects TLS or another "
+            "certificate; see PACELINE_CA, PACELINE_CERT and PACELINE_KEY"
+        )
+    if _NOT_SECURED.search(details):
+        return (
+            f"something listens at {address}, but its certificates or TLS settings and this "
+            f"client's do not seem to agree ({_last_error(details)}); see PACELINE_CA, "
+            "PACELINE_CERT and PACELINE_KEY"
+        )
+    return (
+        f"no Paceline gateway answers at {address} ({_last_error(details)}); "
+        "start one with `paceline up`, or give another address (PACELINE_ADDRESS)"
+    )
 
 
 def _last_error(details: str) -> str:

@@ -11,6 +11,12 @@ ADDRESS = "host:1"
 CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
 
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def test_every_code_has_exactly_one_class() -> None:
     assert set(CLASS_OF_CODE) == set(CODES)
     assert len(errors.RpcError.__subclasses__()) == len(CODES)
@@ -70,6 +76,43 @@ def test_a_code_becomes_its_class_with_the_servers_words(code: grpc.StatusCode) 
 )
 def test_messages_say_what_to_do(code: grpc.StatusCode, details: str, expected: str) -> None:
     assert str(from_status(code, details, ADDRESS)) == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "environment", "variable"),
+    [
+        ("host:1", {"http_proxy": "http://p:1"}, "http_proxy"),
+        ("host:1", {"http_proxy": "http://p:1", "https_proxy": "http://q:1"}, "https_proxy"),
+        ("host:1", {"https_proxy": "http://p:1", "grpc_proxy": "http://q:1"}, "grpc_proxy"),
+        ("host:1", {"http_proxy": "http://p:1", "no_proxy": "other, x"}, "http_proxy"),
+        ("10.1.2.3:1", {"http_proxy": "http://p:1", "no_proxy": "10.2.0.0/16"}, "http_proxy"),
+        (
+            "host:1",
+            {"http_proxy": "http://p:1", "no_proxy": "host", "no_grpc_proxy": ""},
+            "http_proxy",
+        ),
+        ("localhost:1", {"http_proxy": "http://p:1"}, None),
+        ("unix:/tmp/gateway", {"http_proxy": "http://p:1"}, None),
+        ("host:1", {"http_proxy": "http://p:1", "https_proxy": ""}, None),
+        ("host:1", {"https_proxy": "socks5://p:1"}, None),
+        ("a.Example.com:1", {"http_proxy": "http://p:1", "no_proxy": "x, .example.com"}, None),
+        ("dns:///a.b:1", {"http_proxy": "http://p:1", "no_proxy": "a.b"}, None),
+        ("10.1.2.3:1", {"http_proxy": "http://p:1", "no_proxy": "10.1.0.0/16"}, None),
+        ("[fe80::1]:1", {"http_proxy": "http://p:1", "no_proxy": "fe80::/10"}, None),
+    ],
+)
+def test_a_proxy_on_the_way_may_be_at_fault(
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+    environment: dict[str, str],
+    variable: str | None,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    details = "failed to connect to all addresses; last error: UNKNOWN: Connection refused"
+    told = str(from_status(grpc.StatusCode.UNAVAILABLE, details, address))
+    fault = f"; or the proxy that {variable} names is at fault"
+    assert told.endswith(fault if variable else "(PACELINE_ADDRESS)")
 
 
 @pytest.mark.parametrize(
