@@ -59,7 +59,10 @@ class BaseGeneration:
 
     def _cancel_call(self) -> None:
         if self._process == os.getpid():  # a forked child would wait for locks of its parent's
-            self._call.cancel()
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._call.cancel()
 
     def _left_elsewhere(self) -> bool:
         """Whether a fork brought it here after its end.
@@ -198,6 +201,7 @@ class AsyncGeneration(BaseGeneration):
         resumption: Resumption,
     ) -> None:
         self._awoken = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         super().__init__(open_, address, resumption)
 
     def cancel(self) -> None:
@@ -207,6 +211,14 @@ class AsyncGeneration(BaseGeneration):
         """
         super().cancel()
         self._awoken.set()
+
+    def _hang_up(self) -> None:
+        # gRPC's call is for its loop's thread, wherever the generation is dropped last.
+        if _running_loop() is self._loop or self._loop.is_closed():
+            super()._hang_up()
+        else:
+            with suppress(RuntimeError):  # closed just now
+                self._loop.call_soon_threadsafe(self._call.cancel)
 
     async def __aenter__(self) -> Self:
         return self
@@ -248,3 +260,10 @@ class AsyncGeneration(BaseGeneration):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._awoken.wait(), pause_s)
                 self._reopen()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -8,6 +8,7 @@ import math
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import grpc
 import paceline
@@ -158,6 +159,25 @@ async def test_dropping_a_generation_cancels(
     del generation
     gc.collect()
     assert await happens(gateway.cancelled)
+
+
+async def test_dropping_a_generation_in_another_thread_cancels_in_its_own(
+    client: paceline.AsyncClient, gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    held = [client.generate("hang")]
+    kind = type(held[0]._call)
+    cancel = kind.cancel
+
+    def noted(call: Any) -> bool:
+        threads.append(threading.current_thread())
+        return bool(cancel(call))
+
+    monkeypatch.setattr(kind, "cancel", noted)
+    assert await happens(gateway.hanging)
+    await asyncio.to_thread(held.clear)
+    assert await happens(gateway.cancelled)
+    assert set(threads) == {threading.current_thread()}
 
 
 async def test_leaving_the_context_cancels(
