@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import ModelError
 from common.model import tensor_file
+
+
+class Stored(NamedTuple):
+    """What a file's header says of a tensor."""
+
+    dtype: str
+    """As `safetensors` calls it: F32, BF16, F8_E4M3, …"""
+    shape: tuple[int, ...]
+    """Of it."""
 
 
 def names(directory: Path) -> list[str]:
@@ -54,3 +63,15 @@ def check_access(directory: Path) -> int | None:
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             raise ModelError(f"{directory}: weights cannot be loaded: {error}") from error
         return None
+
+
+def stored(directory: Path) -> dict[str, Stored]:
+    """What there is in a model's files, by name; nothing where they cannot be read."""
+    try:
+        files = opened(directory)
+    except Exception:  # as above
+        return {}
+    slices = {name: file.get_slice(name) for name, file in files.items()}
+    return {
+        name: Stored(each.get_dtype(), tuple(each.get_shape())) for name, each in slices.items()
+    }

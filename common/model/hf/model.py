@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-from transformers.quantizers import AutoHfQuantizer
 from transformers.utils import logging as hf_logging
 
 from common.errors import ModelError, first_line
+from common.model import weight_files
 from common.model.attention import AttentionContext
 from common.model.facts import Facts, ends
 from common.model.hf import attention
@@ -24,6 +24,7 @@ from common.model.hf.parts import llama_of
 from common.model.hf.rotary import replace_rotary
 from common.model.hf.shape import lacks
 from common.model.hf.taps import Taps
+from common.model.hf.widening import check_loaded, check_stored, widen
 from common.model.int4 import Int4Product
 from common.model.linear import MakeLinear, as_layer, linear_maker, tile_rows
 from common.model.llama import Llama
@@ -59,8 +60,10 @@ class HfModel:
         *,
         parallel: bool = False,
     ) -> None:
-        config = _config(directory)
+        config, method = _config(directory)
         _check_architecture(config)
+        if method is None:
+            check_stored(directory, weight_files.stored(directory))
         model: Any = _weights(directory, config, dtype, parallel)
         self._model = model.eval().requires_grad_(False)
         self._device, self._parallel = device, parallel
@@ -136,14 +139,11 @@ def ends_of(model: Any) -> tuple[int, ...]:
     return ends(getattr(text, "eos_token_id", None) if eos is None else eos, text.vocab_size)
 
 
-def _config(directory: Path) -> Any:
+def _config(directory: Path) -> tuple[Any, str | None]:
+    """A model's configuration, and the way its files hold weights in fewer bits, if any."""
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-        for part in (config, config.get_text_config(decoder=True)):
-            quantized = getattr(part, "quantization_config", None)
-            if quantized and not AutoHfQuantizer.supports_quant_method(quantized):
-                raise ValueError(f"unknown quant_method {quantized['quant_method']!r}")
-        return config
+        return config, widen(config)
     except Exception as error:  # as below
         problem = f"config.json cannot be used: {first_line(error)}"
         raise ModelError(f"{directory}: {problem}") from error
@@ -200,6 +200,7 @@ def _weights(directory: Path, config: Any, dtype: torch.dtype | None, parallel: 
     scales = [str(key) for key in report["unexpected_keys"] if "weight_scale" in str(key)]
     if scales:
         raise ModelError(f"{directory}: scales of quantised weights, not used: {min(scales)}")
+    check_loaded(directory, model)
     for module in model.modules():
         if is_experts(module):
             module.config._experts_implementation = attention.NAME

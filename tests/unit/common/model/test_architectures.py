@@ -204,7 +204,7 @@ class TestBadDirectories:
     @pytest.mark.parametrize(
         ("said", "problem"),
         [
-            ({}, "scales of quantised weights, not used: .*weight_scale"),
+            ({}, "F8_E4M3, and config.json has no quantization_config"),
             ({"quantization_config": {"quant_method": "modelopt"}}, "quant_method 'modelopt'"),
             ({"quantization_config": {"quant_algo": "FP8"}}, "no `quant_method`"),
         ],
