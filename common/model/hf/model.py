@@ -24,7 +24,7 @@ from common.model.hf.parts import llama_of
 from common.model.hf.rotary import replace_rotary
 from common.model.hf.shape import lacks
 from common.model.hf.taps import Taps
-from common.model.hf.widening import check_loaded, check_stored, widen
+from common.model.hf.widening import check_loaded, check_stored, even, widen, widens
 from common.model.int4 import Int4Product
 from common.model.linear import MakeLinear, as_layer, linear_maker, tile_rows
 from common.model.llama import Llama
@@ -66,6 +66,8 @@ class HfModel:
             check_stored(directory, weight_files.stored(directory))
         model: Any = _weights(directory, config, dtype, parallel)
         self._model = model.eval().requires_grad_(False)
+        if widens(method):
+            even(self._model, model.config.get_text_config().dtype)
         self._device, self._parallel = device, parallel
         if not parallel:
             embeddings = bring(model.get_input_embeddings(), device)

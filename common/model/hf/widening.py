@@ -41,6 +41,11 @@ _AS_THEY_ARE = "torch.nn.", "transformers.models.", "transformers.pytorch_utils"
 """Where classes are from that compute with weights as they are."""
 
 
+def widens(method: str | None) -> bool:
+    """Whether weights are widened that are held in this way."""
+    return method in _WIDENED
+
+
 def widen(config: Any) -> str | None:
     """Has a model's weights be widened when they are loaded.
 
@@ -63,6 +68,24 @@ def widen(config: Any) -> str | None:
         part.quantization_config = {**said, **_WIDENED.get(method, {})}
         return str(method)
     return None
+
+
+def even(model: Any, dtype: torch.dtype) -> None:
+    """Brings the weights of a widened model to one type, but for those that it keeps in float32.
+
+    What it does not hold in fewer bits is left in the type of its file, and what it does is given
+    that of its scales.
+
+    Args:
+        model: It.
+        dtype: What it was asked for in.
+    """
+    kept = set(model._keep_in_fp32_modules_strict or ())
+    if dtype == torch.float16:
+        kept.update(model._keep_in_fp32_modules or ())
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not any(part in name for part in kept):
+            weight.data = weight.data.to(dtype)
 
 
 def check_stored(directory: Path, tensors: Mapping[str, Stored]) -> None:

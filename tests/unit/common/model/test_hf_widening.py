@@ -12,14 +12,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.quantizers import quantizer_mxfp4
 
 from common.errors import ModelError
-from common.model.hf.widening import check_loaded, widen
+from common.model.hf import HfModel
+from common.model.hf.widening import check_loaded, even, widen
 from common.model.loader import load
 from tests import tiny_models
 from tests.tiny_models import ARCHITECTURES
 
 UP = "model.layers.0.mlp.up_proj.weight"
+CPU = torch.device("cpu")
+BLOCK = 8, 16
+"""Rows and columns of float8 that have one scale."""
 
 
 def _change(directory: Path, tensors: dict[str, Tensor], without: Iterable[str] = ()) -> None:
@@ -29,10 +34,34 @@ def _change(directory: Path, tensors: dict[str, Tensor], without: Iterable[str] 
     save_file({**kept, **tensors}, file, {"format": "pt"})
 
 
+def _names(directory: Path) -> list[str]:
+    """Of a model's tensors."""
+    return list(load_file(directory / "model.safetensors"))
+
+
 def _say(directory: Path, **settings: Any) -> None:
     """Puts settings into a model's configuration."""
     file = directory / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def _round_to_float8(directory: Path, block: tuple[int, int] = BLOCK) -> dict[str, Tensor]:
+    """Rounds what a model multiplies by in its file; returns what that stands for, in bfloat16."""
+    _say(directory, quantization_config={"quant_method": "fp8", "weight_block_size": block})
+    rounded, stands_for = {}, {}
+    for name, weight in load_file(directory / "model.safetensors").items():
+        if name.endswith("_proj.weight") or "_proj_" in name:
+            rows, columns = (
+                -(-size // step) for size, step in zip(weight.shape, block, strict=True)
+            )
+            scales = 2.0 ** torch.randint(-6, 0, (rows, columns))
+            wide = scales.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+            wide = wide[: len(weight), : weight.shape[1]]
+            rounded[name] = (weight / wide).to(torch.float8_e4m3fn)
+            rounded[f"{name}_scale_inv"] = scales
+            stands_for[name] = (rounded[name].float() * wide).bfloat16()
+    _change(directory, rounded)
+    return stands_for
 
 
 @pytest.mark.parametrize(
@@ -93,3 +122,65 @@ def test_what_is_known_is_widened_wherever_it_goes(
     part.quantization_config = said["quantization_config"]
     assert widen(config) == method
     assert part.quantization_config == said["quantization_config"] | setting
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "beside a GPU"])
+def _host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without a GPU, or with one that multiplies float8, and with kernels for MXFP4."""
+    if request.param:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        monkeypatch.setattr(quantizer_mxfp4, "is_kernels_available", lambda: True)
+
+
+@pytest.mark.usefixtures("_host")
+@pytest.mark.parametrize("kind", ["qwen3", "qwen3_moe", "deepseek_v3"])
+def test_float8_is_widened_by_its_scales(kind: str, tmp_path: Path) -> None:
+    ranks = {"q_lora_rank": 32} if kind == "deepseek_v3" else {}
+    directory = tiny_models.save(kind, tmp_path, **ranks)
+    expected = _round_to_float8(directory)
+    model = HfModel(directory, torch.bfloat16, CPU)._model
+    assert {type(each) for each in model.modules() if "FP8" in type(each).__name__} == set()
+    found = {name: weight for name, weight in model.named_parameters() if name in expected}
+    assert found
+    for name, weight in found.items():
+        assert torch.equal(weight.bfloat16(), expected[name])
+
+
+@pytest.mark.usefixtures("_host")
+def test_mxfp4_is_widened(tmp_path: Path) -> None:
+    """Each number is half of two to the power of its scale."""
+    directory = tiny_models.save("gpt_oss", tmp_path, hidden_size=64, intermediate_size=32)
+    _say(directory, quantization_config={"quant_method": "mxfp4"})
+    rounded, names = {}, [f"model.layers.{layer}.mlp.experts" for layer in range(2)]
+    for name in names:
+        for part, (outputs, inputs) in (("gate_up_proj", (64, 64)), ("down_proj", (64, 32))):
+            blocks = torch.full((4, outputs, inputs // 32, 16), 0x11, dtype=torch.uint8)
+            rounded[f"{name}.{part}_blocks"] = blocks
+            rounded[f"{name}.{part}_scales"] = torch.full(blocks.shape[:3], 125, dtype=torch.uint8)
+    _change(directory, rounded, [name for name in _names(directory) if name.endswith("_proj")])
+    model = HfModel(directory, torch.bfloat16, CPU)._model
+    for name in names:
+        assert (model.get_parameter(f"{name}.down_proj") == 0.125).all()
+        assert model.get_parameter(f"{name}.gate_up_proj").shape == (4, 64, 64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, None])
+def test_what_was_widened_is_of_one_type(dtype: torch.dtype | None, tmp_path: Path) -> None:
+    """Of that which is asked for, or said; not of that of scales, or of what was left wide."""
+    directory = tiny_models.save("qwen3", tmp_path)
+    _say(directory, dtype="bfloat16")
+    _round_to_float8(directory)
+    whole = HfModel(directory, dtype, CPU)
+    assert {each.dtype for each in whole._model.parameters()} == {dtype or torch.bfloat16}
+    assert whole.facts.dtype == (dtype or torch.bfloat16)
+
+
+def test_what_a_model_keeps_in_float32_stays_so() -> None:
+    config = AutoConfig.for_model("qwen3", **ARCHITECTURES["qwen3"])
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model._keep_in_fp32_modules_strict, model._keep_in_fp32_modules = {"up_proj"}, {"norm"}
+    even(model, torch.bfloat16)
+    for name, weight in model.named_parameters():
+        assert weight.dtype == (torch.float32 if "up_proj" in name else torch.bfloat16)
