@@ -12,7 +12,8 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -31,7 +32,7 @@ from common.model.facts import Facts
 from common.model.kernels import Forward, Kernels, Run, left_out, prepare
 from common.model.llama import Llama
 from common.model.quantized import Quantize
-from common.model.room import OTHER_WEIGHTS, give_back, room_for
+from common.model.room import OTHER_WEIGHTS, give_back, ran_out, room_for
 from common.model.whole_pass import WholePass
 
 if TYPE_CHECKING:
@@ -132,9 +133,10 @@ def load(
 
             said = {"path": str(directory), "reason": found.reason}
             _log.info("a model is loaded by transformers, which takes longer", extra=said)
-            whole = HfModel(directory, weights, where, parallel=_in_parallel())
-            run = _by_ours(whole, where, kernels, ours) if found.unread else None
-            found = _Found(whole.facts, run or whole.modules(context, quantize))
+            with _refusals(directory):
+                whole = HfModel(directory, weights, where, parallel=_in_parallel())
+                run = _by_ours(whole, where, kernels, ours) if found.unread else None
+                found = _Found(whole.facts, run or whole.modules(context, quantize))
     give_back()
     facts, (forward, name) = found
     if not keep_output:
@@ -186,6 +188,19 @@ def _by_ours(whole: HfModel, device: torch.device, kernels: Kernels, ours: _Prep
     if kernels == "auto":
         left_out(device, lacking)
     return None
+
+
+@contextmanager
+def _refusals(directory: Path) -> Iterator[None]:
+    """Refuses a model whose layers, or whose configuration, `transformers` has otherwise than we
+    ask for: that may raise anything."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ModelError) or ran_out(error):
+            raise
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise ModelError(f"{directory}: cannot be served: {reason}") from error
 
 
 def _in_parallel() -> bool:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from common.errors import ModelError
 from common.model.attention import AttentionContext, attend
@@ -35,11 +35,19 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, _mask)
 
 
+def decoder(model: nn.Module) -> nn.Module:
+    """What of a model reads text: others may see pictures, with attention of their own."""
+    if isinstance(model, PreTrainedModel):
+        found: nn.Module = model.get_decoder()
+        return found
+    return model
+
+
 def layers(model: nn.Module) -> list[nn.Module]:
-    """The attention layers of a model."""
+    """The attention layers of a model's decoder, or of a part of it."""
     return [
         module
-        for module in model.modules()
+        for module in decoder(model).modules()
         if hasattr(module, "layer_idx") and "attention" in type(module).__name__.lower()
     ]
 

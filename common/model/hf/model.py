@@ -171,10 +171,11 @@ def _check_architecture(config: Any) -> None:
     odd = set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES
     if odd:
         raise ModelError(f"{kind} cannot be served: it has layers of type {', '.join(sorted(odd))}")
-    heads = getattr(text, "num_attention_heads", 0)
-    groups = getattr(text, "num_key_value_heads", None)
-    if isinstance(groups, int) and (groups < 1 or heads % groups):
-        raise ModelError(f"{kind} cannot be served: {heads} heads for {groups} key/value heads")
+    for layer in text.per_layer_config if getattr(text, "is_heterogeneous", False) else [text]:
+        heads = getattr(layer, "num_attention_heads", 0)
+        groups = getattr(layer, "num_key_value_heads", None)
+        if isinstance(groups, int) and (groups < 1 or heads % groups):
+            raise ModelError(f"{kind} cannot be served: {heads} heads for {groups} key/value heads")
 
 
 def _weights(directory: Path, config: Any, dtype: torch.dtype | None, parallel: bool) -> nn.Module:

@@ -66,7 +66,7 @@ class Taps:
         To look for them takes milliseconds, and passes that are tapped may come and go.
         """
         count = len(attention.layers(self._model))
-        for found in self._model.modules():
+        for found in attention.decoder(self._model).modules():
             if isinstance(found, nn.ModuleList) and len(found) == count:
                 inner = [[each.layer_idx for each in attention.layers(layer)] for layer in found]
                 if inner == [[index] for index in range(count)]:

@@ -120,6 +120,11 @@ def check_loaded(directory: Path, model: nn.Module) -> None:
     for path, module in model.named_modules():
         if not (type(module).__module__.startswith(_AS_THEY_ARE) or is_experts(module)):
             continue
+        if isinstance(module, nn.Linear) and not hasattr(module, "weight"):
+            raise ModelError(
+                f"{directory}: {path} was loaded packed; widened here are files of quant_method "
+                f"{_KNOWN}"
+            )
         for name, weight in module.named_parameters(path, recurse=False):
             if type(weight.data) is Tensor and weight.dtype not in _PLAIN:
                 raise ModelError(

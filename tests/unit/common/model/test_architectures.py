@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import ModelError
+from common.model.hf import model as hf_model
 from common.model.loader import load
 from common.model.runner import Runner
 from tests import tiny_models
@@ -152,6 +153,45 @@ def test_threads_make_another_model_where_torch_computes(
     if not matter and not loaded.kernels.startswith("native"):
         pytest.skip("no compiler or no AVX2 here")
     assert len(prints) == 1 + matter
+
+
+@pytest.mark.parametrize("shared", [0, 3], ids=["all keys", "shared keys"])
+def test_pictures_are_seen_by_attention_of_their_own(shared: int, tmp_path: Path) -> None:
+    """Whose layers count for none of the text's, whatever they are called."""
+    ends = {} if shared else {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    config = AutoConfig.for_model(
+        "gemma4",
+        text_config={
+            **ARCHITECTURES["gemma3_text"],
+            "global_head_dim": 32,
+            "num_hidden_layers": 6,
+            "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2,
+            "num_kv_shared_layers": shared,
+            "vocab_size_per_layer_input": VOCAB,
+            "hidden_size_per_layer_input": 8 if shared else 0,
+            **ends,
+        },
+        vision_config={**ARCHITECTURES["gemma3"]["vision_config"], "head_dim": 16},
+        audio_config=None,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    reference = AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, attn_implementation="eager"
+    )
+    text = Pair.make(runner(tmp_path)).generate(_prompt(63), NEW_TOKENS)
+    assert text == _reference(reference, _prompt(63))
+
+
+def test_what_transformers_fails_at_is_refused_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AttributeError("'Linear' object has no attribute 'weight'\nsomewhere")
+
+    monkeypatch.setattr(hf_model, "replace_linears", fail)
+    directory = str(tiny_models.save("gpt2", tmp_path))
+    with pytest.raises(ModelError, match=r"served: AttributeError: .* no attribute 'weight'$"):
+        load(directory, device="cpu")
 
 
 class TestBadDirectories:

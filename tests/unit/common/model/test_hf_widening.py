@@ -103,6 +103,17 @@ def test_what_was_not_widened_is_refused(kind: str, name: str, tmp_path: Path) -
         check_loaded(tmp_path, model)
 
 
+def test_what_was_loaded_packed_is_refused(tmp_path: Path) -> None:
+    """As other libraries have it, until it is first used."""
+    config = AutoConfig.for_model("llama", **ARCHITECTURES["llama"])
+    model = AutoModelForCausalLM.from_config(config)
+    del model.model.layers[0].mlp.up_proj.weight
+    with pytest.raises(
+        ModelError, match=r"model\.layers\.0\.mlp\.up_proj was loaded packed; .*fp8"
+    ):
+        check_loaded(tmp_path, model)
+
+
 @pytest.mark.parametrize(
     ("method", "setting"),
     [
