@@ -60,13 +60,12 @@ class HfModel:
         *,
         parallel: bool = False,
     ) -> None:
-        config, method = _config(directory)
+        config, rounded = _config(directory)
         _check_architecture(config)
-        if method is None:
-            check_stored(directory, weight_files.stored(directory))
+        check_stored(directory, weight_files.stored(directory), rounded)
         model: Any = _weights(directory, config, dtype, parallel)
         self._model = model.eval().requires_grad_(False)
-        if widens(method):
+        if widens(rounded):
             even(self._model, model.config.get_text_config().dtype)
         self._device, self._parallel = device, parallel
         if not parallel:
@@ -141,8 +140,8 @@ def ends_of(model: Any) -> tuple[int, ...]:
     return ends(getattr(text, "eos_token_id", None) if eos is None else eos, text.vocab_size)
 
 
-def _config(directory: Path) -> tuple[Any, str | None]:
-    """A model's configuration, and the way its files hold weights in fewer bits, if any."""
+def _config(directory: Path) -> tuple[Any, dict[str, Any]]:
+    """A model's configuration, and what it says of weights held in fewer bits."""
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         return config, widen(config)

@@ -6,7 +6,8 @@ What another library computes with, in layers of its own, is left to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,18 @@ they go: without it, some GPU in a host decides."""
 
 _KNOWN = ", ".join(_WIDENED)
 
+_SCALED = {"fp8", "mxfp8"}
+"""Those whose files have scales beside each weight."""
+
+_SCALES = "{name}_scale_inv", "{layer}.scale", "{layer}.qscale_weight"
+"""What they are called."""
+
+_BLOCK = (128, 128)
+"""Rows and columns that have one scale, where a configuration does not say."""
+
+_FLOAT8 = {"F8_E4M3", "F8_E5M2"}
+"""Weights among types in files; scales may be of another."""
+
 _WEIGHTS = "weight", "_proj"
 """How names of what layers and experts multiply by end; masks are integers, too."""
 
@@ -41,19 +54,19 @@ _AS_THEY_ARE = "torch.nn.", "transformers.models.", "transformers.pytorch_utils"
 """Where classes are from that compute with weights as they are."""
 
 
-def widens(method: str | None) -> bool:
-    """Whether weights are widened that are held in this way."""
-    return method in _WIDENED
+def widens(said: Mapping[str, Any]) -> bool:
+    """Whether weights are widened of which a configuration says this."""
+    return said.get("quant_method") in _WIDENED
 
 
-def widen(config: Any) -> str | None:
+def widen(config: Any) -> dict[str, Any]:
     """Has a model's weights be widened when they are loaded.
 
     Args:
         config: Of the model; changed.
 
     Returns:
-        The way they are held in fewer bits, if they are: its quant_method.
+        What it says of how they are held in fewer bits; nothing where they are not.
 
     Raises:
         ValueError: `transformers` does not know it; names those that are widened.
@@ -66,8 +79,8 @@ def widen(config: Any) -> str | None:
         if not AutoHfQuantizer.supports_quant_method(said):
             raise ValueError(f"unknown quant_method {method!r}; widened here are {_KNOWN}")
         part.quantization_config = {**said, **_WIDENED.get(method, {})}
-        return str(method)
-    return None
+        return dict(said)
+    return {}
 
 
 def even(model: Any, dtype: torch.dtype) -> None:
@@ -88,23 +101,60 @@ def even(model: Any, dtype: torch.dtype) -> None:
             weight.data = weight.data.to(dtype)
 
 
-def check_stored(directory: Path, tensors: Mapping[str, Stored]) -> None:
-    """Refuses files of weights in fewer bits where a configuration says nothing of it.
+def check_stored(directory: Path, tensors: Mapping[str, Stored], said: Mapping[str, Any]) -> None:
+    """Refuses files of weights in fewer bits that nothing says how to widen.
 
     Args:
         directory: Of the files.
         tensors: What is in them.
+        said: What the configuration says of it.
 
     Raises:
         ModelError: There are such; names one.
     """
+    scaled, block = said.get("quant_method") in _SCALED, said.get("weight_block_size", _BLOCK)
     for name, tensor in sorted(tensors.items()):
-        rounded = tensor.dtype.startswith("F") and tensor.dtype not in _WIDE
-        if rounded or (tensor.dtype[0] in "IU" and name.endswith(_WEIGHTS)):
+        if not said and _is_rounded(name, tensor.dtype):
             raise ModelError(
                 f"{directory}: {name} is of type {tensor.dtype}, and config.json has no "
                 "quantization_config that says what it stands for"
             )
+        if scaled and tensor.dtype in _FLOAT8:
+            _check_scales(f"{directory}: {name}", tensor, _scales(name, tensors), block)
+
+
+def _is_rounded(name: str, dtype: str) -> bool:
+    """Whether a tensor in a file is of weights in fewer bits."""
+    if dtype[0] in "IU":
+        return name.endswith(_WEIGHTS)
+    return dtype.startswith("F") and dtype not in _WIDE
+
+
+def _scales(weight: str, tensors: Mapping[str, Stored]) -> Stored | None:
+    """The scales of a weight; None where there are none."""
+    layer = weight.removesuffix(".weight")
+    names = (each.format(name=weight, layer=layer) for each in _SCALES)
+    return next((tensors[name] for name in names if name in tensors), None)
+
+
+def _check_scales(
+    what: str, weight: Stored, scales: Stored | None, block: Sequence[int] | None
+) -> None:
+    """Refuses scales that are not there, or not of whole blocks: of how many rows and columns each
+    is, `transformers` takes from how many there are."""
+    if scales is None:
+        raise ModelError(f"{what} has no scales beside it")
+    if block is None or math.prod(scales.shape) == 1:
+        return
+    parts = zip(weight.shape[-2:], scales.shape[-2:], block, strict=False)
+    odd = any(
+        count != -(-size // step) or (count > 1 and size % step) for size, count, step in parts
+    )
+    if odd or len(scales.shape) < 2:
+        raise ModelError(
+            f"{what}: {list(weight.shape)} with scales {list(scales.shape)} is not of whole blocks "
+            f"of {list(block)}, and cannot be widened here"
+        )
 
 
 def check_loaded(directory: Path, model: nn.Module) -> None:

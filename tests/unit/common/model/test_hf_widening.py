@@ -131,7 +131,7 @@ def test_what_is_known_is_widened_wherever_it_goes(
     config = AutoConfig.for_model("gemma3", text_config=said if nested else {})
     part = config.get_text_config() if nested else config
     part.quantization_config = said["quantization_config"]
-    assert widen(config) == method
+    assert widen(config) == said["quantization_config"]
     assert part.quantization_config == said["quantization_config"] | setting
 
 
@@ -157,6 +157,40 @@ def test_float8_is_widened_by_its_scales(kind: str, tmp_path: Path) -> None:
     assert found
     for name, weight in found.items():
         assert torch.equal(weight.bfloat16(), expected[name])
+
+
+@pytest.mark.parametrize(
+    ("block", "served"),
+    [
+        ((8, 16), True),
+        ((24, 48), True),
+        ((64, 128), False),  # of 96 rows half a block would be left
+        ((128, 128), True),  # one has all
+    ],
+)
+def test_float8_is_of_whole_blocks(block: tuple[int, int], served: bool, tmp_path: Path) -> None:
+    """How large they are is taken from how many there are."""
+    directory = tiny_models.save("llama", tmp_path)
+    expected = _round_to_float8(directory, block)
+    if served:
+        found = HfModel(directory, torch.bfloat16, CPU)._model.get_parameter(UP)
+        assert torch.equal(found, expected[UP])
+        return
+    words = (
+        r"gate_proj\.weight: \[96, 48\] with scales \[2, 1\] is not of whole blocks of \[64, 128\]"
+    )
+    with pytest.raises(ModelError, match=words):
+        load(str(directory), device="cpu")
+
+
+@pytest.mark.parametrize("scales", [None, torch.ones(12), torch.ones(3, 12)])
+def test_float8_has_scales_of_its_shape(scales: Tensor | None, tmp_path: Path) -> None:
+    directory = tiny_models.save("llama", tmp_path)
+    _round_to_float8(directory)
+    others = {} if scales is None else {f"{UP}_scale_inv": scales}
+    _change(directory, others, [f"{UP}_scale_inv"])
+    with pytest.raises(ModelError, match=f"{UP}( has no scales|: .* cannot be widened)"):
+        load(str(directory), device="cpu")
 
 
 @pytest.mark.usefixtures("_host")
