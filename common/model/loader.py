@@ -119,6 +119,7 @@ def load(
     """
     directory = _resolve(path)
     where = _device(device_name(device))
+    _check_adapter(directory)
     config = _config(directory)
     _check_depth(directory, config, weight_files.check_access(directory))
     weights: torch.dtype | None = None if dtype == "auto" else getattr(torch, dtype)
@@ -261,6 +262,15 @@ def _config(directory: Path) -> Config:
             f"{directory}: no config.json there; a model directory in Hugging Face form holds one"
         )
     return json_object.read(file)
+
+
+def _check_adapter(directory: Path) -> None:
+    """Refuses an adapter: the model that it belongs to would be served without it."""
+    if (directory / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{directory}: an adapter (adapter_config.json) is not read: merge it into its model, "
+            "as `merge_and_unload` of peft does, and serve what comes of that"
+        )
 
 
 def _check_depth(directory: Path, config: Config, tensors: int | None) -> None:

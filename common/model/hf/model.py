@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-from transformers.utils import logging as hf_logging
 
 from common.errors import ModelError, first_line
 from common.model import weight_files
 from common.model.attention import AttentionContext
 from common.model.facts import Facts, ends
-from common.model.hf import attention
+from common.model.hf import attention, report
 from common.model.hf.layers import bring, is_experts, replace_linears, tiled_experts
 from common.model.hf.parts import llama_of
 from common.model.hf.rotary import replace_rotary
@@ -60,6 +59,7 @@ class HfModel:
         *,
         parallel: bool = False,
     ) -> None:
+        report.have_logged()
         config, rounded = _config(directory)
         _check_architecture(config)
         check_stored(directory, weight_files.stored(directory), rounded)
@@ -178,11 +178,10 @@ def _check_architecture(config: Any) -> None:
 
 
 def _weights(directory: Path, config: Any, dtype: torch.dtype | None, parallel: bool) -> nn.Module:
-    hf_logging.disable_progress_bar()  # a service's stderr is one JSON object a line
     attention.register()
     ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, found = AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,
             dtype=dtype or "auto",
@@ -195,13 +194,7 @@ def _weights(directory: Path, config: Any, dtype: torch.dtype | None, parallel: 
         )
     except Exception as error:  # transformers raises many kinds; all mean the same to the operator
         raise ModelError(f"{directory}: weights cannot be loaded: {first_line(error)}") from error
-    for problem in ("missing_keys", "mismatched_keys"):
-        if report[problem]:
-            key = sorted(map(str, report[problem]))[0]
-            raise ModelError(f"{directory}: {problem.replace('_', ' ')}: {key}")
-    scales = [str(key) for key in report["unexpected_keys"] if "weight_scale" in str(key)]
-    if scales:
-        raise ModelError(f"{directory}: scales of quantised weights, not used: {min(scales)}")
+    report.check(directory, found, config.get_text_config().num_hidden_layers)
     check_loaded(directory, model)
     for module in model.modules():
         if is_experts(module):

@@ -216,6 +216,15 @@ class TestBadDirectories:
         with pytest.raises(ModelError, match=r"no config\.json"):
             load(str(tmp_path))
 
+    @pytest.mark.parametrize("kind", [None, "llama", "gpt2"])
+    def test_adapters(self, kind: str | None, tmp_path: Path) -> None:
+        """By themselves, and beside a model, which would be served without."""
+        if kind:
+            tiny_models.save(kind, tmp_path)
+        (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+        with pytest.raises(ModelError, match=r"adapter_config\.json.* merge it into its model"):
+            load(str(tmp_path))
+
     def test_corrupt_config(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text("{")
         with pytest.raises(ModelError, match=r"config\.json: cannot be read: Expecting"):

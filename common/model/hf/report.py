@@ -1,0 +1,56 @@
+"""What `transformers` says while it loads a model, and of what it loaded."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging as hf_logging
+
+from common.errors import ModelError
+
+_log = logging.getLogger(__name__)
+
+
+def have_logged() -> None:
+    """Has what is said go where our logs go: a service's stderr is one JSON object a line."""
+    hf_logging.disable_progress_bar()
+    hf_logging.disable_default_handler()
+    hf_logging.enable_propagation()
+    logging.getLogger("transformers.modeling_utils").addFilter(_is_no_table)
+
+
+def check(directory: Path, report: Mapping[str, Iterable[Any]], depth: int) -> None:
+    """Refuses a model that is not all there; what is there beside it is logged.
+
+    Args:
+        directory: Of its files.
+        report: Names of tensors, by what is wrong with them.
+        depth: How many layers it has. Those behind them predict further tokens, and are not run.
+
+    Raises:
+        ModelError: Some are missing, or cannot be used; names one.
+    """
+    for problem in ("missing_keys", "mismatched_keys"):
+        if names := sorted(map(str, report[problem])):
+            raise ModelError(f"{directory}: {problem.replace('_', ' ')}: {names[0]}")
+    unread = [str(name) for name in report["unexpected_keys"]]
+    if scales := [name for name in unread if "weight_scale" in name]:
+        raise ModelError(f"{directory}: scales of quantised weights, not used: {min(scales)}")
+    if others := sorted(name for name in unread if not _is_behind(name, depth)):
+        said = {"path": str(directory), "count": len(others), "first": others[0]}
+        _log.warning("tensors of a model's files are not used", extra=said)
+
+
+def _is_behind(name: str, depth: int) -> bool:
+    """Whether a tensor is of a layer that predicts further tokens."""
+    layers = re.findall(r"\blayers\.(\d+)\.", name)
+    return "mtp" in name.split(".") or any(int(layer) >= depth for layer in layers)
+
+
+def _is_no_table(record: logging.LogRecord) -> bool:
+    """Whether a line is not the report, which `check` is given, in a table of many."""
+    return "LOAD REPORT" not in record.getMessage()
