@@ -16,6 +16,7 @@ from torch import Tensor
 from common.errors import ModelError
 from common.model.loader import LoadedModel, load
 from common.model.quantized import Quantize
+from common.model.room import give_back
 from common.model.runner import Runner
 from common.model.segment import Segment
 
@@ -52,16 +53,27 @@ def load_drafter(path: str, *, quantize: DraftQuantize, **options: Any) -> Loade
     exact = load(path, quantize="none", **options)
     if exact.device.type != "cpu":
         return exact
-    try:
-        rounded = load(path, quantize="int8", **options)
-    except ModelError as error:
-        _log.info("this drafter is not rounded", extra={"reason": str(error)})
+    rounded = _rounded(path, exact, options)
+    if rounded is None:
+        give_back()
         return exact
     agreement, share = compare(exact, rounded)
     pays = agreement >= _LEAST_AGREEMENT and share <= _MOST_TIME
     facts = {"int8": pays, "agreement": round(agreement, 3), "time": round(share, 2)}
     _log.info("rounding measured", extra=facts)
     return rounded if pays else exact
+
+
+def _rounded(path: str, exact: LoadedModel, options: dict[str, Any]) -> LoadedModel | None:
+    """A drafter with rounded weights; None where it is refused, which may be known before."""
+    reason = exact.unroundable
+    if not reason:
+        try:
+            return load(path, quantize="int8", **options)
+        except ModelError as error:
+            reason = str(error)
+    _log.info("this drafter is not rounded", extra={"reason": reason})
+    return None
 
 
 def compare(exact: LoadedModel, rounded: LoadedModel) -> tuple[float, float]:

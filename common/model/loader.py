@@ -71,6 +71,8 @@ class LoadedModel(Facts):
     """What its passes run through: native, fused, packed, tiled, …"""
     fingerprint: str
     """Hash of what decides the bits of its logits, but for row padding, and the ends of texts."""
+    unroundable: str
+    """Why its weights cannot be rounded as it is run; nothing where that is not known."""
 
 
 class _Found(NamedTuple):
@@ -78,6 +80,7 @@ class _Found(NamedTuple):
 
     facts: Facts
     run: Run
+    unroundable: str = ""
 
 
 class _Declined(NamedTuple):
@@ -137,9 +140,10 @@ def load(
             with _refusals(directory):
                 whole = HfModel(directory, weights, where, parallel=_in_parallel())
                 run = _by_ours(whole, where, kernels, ours) if found.unread else None
-                found = _Found(whole.facts, run or whole.modules(context, quantize))
+                reason = "" if run else whole.unroundable
+                found = _Found(whole.facts, run or whole.modules(context, quantize), reason)
     give_back()
-    facts, (forward, name) = found
+    facts, (forward, name), unroundable = found
     if not keep_output:
         facts = replace(facts, output_weight=None)
     by_torch = where.type == "cpu" and not isinstance(forward, WholePass)
@@ -153,6 +157,7 @@ def load(
         device=where,
         kernels=name,
         fingerprint=_fingerprint(directory, config, facts, where, name, threads),
+        unroundable=unroundable,
     )
 
 

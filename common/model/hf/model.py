@@ -99,6 +99,11 @@ class HfModel:
         """Why it is not of Llama's shape; nothing where it is."""
         return lacks(self._model, self.facts)
 
+    @property
+    def unroundable(self) -> str:
+        """Why its weights would stay what they are where `modules` are run; nothing otherwise."""
+        return _unroundable(self._model)
+
     def llama(self) -> Llama:
         """Its parts, where it lacks none; its layers are taken out as they are given away."""
         return llama_of(self._model, self.facts)
@@ -113,8 +118,10 @@ class HfModel:
         Raises:
             ModelError: It cannot be quantised.
         """
-        if quantize != "none":
-            _check_quantizable(self._model)
+        if quantize != "none" and (reason := self.unroundable):
+            raise ModelError(
+                f"{self.facts.kind} cannot be quantised here: {reason}; quantize: must be none"
+            )
         if not self._parallel:
             parts = self._model.get_input_embeddings(), self._model.get_output_embeddings()
             there = itertools.chain.from_iterable(part.parameters() for part in parts)
@@ -229,20 +236,20 @@ def _int8(device: torch.device) -> tuple[str, MakeLinear]:
     return f"widened{tile}-int8", partial(WidenedLinear, tile=tile)
 
 
-def _check_quantizable(model: nn.Module) -> None:
-    """Refuses models whose weights would stay what they are."""
-    kind = type(model).__name__
+def _unroundable(model: nn.Module) -> str:
+    """Why a model's weights would stay what they are; nothing where they can be rounded."""
     for module in model.modules():
         if is_experts(module):
-            raise ModelError(
-                f"{kind} cannot be quantised here: its experts are no linear layers, and kernels "
-                "of ours round them to int8 alone, on CPUs from bfloat16; quantize: must be none"
+            return (
+                "its experts are no linear layers, and kernels of ours round them to int8 alone, "
+                "on CPUs from bfloat16"
             )
         if type(module) is nn.Linear and type(module.weight.data) is not Tensor:
-            raise ModelError(
-                f"{kind} cannot be quantised where a tensor-parallel plan has split it; "
-                "quantize: must be none"
-            )
+            name = type(module.weight.data).__name__
+            if name == "DTensor":
+                return "a tensor-parallel plan has split it"
+            return f"its weights are another library's, of class {name}"
+    return ""
 
 
 class _Modules:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from common.model.loader import load
+from common.model.loader import LoadedModel, load
+from common.model.quantized import Quantize
 from drafter import rounding
 from drafter.rounding import DraftQuantize, compare, load_drafter
 from tests import tiny_models
@@ -37,9 +39,28 @@ def test_who_says_what_to_do_is_not_asked_again(
     assert ("int8" in loaded.kernels) is (quantize == "int8")
 
 
-def test_what_cannot_be_rounded_stays_as_it_is(tmp_path: Path) -> None:
-    directory = str(tiny_models.save("gpt_oss", tmp_path))
-    assert "int8" not in load_drafter(directory, quantize="auto", device="cpu").kernels
+@pytest.mark.parametrize("kind", ["gpt_oss", "glm4_moe"])
+def test_what_cannot_be_rounded_stays_as_it_is(
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is loaded again only where kernels of ours, which may round it, run it."""
+    caplog.set_level("INFO", rounding.__name__)
+    asked = []
+
+    def watched(path: str, *, quantize: Quantize, **options: Any) -> LoadedModel:
+        asked.append(quantize)
+        return load(path, quantize=quantize, **options)
+
+    monkeypatch.setattr(rounding, "load", watched)
+    directory = str(tiny_models.save(kind, tmp_path))
+    loaded = load_drafter(directory, quantize="auto", device="cpu")
+    assert "int8" not in loaded.kernels
+    assert asked == (["none", "int8"] if loaded.kernels.startswith("native") else ["none"])
+    (said,) = (each for each in caplog.records if each.name == rounding.__name__)
+    assert "its experts are no linear layers" in said.__dict__["reason"]
 
 
 def test_a_model_agrees_with_itself_and_nearly_with_itself_rounded(demo_draft: Path) -> None:
