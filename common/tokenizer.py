@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from common.chat_template import ChatTemplate
 
 _DEFINITION = "tokenizer.json"
-_OLDER = ("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "vocab.txt")
+_OLDER = (
+    "tokenizer.model",
+    "tekken.json",
+    "tiktoken.model",
+    "spiece.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+)
 
 WRITING = "`AutoTokenizer.from_pretrained(d).save_pretrained(d)` writes tokenizer.json"
 """What helps a model directory d that has a tokenizer in an older form alone."""

@@ -249,6 +249,8 @@ def _resolve(path: str) -> Path:
     local = Path(path)
     if local.is_dir():
         return local
+    if local.is_file():
+        raise ModelError(f"{path}: a file; a model is a directory in Hugging Face form")
     if local.is_absolute() or path.startswith(".") or path.count("/") != 1:
         raise ModelError(f"{path}: no such directory")
     from huggingface_hub import snapshot_download

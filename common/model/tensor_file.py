@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+_POINTER = b"version https://git-lfs"
+"""What a file begins with that Git has not fetched."""
 
 
 def opened(file: Path) -> Any:
@@ -21,10 +24,16 @@ def opened(file: Path) -> Any:
 
     Raises:
         OSError: It cannot be opened; says why.
-        SafetensorError: It holds something else.
+        SafetensorError: It holds something else; names it and says what.
     """
-    file.open("rb").close()
-    return safe_open(file, framework="pt")
+    with file.open("rb") as stream:
+        is_pointer = stream.read(len(_POINTER)) == _POINTER
+    if is_pointer:
+        raise SafetensorError(f"{file.name} is a pointer of Git LFS: `git lfs pull` fetches it")
+    try:
+        return safe_open(file, framework="pt")
+    except SafetensorError as error:
+        raise SafetensorError(f"{file.name}: {error}") from error
 
 
 def save(

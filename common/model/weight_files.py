@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import SafetensorError
+
 from common.errors import ModelError
 from common.model import tensor_file
 
@@ -19,14 +21,20 @@ class Stored(NamedTuple):
     """Of it."""
 
 
+_ONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+_OTHERS = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".pt", ".pth", ".safetensors"}
+"""Of what else weights are in."""
+
+
 def names(directory: Path) -> list[str]:
     """Names of the files that hold a model's weights, as its index has them where there is one.
 
     They may lie in folders below, or elsewhere: that is for the caller to allow.
     """
-    index = directory / "model.safetensors.index.json"
-    if (directory / "model.safetensors").is_file() or not index.is_file():
-        return ["model.safetensors"]
+    index = directory / _INDEX
+    if (directory / _ONE).is_file() or not index.is_file():
+        return [_ONE]
     return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
 
 
@@ -46,9 +54,9 @@ def opened(directory: Path) -> dict[str, Any]:
 
 
 def check_access(directory: Path) -> int | None:
-    """Refuses weights that are there, but cannot be opened.
+    """Refuses weights that are there, but cannot be opened, or are something else.
 
-    Of these `transformers` says that they are not there.
+    Of the former `transformers` says that they are not there, and of the latter not which file.
 
     Returns:
         How many tensors there are; None where something else is wrong with the files, which is for
@@ -59,10 +67,27 @@ def check_access(directory: Path) -> int | None:
     """
     try:
         return len(opened(directory))
-    except Exception as error:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            raise ModelError(f"{directory}: weights cannot be loaded: {error}") from error
+    except FileNotFoundError:
         return None
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{directory}: weights cannot be loaded: {error}") from error
+    except Exception:
+        return None
+
+
+def check_form(directory: Path) -> None:
+    """Refuses a model whose weights are not where they are looked for.
+
+    Raises:
+        ModelError: So it is; says what there is instead.
+    """
+    if any((directory / name).is_file() for name in (_ONE, _INDEX)):
+        return
+    others = sorted(file.name for file in directory.iterdir() if file.suffix in _OTHERS)
+    found = f"; what {others[0]} holds is not read" if others else ""
+    raise ModelError(
+        f"{directory}: weights cannot be loaded: neither {_ONE} nor {_INDEX} is there{found}"
+    )
 
 
 def stored(directory: Path) -> dict[str, Stored]:

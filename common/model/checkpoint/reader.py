@@ -63,6 +63,7 @@ class _Reader:
         self, directory: Path, config: Config, dtype: torch.dtype | None, device: torch.device
     ) -> None:
         (self._class,) = config["architectures"]
+        insist(self._class in KINDS, f"architecture {self._class} is not read here")
         self._kind = KINDS[self._class]
         named = config["model_type"].replace("_", "")
         insist(self._class.lower() == f"{named}forcausallm", "model_type")

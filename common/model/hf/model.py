@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from common.errors import ModelError, first_line
@@ -62,6 +62,8 @@ class HfModel:
         report.have_logged()
         config, rounded = _config(directory)
         _check_architecture(config)
+        if not hasattr(config, "transformers_weights"):  # which names them otherwise
+            weight_files.check_form(directory)
         check_stored(directory, weight_files.stored(directory), rounded)
         model: Any = _weights(directory, config, dtype, parallel)
         self._model = model.eval().requires_grad_(False)
@@ -161,6 +163,11 @@ def _check_architecture(config: Any) -> None:
     """Refuses what the engine cannot compute exactly."""
     kind = _kind(config)
     cls = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if cls is None and type(config) in AutoModelForImageTextToText._model_mapping:
+        raise ModelError(
+            f"{kind} cannot be served: it reads pictures, and transformers has no causal language "
+            "model of its text alone"
+        )
     if cls is None or config.is_encoder_decoder:
         raise ModelError(f"{kind} cannot be served: not a causal language model")
     if isinstance(cls, tuple):

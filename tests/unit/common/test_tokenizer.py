@@ -279,10 +279,11 @@ def test_a_fingerprint_needs_only_the_standard_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_an_older_form_is_told_apart_from_none_and_from_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["tokenizer.model", "tekken.json", "tiktoken.model"])
+def test_an_older_form_is_told_apart_from_none_and_from_another(name: str, tmp_path: Path) -> None:
     assert fingerprint(tmp_path) == ""
-    (tmp_path / "tokenizer.model").write_bytes(b"one")
+    (tmp_path / name).write_bytes(b"one")
     first = fingerprint(tmp_path)
-    (tmp_path / "tokenizer.model").write_bytes(b"two")
+    (tmp_path / name).write_bytes(b"two")
     assert first
     assert fingerprint(tmp_path) not in ("", first)

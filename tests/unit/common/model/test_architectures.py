@@ -88,6 +88,7 @@ def test_weights_matter(tmp_path: Path) -> None:
         ("mpt", "AttentionInterface"),
         ("mamba", "recurrent state"),
         ("t5", "not a causal language model"),
+        ("llava", "reads pictures, .* no causal language model of its text alone"),
     ],
 )
 def test_unsupported_architectures_are_refused_by_name(
@@ -299,7 +300,7 @@ class TestBadDirectories:
         tiny_models.save("llama", tmp_path)
         file = tmp_path / "model.safetensors"
         file.write_bytes(file.read_bytes()[:1000])
-        with pytest.raises(ModelError, match="weights cannot be loaded"):
+        with pytest.raises(ModelError, match=r"weights cannot be loaded: model\.safetensors: "):
             load(str(tmp_path))
 
     def test_weights_of_another_model(self, tmp_path: Path) -> None:
@@ -315,11 +316,31 @@ class TestBadDirectories:
         with pytest.raises(ModelError, match=r"mismatched keys: .*lm_head\.weight.*199.*9"):
             load(str(tmp_path))
 
-    def test_pickled_weights_are_not_opened(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        "name", ["pytorch_model.bin", "consolidated.safetensors", "model-Q4_K_M.gguf"]
+    )
+    def test_weights_in_other_forms_are_not_opened(self, name: str, tmp_path: Path) -> None:
         tiny_models.save("llama", tmp_path)
-        (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-        with pytest.raises(ModelError, match="weights cannot be loaded"):
+        (tmp_path / "model.safetensors").rename(tmp_path / name)
+        words = rf"cannot be loaded: neither model\.safetensors .* there; what {name} holds is not"
+        with pytest.raises(ModelError, match=words):
             load(str(tmp_path))
+
+    def test_a_file(self, tmp_path: Path) -> None:
+        file = tmp_path / "model.gguf"
+        file.touch()
+        with pytest.raises(ModelError, match=r"gguf: a file; a model is a directory"):
+            load(str(file))
+
+    @pytest.mark.parametrize("kind", ["llama", "gpt2"])
+    def test_a_part_that_git_has_not_fetched(self, kind: str, tmp_path: Path) -> None:
+        inside = split(tiny_models.save(kind, tmp_path), "part.safetensors")
+        pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+        (inside / "part.safetensors").write_text(pointer)
+        with pytest.raises(
+            ModelError, match=r"part\.safetensors is a pointer of Git LFS: `git lfs"
+        ):
+            load(str(inside))
 
 
 @pytest.mark.parametrize(

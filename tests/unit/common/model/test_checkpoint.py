@@ -250,7 +250,10 @@ def _no_end(directory: Path, config: dict[str, Any]) -> None:
         (_setting(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}), "partial"),
         (_setting(rope_parameters={**LLAMA3, "low_freq_factor": 0}), "ZeroDivisionError"),
         (_setting(rope_parameters={"rope_type": None, "rope_theta": 1e4}), "type None"),
-        (_setting(architectures=["LlamaForSequenceClassification"]), "SequenceClassification"),
+        (
+            _setting(architectures=["LlamaForSequenceClassification"]),
+            "architecture LlamaForSequenceClassification is not read here",
+        ),
         (_setting(architectures=["MistralForCausalLM"]), "model_type"),
         (_setting(num_hidden_layers=3), r"KeyError: 'model\.layers\.2"),
         (_setting(num_key_value_heads=3), "num_key_value_heads"),
