@@ -250,3 +250,13 @@ def resized(model: Path, directory: Path, vocab_size: int) -> Path:
     save_file(tensors, weights, {"format": "pt"})
     config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": vocab_size}))
     return directory
+
+
+def split(directory: Path, name: str) -> Path:
+    """Moves a model's weights to where an index names them."""
+    weights, to = directory / "model.safetensors", directory / name
+    index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(weights), name)}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    to.parent.mkdir(exist_ok=True)
+    weights.rename(to)
+    return directory

@@ -91,12 +91,15 @@ def check_form(directory: Path) -> None:
 
 
 def stored(directory: Path) -> dict[str, Stored]:
-    """What there is in a model's files, by name; nothing where they cannot be read."""
+    """What there is in a model's files, by name, wherever they lie; nothing where they cannot be
+    read."""
+    found: dict[str, Stored] = {}
     try:
-        files = opened(directory)
+        for part in names(directory):
+            file = tensor_file.opened(directory / part)
+            for name in file.keys():  # noqa: SIM118
+                tensor = file.get_slice(name)
+                found[name] = Stored(tensor.get_dtype(), tuple(tensor.get_shape()))
     except Exception:  # as above
         return {}
-    slices = {name: file.get_slice(name) for name, file in files.items()}
-    return {
-        name: Stored(each.get_dtype(), tuple(each.get_shape())) for name, each in slices.items()
-    }
+    return found

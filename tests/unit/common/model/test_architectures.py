@@ -125,19 +125,9 @@ def test_models_that_compute_with_their_masks_are_refused(tmp_path: Path) -> Non
         runner(tmp_path)
 
 
-def split(directory: Path, name: str) -> Path:
-    """Moves a model's weights to where an index names them."""
-    weights, to = directory / "model.safetensors", directory / name
-    index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(weights), name)}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    to.parent.mkdir(exist_ok=True)
-    weights.rename(to)
-    return directory
-
-
 def test_other_weights_in_a_folder_below_are_another_model(tmp_path: Path) -> None:
     models = [tiny_models.save("llama", tmp_path / str(seed), seed=seed) for seed in range(2)]
-    first, second = (load(str(split(each, "parts/a.safetensors"))) for each in models)
+    first, second = (load(str(tiny_models.split(each, "parts/a.safetensors"))) for each in models)
     assert first.fingerprint != second.fingerprint
 
 
@@ -205,7 +195,9 @@ class TestBadDirectories:
             load(str(tmp_path))
 
     def test_weights_outside_of_the_directory(self, tmp_path: Path) -> None:
-        inside = split(tiny_models.save("llama", tmp_path / "model"), "../out.safetensors")
+        inside = tiny_models.split(
+            tiny_models.save("llama", tmp_path / "model"), "../out.safetensors"
+        )
         with pytest.raises(ModelError, match=r"out\.safetensors', which its index names, is out"):
             load(str(inside))
 
@@ -334,7 +326,7 @@ class TestBadDirectories:
 
     @pytest.mark.parametrize("kind", ["llama", "gpt2"])
     def test_a_part_that_git_has_not_fetched(self, kind: str, tmp_path: Path) -> None:
-        inside = split(tiny_models.save(kind, tmp_path), "part.safetensors")
+        inside = tiny_models.split(tiny_models.save(kind, tmp_path), "part.safetensors")
         pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
         (inside / "part.safetensors").write_text(pointer)
         with pytest.raises(

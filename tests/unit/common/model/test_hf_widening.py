@@ -64,16 +64,18 @@ def _round_to_float8(directory: Path, block: tuple[int, int] = BLOCK) -> dict[st
     return stands_for
 
 
+@pytest.mark.parametrize("part", ["model.safetensors", "parts/a.safetensors"])
 @pytest.mark.parametrize(
     ("dtype", "stored"),
     [(torch.float8_e4m3fn, "F8_E4M3"), (torch.int8, "I8"), (torch.uint8, "U8")],
 )
 def test_fewer_bits_without_a_word_are_refused(
-    dtype: torch.dtype, stored: str, tmp_path: Path
+    dtype: torch.dtype, stored: str, part: str, tmp_path: Path
 ) -> None:
     """Whatever their scales are called, and whether there are any."""
     directory = tiny_models.save("llama", tmp_path)
     _change(directory, {UP: torch.ones(96, 48).to(dtype), "up.scale": torch.tensor(0.5)})
+    tiny_models.split(directory, part)
     with pytest.raises(ModelError, match=f"{UP} is of type {stored}, and .* no quant"):
         load(str(directory), device="cpu")
 
