@@ -1,6 +1,5 @@
 """The sync client."""
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from weakref import WeakSet
 
 import grpc
 
+from paceline import _process
 from paceline._accumulator import models
 from paceline._base_client import (
     UNARY_TIMEOUT_S,
@@ -58,7 +58,7 @@ class Client(BaseClient[Generation]):
         super().__init__(address, token=token, tls=tls, insecure=insecure)
         # By process. What a fork brought here is kept and left alone: the threads that would serve
         # it are not here, and whoever closes it waits for them.
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[object, _Line] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +72,7 @@ class Client(BaseClient[Generation]):
         Not in a signal handler: there `generation.cancel()`, or raise.
         """
         self._end()
-        if (line := self._lines.get(os.getpid())) is not None:
+        if (line := self._lines.get(_process.own())) is not None:
             line.channel.close()
 
     def models(self, *, timeout: float | None = None) -> list[Model]:
@@ -147,10 +147,10 @@ class Client(BaseClient[Generation]):
     @property
     def _line(self) -> "_Line":
         """What this process's calls go by from now on."""
-        own = os.getpid()
-        return self._lines.get(own) or self._lines.setdefault(own, self._connected())
+        own = _process.own()
+        return self._lines.get(own) or self._lines.setdefault(own, self._new_line())
 
-    def _connected(self) -> "_Line":
+    def _new_line(self) -> "_Line":
         return _Line(connect(self._address, self._security))
 
     @contextmanager
@@ -168,7 +168,7 @@ class Client(BaseClient[Generation]):
             if isinstance(error, ValueError):  # so does gRPC say that the channel was closed
                 self._require_open()
             former = self._line
-            self._lines[os.getpid()] = self._connected()
+            self._lines[_process.own()] = self._new_line()
             former.close_in_time()
             raise
 

@@ -4,7 +4,6 @@ One that is dropped, or whose iterator is abandoned, is cancelled on the server 
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from queue import Empty, SimpleQueue
@@ -12,6 +11,7 @@ from typing import Any, Self
 
 import grpc
 
+from paceline import _process
 from paceline._accumulator import Accumulator
 from paceline._conversion import awaited, cancelled, converted
 from paceline._resume import Resumption
@@ -41,7 +41,7 @@ class BaseGeneration:
         self._accumulator = Accumulator()
         self._ended = False
         self._complete = False
-        self._process = os.getpid()
+        self._process = _process.own()
         self._call = self._opened()
 
     def __del__(self) -> None:
@@ -58,7 +58,7 @@ class BaseGeneration:
         self._cancel_call()
 
     def _cancel_call(self) -> None:
-        if self._process == os.getpid():  # a forked child would wait for locks of its parent's
+        if self._process == _process.own():  # a forked child would wait for locks of its parent's
             self._hang_up()
 
     def _hang_up(self) -> None:
@@ -70,7 +70,7 @@ class BaseGeneration:
         Raises:
             RuntimeError: It did so before; the threads that read it are not here.
         """
-        if self._process == os.getpid():
+        if self._process == _process.own():
             return False
         if self._accumulator.result() is None:
             raise RuntimeError(
@@ -204,21 +204,19 @@ class AsyncGeneration(BaseGeneration):
         self._loop = asyncio.get_running_loop()
         super().__init__(open_, address, resumption)
 
-    def cancel(self) -> None:
-        """Stops the generation on every tier; does nothing once it has ended.
-
-        Chunks and result that are asked for afterwards raise `errors.CancelledError`.
-        """
-        super().cancel()
-        self._awoken.set()
-
     def _hang_up(self) -> None:
-        # gRPC's call is for its loop's thread, wherever the generation is dropped last.
+        # Both are for the loop's thread, wherever the generation is cancelled or dropped last.
+        call, awoken = self._call, self._awoken
+
+        def hang_up() -> None:
+            call.cancel()
+            awoken.set()  # from a pause
+
         if _running_loop() is self._loop or self._loop.is_closed():
-            super()._hang_up()
+            hang_up()
         else:
             with suppress(RuntimeError):  # closed just now
-                self._loop.call_soon_threadsafe(self._call.cancel)
+                self._loop.call_soon_threadsafe(hang_up)
 
     async def __aenter__(self) -> Self:
         return self

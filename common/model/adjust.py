@@ -13,6 +13,9 @@ from torch import Tensor
 from common.model.cuda.device import on_device
 from common.model.row import Row, biases_of
 
+_AT_ONCE = 64
+"""Rows: of each some lines as long as the vocabulary are made on the way."""
+
 
 def adjust(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     """Logits after bias and penalty.
@@ -61,7 +64,7 @@ def _penalise(line: np.ndarray, row: Row) -> None:
 
 
 def adjust_at_once(logits: Tensor, rows: Sequence[Row]) -> None:
-    """Adjusts logits in place, for a device: in few calls, none of which waits for it.
+    """Adjusts logits in place, for a device: in few calls, which do not wait for what it computes.
 
     Args:
         logits: float32. # [N, V]
@@ -75,18 +78,22 @@ def adjust_at_once(logits: Tensor, rows: Sequence[Row]) -> None:
             logits[start:end, ids] += biases
         start = end
     penalised = [i for i, row in enumerate(rows) if row.params.penalises]
-    if not penalised:
-        return
-    few = [rows[i] for i in penalised]
-    seen = torch.stack([_seen(row) for row in few])
-    if path := [(i, token) for i, row in enumerate(few) for token in row.path]:
+    for first in range(0, len(penalised), _AT_ONCE):
+        at = penalised[first : first + _AT_ONCE]
+        _penalise_at_once(logits, [rows[i] for i in at], at)
+
+
+def _penalise_at_once(logits: Tensor, rows: Sequence[Row], at: Sequence[int]) -> None:
+    """Repetition penalties of some rows' logits."""
+    seen = torch.stack([_seen(row) for row in rows])
+    if path := [(i, token) for i, row in enumerate(rows) for token in row.path]:
         seen[on_device(path, logits.device).unbind(1)] = True
-    factors = [(row.params.repetition_penalty,) for row in few]
+    factors = [(row.params.repetition_penalty,) for row in rows]
     factor = on_device(factors, logits.device, torch.float32)
-    at = on_device(penalised, logits.device)
-    lines = logits[at]
+    places = on_device(at, logits.device)
+    lines = logits[places]
     changed = torch.where(lines < 0, lines * factor, lines / factor)
-    logits[at] = torch.where(seen, changed, lines)
+    logits[places] = torch.where(seen, changed, lines)
 
 
 def _seen(row: Row) -> Tensor:

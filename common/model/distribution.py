@@ -16,6 +16,7 @@ from torch import Tensor
 
 from common.model import native
 from common.model.adjust import adjust
+from common.model.cuda.device import on_device
 from common.model.output import rows_of
 from common.model.row import Row
 from common.model.sampling import compiled_for
@@ -115,7 +116,7 @@ class Whole(Distribution):
 
     def entropy(self) -> float:
         """In nats."""
-        return float(self._chances() @ (self._total - self._scores.double()))
+        return float(torch.special.entr(self._chances()).sum())
 
     def at(self, share: float) -> int:
         """The token up to which so much of all chances stands."""
@@ -126,9 +127,10 @@ class Whole(Distribution):
     def without(self, drawn: Drawn) -> Whole | None:
         """max(0, p - q), renormalised; None where nothing is left."""
         left = self._chances()
-        known = [i for i, token in enumerate(drawn.ids) if token < len(left)]
-        gone = left.new_tensor([drawn.probabilities[i] for i in known])
-        left[[drawn.ids[i] for i in known]] -= gone
+        tokens, gone = np.array(drawn.ids), np.array(drawn.probabilities)
+        known = tokens < len(left)
+        at = on_device(tokens[known], left.device)
+        left[at] -= on_device(gone[known], left.device, torch.float64)
         total = float(left.clamp_(min=0).sum())
         return Whole(left.log_(), math.log(total)) if total > _NOTHING else None
 
@@ -170,11 +172,15 @@ def distributions(logits: Tensor, rows: Sequence[Row]) -> list[Distribution]:
 
 
 def _whole(logits: Tensor, rows: Sequence[Row]) -> list[Whole]:
-    """Those of rows that no warper cuts."""
+    """Those of rows that no warper cuts.
+
+    Each is summed by itself: sums of several rows may add up in another order.
+    """
     scores = scale(adjust(logits, rows), [row.params for row in rows])
-    top = scores.amax(-1).double()
-    totals = scores.double().sub_(top[:, None]).exp_().sum(-1).log_().add_(top)
-    return [Whole(*each) for each in zip(scores, totals.tolist(), strict=True)]
+    tops = scores.amax(-1).double()
+    sums = [row.double().sub_(top).exp_().sum() for row, top in zip(scores, tops, strict=True)]
+    totals = torch.stack(sums).log_().add_(tops).tolist()
+    return [Whole(*each) for each in zip(scores, totals, strict=True)]
 
 
 def _chances(scores: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -203,7 +203,7 @@ def _refusals(directory: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, ModelError) or ran_out(error):
+        if isinstance(error, (ModelError, AssertionError)) or ran_out(error):
             raise
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ModelError(f"{directory}: cannot be served: {reason}") from error

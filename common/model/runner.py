@@ -75,8 +75,7 @@ class Runner:
         if isinstance(loaded.forward, WholePass):
             self._whole = loaded.forward
         else:
-            self._forward = loaded.forward
-        self._pace = pace_of(loaded.device)
+            self._forward, self._pace = loaded.forward, pace_of(loaded.device)
         self._row_multiple = 1 if loaded.device.type == "cpu" else CUDA_TILE_ROWS
         context = loaded.context
         self._learn_shapes()

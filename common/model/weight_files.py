@@ -91,8 +91,11 @@ def check_form(directory: Path) -> None:
 
 
 def stored(directory: Path) -> dict[str, Stored]:
-    """What there is in a model's files, by name, wherever they lie; nothing where they cannot be
-    read."""
+    """What there is in a model's files, by name, wherever they lie.
+
+    Raises:
+        ModelError: They cannot be read; says why.
+    """
     found: dict[str, Stored] = {}
     try:
         for part in names(directory):
@@ -100,6 +103,6 @@ def stored(directory: Path) -> dict[str, Stored]:
             for name in file.keys():  # noqa: SIM118
                 tensor = file.get_slice(name)
                 found[name] = Stored(tensor.get_dtype(), tuple(tensor.get_shape()))
-    except Exception:  # as above
-        return {}
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise ModelError(f"{directory}: weights cannot be loaded: {error}") from error
     return found

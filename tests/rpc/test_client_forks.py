@@ -8,6 +8,7 @@ import sys
 
 import paceline
 import pytest
+from paceline import _process
 
 from tests.rpc.scripted_gateway import scripted_gateway
 
@@ -36,7 +37,7 @@ sys.stdin.read()
 def test_another_process_takes_another_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted_gateway() as gateway, paceline.Client(gateway.address) as client:
         former = client._line.channel
-        monkeypatch.setattr(os, "getpid", lambda: 1)
+        monkeypatch.setattr(_process, "_mark", object())
         assert client.tokenize("ab") == [97, 98]
         assert client._line.channel is not former
         monkeypatch.undo()

@@ -44,7 +44,7 @@ class Rule(Protocol):
 
 
 def weighed(scores: Sequence[Scores], rules: Sequence[Rule]) -> list[Scores]:
-    """Scores with what their rules ask for, computed at once: a device is waited for once.
+    """Scores with what their rules ask for, which is computed of all texts at once.
 
     Greedy sampling puts all weight on the token it chooses.
 

@@ -221,7 +221,7 @@ def _adjust_few(logits: Tensor, sequence: Sequence) -> None:
     if sampling.logit_bias:
         ids, biases = biases_of(sampling, logits.device)
         logits.index_add_(1, ids, biases.to(logits.dtype).expand(len(logits), -1))
-    if sampling.repetition_penalty != 1:
+    if sampling.penalises:
         seen, factor = sequence.seen, sampling.repetition_penalty
         assert seen is not None, "a repetition penalty needs the tokens seen"
         ids = torch.from_numpy(np.flatnonzero(seen.numpy()))  # in a sixth of torch's time
@@ -237,7 +237,7 @@ def _adjust_whole(logits: Tensor, sequences: Seq[Sequence]) -> None:
         for _ in range(len(logits))
     ]
     lines = logits.transpose(0, 1)  # those of a text side by side
-    wide = lines.flatten(0, 1).to(torch.float32, copy=True)
+    wide = lines.flatten(0, 1).float()
     adjust_at_once(wide, rows)
     lines.copy_(wide.view(lines.shape))
 

@@ -68,11 +68,11 @@ class PacelineGroup(TyperGroup):
         except OSError as exc:  # but for a broken pipe, on which typer exits in silence
             if exc.errno in _FULL:
                 code = fail(f"cannot write the output: {exc}", EXIT_ERROR)
-            elif _is_broken_pipe_of_windows(exc):
-                code = EXIT_ERROR
+                _drop_unwritten()
+            elif sys.platform == "win32" and exc.errno == errno.EINVAL and _drop_unwritten():
+                code = EXIT_ERROR  # so is a pipe told of there that the other side has closed
             else:
                 raise
-            _drop_unwritten()
         except Exception as exc:
             # Usage errors; their class is public in no version of typer.
             if not hasattr(exc, "format_message"):
@@ -96,17 +96,15 @@ def report(message: str) -> None:
     typer.echo(visible(f"error: {' '.join(message.split())}", sys.stderr), err=True)
 
 
-def _is_broken_pipe_of_windows(exc: OSError) -> bool:
-    # What has a file's name was about that file.
-    return sys.platform == "win32" and exc.errno == errno.EINVAL and exc.filename is None
-
-
-def _drop_unwritten() -> None:
-    """Keeps Python from failing once more, at exit, at what is still in the buffer."""
+def _drop_unwritten() -> bool:
+    """Keeps Python from failing once more, at exit, at what is still in the buffer; returns whether
+    there was any."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _usage_message(exc: Any) -> str:

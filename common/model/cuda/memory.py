@@ -43,7 +43,7 @@ def _left(free: int, total: int, held: int, share: float) -> int:
     return min(free, int(share * total) - held) - _FOR_PASSES
 
 
-def spare_bytes(device: torch.device, least: int) -> int:
+def gathered_bytes(device: torch.device, least: int) -> int:
     """Bytes that may be gathered from the cache at once.
 
     On a GPU a quarter of what is free, but no more than keeps the shares of processes that come

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from common.model.cuda.device import on_device
-from common.model.cuda.memory import spare_bytes
+from common.model.cuda.memory import gathered_bytes
 from common.model.kv_cache import ZERO_SLOT
 
 MOST_BYTES = 256 << 20
@@ -32,7 +32,7 @@ def groups(ends: Sequence[int], row_bytes: int, device: torch.device) -> list[li
     """
     most_bytes = MOST_BYTES
     if len(ends) * max(ends) * row_bytes > most_bytes:  # else nobody needs to ask
-        most_bytes = spare_bytes(device, most_bytes)
+        most_bytes = gathered_bytes(device, most_bytes)
     found: list[list[int]] = []
     for text in sorted(range(len(ends)), key=ends.__getitem__):
         if found and (len(found[-1]) + 1) * ends[text] * row_bytes <= most_bytes:

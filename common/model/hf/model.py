@@ -208,7 +208,7 @@ def _weights(directory: Path, config: Any, dtype: torch.dtype | None, parallel: 
         )
     except Exception as error:  # transformers raises many kinds; all mean the same to the operator
         raise ModelError(f"{directory}: weights cannot be loaded: {first_line(error)}") from error
-    report.check(directory, found, config.get_text_config().num_hidden_layers)
+    report.check(directory, found, config.get_text_config())
     check_loaded(directory, model)
     for module in model.modules():
         if is_experts(module):

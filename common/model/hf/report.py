@@ -23,13 +23,14 @@ def have_logged() -> None:
     logging.getLogger("transformers.modeling_utils").addFilter(_is_no_table)
 
 
-def check(directory: Path, report: Mapping[str, Iterable[Any]], depth: int) -> None:
+def check(directory: Path, report: Mapping[str, Iterable[Any]], text: Any) -> None:
     """Refuses a model that is not all there; what is there beside it is logged.
 
     Args:
         directory: Of its files.
         report: Names of tensors, by what is wrong with them.
-        depth: How many layers it has. Those behind them predict further tokens, and are not run.
+        text: Configuration of what of the model reads text. Layers that it has to predict further
+            tokens are not run.
 
     Raises:
         ModelError: Some are missing, or cannot be used; names one.
@@ -40,15 +41,17 @@ def check(directory: Path, report: Mapping[str, Iterable[Any]], depth: int) -> N
     unread = [str(name) for name in report["unexpected_keys"]]
     if scales := [name for name in unread if "weight_scale" in name]:
         raise ModelError(f"{directory}: scales of quantised weights, not used: {min(scales)}")
-    if others := sorted(name for name in unread if not _is_behind(name, depth)):
+    first = text.num_hidden_layers
+    further = range(first, first + (getattr(text, "num_nextn_predict_layers", None) or 0))
+    if others := sorted(name for name in unread if not _is_of(further, name)):
         said = {"path": str(directory), "count": len(others), "first": others[0]}
         _log.warning("tensors of a model's files are not used", extra=said)
 
 
-def _is_behind(name: str, depth: int) -> bool:
+def _is_of(further: range, name: str) -> bool:
     """Whether a tensor is of a layer that predicts further tokens."""
     layers = re.findall(r"\blayers\.(\d+)\.", name)
-    return "mtp" in name.split(".") or any(int(layer) >= depth for layer in layers)
+    return "mtp" in name.split(".") or any(int(layer) in further for layer in layers)
 
 
 def _is_no_table(record: logging.LogRecord) -> bool:

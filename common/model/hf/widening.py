@@ -20,7 +20,7 @@ from common.model.hf.layers import is_experts
 from common.model.weight_files import Stored
 
 _WIDENED: dict[str, dict[str, bool]] = {
-    "compressed-tensors": {"run_compressed": False},
+    "compressed-tensors": {"dequantize": True, "run_compressed": False},  # its older name, too
     "fp8": {"dequantize": True},
     "mxfp4": {"dequantize": True},
     "mxfp8": {"dequantize": True},
@@ -97,8 +97,9 @@ def even(model: Any, dtype: torch.dtype) -> None:
     if dtype == torch.float16:
         kept.update(model._keep_in_fp32_modules or ())
     for name, weight in model.named_parameters():
-        if weight.is_floating_point() and not any(part in name for part in kept):
-            weight.data = weight.data.to(dtype)
+        if weight.is_floating_point():
+            is_kept = any(part in name for part in kept)
+            weight.data = weight.data.to(torch.float32 if is_kept else dtype)
 
 
 def check_stored(directory: Path, tensors: Mapping[str, Stored], said: Mapping[str, Any]) -> None:

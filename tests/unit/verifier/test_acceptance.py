@@ -19,6 +19,7 @@ from common.model.sampling import sample
 from common.model.tree import Drawn, TokenTree
 from common.sampling_params import SamplingParams
 from verifier.acceptance.base import Rule, Scores, weighed
+from verifier.acceptance.coupled import Coupled
 from verifier.acceptance.rejection import Rejection
 from verifier.acceptance.typical import Typical
 
@@ -219,6 +220,32 @@ def test_typical_is_greedy_where_sampling_is() -> None:
     scores = _scores([[0.5, 0.45, 0.03, 0.02]] * 3, tree, temperature=0.0)
     accepted, _ = _decided(Typical(), scores)
     assert accepted == [best]
+
+
+def test_texts_of_a_pass_are_weighed_as_each_by_itself() -> None:
+    """Of every rule, greedy and drawn, and where nothing is asked for."""
+    params = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 3}]
+    each = [(rule, how) for rule in (Coupled(), Rejection(), Typical()) for how in params]
+    source, scores, bits = random.Random(5), list[Scores](), torch.Generator().manual_seed(5)
+    logits = torch.randn(200, VOCAB, generator=bits)
+    first = 0
+    for text, (_, how) in enumerate(each):
+        tree = TokenTree(9)
+        for draft in source.sample([_chain, _siblings, _mixed], text % 3):
+            draft(tree, source)
+        sampling = SamplingParams(seed=text, **how)  # type: ignore[arg-type]
+        rows = [Row(params=sampling, position=50 + depth) for depth in tree.depths]
+        here = slice(first, first + len(tree))
+        choices = sample(logits[here], rows).tolist()
+        scores.append(Scores(tree, choices, rows, _only(logits), first=first))
+        first += len(tree)
+    together = weighed(scores, [rule for rule, _ in each])
+    for (rule, _), one, alone in zip(each, together, scores, strict=True):
+        (by_itself,) = weighed([alone], [rule])
+        assert list(one.after) == list(rule.asks(one.tree)) == list(by_itself.after)
+        for node, found in one.after.items():
+            assert np.array_equal(found.few().chances, by_itself.after[node].few().chances)
+        assert rule(one) == rule(by_itself)
 
 
 def _decided(rule: Rule, scores: Scores) -> tuple[list[int], int]:

@@ -40,8 +40,16 @@ def test_nothing_is_said_of_layers_that_predict_further_tokens(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     names = "mtp.layers.0.up_proj.weight", "model.mtp.norm.weight", "model.layers.2.eh_proj.weight"
-    directory = _add(tiny_models.save("llama", tmp_path), *names)
+    directory = _add(tiny_models.save("llama", tmp_path, num_nextn_predict_layers=1), *names)
     capfd.readouterr()
     load(directory, device="cpu")
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
     assert capfd.readouterr().err == ""
+
+
+def test_layers_that_a_configuration_leaves_out_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(_add(tiny_models.save("llama", tmp_path), "model.layers.2.norm.weight"), device="cpu")
+    (said,) = (each.__dict__ for each in caplog.records if each.levelname == "WARNING")
+    assert (said["count"], said["first"]) == (1, "model.layers.2.norm.weight")

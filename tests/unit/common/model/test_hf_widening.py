@@ -119,9 +119,10 @@ def test_what_was_loaded_packed_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "setting"),
     [
-        ("compressed-tensors", {"run_compressed": False}),
+        ("compressed-tensors", {"dequantize": True, "run_compressed": False}),
         ("fp8", {"dequantize": True}),
         ("mxfp4", {"dequantize": True}),
+        ("mxfp8", {"dequantize": True}),
         ("bitnet", {}),
     ],
 )

@@ -33,7 +33,7 @@ class Gpu:
 
     def spare_gib(self, monkeypatch: pytest.MonkeyPatch) -> float:
         self._stand_in(monkeypatch)
-        return memory.spare_bytes(torch.device("cuda"), LEAST) / GIB
+        return memory.gathered_bytes(torch.device("cuda"), LEAST) / GIB
 
     def _stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "empty_cache", self.empty)
@@ -84,4 +84,4 @@ def test_what_may_be_gathered_is_a_part_of_what_is_free(
 
 def test_on_a_cpu_it_is_the_least() -> None:
     assert memory.cache_bytes(torch.device("cpu"), 0.9, LEAST) == LEAST
-    assert memory.spare_bytes(torch.device("cpu"), LEAST) == LEAST
+    assert memory.gathered_bytes(torch.device("cpu"), LEAST) == LEAST

@@ -44,11 +44,11 @@ def test_a_device_with_room_has_larger_groups(
     """It is asked only where it matters."""
     asks = []
 
-    def spare_bytes(device: torch.device, least: int) -> int:
+    def gathered_bytes(device: torch.device, least: int) -> int:
         asks.append(device)
         return 2 * least
 
-    monkeypatch.setattr(gathered, "spare_bytes", spare_bytes)
+    monkeypatch.setattr(gathered, "gathered_bytes", gathered_bytes)
     assert len(groups([end] * 16, 4096, CPU)) == found
     assert asks == [CPU] * asked
 
