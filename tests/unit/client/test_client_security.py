@@ -136,7 +136,7 @@ def test_files_are_read_when_a_client_is_made(tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     with paceline.Client("localhost:1", tls=paceline.Tls(ca=ca)) as client:
         ca.unlink()
-        client._connected()
+        client._new_line()
 
 
 @pytest.mark.parametrize(

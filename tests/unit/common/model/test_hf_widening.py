@@ -45,9 +45,11 @@ def _say(directory: Path, **settings: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
 
 
-def _round_to_float8(directory: Path, block: tuple[int, int] = BLOCK) -> dict[str, Tensor]:
+def _round_to_float8(
+    directory: Path, block: tuple[int, int] = BLOCK, method: str = "fp8"
+) -> dict[str, Tensor]:
     """Rounds what a model multiplies by in its file; returns what that stands for, in bfloat16."""
-    _say(directory, quantization_config={"quant_method": "fp8", "weight_block_size": block})
+    _say(directory, quantization_config={"quant_method": method, "weight_block_size": block})
     rounded, stands_for = {}, {}
     for name, weight in load_file(directory / "model.safetensors").items():
         if name.endswith("_proj.weight") or "_proj_" in name:
@@ -58,7 +60,8 @@ def _round_to_float8(directory: Path, block: tuple[int, int] = BLOCK) -> dict[st
             wide = scales.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
             wide = wide[: len(weight), : weight.shape[1]]
             rounded[name] = (weight / wide).to(torch.float8_e4m3fn)
-            rounded[f"{name}_scale_inv"] = scales
+            exponents = (scales.log2() + 127).to(torch.uint8)
+            rounded[f"{name}_scale_inv"] = exponents if method == "mxfp8" else scales
             stands_for[name] = (rounded[name].float() * wide).bfloat16()
     _change(directory, rounded)
     return stands_for
@@ -149,11 +152,14 @@ def _host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_host")
-@pytest.mark.parametrize("kind", ["qwen3", "qwen3_moe", "deepseek_v3"])
-def test_float8_is_widened_by_its_scales(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("qwen3", "fp8"), ("qwen3_moe", "fp8"), ("deepseek_v3", "fp8"), ("qwen3", "mxfp8")],
+)
+def test_float8_is_widened_by_its_scales(kind: str, method: str, tmp_path: Path) -> None:
     ranks = {"q_lora_rank": 32} if kind == "deepseek_v3" else {}
     directory = tiny_models.save(kind, tmp_path, **ranks)
-    expected = _round_to_float8(directory)
+    expected = _round_to_float8(directory, method=method)
     model = HfModel(directory, torch.bfloat16, CPU)._model
     assert {type(each) for each in model.modules() if "FP8" in type(each).__name__} == set()
     found = {name: weight for name, weight in model.named_parameters() if name in expected}
