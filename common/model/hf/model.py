@@ -64,7 +64,7 @@ class HfModel:
         _check_architecture(config)
         if not hasattr(config, "transformers_weights"):  # which names them otherwise
             weight_files.check_form(directory)
-        check_stored(directory, weight_files.stored(directory), rounded)
+            check_stored(directory, weight_files.stored(directory), rounded)
         model: Any = _weights(directory, config, dtype, parallel)
         self._model = model.eval().requires_grad_(False)
         if widens(rounded):
