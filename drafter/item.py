@@ -67,7 +67,7 @@ def sent(distribution: Distribution) -> Drawn | None:
     None where that is too much to be sent: the token then passes for a guess, which is checked
     more strictly.
     """
-    few = distribution.few()
+    few = distribution.listed()
     ids, chances = few.ids, few.chances
     real = chances >= _LEAST_CHANCE
     if np.count_nonzero(real) > _MOST_DRAWN:

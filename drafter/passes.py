@@ -8,12 +8,12 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import on_device
 from common.model.distribution import distributions
 from common.model.output import rows_of
 from common.model.row import Row
 from common.model.runner import Runner
 from common.model.sampling import Ranked, rank, sample
+from common.model.transfer import on_device
 from drafter import rolling
 from drafter.item import Item, row_of, sent
 

@@ -55,7 +55,6 @@ def load_drafter(path: str, *, quantize: DraftQuantize, **options: Any) -> Loade
         return exact
     rounded = _rounded(path, exact, options)
     if rounded is None:
-        give_back()
         return exact
     agreement, share = compare(exact, rounded)
     pays = agreement >= _LEAST_AGREEMENT and share <= _MOST_TIME
@@ -72,6 +71,7 @@ def _rounded(path: str, exact: LoadedModel, options: dict[str, Any]) -> LoadedMo
             return load(path, quantize="int8", **options)
         except ModelError as error:
             reason = str(error)
+        give_back()  # what the attempt left
     _log.info("this drafter is not rounded", extra={"reason": reason})
     return None
 

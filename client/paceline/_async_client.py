@@ -62,7 +62,7 @@ class AsyncClient(BaseClient[AsyncGeneration]):
             timeout: Seconds for the answer; None: one minute; `math.inf`: no limit here.
 
         Raises:
-            ArgumentError: The timeout is not above 0.
+            ArgumentError: A value cannot be sent.
             RpcError: The subclass says what failed.
         """
         return models(await self._asked("ListModels", pb.ListModelsRequest(), timeout))
@@ -105,6 +105,7 @@ class AsyncClient(BaseClient[AsyncGeneration]):
             timeout: Seconds for the answer; None: one minute; `math.inf`: no limit here.
 
         Raises:
+            ArgumentError: A value cannot be sent.
             RpcError: The subclass says what failed.
         """
         request = detokenize_request(token_ids, model)

@@ -29,8 +29,8 @@ from paceline.v1.inference_pb2_grpc import InferenceStub
 class Client(BaseClient[Generation]):
     """A client of one gateway; safe to share between threads, and to inherit at a fork.
 
-    Use it as a context manager, or call `close`: either cancels the generations still running, of
-    the process that does so.
+    Use it as a context manager, or call `close`: either cancels the generations that this process
+    started and that still run.
 
     Args:
         address: The gateway as `host:port`, or `host` alone for port 7070; by default the
@@ -82,7 +82,7 @@ class Client(BaseClient[Generation]):
             timeout: Seconds for the answer; None: one minute; `math.inf`: no limit here.
 
         Raises:
-            ArgumentError: The timeout is not above 0.
+            ArgumentError: A value cannot be sent.
             RpcError: The subclass says what failed.
         """
         return models(self._asked("ListModels", pb.ListModelsRequest(), timeout))
@@ -125,6 +125,7 @@ class Client(BaseClient[Generation]):
             timeout: Seconds for the answer; None: one minute; `math.inf`: no limit here.
 
         Raises:
+            ArgumentError: A value cannot be sent.
             RpcError: The subclass says what failed.
         """
         request = detokenize_request(token_ids, model)

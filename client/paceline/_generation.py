@@ -64,15 +64,18 @@ class BaseGeneration:
     def _hang_up(self) -> None:
         self._call.cancel()
 
-    def _left_elsewhere(self) -> bool:
-        """Whether a fork brought it here after its end.
+    def _inherited_whole(self) -> bool:
+        """Whether this is a forked child, and all of it had come before the fork.
 
         Raises:
-            RuntimeError: It did so before; the threads that read it are not here.
+            CancelledError: It was cancelled.
+            RuntimeError: It had not; the threads that read it are not here.
         """
         if self._process == _process.own():
             return False
         if self._accumulator.result() is None:
+            if self._ended:
+                raise cancelled()
             raise RuntimeError(
                 "this generation belongs to the process that started it; start one in this process"
             )
@@ -167,6 +170,7 @@ class Generation(BaseGeneration):
 
         Raises:
             RpcError: The subclass says what failed.
+            RuntimeError: It belongs to the process that this one was forked from.
         """
         for _ in self:
             pass
@@ -174,7 +178,7 @@ class Generation(BaseGeneration):
 
     def _read(self) -> pb.GenerateResponse | None:
         """Returns the next response, None after the last."""
-        if self._left_elsewhere():
+        if self._inherited_whole():
             return None
         while True:
             try:
@@ -237,6 +241,7 @@ class AsyncGeneration(BaseGeneration):
 
         Raises:
             RpcError: The subclass says what failed.
+            RuntimeError: It belongs to the process that this one was forked from.
         """
         async for _ in self:
             pass
@@ -244,7 +249,7 @@ class AsyncGeneration(BaseGeneration):
 
     async def _read(self) -> pb.GenerateResponse | None:
         """Returns the next response, None after the last."""
-        if self._left_elsewhere():
+        if self._inherited_whole():
             return None
         while True:
             try:

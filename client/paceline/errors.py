@@ -21,8 +21,8 @@
         ├── DataLossError                   DATA_LOSS            a bug on the other side
         └── UnknownError                    UNKNOWN              a bug on the other side
 
-A value of the wrong Python type is a plain `TypeError`, an asyncio client outside its event loop a
-plain `RuntimeError`.
+A value of the wrong Python type is a plain `TypeError`. An asyncio client outside its event loop is
+a plain `RuntimeError`, as is a generation that a fork brought to another process.
 """
 
 from typing import ClassVar, Self

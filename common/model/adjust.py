@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import on_device
 from common.model.row import Row, biases_of
+from common.model.transfer import on_device
 
 _AT_ONCE = 64
 """Rows: of each some lines as long as the vocabulary are made on the way."""

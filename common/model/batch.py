@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import on_device
 from common.model.kv_cache import TRASH_SLOT, ZERO_SLOT
 from common.model.segment import Segment
+from common.model.transfer import on_device
 
 _SHARED_ROWS = 16
 """From this many rows over one list of keys on, the keys are gathered once for all."""

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from common.model import native
 from common.model.adjust import adjust
-from common.model.cuda.device import on_device
 from common.model.output import rows_of
 from common.model.row import Row
 from common.model.sampling import compiled_for
+from common.model.transfer import on_device
 from common.model.tree import Drawn
 from common.model.warpers import cuts, scale, survivors
 
@@ -52,12 +52,12 @@ class Distribution(ABC):
         """
 
     @abstractmethod
-    def few(self) -> Few:
+    def listed(self) -> Listed:
         """The same, token by token."""
 
 
-class Few(Distribution):
-    """One of few tokens, on the host.
+class Listed(Distribution):
+    """One whose tokens are listed, on the host.
 
     Args:
         ids: Tokens that may come, rising. # [K]
@@ -68,34 +68,34 @@ class Few(Distribution):
         self.ids, self.chances = ids, chances
 
     def chance(self, token: int) -> float:
-        """Of one token."""
+        """See `Distribution`."""
         at = int(self.ids.searchsorted(token))
         return float(self.chances[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
 
     def entropy(self) -> float:
-        """In nats."""
+        """See `Distribution`."""
         return -float(self.chances @ np.log(self.chances + 1e-300))
 
     def at(self, share: float) -> int:
-        """The token up to which so much of all chances stands."""
+        """See `Distribution`."""
         upto = self.chances.cumsum()
         at = int(upto.searchsorted(share * upto[-1], "right"))
         if at == len(upto):  # rounded to all of them: the last token that may come
             at = int(self.chances.nonzero()[0][-1])
         return int(self.ids[at])
 
-    def without(self, drawn: Drawn) -> Few | None:
-        """max(0, p - q), renormalised; None where nothing is left."""
+    def without(self, drawn: Drawn) -> Listed | None:
+        """See `Distribution`."""
         tokens, left = np.array(drawn.ids), self.chances.copy()
         at = self.ids.searchsorted(tokens).clip(max=len(self.ids) - 1)
         common = self.ids[at] == tokens
         left[at[common]] -= np.array(drawn.probabilities)[common]
         left.clip(min=0, out=left)
         total = float(left.sum())
-        return Few(self.ids, left / total) if total > _NOTHING else None
+        return Listed(self.ids, left / total) if total > _NOTHING else None
 
-    def few(self) -> Few:
-        """The same, token by token."""
+    def listed(self) -> Listed:
+        """See `Distribution`."""
         return self
 
 
@@ -111,21 +111,21 @@ class Whole(Distribution):
         self._scores, self._total = scores, total
 
     def chance(self, token: int) -> float:
-        """Of one token."""
+        """See `Distribution`."""
         return math.exp(float(self._scores[token]) - self._total)
 
     def entropy(self) -> float:
-        """In nats."""
+        """See `Distribution`."""
         return float(torch.special.entr(self._chances()).sum())
 
     def at(self, share: float) -> int:
-        """The token up to which so much of all chances stands."""
+        """See `Distribution`."""
         upto = self._chances().cumsum(0)
         at = int(torch.searchsorted(upto, share * upto[-1:], right=True))
         return at if at < len(upto) else int(self._chances().nonzero()[-1])
 
     def without(self, drawn: Drawn) -> Whole | None:
-        """max(0, p - q), renormalised; None where nothing is left."""
+        """See `Distribution`."""
         left = self._chances()
         tokens, gone = np.array(drawn.ids), np.array(drawn.probabilities)
         known = tokens < len(left)
@@ -134,10 +134,10 @@ class Whole(Distribution):
         total = float(left.clamp_(min=0).sum())
         return Whole(left.log_(), math.log(total)) if total > _NOTHING else None
 
-    def few(self) -> Few:
-        """The same, token by token."""
+    def listed(self) -> Listed:
+        """See `Distribution`."""
         chances = self._chances().cpu().numpy()
-        return Few(np.arange(len(chances)), chances)
+        return Listed(np.arange(len(chances)), chances)
 
     def _chances(self) -> Tensor:
         return (self._scores.double() - self._total).exp_()
@@ -163,11 +163,11 @@ def distributions(logits: Tensor, rows: Sequence[Row]) -> list[Distribution]:
     found: dict[int, Distribution] = {}
     if some:
         left = _survivors(rows_of(logits, some), [rows[i] for i in some])
-        found |= zip(some, (Few(tokens, _chances(scores)) for tokens, scores in left), strict=True)
+        listed = (Listed(tokens, _softmax(scores)) for tokens, scores in left)
+        found |= zip(some, listed, strict=True)
     if others:
-        found |= zip(
-            others, _whole(rows_of(logits, others), [rows[i] for i in others]), strict=True
-        )
+        whole = _whole(rows_of(logits, others), [rows[i] for i in others])
+        found |= zip(others, whole, strict=True)
     return [found[i] for i in range(len(rows))]
 
 
@@ -183,8 +183,8 @@ def _whole(logits: Tensor, rows: Sequence[Row]) -> list[Whole]:
     return [Whole(*each) for each in zip(scores, totals, strict=True)]
 
 
-def _chances(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Softmax, in one array: of a large vocabulary the system gives and takes each page by page."""
+def _softmax(scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    """In one array: of a large vocabulary the system gives and takes each page by page."""
     chances = scores.astype(np.float64)
     chances -= scores.max()
     np.exp(chances, out=chances)

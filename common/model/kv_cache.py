@@ -19,8 +19,8 @@ import torch
 
 from common.errors import ModelError
 from common.model.blocks import BlockManager, chain
-from common.model.cuda.device import on_device
 from common.model.pages import LargePages
+from common.model.transfer import on_device
 
 ZERO_SLOT = 0
 """Read for columns past the end of a sequence; never written."""

@@ -198,8 +198,8 @@ def _by_ours(whole: HfModel, device: torch.device, kernels: Kernels, ours: _Prep
 
 @contextmanager
 def _refusals(directory: Path) -> Iterator[None]:
-    """Refuses a model whose layers, or whose configuration, `transformers` has otherwise than we
-    ask for: that may raise anything."""
+    """Refuses a model at whose layers or configuration `transformers`, or our use of it, fails:
+    that may raise anything."""
     try:
         yield
     except Exception as error:

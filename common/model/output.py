@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import on_device
+from common.model.transfer import on_device
 
 
 class Output(Protocol):

@@ -138,7 +138,7 @@ class Runner:
 
         Args:
             segments: At least one; their slots are reserved and distinct.
-            drawings: How the token after each wanted row is drawn, for a model that `chooses`;
+            drawings: How the token after each wanted row is drawn, where `chooses`;
                 none where all are the likeliest.
             tap: Whether features are wanted, where there are taps.
 

@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.model.adjust import adjust
-from common.model.cuda.device import Draw, drawer, fetched, on_device, packed
+from common.model.cuda.device import Draw, drawer, packed
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.output import rows_of
 from common.model.row import Row
+from common.model.transfer import fetched, on_device
 from common.model.warpers import cuts, scale, survivors
 from common.sampling_params import SamplingParams
 

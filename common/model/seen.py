@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import on_device
+from common.model.transfer import on_device
 
 
 def seen(ids: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:

@@ -18,7 +18,7 @@ class Stored(NamedTuple):
     dtype: str
     """As `safetensors` calls it: F32, BF16, F8_E4M3, …"""
     shape: tuple[int, ...]
-    """Of it."""
+    """Its size in each dimension."""
 
 
 _ONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -31,11 +31,17 @@ def names(directory: Path) -> list[str]:
     """Names of the files that hold a model's weights, as its index has them where there is one.
 
     They may lie in folders below, or elsewhere: that is for the caller to allow.
+
+    Raises:
+        ValueError: The index is none.
     """
     index = directory / _INDEX
     if (directory / _ONE).is_file() or not index.is_file():
         return [_ONE]
-    return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{_INDEX} has no weight_map from tensors to files") from error
 
 
 def opened(directory: Path) -> dict[str, Any]:
@@ -103,6 +109,6 @@ def stored(directory: Path) -> dict[str, Stored]:
             for name in file.keys():  # noqa: SIM118
                 tensor = file.get_slice(name)
                 found[name] = Stored(tensor.get_dtype(), tuple(tensor.get_shape()))
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         raise ModelError(f"{directory}: weights cannot be loaded: {error}") from error
     return found

@@ -41,7 +41,7 @@ class WholePass(ABC):
 
         Args:
             segments: At least one row; their slots are reserved and distinct.
-            drawings: How tokens after wanted rows are drawn, for models that `chooses`;
+            drawings: How tokens after wanted rows are drawn, where `chooses`;
                 none where all are the likeliest.
 
         Returns:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from common.model.distribution import Distribution, Few, distributions
+from common.model.distribution import Distribution, Listed, distributions
 from common.model.output import Output, rows_of
 from common.model.row import Row
 from common.model.tree import TokenTree
@@ -30,14 +30,14 @@ class Scores(NamedTuple):
     row: int = 0
     """Row of the text's first among all."""
     after: Mapping[int, Distribution] = MappingProxyType({})
-    """What the tokens after the nodes are sampled from that the rule asks about."""
+    """By node that the rule asks about: what the token after it is sampled from."""
 
 
 class Rule(Protocol):
     """Decides what of a draft is kept."""
 
     def asks(self, tree: TokenTree) -> Sequence[int]:
-        """Nodes of a tree of which it needs to know what the token after them is sampled from."""
+        """Nodes of which it has to know what the next token is sampled from."""
 
     def __call__(self, scores: Scores) -> tuple[list[int], int]:
         """Returns the accepted nodes from the root's child down, and the token that follows."""
@@ -67,7 +67,7 @@ def weighed(scores: Sequence[Scores], rules: Sequence[Rule]) -> list[Scores]:
     ]
 
 
-def _sure(scores: Scores, node: int) -> Few | None:
+def _sure(scores: Scores, node: int) -> Listed | None:
     if not scores.rows[node].params.greedy:
         return None
-    return Few(np.array([scores.choices[node]]), np.ones(1))
+    return Listed(np.array([scores.choices[node]]), np.ones(1))

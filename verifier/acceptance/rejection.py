@@ -13,7 +13,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from common.model.distribution import Distribution
 from common.model.noise import uniforms
 from common.model.tree import TokenTree
 from verifier.acceptance.base import Scores
@@ -33,7 +32,7 @@ class Rejection:
         while True:
             child, token = None, scores.choices[node]
             if node in luck:
-                child, token = _step(scores, node, scores.after[node], luck[node])
+                child, token = _step(scores, node, luck[node])
             if child is None:
                 child = tree.child(node, token)
             if child is None:
@@ -51,18 +50,15 @@ def _luck(scores: Scores) -> dict[int, NDArray[np.float64]]:
     return dict(zip(nodes, luck, strict=True))
 
 
-def _step(
-    scores: Scores, node: int, target: Distribution, luck: NDArray[np.float64]
-) -> tuple[int | None, int]:
+def _step(scores: Scores, node: int, luck: NDArray[np.float64]) -> tuple[int | None, int]:
     """The drawn child that is kept, or the token sampled in its place.
 
     Args:
         scores: Of the tree.
         node: A node with children that were drawn.
-        target: What the token after it is sampled from.
         luck: Uniform numbers, one for each of these children and one for what is left.
     """
-    rest = target
+    rest = scores.after[node]
     for (child, drawn), chance in zip(scores.tree.draws[node], luck, strict=False):
         token = scores.tree.ids[child]
         if chance * drawn.probability(token) < rest.chance(token):

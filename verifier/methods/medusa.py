@@ -21,10 +21,10 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.adjust import adjust_at_once
-from common.model.cuda.device import fetched
 from common.model.medusa.heads import MedusaHeads
 from common.model.row import Row, biases_of
 from common.model.sampling import Ranked, rank
+from common.model.transfer import fetched
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.trust import Trials, Trusts, chances_of, draws

@@ -70,7 +70,7 @@ class PacelineGroup(TyperGroup):
                 code = fail(f"cannot write the output: {exc}", EXIT_ERROR)
                 _drop_unwritten()
             elif sys.platform == "win32" and exc.errno == errno.EINVAL and _drop_unwritten():
-                code = EXIT_ERROR  # so is a pipe told of there that the other side has closed
+                code = EXIT_ERROR  # so Windows tells that a pipe's reader is gone
             else:
                 raise
         except Exception as exc:

@@ -241,6 +241,7 @@ def keep_whole() -> None:
 
 def use_color(color: bool | None) -> bool:
     """Decides on colour: as asked, else on a terminal that has it, unless NO_COLOR is set."""
+    # First: it readies a console of Windows, also where colour was asked for.
     obeyed = sys.stdout.isatty() and _obeys_escape_sequences()
     if color is not None:
         return color
@@ -250,7 +251,7 @@ def use_color(color: bool | None) -> bool:
 
 
 def _obeys_escape_sequences() -> bool:
-    """Whether a terminal does so; a console of Windows has to be asked to."""
+    """Whether a terminal obeys escape sequences; a console of Windows is asked to."""
     if sys.platform != "win32":
         return True
     try:

@@ -7,15 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from common.model.roll import Drawing  # which copies rows of passes through here
+from common.model.roll import Drawing
 
 _DRAW = "draw1"
 """Name of the kernels; the number rises with every change of what they draw."""
@@ -53,24 +50,6 @@ def drawn_by(device: torch.device) -> str:
     import triton
 
     return f"{_DRAW}-triton{triton.__version__}"
-
-
-def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU where a copy to the device, non-blocking, waits for nothing there."""
-    return tensor.pin_memory() if device.type == "cuda" else tensor
-
-
-def on_device(numbers: ArrayLike, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Numbers of the host on a device, without waiting for it."""
-    here = pinned(torch.as_tensor(np.asarray(numbers), dtype=dtype), device)
-    return here.to(device, non_blocking=True)
-
-
-def fetched(*tensors: Tensor) -> list[Tensor]:
-    """Tensors of one device on the CPU, for which the host waits once."""
-    *others, last = tensors
-    here = [each.to("cpu", non_blocking=True) for each in others]
-    return [*here, last.cpu()]  # behind which, on the device's stream, all others are there
 
 
 @cache

@@ -9,8 +9,8 @@ _FOR_PASSES = 1 << 30
 """Bytes kept from the cache: for what passes compute, angles, graphs, Medusa heads and drafts."""
 
 _GATHERED_SHARE = 1 / 32
-"""Most of a GPU's memory that is gathered at once: what is made of it takes about as much again,
-and a tenth is nobody's share."""
+"""Largest share of a GPU's memory that is gathered at once: what is made of it takes about as much
+again, and a tenth is nobody's share."""
 
 
 def cache_bytes(device: torch.device, share: float, least: int) -> int:
@@ -51,7 +51,7 @@ def gathered_bytes(device: torch.device, least: int) -> int:
 
     Args:
         device: Where the cache is.
-        least: On a CPU, and on a GPU that has less to spare.
+        least: What is allowed on a CPU, and at least on a GPU.
     """
     if device.type != "cuda":
         return least

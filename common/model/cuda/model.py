@@ -15,7 +15,7 @@ from torch import Tensor
 
 from common.model.attention import AttentionContext
 from common.model.course import Course
-from common.model.cuda.device import drawer, packed, pinned
+from common.model.cuda.device import drawer, packed
 from common.model.cuda.graphs import Graphs, PassTensors
 from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
 from common.model.cuda.layer import Layer
@@ -28,6 +28,7 @@ from common.model.llama import Llama
 from common.model.output import Computed, Output
 from common.model.roll import Drawing, Rolled, RollOptions
 from common.model.segment import Segment
+from common.model.transfer import pinned
 from common.model.whole_pass import WholePass
 
 _MOST_ROWS = 256

@@ -8,7 +8,7 @@ import torch
 
 
 class Pace:
-    """Has each pass launched once the one before it is done, in a block that launches it.
+    """A block that launches a pass: entering it waits for the pass before.
 
     Where logits are wanted, reading them waits for a pass. Of the others, as those of a long
     prompt, all would be launched at once: whoever comes next would wait for the last of them, and a

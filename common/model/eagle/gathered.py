@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import on_device
 from common.model.cuda.memory import gathered_bytes
 from common.model.kv_cache import ZERO_SLOT
+from common.model.transfer import on_device
 
 MOST_BYTES = 256 << 20
 """Keys and values that are gathered at once, where a device has no room for more; a single text may
@@ -28,7 +28,7 @@ def groups(ends: Sequence[int], row_bytes: int, device: torch.device) -> list[li
     Args:
         ends: Positions of each text.
         row_bytes: Of keys and values of a position.
-        device: Where to.
+        device: Where they are gathered.
     """
     most_bytes = MOST_BYTES
     if len(ends) * max(ends) * row_bytes > most_bytes:  # else nobody needs to ask

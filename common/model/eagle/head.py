@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.cuda.device import fetched
 from common.model.eagle.weights import EagleWeights
 from common.model.kv_cache import LayerShape
 from common.model.likeliest import likeliest
 from common.model.roll import Drawing
+from common.model.transfer import fetched
 
 MOST_DEPTH = 16
 """Tokens that a draft may have behind each other."""

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.cuda.device import on_device
 from common.model.eagle.gathered import Gathered, groups
 from common.model.eagle.head import MOST_DEPTH, Behind, EagleHead
 from common.model.eagle.weights import EagleWeights
 from common.model.linear import packed_products
+from common.model.transfer import on_device
 
 _FOLLOWED = 4
 """On a device, which is not kept busy by single rows."""

@@ -60,14 +60,14 @@ class HfModel:
         parallel: bool = False,
     ) -> None:
         report.have_logged()
-        config, rounded = _config(directory)
+        config, said = _config(directory)
         _check_architecture(config)
         if not hasattr(config, "transformers_weights"):  # which names them otherwise
             weight_files.check_form(directory)
-            check_stored(directory, weight_files.stored(directory), rounded)
+            check_stored(directory, weight_files.stored(directory), said)
         model: Any = _weights(directory, config, dtype, parallel)
         self._model = model.eval().requires_grad_(False)
-        if widens(rounded):
+        if widens(said):
             even(self._model, model.config.get_text_config().dtype)
         self._device, self._parallel = device, parallel
         if not parallel:

@@ -16,7 +16,8 @@ _log = logging.getLogger(__name__)
 
 
 def have_logged() -> None:
-    """Has what is said go where our logs go: a service's stderr is one JSON object a line."""
+    """Has what is said, but for a table of what `check` is given, go where our logs go: a service's
+    stderr is one JSON object a line."""
     hf_logging.disable_progress_bar()
     hf_logging.disable_default_handler()
     hf_logging.enable_propagation()
@@ -29,8 +30,8 @@ def check(directory: Path, report: Mapping[str, Iterable[Any]], text: Any) -> No
     Args:
         directory: Of its files.
         report: Names of tensors, by what is wrong with them.
-        text: Configuration of what of the model reads text. Layers that it has to predict further
-            tokens are not run.
+        text: Configuration of the part that reads text. Nothing is said of layers that predict
+            further tokens: they are not run.
 
     Raises:
         ModelError: Some are missing, or cannot be used; names one.
@@ -55,5 +56,5 @@ def _is_of(further: range, name: str) -> bool:
 
 
 def _is_no_table(record: logging.LogRecord) -> bool:
-    """Whether a line is not the report, which `check` is given, in a table of many."""
+    """Whether a record is not transformers' table of what `check` is given."""
     return "LOAD REPORT" not in record.getMessage()

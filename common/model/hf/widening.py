@@ -31,7 +31,7 @@ they go: without it, some GPU in a host decides."""
 _KNOWN = ", ".join(_WIDENED)
 
 _SCALED = {"fp8", "mxfp8"}
-"""Those whose files have scales beside each weight."""
+"""Those of float8, whose scales are checked here."""
 
 _SCALES = "{name}_scale_inv", "{layer}.scale", "{layer}.qscale_weight"
 """What they are called."""
@@ -86,8 +86,8 @@ def widen(config: Any) -> dict[str, Any]:
 def even(model: Any, dtype: torch.dtype) -> None:
     """Brings the weights of a widened model to one type, but for those that it keeps in float32.
 
-    What it does not hold in fewer bits is left in the type of its file, and what it does is given
-    that of its scales.
+    As loaded, what was not in fewer bits has the type of its file, and what was has that of its
+    scales.
 
     Args:
         model: It.
@@ -115,7 +115,7 @@ def check_stored(directory: Path, tensors: Mapping[str, Stored], said: Mapping[s
     """
     scaled, block = said.get("quant_method") in _SCALED, said.get("weight_block_size", _BLOCK)
     for name, tensor in sorted(tensors.items()):
-        if not said and _is_rounded(name, tensor.dtype):
+        if not said and _is_narrow(name, tensor.dtype):
             raise ModelError(
                 f"{directory}: {name} is of type {tensor.dtype}, and config.json has no "
                 "quantization_config that says what it stands for"
@@ -124,7 +124,7 @@ def check_stored(directory: Path, tensors: Mapping[str, Stored], said: Mapping[s
             _check_scales(f"{directory}: {name}", tensor, _scales(name, tensors), block)
 
 
-def _is_rounded(name: str, dtype: str) -> bool:
+def _is_narrow(name: str, dtype: str) -> bool:
     """Whether a tensor in a file is of weights in fewer bits."""
     if dtype[0] in "IU":
         return name.endswith(_WEIGHTS)

@@ -26,7 +26,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.cuda.device import on_device
 from common.model.likeliest import likeliest
 from common.model.linear import MakeProduct, packed_products
 from common.model.medusa import checkpoint
@@ -34,6 +33,7 @@ from common.model.medusa.compiled import NativeMedusa
 from common.model.medusa.weights import HeadWeights, Tree
 from common.model.native import Decoder
 from common.model.room import SMALLER_CACHE, room_for
+from common.model.transfer import on_device
 
 Product = Callable[[Tensor], Tensor]
 """Maps `[K, N, in]` to `[K, N, out]`, with a matrix for each of K."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from common.model.distribution import Few, Whole
+from common.model.distribution import Listed, Whole
 from common.model.output import Computed
 from common.model.row import Row
 from common.model.sampling import sample
@@ -183,7 +183,7 @@ def test_the_floor_is_the_papers_formula(
 ) -> None:
     p = np.array(chances)
     assert -float(p @ np.log(p)) == pytest.approx(entropy, abs=1e-3)
-    for found in (Few(np.arange(4), p), Whole(torch.tensor(p).log(), 0.0)):
+    for found in (Listed(np.arange(4), p), Whole(torch.tensor(p).log(), 0.0)):
         assert Typical().floor(found) == pytest.approx(floor, abs=1e-4)
         assert Typical(threshold=0.01).floor(found) == pytest.approx(0.01)
         low = Typical(threshold=1.0, alpha=1.0).floor(found)
@@ -244,7 +244,7 @@ def test_texts_of_a_pass_are_weighed_as_each_by_itself() -> None:
         (by_itself,) = weighed([alone], [rule])
         assert list(one.after) == list(rule.asks(one.tree)) == list(by_itself.after)
         for node, found in one.after.items():
-            assert np.array_equal(found.few().chances, by_itself.after[node].few().chances)
+            assert np.array_equal(found.listed().chances, by_itself.after[node].listed().chances)
         assert rule(one) == rule(by_itself)
 
 

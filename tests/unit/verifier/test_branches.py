@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from paceline.v1 import drafter_pb2
 
-from common.model.distribution import Few
+from common.model.distribution import Listed
 from common.model.tree import Drawn
 from drafter.branch import Round
 from drafter.convert import response
@@ -54,7 +54,7 @@ def test_what_ids_were_drawn_from_comes_with_them() -> None:
 
 def test_what_a_drafter_sends_is_a_distribution_whatever_floats_of_a_message_hold() -> None:
     chances = [0.25, 1e-320, 1e-60, 1e-42, 0.75, 2e-38]
-    drawn = sent(Few(np.arange(6), np.array(chances)))
+    drawn = sent(Listed(np.arange(6), np.array(chances)))
     assert drawn == Drawn((0, 4, 5), (0.25, 0.75, 2e-38))
     outcome = Round(base=7, path_hash=11, accepted=1, ids=(8, 5), draft_tokens=1)
     reply = Reply(session=3, incarnation=2, round=outcome, ids=(4,), drawn=(drawn,))

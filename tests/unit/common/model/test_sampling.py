@@ -12,7 +12,7 @@ from transformers.generation import logits_process as hf
 
 from common.model import sampling, warpers
 from common.model.adjust import adjust
-from common.model.distribution import Few, Whole, distributions
+from common.model.distribution import Listed, Whole, distributions
 from common.model.native import library as native_library
 from common.model.native.library import VECTORS, opened
 from common.model.noise import gumbel_rows
@@ -221,7 +221,7 @@ def test_distributions_are_the_softmax_of_warped_logits(rows, seed):
     logits = random_logits(len(rows), VOCAB, seed, torch.float32)
     for found, line in zip(distributions(logits, rows), warp(logits, rows), strict=True):
         chances = line.double().softmax(-1).numpy()
-        few = found.few()
+        few = found.listed()
         assert set((line > -math.inf).nonzero().flatten().tolist()) <= set(few.ids.tolist())
         np.testing.assert_allclose(few.chances, chances[few.ids], rtol=1e-12)
         assert [found.chance(token) for token in range(VOCAB)] == pytest.approx(chances.tolist())
@@ -252,8 +252,8 @@ def test_compiled_code_finds_the_distributions_that_torch_does(rows, size, sprea
         patch.setattr(sampling, "instructions", str)
         expected = distributions(logits, rows)
     for one, other in zip(found, expected, strict=True):
-        assert one.few().ids.tolist() == other.few().ids.tolist()
-        assert one.few().chances.tolist() == other.few().chances.tolist()
+        assert one.listed().ids.tolist() == other.listed().ids.tolist()
+        assert one.listed().chances.tolist() == other.listed().chances.tolist()
 
 
 def test_a_share_of_a_distribution_is_a_token_that_may_come():
@@ -261,7 +261,7 @@ def test_a_share_of_a_distribution_is_a_token_that_may_come():
     chances[[2, 6]] = 0.25, 0.75
     ids = np.array([2, 5, 6, 9])
     shares = [2.0**-33, 0.2499, 0.25, 0.5, 1 - 2.0**-33, 1.0]
-    for some in (Few(ids, chances[ids]), Whole(torch.tensor(chances).log(), 0.0)):
+    for some in (Listed(ids, chances[ids]), Whole(torch.tensor(chances).log(), 0.0)):
         assert [some.at(share) for share in shares] == [2, 2, 6, 6, 6, 6]
 
 
@@ -271,7 +271,7 @@ def test_what_a_draw_leaves_of_a_distribution_is_the_same_of_few_and_of_all(seed
     chances = np.random.default_rng(seed).dirichlet(np.ones(10))
     q = np.random.default_rng(seed + 1).dirichlet(np.ones(len(ids)))
     drawn = Drawn(tuple(ids), tuple(q.tolist()))
-    few = Few(np.arange(10), chances)
+    few = Listed(np.arange(10), chances)
     left, also_left = few.without(drawn), Whole(torch.tensor(chances * 7).log(), math.log(7))
     also_left = also_left.without(drawn)
     assert left is not None
@@ -282,7 +282,7 @@ def test_what_a_draw_leaves_of_a_distribution_is_the_same_of_few_and_of_all(seed
             expected[token] -= chance
     expected = expected.clip(min=0) / expected.clip(min=0).sum()
     np.testing.assert_allclose(left.chances, expected, atol=1e-12)
-    np.testing.assert_allclose(also_left.few().chances, expected, atol=1e-12)
+    np.testing.assert_allclose(also_left.listed().chances, expected, atol=1e-12)
     assert few.without(Drawn(tuple(range(10)), tuple(chances.tolist()))) is None
     whole = Whole(torch.tensor(chances).log(), 0.0)
     assert whole.without(Drawn(tuple(range(10)), tuple(chances.tolist()))) is None
