@@ -8,15 +8,12 @@ know the layers. A model that cannot be run so is refused, by name and reason.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -29,6 +26,7 @@ from common.model import checkpoint, weight_files
 from common.model.attention import AttentionContext
 from common.model.checkpoint import Config
 from common.model.facts import Facts
+from common.model.fingerprint import fingerprint_of
 from common.model.kernels import Forward, Kernels, Run, left_out, prepare
 from common.model.llama import Llama
 from common.model.quantized import Quantize
@@ -47,9 +45,6 @@ _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
 _DEPTHS = "num_hidden_layers", "n_layer"
 """Settings that say how many layers a model has."""
-
-_SAMPLES = 256
-"""Places of a weight file that its fingerprint looks at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +151,7 @@ def load(
         name=Path(path).name,
         device=where,
         kernels=name,
-        fingerprint=_fingerprint(directory, config, facts, where, name, threads),
+        fingerprint=fingerprint_of(directory, config, facts, where, name, threads),
         unroundable=unroundable,
     )
 
@@ -297,64 +292,3 @@ def _check_depth(directory: Path, config: Config, tensors: int | None) -> None:
                 raise ModelError(
                     f"{directory}: {layers} layers, but {tensors} tensors in its files"
                 )
-
-
-def _fingerprint(
-    path: Path,
-    config: Config,
-    facts: Facts,
-    device: torch.device,
-    kernels: str,
-    threads: int,
-) -> str:
-    """Hash of what decides the bits of the logits, and where a text ends.
-
-    Weight files are hashed by their headers and by samples spread over their whole length, so
-    that a fine-tuned copy differs and a large model does not take minutes.
-    """
-    parts = {
-        "config": config,
-        "ends": sorted(facts.eos_token_ids),
-        "dtype": str(facts.dtype),
-        "device": _gpu(device) if device.type == "cuda" else _processor(),
-        "threads": threads,
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-        "kernels": kernels,
-    }
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
-    for file in _weights(path, config):
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            digest.update(size.to_bytes(8))
-            digest.update(stream.read(1 << 20))
-            for sample in range(_SAMPLES):
-                stream.seek(size * sample // _SAMPLES)
-                digest.update(stream.read(4096))
-    return digest.hexdigest()
-
-
-def _weights(path: Path, config: Config) -> list[Path]:
-    """The files that weights are read from; all that may be, where the configuration names them.
-
-    Raises:
-        ModelError: The index names one outside the directory.
-    """
-    names = weight_files.names(path)
-    for name in names:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ModelError(f"{path}: {name!r}, which its index names, is outside of it")
-    if "transformers_weights" in config:
-        return sorted(path.rglob("*.safetensors"))
-    return [path / name for name in names]
-
-
-def _gpu(device: torch.device) -> list[object]:
-    """What torch's products hang on: GPUs of one name may differ in their units, or share them."""
-    properties = torch.cuda.get_device_properties(device)
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    return [properties.name, properties.multi_processor_count, tf32]
-
-
-def _processor() -> str:
-    return f"cpu {torch.backends.cpu.get_cpu_capability()}"
