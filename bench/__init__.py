@@ -10,6 +10,7 @@
 - `quantized`: what rounded weights cost in quality and gain in time;
 - `roofline`: how near steps come to what memory and arithmetic allow;
 - `telemetry`: what metrics and traces cost;
+- `traffic`: how long users wait where requests come as they please;
 - `turns`: time to the first token in growing conversations;
 - `window_cost`: what a step costs with lookahead's window.
 

@@ -14,6 +14,8 @@ from bench.round_trips import RoundTrips
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from bench.traffic import Line
+
 DPI = 120
 MARKS = "os^vDP*"
 """Of lines whose colours are alike to some eyes."""
@@ -42,17 +44,36 @@ def draw(report: Report, stem: Path) -> list[Path]:
     return written
 
 
+def draw_waits(lines: Sequence[Line], path: Path) -> None:
+    """Draw what users wait for, by the rate of requests.
+
+    Args:
+        lines: The figures.
+        path: The file, of a format that its name ends with.
+    """
+    _draw(
+        path,
+        lambda axes: _waits(axes, lines, "first", "to the first token, ms"),
+        lambda axes: _waits(axes, lines, "token", "for each further token, ms"),
+    )
+
+
 def _save(stem: Path, name: str, plot: Callable[[Axes], None]) -> Path:
+    path = stem.with_name(f"{stem.name}-{name}.png")
+    _draw(path, plot)
+    return path
+
+
+def _draw(path: Path, *plots: Callable[[Axes], None]) -> None:
+    """Draw some pictures side by side."""
     # Not pyplot: it keeps figures alive and looks for a screen.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.subplots()
-    plot(axes)
-    axes.grid(axis="y", alpha=0.3)
-    path = stem.with_name(f"{stem.name}-{name}.png")
+    for plot, axes in zip(plots, figure.subplots(ncols=len(plots), squeeze=False)[0], strict=True):
+        plot(axes)
+        axes.grid(axis="y", alpha=0.3)
     figure.savefig(path, dpi=DPI)
-    return path
 
 
 def _speedups(axes: Axes, rows: Sequence[Row]) -> None:
@@ -114,6 +135,23 @@ def _round_trips(axes: Axes, delays: RoundTrips) -> None:
     axes.set_xlabel("round trip added between verifier and drafter, ms")
     axes.set_ylabel("tokens/s")
     axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+def _waits(axes: Axes, lines: Sequence[Line], what: str, label: str) -> None:
+    """Two lines a method: the median, and dashed what 99 % of the requests wait at most."""
+    methods = list(dict.fromkeys(line.method for line in lines))
+    for method, colour, mark in zip(methods, _colours(len(methods)), cycle(MARKS), strict=False):
+        mine = sorted((line for line in lines if line.method == method), key=lambda line: line.rate)
+        rates, spreads = [line.rate for line in mine], [getattr(line, what) for line in mine]
+        middle, most = ([getattr(spread, end) for spread in spreads] for end in ("p50", "p99"))
+        axes.plot(rates, middle, marker=mark, color=colour, label=method)
+        axes.plot(rates, most, marker=mark, color=colour, linestyle="--")
+    axes.set_xlabel("requests a second")
+    axes.set_ylabel(f"{label} (dashed: 99 %)")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     axes.legend()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench import plots
+from bench import plots, traffic
 from bench.confidence import Estimate
 from bench.report import Report
 from bench.settings import CROWD_PEERS, HYBRIDS, METHODS, PEERS
@@ -146,6 +146,13 @@ def test_plots_are_drawn_of_what_there_is(report: Report, tmp_path: Path) -> Non
         "bench-round-trip.png",
     ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+def test_waits_are_drawn_by_rate(tmp_path: Path) -> None:
+    waits = [traffic.Wait(first_s=0.1, whole_s=0.4, ids=(1, 2, 3))]
+    ways = [(rate, method) for rate in (1, 2) for method in ("plain", "draft")]
+    plots.draw_waits([traffic.summed(*way, waits, 1.0) for way in ways], tmp_path / "waits.svg")
+    assert (tmp_path / "waits.svg").read_text("utf-8").startswith("<?xml")
 
 
 def test_plots_are_drawn_of_one_repetition(report: Report, tmp_path: Path) -> None:
