@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
+
+from common.model.hf.pictures import loader_of
 
 VOCAB = 199
 MAX_LEN = 512
@@ -52,6 +54,12 @@ _GEMMA3: dict[str, Any] = {
     "layer_types": ["sliding_attention", "full_attention"],
 }
 _MOE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_EYE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": _COMMON,
@@ -81,14 +89,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gemma3_text": _GEMMA3,
     "gemma3": {
         "text_config": {**_GEMMA3, "model_type": "gemma3_text"},
-        "vision_config": {
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "patch_size": 14,
-        },
+        "vision_config": {**_EYE, "image_size": 28, "patch_size": 14},
         "mm_tokens_per_image": 4,
         "eos_token_id": 2,
     },
@@ -186,9 +187,51 @@ _SOME: dict[str, Any] = {
     "head_dim": 16,
 }
 
+_QWEN_EYE: dict[str, Any] = {
+    "depth": 1,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "out_hidden_size": 48,
+    "patch_size": 14,
+    "deepstack_visual_indexes": [0],
+    "num_position_embeddings": 16,
+}
+_THREE_WAYS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+
+
+def _seeing(kind: str, eye: dict[str, Any], **text: Any) -> dict[str, Any]:
+    """A model that sees pictures, whose text another model reads, or a part of its own."""
+    return {
+        "text_config": {**_COMMON, "model_type": kind, "head_dim": 16, **text},
+        "vision_config": eye,
+        "image_token_id": 10,
+        "tie_word_embeddings": False,
+        "eos_token_id": 2,
+    }
+
+
 MORE: dict[str, dict[str, Any]] = {
     "dots1": {**_COMMON, **_SOME},
     "flex_olmo": {**_COMMON, "num_experts": 4, "num_experts_per_tok": 2},
+    "internvl": _seeing("qwen3", {**_EYE, "image_size": [28, 28], "patch_size": [14, 14]}),
+    "llava": _seeing(
+        "llama", {**_EYE, "model_type": "clip_vision_model", "image_size": 28, "patch_size": 14}
+    ),
+    "mistral3": _seeing("mistral", {**_EYE, "image_size": 28, "patch_size": 14}),
+    "qwen2_5_vl": _seeing(
+        "qwen2_5_vl_text", _QWEN_EYE, hidden_size=64, rope_parameters=_THREE_WAYS
+    ),
+    "qwen2_vl": _seeing("qwen2_vl_text", _QWEN_EYE, hidden_size=64, rope_parameters=_THREE_WAYS),
+    "qwen3_vl": _seeing("qwen3_vl_text", _QWEN_EYE, rope_parameters=_THREE_WAYS),
+    "qwen3_vl_moe": _seeing(
+        "qwen3_vl_moe_text",
+        _QWEN_EYE,
+        rope_parameters=_THREE_WAYS,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+    ),
     "glm4_moe": {**_COMMON, **_SOME},
     "minimax_m2": {**_COMMON, **_MOE, "head_dim": 16},
     "olmo3": {
@@ -214,9 +257,8 @@ def stirred(kind: str, directory: Path, **changes: Any) -> Any:
     nothing. Returns it as `transformers` computes it."""
     save(kind, directory, **changes)
     # Eager: older transformers take a kernel by default that leaves soft-capping out.
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
-    )
+    loader = loader_of(AutoConfig.from_pretrained(directory))
+    model = loader.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     biases = [each for name, each in model.named_buffers() if name.endswith("correction_bias")]
     for weight in (*model.parameters(), *biases):
         if weight.dim() == 1:
@@ -233,7 +275,7 @@ def _made(kind: str, seed: int, changes: str) -> Path:
     """Where a model is that several tests may ask for."""
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **{**(ARCHITECTURES | MORE)[kind], **json.loads(changes)})
-    model = AutoModelForCausalLM.from_config(config)
+    model = loader_of(config).from_config(config)
     model.generation_config.eos_token_id = config.eos_token_id
     made = Path(tempfile.mkdtemp(prefix=f"{kind}-{seed}-", dir=_DIRECTORY.name))
     model.save_pretrained(made)

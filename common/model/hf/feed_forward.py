@@ -20,13 +20,14 @@ _MIXTURES = {
     "OlmoeSparseMoeBlock",
     "Qwen2MoeSparseMoeBlock",
     "Qwen3MoeSparseMoeBlock",
+    "Qwen3VLMoeTextSparseMoeBlock",
 }
 """Classes of such as are experts."""
 
 _SIGMOID = {"Dots1TopkRouter", "Glm4MoeTopkRouter", "MiniMaxM2TopKRouter"}
 """Routers that take every score by itself."""
 
-_SUMMED = {"MiniMaxM2TopKRouter", "MixtralTopKRouter"}
+_SUMMED = {"MiniMaxM2TopKRouter", "MixtralTopKRouter", "Qwen3VLMoeTextTopKRouter"}
 """Routers whose weights always add up to one."""
 
 _GROUPED = {"Dots1TopkRouter", "Glm4MoeTopkRouter"}

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from common.errors import ModelError, first_line
 from common.model import weight_files
 from common.model.attention import AttentionContext
 from common.model.facts import Facts, ends
-from common.model.hf import attention, report
+from common.model.hf import attention, pictures, report
 from common.model.hf.layers import bring, is_experts, replace_linears, tiled_experts
 from common.model.hf.parts import llama_of
 from common.model.hf.rotary import replace_rotary
@@ -66,6 +66,7 @@ class HfModel:
             weight_files.check_form(directory)
             check_stored(directory, weight_files.stored(directory), said)
         model: Any = _weights(directory, config, dtype, parallel)
+        pictures.blind(model)
         self._model = model.eval().requires_grad_(False)
         if widens(said):
             even(self._model, model.config.get_text_config().dtype)
@@ -162,11 +163,11 @@ def _config(directory: Path) -> tuple[Any, dict[str, Any]]:
 def _check_architecture(config: Any) -> None:
     """Refuses what the engine cannot compute exactly."""
     kind = _kind(config)
-    cls = AutoModelForCausalLM._model_mapping.get(type(config), None)
-    if cls is None and type(config) in AutoModelForImageTextToText._model_mapping:
+    cls = pictures.reader_of(config)
+    if cls is None and pictures.only_sees(config):
         raise ModelError(
-            f"{kind} cannot be served: it reads pictures, and transformers has no causal language "
-            "model of its text alone"
+            f"{kind} cannot be served: it reads pictures; of such models the text is served where "
+            f"transformers has a causal language model for it, and of {pictures.KNOWN}"
         )
     if cls is None or config.is_encoder_decoder:
         raise ModelError(f"{kind} cannot be served: not a causal language model")
@@ -195,7 +196,7 @@ def _weights(directory: Path, config: Any, dtype: torch.dtype | None, parallel: 
     attention.register()
     ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, found = pictures.loader_of(config).from_pretrained(
             directory,
             config=config,
             dtype=dtype or "auto",

@@ -29,16 +29,25 @@ class RotaryTable(nn.Module):
     def forward(
         self, x: Tensor, position_ids: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, ...]:
-        """What `inner` yields for positions `[1, N]`: each tensor `[1, N, D]`."""
+        """What `inner` yields for positions: each tensor `[1, N, D]`.
+
+        Args:
+            x: Says the type and the device.
+            position_ids: `[1, N]`, or `[3, 1, N]` for places in pictures: in a text they agree.
+            args: Of `inner`.
+            kwargs: The same.
+        """
         positions = min(self._max_len, self._context.positions)
         key = (positions, *args, *sorted(kwargs.items()))
         if key not in self._tables:
-            everything = torch.arange(positions, device=position_ids.device)[None]
+            everything = torch.arange(positions, device=position_ids.device)
+            everything = everything.expand(*position_ids.shape[:-1], positions)
             found = self.inner(x, everything, *args, **kwargs)
             self._tables[key] = (
                 found[0] if isinstance(found, Tensor) else tuple(part[0] for part in found)
             )
         table = self._tables[key]
+        position_ids = position_ids.view(-1, 1, position_ids.shape[-1])[0]
         if isinstance(table, Tensor):
             return table[position_ids]
         return tuple(part[position_ids] for part in table)

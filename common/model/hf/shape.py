@@ -58,8 +58,12 @@ LAYERS = {
     "Phi3DecoderLayer": _Norms(),
     "Qwen2DecoderLayer": _Norms(),
     "Qwen2MoeDecoderLayer": _Norms(),
+    "Qwen2VLDecoderLayer": _Norms(),
+    "Qwen2_5_VLDecoderLayer": _Norms(),
     "Qwen3DecoderLayer": _Norms(),
     "Qwen3MoeDecoderLayer": _Norms(),
+    "Qwen3VLMoeTextDecoderLayer": _Norms(),
+    "Qwen3VLTextDecoderLayer": _Norms(),
     "SeedOssDecoderLayer": _Norms(),
     "SmolLM3DecoderLayer": _Norms(),
 }

@@ -10,9 +10,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
 
 from common.errors import ModelError
+from common.model import kernels
 from common.model.hf import model as hf_model
 from common.model.loader import load
 from common.model.runner import Runner
@@ -88,7 +94,7 @@ def test_weights_matter(tmp_path: Path) -> None:
         ("mpt", "AttentionInterface"),
         ("mamba", "recurrent state"),
         ("t5", "not a causal language model"),
-        ("llava", "reads pictures, .* no causal language model of its text alone"),
+        ("paligemma", "reads pictures; .* the text is served where .* and of internvl, llava, "),
     ],
 )
 def test_unsupported_architectures_are_refused_by_name(
@@ -171,6 +177,26 @@ def test_pictures_are_seen_by_attention_of_their_own(shared: int, tmp_path: Path
     )
     text = Pair.make(runner(tmp_path)).generate(_prompt(63), NEW_TOKENS)
     assert text == _reference(reference, _prompt(63))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("mistral3", {}), ("mistral3", {"model_type": "ministral3"}), ("qwen3_vl_moe", {})],
+)
+def test_text_alone_is_served_of_models_that_see_pictures(
+    kind: str, text: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What pictures go through is not kept; by torch here, as kernels know no pictures anyway."""
+    monkeypatch.setattr(kernels, "can_run", lambda model: False)
+    text = {**tiny_models.MORE[kind]["text_config"], **text}
+    directory = tiny_models.save(kind, tmp_path, text_config=text)
+    reference = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
+    target = runner(directory)
+    assert Pair.make(target).generate(_prompt(63), NEW_TOKENS) == _reference(reference, _prompt(63))
+    parts = (reference.model.language_model, reference.lm_head)
+    assert target.loaded.parameters == sum(
+        weight.numel() for part in parts for weight in part.parameters()
+    )
 
 
 def test_what_transformers_fails_at_is_refused_with_its_reason(

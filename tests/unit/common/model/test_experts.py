@@ -28,6 +28,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe": ("qwen2_moe", {"shared_expert_intermediate_size": 48, "norm_topk_prob": True}),
     "qwen3_moe": ("qwen3_moe", {"num_experts": 33, "num_experts_per_tok": 5}),
     "qwen3_moe-some": ("qwen3_moe", {"mlp_only_layers": [0], "norm_topk_prob": True}),
+    "qwen3_vl_moe": ("qwen3_vl_moe", {}),
     "olmoe": ("olmoe", {"norm_topk_prob": True}),
     "flex_olmo": ("flex_olmo", {}),
     "glm4_moe": ("glm4_moe", {"use_qk_norm": True, "routed_scaling_factor": 2.5}),
