@@ -21,6 +21,8 @@ from common.errors import InvalidArgument
 
 _FIELD = "chat.messages"
 
+_PROBE = "probe"
+
 
 class ChatTemplate:
     """A compiled template.
@@ -50,6 +52,10 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateError as error:
             raise InvalidArgument(_FIELD, str(error)) from error
+        self._in_parts = False
+        if not self._shows_text():
+            self._in_parts = True
+            self._in_parts = self._shows_text()
 
     def render(
         self,
@@ -71,7 +77,7 @@ class ChatTemplate:
         try:
             return self._template.render(
                 self._special_tokens,
-                messages=[dict(message) for message in messages],
+                messages=[self._as_read(message) for message in messages],
                 tools=None,
                 documents=None,
                 add_generation_prompt=answer,
@@ -80,6 +86,19 @@ class ChatTemplate:
         except Exception as error:  # the template is a program: anything can go wrong in it
             problem = f"refused by the model's chat template: {error}"
             raise InvalidArgument(_FIELD, problem) from error
+
+    def _as_read(self, message: Mapping[str, str]) -> dict[str, Any]:
+        """A message as the template reads it: of models that see pictures some read its parts."""
+        if not self._in_parts:
+            return dict(message)
+        return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+    def _shows_text(self) -> bool:
+        """Whether the text of a message comes out."""
+        try:
+            return _PROBE in self.render([{"role": "user", "content": _PROBE}], 0)
+        except InvalidArgument:
+            return False
 
 
 class _Generation(Extension):

@@ -225,8 +225,13 @@ def _load_template(
 ) -> ChatTemplate | None:
     from common.chat_template import ChatTemplate  # lazily: see the module's docstring
 
-    file = directory / "chat_template.jinja"
-    source = _read(file) if file.is_file() else _template_source(directory, settings)
+    file, other = directory / "chat_template.jinja", directory / "chat_template.json"
+    source = (
+        _read(file)
+        if file.is_file()
+        else _template_source(directory / "tokenizer_config.json", settings)
+        or _template_source(other, _read_json(other))  # of a model that sees pictures
+    )
     if not source:
         return None
     try:
@@ -235,7 +240,7 @@ def _load_template(
         raise ModelError(f"{directory}: the chat template is broken: {error}") from error
 
 
-def _template_source(directory: Path, settings: Mapping[str, Any]) -> str | None:
+def _template_source(file: Path, settings: Mapping[str, Any]) -> str | None:
     """A template is given as text or among others that have names: we take "default"."""
     source = settings.get("chat_template")
     try:
@@ -246,7 +251,6 @@ def _template_source(directory: Path, settings: Mapping[str, Any]) -> str | None
         if not isinstance(source, str | None):
             raise TypeError
     except (KeyError, TypeError):
-        file = directory / "tokenizer_config.json"
         problem = "chat_template: must be text, or a list of names and templates"
         raise ModelError(f"{file}: {problem}") from None
     return source

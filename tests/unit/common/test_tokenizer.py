@@ -77,6 +77,21 @@ def test_a_chat_template_that_is_no_text_is_named(directory: Path, template: obj
         Tokenizer.load(directory)
 
 
+def test_a_chat_template_may_be_that_of_pictures(directory: Path) -> None:
+    file = directory / "chat_template.json"
+    file.write_text(json.dumps({"chat_template": "{{ messages[0].content }}"}))
+    tokenizer = Tokenizer.load(directory)
+    assert tokenizer is not None
+    assert tokenizer.has_chat_template
+    file.write_text("{}")
+    tokenizer = Tokenizer.load(directory)
+    assert tokenizer is not None
+    assert not tokenizer.has_chat_template
+    file.write_text('{"chat_template": 5}')
+    with pytest.raises(ModelError, match=r"chat_template\.json: chat_template: must be text"):
+        Tokenizer.load(directory)
+
+
 def test_a_chat_template_in_another_encoding_is_named(directory: Path) -> None:
     (directory / "chat_template.jinja").write_bytes("é".encode("latin-1"))
     with pytest.raises(ModelError, match=r"chat_template\.jinja: cannot be read"):
@@ -220,6 +235,22 @@ def test_templates_render_as_in_transformers(source: str) -> None:
         [messages], chat_template=source, add_generation_prompt=True, **tokens
     )
     assert ChatTemplate(source, tokens).render(messages) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ m.content }}",
+        "{% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0].text }}{% endif %}",
+        "{% for p in m.content | selectattr('type', 'eq', 'text') %}{{ p['text'] }}{% endfor %}",
+        "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}",
+        "{{ m.content[0]['text'] }}",
+    ],
+)
+def test_templates_of_models_that_see_pictures_show_texts(text: str) -> None:
+    source = "{% for m in messages %}<{{ m.role }}>" + text + "{% endfor %}"
+    messages = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "Two."}]
+    assert ChatTemplate(source, {}).render(messages) == "<user>One?<assistant>Two."
 
 
 def test_the_time_is_told_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
