@@ -34,19 +34,13 @@ class Row(NamedTuple):
 
     @property
     def drawing(self) -> Drawing:
-        """What compiled code needs to know."""
-        params = self.params
-        if not params.adjusts:
-            return self.drawn(None)
-        assert self.seen is not None or not params.penalises, "a penalty needs the tokens seen"
-        seen = self.seen if params.penalises else None
-        added = biases_of(params, torch.device("cpu"))
-        adjusting = Adjusting(*added, params.repetition_penalty, seen, self.path)
-        return self.drawn(adjusting)
-
-    def drawn(self, adjusting: Adjusting | None) -> Drawing:
-        """How the token is drawn, after something is done to its logits or nothing more is."""
-        params = self.params
+        """What compiled code and kernels need to know."""
+        params, adjusting = self.params, None
+        if params.adjusts:
+            assert self.seen is not None or not params.penalises, "a penalty needs the tokens seen"
+            seen = self.seen if params.penalises else None
+            added = biases_of(params, torch.device("cpu"))
+            adjusting = Adjusting(*added, params.repetition_penalty, seen, self.path)
         warpers = (params.top_k, params.temperature, params.top_p, params.min_p)
         return Drawing(params.seed, self.position, *warpers, adjusting)
 

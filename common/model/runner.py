@@ -309,7 +309,7 @@ class Runner:
     def _compile(self) -> None:
         """Has kernels compiled here that the first requests would otherwise wait for.
 
-        They hang on the type of logits, which is float32 where they are adjusted, and on the
+        They hang on the type of logits, which is float32 where a head drafts, and on the
         vocabulary.
         """
         lease = self.pool.lease(2)

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.model.adjust import adjust
-from common.model.cuda.device import Draw, drawer, packed
+from common.model.cuda.device import Draw, drawer
+from common.model.cuda.drawings import packed
 from common.model.native import draw, instructions
 from common.model.noise import gumbel_of, gumbel_rows
 from common.model.output import rows_of
@@ -124,12 +125,10 @@ def _drawn(draws: Draw, logits: Tensor, rows: Sequence[Row], count: int) -> tupl
 
     The host waits for none of it; -1 where no more survive. # [N, count] each
     """
-    if any(row.params.adjusts for row in rows):
-        logits = adjust(logits, rows)
     ids = torch.empty(len(rows), count, dtype=torch.int64, device=logits.device)
     behind = torch.empty_like(ids, dtype=torch.float32)
-    greedy = all(row.params.greedy for row in rows)
-    drawings = packed([] if greedy else [row.drawn(None) for row in rows], len(rows))
+    bare = all(row.bare for row in rows)
+    drawings = packed([] if bare else [row.drawing for row in rows], len(rows))
     with torch.cuda.device_of(logits):  # Triton launches on the device that is the thread's
         draws(logits.contiguous(), on_device(drawings, logits.device), ids, behind)
     return ids, behind

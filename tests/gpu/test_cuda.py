@@ -144,6 +144,7 @@ def test_passes_follow_each_other_on_the_device(
         rolls.is_step_after_step(target, 4)
         rolls.is_step_after_step_behind_a_tree(target, 4)
         rolls.with_draws_is_step_after_step(target, 4)
+        rolls.with_changes_is_step_after_step(target, 4, seed)
         rolls.ends_where_rows_are_too_unlikely(target, seed)
         rolls.ends_with_texts(target, seed)
     assert rolls.passes_beside_news(target, rung=False) == 3

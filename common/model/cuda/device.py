@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from common.model.roll import Drawing
 
 _DRAW = "draw1"
 """Name of the kernels; the number rises with every change of what they draw."""
 
 _LEAST_CAPABILITY = (8, 0)
-
-POSITION = 1
-"""The word of a drawing that says where its token stands."""
-
-WORDS = 6
-"""Of a drawing: seed, position, temperature, top-k, top-p, and min-p's logarithm. A temperature of
-0 takes the likeliest token, one below 0 none."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,24 +57,3 @@ def drawer(device: torch.device) -> Draw | None:
     facts = {"device": torch.cuda.get_device_name(device), "reason": problem}
     _log.warning("tokens are drawn through torch: the CUDA kernel is left out", extra=facts)
     return None
-
-
-def packed(drawings: Sequence[Drawing], count: int = 0, rows: int = 0) -> Tensor:
-    """Drawings as the kernels read them, int64 `[max(N, rows), WORDS]`.
-
-    Args:
-        drawings: N of them, or none.
-        count: Without drawings, so many rows take the likeliest token.
-        rows: What follows up to here is padding, and takes none.
-    """
-    count = len(drawings) or count
-    whole = np.zeros((max(count, rows), WORDS), dtype=np.int64)
-    real = whole.view(np.float64)
-    real[count:, 2] = -1.0
-    if drawings:
-        seeds, positions, top_ks, temperatures, top_ps, min_ps, _ = zip(*drawings, strict=True)
-        whole[:count, 0] = np.array(seeds, dtype=np.uint64).view(np.int64)
-        whole[:count, POSITION], whole[:count, 3] = positions, top_ks
-        real[:count, 2], real[:count, 4] = temperatures, top_ps
-        real[:count, 5] = [math.log(min_p) if min_p > 0 else -math.inf for min_p in min_ps]
-    return torch.from_numpy(whole)

@@ -1,9 +1,10 @@
 """Draws tokens on CUDA: the choices of `common.model.sampling`, without waiting for the device.
 
-Two kernels. One scores every token: its logit by the temperature, and noise. In the other a program
-looks for the best scores of a row among the tokens that its warpers leave. It sorts nothing: the
-best token survives top-p where less than top-p of the weight stands before it, and where it does
-not, no token behind it in that order does, so they are left out and the next best is looked at.
+Two kernels. One scores every token: its logit, once biases and penalties have changed it, by the
+temperature, and noise. In the other a program looks for the best scores of a row among the tokens
+that its warpers leave. It sorts nothing: the best token survives top-p where less than top-p of the
+weight stands before it, and where it does not, no token behind it in that order does, so they are
+left out and the next best is looked at.
 
 Every number is computed by itself and sums are of integers, as in `common.model.sampling`; so what
 a row draws does not depend on the rows beside it.
@@ -16,9 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from common.model.cuda.device import WORDS
+from common.model.cuda.drawings import ADJUSTING, PATH, WORDS
 
-_WORDS = tl.constexpr(WORDS)
+_WORDS, _ADJUSTING, _PATH = map(tl.constexpr, (WORDS, ADJUSTING, PATH))
 _LEAST, _LARGEST = tl.constexpr(-3.4028234663852886e38), tl.constexpr(3.4028234663852886e38)
 _LEAST_TEMPERATURE = tl.constexpr(1e-30)
 _UNIT = tl.constexpr(2.0**40)  # what the likeliest token weighs
@@ -41,9 +42,30 @@ def _flipped_wide(bits):
 
 
 @triton.jit
+def _adjusted(value, first, drawings, how, TOKENS: tl.constexpr):
+    """What `common.model.adjust` makes of the logits of some tokens, bit for bit."""
+    token = first + tl.arange(0, TOKENS)
+    ids, count = drawings + tl.load(drawings + how + 3), tl.load(drawings + how + 4)
+    for place in range(count):
+        biased = tl.load(ids + place).to(tl.int32)
+        if (biased >= first) & (biased < first + TOKENS):
+            bias = tl.load(ids + count + place).to(tl.float64, bitcast=True).to(tl.float32)
+            value = tl.where(token == biased, value + bias, value)
+    seen = tl.load(drawings + how + 1).to(tl.pointer_type(tl.int8))
+    inside = token < tl.load(drawings + how + 2)
+    occurs = tl.load(seen + token, mask=inside, other=0) != 0
+    path = drawings + how + _PATH
+    for place in range(tl.load(path)):
+        occurs |= token == tl.load(path + 1 + place).to(tl.int32)
+    factor = tl.load(drawings + how).to(tl.float64, bitcast=True).to(tl.float32)
+    changed = tl.where(value < 0, value * factor, tl.div_rn(value, factor))
+    return tl.where(occurs, changed, value)
+
+
+@triton.jit
 def _score(
     logits,  # [N, V]
-    drawings,  # int64 [N, WORDS]
+    drawings,  # int64, see `drawings`
     scaled,  # float32 [N, V]
     places,  # int64 [N, V]: of scores; devices of few units for float64 compare integers faster
     vocab,  # V
@@ -51,13 +73,17 @@ def _score(
 ):
     row = tl.program_id(0).to(tl.int64)
     quad = tl.program_id(1) * QUADS + tl.arange(0, QUADS)
-    token = tl.program_id(1) * QUADS * 4 + tl.arange(0, QUADS * 4)
+    first_token = tl.program_id(1) * QUADS * 4
+    token = first_token + tl.arange(0, QUADS * 4)
     inside = token < vocab
     drawing = drawings + row * _WORDS
     temperature = tl.load(drawing + 2).to(tl.float64, bitcast=True)
     if temperature < 0:
         return
     value = tl.load(logits + row * vocab + token, mask=inside, other=0.0).to(tl.float32)
+    how = tl.load(drawing + _ADJUSTING)
+    if how > 0:
+        value = _adjusted(value, first_token, drawings, how, QUADS * 4)
     if temperature > 0:
         least = tl.maximum(temperature, _LEAST_TEMPERATURE).to(tl.float32)
         value = tl.div_rn(value, least)
@@ -114,7 +140,7 @@ def _kth(line, count, vocab, TOKENS: tl.constexpr):
 def _pick(
     scaled,  # float32 [N, V]
     places,  # int64 [N, V]
-    drawings,  # int64 [N, WORDS]
+    drawings,  # int64, see `drawings`
     ids,  # int64 [N, best]
     behind,  # float32 [N, best]
     best,
@@ -208,7 +234,7 @@ def draw(logits: Tensor, drawings: Tensor, ids: Tensor, behind: Tensor) -> None:
 
     Args:
         logits: Of any floating-point type, `[N, V]`.
-        drawings: see `device.packed`; of a temperature of 0 the likeliest.
+        drawings: See `drawings.packed`; of a temperature of 0 the likeliest.
         ids: Where the tokens go, the best first, of equally good ones the lowest; -1 where no more
             survive. int64 `[N, best]`.
         behind: Where it goes how much less their scores are than the best; float32 `[N, best]`.

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from common.model.attention import AttentionContext
 from common.model.course import Course
-from common.model.cuda.device import drawer, packed
+from common.model.cuda.device import drawer
+from common.model.cuda.drawings import WORDS, packed
 from common.model.cuda.graphs import Graphs, PassTensors
 from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
 from common.model.cuda.layer import Layer
@@ -39,6 +40,9 @@ _MOST_WORDS = 1 << 21
 
 _MOST_BEST = 16
 """Tokens that rows of a graph tell, beside each other."""
+
+_MOST_LISTED = 1 << 17
+"""Words of what changes logits of a graph: a megabyte."""
 
 
 class CudaModel(WholePass):
@@ -75,7 +79,8 @@ class CudaModel(WholePass):
         self._logits = self._embeddings.new_empty(_MOST_ROWS if on_cuda else 0, vocab_size)
         self._states = self._embeddings.new_empty(len(self._logits), hidden)
         self._features = self._states.new_empty(len(self._logits), 0, hidden)  # [N, taps, hidden]
-        self._drawn = Drawn.room(_MOST_ROWS, _MOST_BEST, device)
+        words = _MOST_ROWS * WORDS + _MOST_LISTED
+        self._drawn = Drawn.room(_MOST_ROWS, _MOST_BEST, words, device)
         self._draw = drawer(device)
         self.rolls = self.tells = self._draw is not None  # where tokens are drawn on the device
 
@@ -142,7 +147,7 @@ class CudaModel(WholePass):
         following: tuple[Tensor, Size] | None = None
         with self._on_device():
             logits, *_ = self._run(self._place(keys), keys.size)
-            drawn = self._room(keys, options)
+            drawn = self._room(keys, options, len(places))
             self._choose(logits, drawn)
             told, lacking = deque([Told(drawn, keys.wanted)]), len(places)
             while told and course.alive:
@@ -188,12 +193,13 @@ class CudaModel(WholePass):
         self._words[: len(words)].copy_(words, non_blocking=True)
         return self._words
 
-    def _room(self, keys: Keys, options: RollOptions) -> Drawn:
-        """Room for what wanted rows draw, and how they do."""
+    def _room(self, keys: Keys, options: RollOptions, levels: int) -> Drawn:
+        """Room for what wanted rows draw, so often and once more, and how they do."""
         rows, device = keys.size.wanted, self._words.device
-        drawn = self._drawn.part(rows, options.best) or Drawn.room(rows, options.best, device)
-        lines = pinned(packed(options.drawings, keys.wanted, rows), device)
-        drawn.drawings.copy_(lines, non_blocking=True)
+        words = packed(options.drawings, keys.wanted, rows, levels=levels)
+        sizes = rows, options.best, len(words)
+        drawn = self._drawn.part(*sizes) or Drawn.room(*sizes, device)
+        drawn.drawings[: len(words)].copy_(pinned(words, device), non_blocking=True)
         return drawn
 
     def _run(self, words: Tensor, size: Size, drawn: Drawn | None = None) -> PassTensors:

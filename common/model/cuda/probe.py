@@ -17,8 +17,8 @@ from torch import Tensor
 
 from common.model.cuda import reference
 from common.model.cuda.attention import Attention
-from common.model.cuda.device import packed
 from common.model.cuda.draw import draw
+from common.model.cuda.drawings import packed
 from common.model.cuda.experts import Experts
 from common.model.cuda.keys import Keys, lay_out, tile_rows
 from common.model.cuda.products import RoundedProduct
@@ -86,13 +86,17 @@ def fault_of_draws(device: torch.device) -> str:
         SamplingParams(temperature=0.8, seed=1 << 63),
         SamplingParams(temperature=0.8, top_p=0.9, seed=1),
         SamplingParams(temperature=1.2, top_k=40, min_p=0.02, seed=2),
+        SamplingParams(temperature=0.8, repetition_penalty=3.0, seed=3),
+        SamplingParams(logit_bias={9: 40.0}),
     ]
-    rows = [Row(params[place % len(params)], 7 * place) for place in range(_DRAWS)]
     generator = torch.Generator().manual_seed(2)
+    seen = torch.rand(_VOCAB, generator=generator) < 0.9
+    rows = [Row(params[at % len(params)], 7 * at, seen, (at,)) for at in range(_DRAWS)]
+    mask = seen.to(device)
     for dtype in (torch.float32, torch.bfloat16):
         logits = (torch.randn(_DRAWS, _VOCAB, generator=generator) * 3).to(dtype)
         try:
-            drawings = packed([row.drawing for row in rows]).to(device)
+            drawings = packed([row._replace(seen=mask).drawing for row in rows]).to(device)
             ids = torch.empty(_DRAWS, 1, dtype=torch.int64, device=device)
             draw(logits.to(device), drawings, ids, torch.empty_like(ids, dtype=torch.float32))
         except Exception as error:  # as above

@@ -16,12 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from common.model.cuda.device import POSITION, WORDS
+from common.model.cuda.drawings import ADJUSTING, PATH, POSITION, WORDS
 from common.model.cuda.keys import ROW_SECTIONS, Size
 from common.model.kv_cache import TRASH_SLOT, ZERO_SLOT
 from common.model.segment import PathRows, Segment
 
 _WORDS, _DRAWN_AT = tl.constexpr(WORDS), tl.constexpr(POSITION)
+_ADJUSTING, _STEPS = tl.constexpr(ADJUSTING), tl.constexpr(PATH)
 _IDS = tl.constexpr(ROW_SECTIONS.index("ids"))
 _POSITIONS = tl.constexpr(ROW_SECTIONS.index("positions"))
 _SLOTS = tl.constexpr(ROW_SECTIONS.index("slots"))
@@ -33,25 +34,25 @@ class Drawn(NamedTuple):
     """What rows draw, on the device."""
 
     drawings: Tensor
-    """See `device.packed`, `[N, WORDS]`."""
+    """See `drawings.packed`."""
     ids: Tensor
     """int64 `[N, best]`."""
     behind: Tensor
     """float32 `[N, best]`."""
 
     @classmethod
-    def room(cls, rows: int, best: int, device: torch.device) -> Drawn:
-        """Room for so much."""
-        drawings = torch.zeros(rows, WORDS, dtype=torch.int64, device=device)
+    def room(cls, rows: int, best: int, words: int, device: torch.device) -> Drawn:
+        """Room for so much, and drawings of so many words."""
+        drawings = torch.zeros(words, dtype=torch.int64, device=device)
         ids = torch.zeros(rows, best, dtype=torch.int64, device=device)
         return cls(drawings, ids, torch.zeros_like(ids, dtype=torch.float32))
 
-    def part(self, rows: int, best: int) -> Drawn | None:
+    def part(self, rows: int, best: int, words: int) -> Drawn | None:
         """The first of its room; None where it is too small."""
-        if rows > len(self.ids) or rows * best > self.ids.numel():
+        if rows > len(self.ids) or rows * best > self.ids.numel() or words > len(self.drawings):
             return None
         ids, behind = (each.view(-1)[: rows * best].view(rows, best) for each in self[1:])
-        return Drawn(self.drawings[:rows], ids, behind)
+        return Drawn(self.drawings, ids, behind)
 
     def within(self, room: Drawn) -> bool:
         """Whether it is a part of a room."""
@@ -95,7 +96,7 @@ def _advance(
     words,  # int32, see `keys`
     count,  # N
     ids,  # int64 [N, best]
-    drawings,  # int64 [N, WORDS]
+    drawings,  # int64, see `drawings`
     best,
 ):
     row = tl.program_id(0)
@@ -106,9 +107,16 @@ def _advance(
         slot = tl.load(words + path + position - own)
         tl.store(words + _POSITIONS * count + row, position)
         tl.store(words + _SLOTS * count + row, slot)
-        tl.store(words + _IDS * count + row, tl.load(ids + row * best).to(tl.int32))
-        drawn_at = drawings + row * _WORDS + _DRAWN_AT
-        tl.store(drawn_at, tl.load(drawn_at) + 1)
+        token = tl.load(ids + row * best)
+        tl.store(words + _IDS * count + row, token.to(tl.int32))
+        drawing = drawings + row * _WORDS
+        tl.store(drawing + _DRAWN_AT, tl.load(drawing + _DRAWN_AT) + 1)
+        how = tl.load(drawing + _ADJUSTING)
+        if how > 0:
+            steps = drawings + how + _STEPS
+            many = tl.load(steps)
+            tl.store(steps + 1 + many, token)
+            tl.store(steps, many + 1)
 
 
 def advance(words: Tensor, size: Size, drawn: Drawn) -> None:

@@ -95,7 +95,6 @@ def with_draws_is_step_after_step(
     target: Runner, levels: int, *, penalty: float = 1.0, bias: float = 0.0
 ) -> None:
     """Each row in a way of its own; of one of them only one token survives."""
-    texts = [[5, 9, 33], [3, 4], [80, 12, 7, 5], [61]]
     params = [
         SamplingParams(temperature=0.9, seed=5),
         SamplingParams(temperature=0.0),
@@ -104,7 +103,36 @@ def with_draws_is_step_after_step(
     ]
     if bias:
         params = [replace(each, logit_bias={9: bias, 40: bias, 41: -bias}) for each in params]
-    params = [replace(each, repetition_penalty=penalty) for each in params]
+    _check_drawn(target, levels, [replace(each, repetition_penalty=penalty) for each in params])
+
+
+def with_changes_is_step_after_step(target: Runner, levels: int, seed: int) -> None:
+    """Logits of some rows change, by what they draw as well; those of one beside them do not."""
+    draw = random.Random(seed)
+    ids = draw.sample(range(3, 99), 4)
+    biases: list[dict[int, float]] = [
+        {},
+        dict(zip(ids, (math.inf, -math.inf, -1e9, 0.0), strict=True)),
+        dict.fromkeys(range(3, 90, 2), -1e9),
+        {ids[0]: 3.0, ids[1]: 2.5},
+    ]
+    params = [
+        SamplingParams(
+            temperature=draw.choice([0.0, 0.9]),
+            top_p=draw.choice([1.0, 0.9]),
+            repetition_penalty=penalty,
+            logit_bias=biases.pop(draw.randrange(len(biases))),
+            seed=draw.getrandbits(64),
+        )
+        for penalty in draw.sample([0.2, 0.7, 1.3, 8.0], 3)
+    ]
+    params.insert(draw.randrange(4), SamplingParams(temperature=0.9, seed=seed))
+    _check_drawn(target, levels, params)
+
+
+def _check_drawn(target: Runner, levels: int, params: list[SamplingParams]) -> None:
+    """Rows of four texts went on as each would alone."""
+    texts = [[5, 9, 33], [3, 4], [80, 12, 7, 5], [61]]
     before = [seen(ids[:-1], target.loaded.vocab_size, target.loaded.device) for ids in texts]
     lease = KvLease(target.pool.blocks)
     assert lease.reserve(64 + 4 * levels)

@@ -276,6 +276,8 @@ def test_rolling_on_is_step_after_step(levels: int, dtype: Dtype, tmp_path: Path
     rolls.is_step_after_step_behind_a_tree(target, levels)
     for penalty, bias in ((1.0, 0.0), (1.5, 0.0), (0.6, -1.0), (1.0, 3.0)):
         rolls.with_draws_is_step_after_step(target, levels, penalty=penalty, bias=bias)
+    for seed in range(4):
+        rolls.with_changes_is_step_after_step(target, levels, seed)
 
 
 @pytest.mark.parametrize("seed", range(6))

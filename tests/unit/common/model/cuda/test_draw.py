@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from common.model import sampling
+from common.model.adjust import adjust_at_once
 from common.model.row import Row
 from common.model.sampling import Ranked, rank, sample
 from common.sampling_params import SamplingParams
@@ -20,6 +21,7 @@ from tests.unit.common.model.rows import VOCAB, random_logits, rows_strategy
 pytest.importorskip("triton")
 
 from common.model.cuda import device, draw, probe
+from common.model.cuda.drawings import ADJUSTING, WORDS, packed
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -119,21 +121,61 @@ def test_rows_of_a_larger_vocabulary_may_be_cut() -> None:
 
 
 def test_nothing_is_drawn_for_padding() -> None:
-    drawings = device.packed([Row(SamplingParams(temperature=0.9), 3).drawing], rows=3).to(DEVICE)
+    drawings = packed([Row(SamplingParams(temperature=0.9), 3).drawing], rows=3).to(DEVICE)
     ids = torch.full((3, 2), 99, device=DEVICE)
     draw.draw(random_logits(3, 40, 2, torch.float32).to(DEVICE), drawings, ids, ids.float())
     assert (ids == 99).tolist() == [[False] * 2, [True] * 2, [True] * 2]
 
 
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # numpy's, of infinity
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_are_changed_to_the_bits_that_torch_has(dtype: torch.dtype) -> None:
+    """Also where they are no numbers, beside rows of which all or nothing changes."""
+    strange = {0: math.inf, 1: -math.inf, 2: -1e9, 3: 0.0, 4: 2.5, VOCAB - 1: 7.7}
+    changes = [
+        {"logit_bias": strange, "repetition_penalty": 1.3},
+        {},
+        {"repetition_penalty": 0.7},
+        {"logit_bias": dict.fromkeys(range(VOCAB), 0.1)},
+        {"logit_bias": strange, "repetition_penalty": 1e-3},
+    ]
+    logits = random_logits(len(changes), VOCAB, 5, dtype)
+    logits[:, 100:105] = torch.tensor([-0.0, 0.0, math.inf, -math.inf, math.nan])
+    generator = torch.Generator().manual_seed(5)
+    rows = [
+        Row(SamplingParams(**change), 3, torch.rand(VOCAB, generator=generator) < 0.5, (9, 9, 150))
+        for change in changes
+    ]
+    expected = logits.to(torch.float32, copy=True)
+    adjust_at_once(expected, rows)
+    here = [row._replace(seen=row.seen.to(DEVICE)) for row in rows if row.seen is not None]
+    drawings = packed([row.drawing for row in here]).to(DEVICE)
+    found = torch.zeros(expected.shape, device=DEVICE)
+    places = torch.zeros_like(found, dtype=torch.int64)
+    grid = len(rows), -(-VOCAB // 128)
+    draw._score[grid](logits.to(DEVICE), drawings, found, places, VOCAB, QUADS=32)
+    most = torch.finfo(torch.float32).max
+    expected.nan_to_num_(-most, most, -most)
+    assert torch.equal(found.cpu().view(torch.int32), expected.view(torch.int32))
+
+
 def test_other_draws_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_VOCAB", 100)
+    monkeypatch.setattr(probe, "_DRAWS", 20)
     assert probe.fault_of_draws(DEVICE) == ""
+
+    def unchanged(logits: Tensor, drawings: Tensor, ids: Tensor, behind: Tensor) -> None:
+        drawings[: len(ids) * WORDS].view(-1, WORDS)[:, ADJUSTING] = 0
+        draw.draw(logits, drawings, ids, behind)
+
+    monkeypatch.setattr(probe, "draw", unchanged)
+    assert probe.fault_of_draws(DEVICE).endswith(" of 20 draws are others")
 
     def lowest(logits: Tensor, drawings: Tensor, ids: Tensor, behind: Tensor) -> None:
         ids.zero_()
 
     monkeypatch.setattr(probe, "draw", lowest)
-    assert probe.fault_of_draws(DEVICE).endswith(" of 48 draws are others")
+    assert probe.fault_of_draws(DEVICE).endswith(" of 20 draws are others")
 
     def missing(*_: Tensor) -> None:
         raise RuntimeError("Failed to find C compiler.\nSet CC")

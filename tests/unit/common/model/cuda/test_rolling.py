@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.model import sampling
 from common.model.kv_cache import KvLease
 from common.model.output import Computed, Output
 from common.model.roll import Certainty, Limit, Rolled, RollOptions
 from common.model.row import Row
 from common.model.runner import Runner
+from common.model.seen import seen
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
 from tests import tiny_models
@@ -26,6 +28,7 @@ pytest.importorskip("triton")
 
 from common.model.cuda import draw
 from common.model.cuda import model as model_module
+from common.model.cuda.drawings import WORDS
 from common.model.cuda.keys import Size
 from common.model.cuda.model import CudaModel
 from common.model.cuda.rolling import Drawn, Told
@@ -46,7 +49,7 @@ def target(tmp_path: Path, cuda: pytest.MonkeyPatch, draws: None) -> Runner:
 def test_kernels_are_compiled_for_a_model_before_it_serves(
     target: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that draw from its logits, as they are and adjusted, and that passes go on by."""
+    """Those that draw from its logits and from those of heads, and that passes go on by."""
     kinds: list[tuple[torch.dtype, int]] = []
     advanced: list[Size] = []
     forward, drawn, advance = target.forward, draw.draw, model_module.advance
@@ -78,6 +81,17 @@ def test_rolling_on_is_step_after_step(target: Runner) -> None:
     rolls.with_draws_is_step_after_step(target, 2)
 
 
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")  # numpy's, of infinity
+@pytest.mark.parametrize("seed", range(2))
+def test_rolls_follow_what_changes_logits(
+    seed: int, target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch does, token after token."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(sampling, "drawer", lambda device: None)
+    rolls.with_changes_is_step_after_step(target, 2, seed)
+
+
 def test_levels_are_one_graph(target: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what all graphs write to is read before the next one writes."""
     model = target.loaded.forward
@@ -100,10 +114,21 @@ def test_levels_are_one_graph(target: Runner, monkeypatch: pytest.MonkeyPatch) -
     assert graphs.kinds == [(Size(4, 1, 1, 4), 16)] * 2, "the first pass had too many rows"
     assert np.isfinite(rolled.behind).all()
 
+    graphs.kinds.clear()
+    biased = SamplingParams(logit_bias=dict.fromkeys(range(90), -1e9))
+    segment, drawings = Segment([3], 0, lease.slots, wanted=[0]), [Row(biased, 1).drawing]
+    expected = target.roll([segment], slots, RollOptions(1, drawings=drawings)).ids
+    assert len(graphs.kinds) == 3
+    monkeypatch.setattr(model, "_drawn", Drawn.room(16, 16, 16 * WORDS, model._words.device))
+    graphs.kinds.clear()
+    found = target.roll([segment], slots, RollOptions(1, drawings=drawings)).ids
+    assert np.array_equal(found, expected)
+    assert len(graphs.kinds) == 1, "what changes logits is more than graphs read"
+
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="shown by tests/gpu")
 def test_replays_read_what_is_new(target: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it: tokens, where they stand and see, and how they are drawn."""
+    """All of it: tokens, where they stand and see, and how they are drawn from which logits."""
     model = target.loaded.forward
     assert isinstance(model, CudaModel)
     lease = KvLease(target.pool.blocks)
@@ -111,7 +136,11 @@ def test_replays_read_what_is_new(target: Runner, monkeypatch: pytest.MonkeyPatc
 
     def rolled(turn: int) -> Rolled:
         segment = Segment([5 + turn, 9, 33][turn:], turn, lease.slots, wanted=[0])
-        drawing = Row(SamplingParams(temperature=0.9, seed=turn), 9 * turn).drawing
+        params = SamplingParams(
+            temperature=0.9, seed=turn, repetition_penalty=2.0 ** (turn - 1), logit_bias={turn: 9.0}
+        )
+        mask = seen(range(40 * turn, 40 * turn + 40), VOCAB, torch.device(DEVICE))
+        drawing = Row(params, 9 * turn, mask, (7,) * turn).drawing
         slots = lease.slots[None, 8 - turn : 9 - turn]
         return target.roll([segment], slots, RollOptions(2, drawings=[drawing]))
 
