@@ -55,7 +55,7 @@ class Passes:
             most = int(_ROLL_S / self.pass_s)
             if most < _FEW_PASSES or not any(item.mirror.due for item in batch):
                 most, news = self._most, self._news
-        further = rolling.levels(batch, most, adjusts=self._runner.adjusts)
+        further = rolling.levels(batch, most)
         started = time.perf_counter()
         if further:
             passes, tokens = rolling.roll(self._runner, batch, further, news)

@@ -2,7 +2,7 @@
 
 Where a pass takes a tenth of a millisecond, what lies between two passes costs as much. A branch
 needs nothing in between: each token is the likeliest after the one before, or drawn with the noise
-of its position.
+of its position, once biases and a penalty have changed its logits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from drafter.nodes import Node, Tail
 from drafter.outlook import Chances
 
 
-def levels(batch: Seq[Item], most: int, *, adjusts: bool) -> int:
+def levels(batch: Seq[Item], most: int) -> int:
     """How many further tokens may follow the next one of every branch in the same call.
 
     Args:
         batch: What is to be computed.
         most: No more than these.
-        adjusts: Whether the call adjusts logits; see `Runner`.
 
     Returns:
         0 to `most`; 0 where some token takes more than the logits and noise.
@@ -33,9 +32,7 @@ def levels(batch: Seq[Item], most: int, *, adjusts: bool) -> int:
         mirror = item.mirror
         if not item.ends:
             continue
-        if mirror.round is None or mirror.wants_drawn:
-            return 0
-        if mirror.vocab_size or (mirror.sampling.adjusts and not adjusts):
+        if mirror.round is None or mirror.wants_drawn or mirror.vocab_size:
             return 0
         deepest = max(node.position for node in item.ends)
         most = min(

@@ -154,5 +154,4 @@ class Rolling:
             and len(work.tree) == 1
             and sequence.counts.rounds > 0
             and sequence.stopwatch is None
-            and (self._runner.adjusts or not sequence.request.sampling.adjusts)
         )

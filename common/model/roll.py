@@ -45,7 +45,7 @@ class Drawing(NamedTuple):
     min_p: float
     """0 keeps all."""
     adjusting: Adjusting | None = None
-    """What is done to its logits; followed by compiled code alone, see `Runner.adjusts`."""
+    """What is done to its logits before all else."""
 
 
 class Certainty(NamedTuple):

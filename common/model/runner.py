@@ -194,11 +194,6 @@ class Runner:
         """Whether `roll` is there."""
         return self._whole is not None and self._whole.rolls
 
-    @property
-    def adjusts(self) -> bool:
-        """Whether passes and rolls follow all of a drawing, also where it changes logits."""
-        return self._whole is not None and self._whole.adjusts
-
     def roll(self, segments: Sequence[Segment], slots: ArrayLike, options: RollOptions) -> Rolled:
         """Several passes in one call, where `rolls`: wanted rows go on with their best token.
 

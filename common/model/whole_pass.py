@@ -19,16 +19,14 @@ class WholePass(ABC):
     """A model that lays a batch out as it needs it, and computes a pass in one call.
 
     Attributes:
-        rolls: Whether `roll` is there.
+        rolls: Whether `roll` is there; it follows all of a drawing, also what changes logits.
         tells: Whether `levels` is there.
         chooses: Whether passes choose the tokens after wanted rows, as drawings say.
-        adjusts: Whether passes and rolls follow all of a drawing, also where it changes logits.
     """
 
     rolls = False
     tells = False
     chooses = False
-    adjusts = False
 
     @property
     @abstractmethod

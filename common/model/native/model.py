@@ -64,7 +64,6 @@ class NativeModel(WholePass):
 
     rolls = True
     chooses = True
-    adjusts = True
 
     def __init__(
         self,

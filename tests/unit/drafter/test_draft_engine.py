@@ -240,9 +240,11 @@ def test_no_token_is_chosen_where_a_branch_has_ended_and_all_that_are_count(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
 @pytest.mark.parametrize("pass_s", [1e-6, 1.0])
 def test_a_branch_takes_one_call_however_its_tokens_are_chosen(
     temperature: float,
+    penalty: float,
     pass_s: float,
     verifier: Verifier,
     model: Runner,
@@ -254,7 +256,8 @@ def test_a_branch_takes_one_call_however_its_tokens_are_chosen(
     calls, forward, roll = [], Runner.forward, Runner.roll
     monkeypatch.setattr(Runner, "forward", lambda *args: calls.append("one") or forward(*args))
     monkeypatch.setattr(Runner, "roll", lambda *args: calls.append("several") or roll(*args))
-    verifier.open(1, random_ids(10), sampling=SamplingParams(temperature=temperature, seed=3))
+    sampling = SamplingParams(temperature=temperature, repetition_penalty=penalty, seed=3)
+    verifier.open(1, random_ids(10), sampling=sampling)
     verifier.commit(1, 10, [4], wanted=4, fanout=0)
     verifier.settle()
     verifier.engine._passes.pass_s = pass_s

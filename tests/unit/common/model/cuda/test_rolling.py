@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,13 @@ from common.model.runner import Runner
 from common.model.seen import seen
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
+from drafter.config import EngineConfig
+from drafter.engine import DraftEngine
 from tests import tiny_models
-from tests.inprocess import runner
+from tests.inprocess import Pair, runner
 from tests.tiny_models import MAX_LEN, VOCAB
 from tests.unit.common.model import rolls
+from tests.unit.drafter.by_hand import Verifier
 
 pytest.importorskip("triton")
 
@@ -199,6 +203,44 @@ def test_no_row_goes_beyond_the_models_length(target: Runner) -> None:
 def test_rows_of_a_roll_end_each_on_its_own(target: Runner) -> None:
     rolls.ends_where_rows_are_too_unlikely(target, 0, levels=3)
     rolls.ends_with_texts(target, 0, levels=3)
+
+
+def test_a_text_whose_logits_change_holds_nobody_up(
+    target: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside it others go on from pass to pass, and so do its drafts; the tokens are the same."""
+    calls: list[str] = []
+    for name in ("forward", "roll", "levels"):
+        monkeypatch.setattr(Runner, name, _noted(getattr(Runner, name), calls))
+    changed = SamplingParams(repetition_penalty=0.5, logit_bias={7: 2.0}, temperature=0.9, seed=1)
+    cases = [([5, 9, 33], changed), ([61], SamplingParams())]
+    found = Pair.make(target).generate_all(cases, 4)
+    assert calls == ["forward", "levels"]
+    verifier = Verifier(DraftEngine(target, EngineConfig()))
+    verifier.open(1, [5, 9], sampling=changed)
+    verifier.settle()
+    calls.clear()
+    verifier.commit(1, 2, [33], wanted=3, fanout=1)
+    while not (drafted := [each.ids for each in verifier.replies if each.round is not None]):
+        assert verifier.engine.step()
+    assert calls == ["forward", "roll"], "a pass was timed first"
+    monkeypatch.setattr(Runner, "tells_of_each", False)
+    monkeypatch.setattr(Runner, "rolls", False)
+    calls.clear()
+    assert Pair.make(target).generate_all(cases, 4) == found
+    assert calls == ["forward"] * 4
+    assert found[0][:3] == list(drafted[0])
+    verifier.engine.sessions.forget(verifier.receive)
+
+
+def _noted(call: Any, calls: list[str]) -> Any:
+    """A call of a runner, whose name is noted."""
+
+    def noted(*args: Any, **options: Any) -> Any:
+        calls.append(call.__name__)
+        return call(*args, **options)
+
+    return noted
 
 
 @pytest.mark.parametrize("rung", [False, True])
