@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,17 @@ def _levels(
     rolled = Runner.roll(runner, segments, slots, options._replace(best=2 if drawings else 1))
     for row in (rolled.ids[0, :, 0] < 0).nonzero()[0].tolist():  # it was not sure of a draw
         assert rolled.output is not None
-        seed, position, top_k, temperature, top_p, min_p = drawings[row]
+        seed, position, top_k, temperature, top_p, min_p, how = drawings[row]
         params = SamplingParams(
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
         )
+        mask = None
+        if how is not None:
+            biases = dict(zip(how.ids.tolist(), how.biases.tolist(), strict=True))
+            params = replace(params, logit_bias=biases, repetition_penalty=how.penalty)
+            mask = how.seen
         logits = rolled.output.logits[row : row + 1]
-        rolled.ids[0, row, 0] = sample(logits, [Row(params, position)])[0]
+        rolled.ids[0, row, 0] = sample(logits, [Row(params, position, mask)])[0]
     for ids in rolled.ids[:, :, 0]:
         last = enough() or bool(select.select([options.news], [], [], 0)[0])
         yield ids
