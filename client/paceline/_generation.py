@@ -57,6 +57,11 @@ class BaseGeneration:
         self._ended = True
         self._cancel_call()
 
+    def _leave(self) -> None:
+        """Cancels what is read no further; what a forked child reads in vain is its parent's."""
+        if self._process == _process.own():
+            self.cancel()
+
     def _cancel_call(self) -> None:
         if self._process == _process.own():  # a forked child would wait for locks of its parent's
             self._hang_up()
@@ -163,7 +168,7 @@ class Generation(BaseGeneration):
                 if (chunk := self._accumulator.add(response)) is not None:
                     yield chunk
         finally:
-            self.cancel()
+            self._leave()
 
     def result(self) -> Result:
         """Waits for the end and returns the whole, chunks already seen included.
@@ -234,7 +239,7 @@ class AsyncGeneration(BaseGeneration):
                 if (chunk := self._accumulator.add(response)) is not None:
                     yield chunk
         finally:
-            self.cancel()
+            self._leave()
 
     async def result(self) -> Result:
         """Waits for the end and returns the whole, chunks already seen included.

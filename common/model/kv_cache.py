@@ -117,7 +117,7 @@ class KvPool:
             moves: Given as (from, to); all are read first.
             layers: So many.
         """
-        pairs = np.array(moves, dtype=np.int64).T  # [2, M]
+        pairs = np.array(moves, dtype=np.int64).reshape(-1, 2).T  # [2, M]
         for stack in self._stacks:
             part = stack[:layers]
             layers -= len(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +40,8 @@ def names(directory: Path) -> list[str]:
     if (directory / _ONE).is_file() or not index.is_file():
         return [_ONE]
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return sorted({os.fspath(name) for name in named})  # a number is none
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{_INDEX} has no weight_map from tensors to files") from error
 

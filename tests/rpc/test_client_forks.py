@@ -44,6 +44,34 @@ def test_another_process_takes_another_channel(monkeypatch: pytest.MonkeyPatch) 
         assert client._line.channel is former
 
 
+def test_what_a_fork_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted_gateway() as gateway, paceline.Client(gateway.address) as client:
+        whole, cancelled, under_way = map(client.generate, ("Once", "hang", "hang"))
+        result = whole.result()
+        cancelled.cancel()
+        monkeypatch.setattr(_process, "_mark", object())
+        assert whole.result() == result
+        with pytest.raises(paceline.errors.CancelledError):
+            cancelled.result()
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="belongs to the process"):
+                under_way.result()
+        under_way.cancel()
+        assert under_way._call.is_active(), "it is its parent's"
+        monkeypatch.undo()
+
+
+async def test_an_asyncio_generation_is_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted_gateway() as gateway:
+        async with paceline.AsyncClient(gateway.address) as client:
+            under_way = client.generate("hang")
+            monkeypatch.setattr(_process, "_mark", object())
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="belongs to the process"):
+                    await under_way.result()
+            monkeypatch.undo()
+
+
 @pytest.mark.parametrize(
     "child",
     [

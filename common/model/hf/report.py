@@ -39,13 +39,14 @@ def check(directory: Path, report: Mapping[str, Iterable[Any]], text: Any) -> No
     for problem in ("missing_keys", "mismatched_keys"):
         if names := sorted(map(str, report[problem])):
             raise ModelError(f"{directory}: {problem.replace('_', ' ')}: {names[0]}")
-    unread = [str(name) for name in report["unexpected_keys"]]
-    if scales := [name for name in unread if "weight_scale" in name]:
-        raise ModelError(f"{directory}: scales of quantised weights, not used: {min(scales)}")
     first = text.num_hidden_layers
     further = range(first, first + (getattr(text, "num_nextn_predict_layers", None) or 0))
-    if others := sorted(name for name in unread if not _is_of(further, name)):
-        said = {"path": str(directory), "count": len(others), "first": others[0]}
+    unread = sorted(str(name) for name in report["unexpected_keys"])
+    unread = [name for name in unread if not _is_of(further, name)]
+    if scales := [name for name in unread if "weight_scale" in name]:
+        raise ModelError(f"{directory}: scales of quantised weights, not used: {scales[0]}")
+    if unread:
+        said = {"path": str(directory), "count": len(unread), "first": unread[0]}
         _log.warning("tensors of a model's files are not used", extra=said)
 
 

@@ -99,6 +99,12 @@ def test_messages_say_what_to_do(code: grpc.StatusCode, details: str, expected: 
         ("dns:///a.b:1", {"http_proxy": "http://p:1", "no_proxy": "a.b"}, None),
         ("10.1.2.3:1", {"http_proxy": "http://p:1", "no_proxy": "10.1.0.0/16"}, None),
         ("[fe80::1]:1", {"http_proxy": "http://p:1", "no_proxy": "fe80::/10"}, None),
+        ("host:1", {"https_proxy": "https://p:1"}, None),
+        ("a.example.com:1", {"http_proxy": "http://p:1", "no_proxy": ".EXAMPLE.com"}, None),
+        ("10.1.2.3:1", {"http_proxy": "http://p:1", "no_proxy": "10.1.9.9/16"}, None),
+        ("dns:10.1.2.3:1", {"http_proxy": "http://p:1", "no_proxy": "10.1.0.0/16"}, None),
+        ("ipv4:10.1.2.3:1", {"http_proxy": "http://p:1", "no_proxy": "10.1.0.0/16"}, None),
+        ("ipv6:[fe80::1]:1", {"http_proxy": "http://p:1", "no_proxy": "fe80::/10"}, None),
     ],
 )
 def test_a_proxy_on_the_way_may_be_at_fault(

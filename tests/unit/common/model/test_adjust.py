@@ -1,8 +1,11 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.model.adjust import adjust_at_once, adjust_each
+from common.model.adjust import _AT_ONCE, adjust_at_once, adjust_each
+from common.model.row import Row
+from common.sampling_params import SamplingParams
 from tests.unit.common.model.rows import VOCAB, random_logits, rows_strategy
 
 
@@ -21,3 +24,14 @@ def test_rows_at_once_have_the_bits_of_each_by_itself(texts, data):
     assert torch.equal(each.view(torch.int32), at_once.view(torch.int32))
     for row, before in zip(rows, seen, strict=True):
         assert before is None or torch.equal(row.seen, before), "what was seen is not changed"
+
+
+@pytest.mark.parametrize("count", [_AT_ONCE, _AT_ONCE + 1, 2 * _AT_ONCE + 1])
+def test_more_rows_than_are_penalised_at_once(count):
+    params, seen = SamplingParams(repetition_penalty=1.5), torch.arange(VOCAB) % 3 == 0
+    rows = [Row(params, 9, seen, (place % VOCAB,)) for place in range(count)]
+    each = random_logits(count, VOCAB, 1, torch.float32)
+    at_once = each.clone()
+    adjust_each(each, rows)
+    adjust_at_once(at_once, rows)
+    assert torch.equal(each, at_once)

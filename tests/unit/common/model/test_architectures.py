@@ -244,6 +244,15 @@ class TestBadDirectories:
         with pytest.raises(ModelError, match=r"adapter_config\.json.* merge it into its model"):
             load(str(tmp_path))
 
+    @pytest.mark.parametrize(
+        "index", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}']
+    )
+    def test_an_index_of_nothing(self, index: str, tmp_path: Path) -> None:
+        (tiny_models.save("gpt2", tmp_path) / "model.safetensors").unlink()
+        (tmp_path / "model.safetensors.index.json").write_text(index)
+        with pytest.raises(ModelError, match="has no weight_map from tensors to files"):
+            load(str(tmp_path), device="cpu")
+
     def test_corrupt_config(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text("{")
         with pytest.raises(ModelError, match=r"config\.json: cannot be read: Expecting"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.quantizers import quantizer_mxfp4
 
 from common.errors import ModelError
-from common.model.hf import HfModel
-from common.model.hf.widening import check_loaded, even, widen
+from common.model.hf import HfModel, report
+from common.model.hf.widening import check_loaded, check_stored, even, widen
 from common.model.loader import load
+from common.model.weight_files import Stored
 from tests import tiny_models
 from tests.tiny_models import ARCHITECTURES
 
@@ -25,6 +27,7 @@ UP = "model.layers.0.mlp.up_proj.weight"
 CPU = torch.device("cpu")
 BLOCK = 8, 16
 """Rows and columns of float8 that have one scale."""
+F8 = Stored("F8_E4M3", (256, 256))
 
 
 def _change(directory: Path, tensors: dict[str, Tensor], without: Iterable[str] = ()) -> None:
@@ -238,3 +241,58 @@ def test_what_a_model_keeps_in_float32_stays_so() -> None:
     even(model, torch.bfloat16)
     for name, weight in model.named_parameters():
         assert weight.dtype == (torch.float32 if "up_proj" in name else torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("said", "scales"),
+    [
+        ({}, {"up.weight_scale_inv": Stored("F32", (2, 2))}),
+        ({}, {"up.scale": Stored("F32", (2, 2))}),
+        ({}, {"up.qscale_weight": Stored("F32", ())}),
+        ({"weight_block_size": None}, {"up.weight_scale_inv": Stored("F32", (256, 1))}),
+    ],
+)
+def test_scales_may_have_any_of_their_names_and_sizes(
+    said: dict[str, Any], scales: dict[str, Stored]
+) -> None:
+    check_stored(Path("m"), {"up.weight": F8, **scales}, {"quant_method": "fp8", **said})
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])
+@pytest.mark.parametrize("method", ["fp8", "mxfp8"])
+def test_float8_of_either_kind_has_scales(method: str, dtype: str) -> None:
+    stored = {"up.weight": Stored(dtype, (256, 256))}
+    with pytest.raises(ModelError, match=r"m: up\.weight has no scales beside it"):
+        check_stored(Path("m"), stored, {"quant_method": method})
+
+
+def test_blocks_are_of_128_where_nobody_says() -> None:
+    stored = {"up.weight": F8, "up.weight_scale_inv": Stored("F32", (4, 4))}
+    with pytest.raises(ModelError, match=r"not of whole blocks of \[128, 128\]"):
+        check_stored(Path("m"), stored, {"quant_method": "fp8"})
+
+
+def test_experts_of_integers_are_refused_from_their_files() -> None:
+    stored = {"model.layers.0.mlp.experts.gate_up_proj": Stored("I8", (4, 8, 8))}
+    with pytest.raises(ModelError, match="gate_up_proj is of type I8"):
+        check_stored(Path("m"), stored, {})
+
+
+def test_tensors_of_another_library_are_left_to_it(tmp_path: Path) -> None:
+    class Packed(Tensor):
+        pass
+
+    layer = torch.nn.Linear(2, 2, bias=False)
+    packed = layer.weight.data.double().as_subclass(Packed)
+    layer.weight = torch.nn.Parameter(packed, requires_grad=False)
+    check_loaded(tmp_path, torch.nn.Sequential(layer))
+
+
+def test_scales_of_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+    text = SimpleNamespace(num_hidden_layers=2, num_nextn_predict_layers=1)
+    names = ["model.layers.2.mlp.up_proj.weight_scale"]
+    found = {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": names}
+    report.check(tmp_path, found, text)
+    text.num_nextn_predict_layers = 0
+    with pytest.raises(ModelError, match=r"scales .* not used: model\.layers\.2"):
+        report.check(tmp_path, found, text)

@@ -61,6 +61,15 @@ def test_beside_others_the_better_mode_wins_and_the_other_is_tried_again(
     assert 0.0 < _run(Alone(first=first), sequences, with_drafts=7, without=8) < 0.15
 
 
+def test_one_at_a_time_tries_what_it_does_not_know() -> None:
+    totals = Totals()
+    totals.sequences = 8
+    crowd = Crowd(totals)
+    trying, waiting = (Gate(crowd, first=True) for _ in range(2))
+    assert trying.drafting(8, STEP_S)
+    assert not waiting.drafting(8, STEP_S)
+
+
 def test_loads_are_judged_apart() -> None:
     gate = Alone(first=True)
     assert _run(gate, 2, with_drafts=12, without=8) > 0.85

@@ -252,6 +252,19 @@ def test_news_of_a_text_that_is_over_is_no_fault(clock: Clock) -> None:
     assert table.proposer.news.stale == 0
 
 
+def test_news_of_an_earlier_mirror_says_nothing_of_a_later_one(clock: Clock) -> None:
+    link = Link()
+    table = Table(link)
+    table.warm(incarnation=0)
+    table.round(8)
+    assert link.asked[-1][1] == 0, "this mirror has not computed its prompt"
+    table.warm()
+    table.proposer.news.dropped(1, 0)
+    table.round(9)
+    table.answer(link, (1, 2, 3))
+    assert table.propose(10).ids == [9, 1, 2, 3]
+
+
 def test_a_branch_is_used_once(clock: Clock) -> None:
     link = Link()
     table = Table(link)
