@@ -17,7 +17,7 @@ from torch import Tensor
 
 from common.model.attention import AttentionContext, attend
 from common.model.linear import PARALLEL_ELEMENTS, MakeProduct, added
-from common.model.llama import Linear, Llama, LlamaLayer, Mlp
+from common.model.llama import Curve, Linear, Llama, LlamaLayer, Mlp
 from common.model.output import Computed
 from common.model.rotary import Rotary
 
@@ -75,7 +75,7 @@ class FusedLayer:
         self._attention_post_norm = _norm(weights.attention_post_norm, model)
         self._mlp_norm = _norm(weights.mlp_norm, model)
         self._mlp_post_norm = _norm(weights.mlp_post_norm, model)
-        self._curve = _gelu if model.gelu else F.silu
+        self._curve = _CURVES[model.gate.curve]
         self._window = weights.window
         self.rotary = weights.rotary
         """Which of the model's rotary embeddings is its."""
@@ -188,6 +188,10 @@ def _norm_of_heads(q_norm: Tensor, k_norm: Tensor, model: Llama) -> Callable[[Te
 
 def _gelu(gate: Tensor) -> Tensor:
     return F.gelu(gate, approximate="tanh")
+
+
+_CURVES: dict[Curve, Callable[[Tensor], Tensor]] = {Curve.SILU: F.silu, Curve.GELU: _gelu}
+"""What gates are bent by that are known here."""
 
 
 def _gated(both: Tensor, curve: Callable[[Tensor], Tensor]) -> Tensor:

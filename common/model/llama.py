@@ -8,8 +8,10 @@ What runs such a model (`native`, `fused`, `cuda`) is built of this.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 import torch
@@ -44,6 +46,30 @@ class Linear(NamedTuple):
         return [Linear(*part) for part in zip(weights, biases, strict=True)]
 
 
+class Curve(IntEnum):
+    """What a gate is bent by; compiled code numbers them likewise."""
+
+    SILU = 0
+    GELU = 1
+    """Approximated by tanh."""
+    CLAMPED = 2
+    """SiLU of what is kept within limits, by which one more than the other half is multiplied."""
+
+
+class Gate(NamedTuple):
+    """How one half of what the first product of a feed-forward part makes gates the other."""
+
+    curve: Curve = Curve.SILU
+    """What it is bent by."""
+    steepness: float = 1.0
+    """What the sigmoid reads is multiplied by; of clamped ones, as the next."""
+    limit: float = math.inf
+    """What it is at most, and the other half to both sides."""
+
+
+_SILU = Gate()
+
+
 class Mlp(NamedTuple):
     """A feed-forward part."""
 
@@ -57,7 +83,7 @@ class Mlp(NamedTuple):
 class Mixture:
     """Feed-forward parts of which a row takes some: a mixture of experts."""
 
-    router: Tensor
+    router: Linear
     """Scores of the experts, `[E, hidden]`; one more where `shared` is weighed by its sigmoid."""
     favours: Tensor | None
     """Added to scores when some are chosen, `[E]`."""
@@ -125,8 +151,8 @@ class Llama:
     """Whether any layer has experts."""
     whole_norms: bool = False
     """Whether queries and keys are normed over all heads at once."""
-    gelu: bool = False
-    """Whether its gate is GELU, approximated by tanh; else it is SiLU."""
+    gate: Gate = _SILU
+    """Of its feed-forward parts."""
     depth: int
     """How many layers it has."""
     scale: float

@@ -99,7 +99,7 @@ class Experts:
         if self.shared:
             scores.append(tensor(f"{part}.shared_expert_gate.weight"))
         return Mixture(
-            router=torch.cat(scores),
+            router=Linear(torch.cat(scores), None),
             favours=None,
             experts=[mlp(name, self.written.products) for name in self._names()],
             shared=mlp(f"{part}.shared_expert", _SHARED) if self.shared else None,

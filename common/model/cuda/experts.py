@@ -18,9 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 from common.model.cuda.keys import ROW_SECTIONS, Size
-from common.model.cuda.rowwise import gate_by
+from common.model.cuda.rowwise import gate_by, known_of
 from common.model.linear import MakeProduct
-from common.model.llama import Linear, Mixture
+from common.model.llama import Gate, Linear, Mixture
 from common.model.quantized import round_weight
 
 _PATH = tl.constexpr(ROW_SECTIONS.index("path"))
@@ -132,7 +132,9 @@ def _multiply(
     IN: tl.constexpr,
     OUT: tl.constexpr,
     GATED: tl.constexpr,
-    GELU: tl.constexpr,
+    CURVE: tl.constexpr,
+    STEEPNESS: tl.constexpr,
+    LIMIT: tl.constexpr,
     ROUNDED: tl.constexpr,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
@@ -166,7 +168,7 @@ def _multiply(
         if GATED:
             if ROUNDED:
                 up *= tl.load(scale + line + OUT, mask=inside, other=0.0)[None, :]
-            summed = gate_by(summed, up, GELU)
+            summed = gate_by(summed, up, CURVE, STEEPNESS, LIMIT)
         target = out + choice[:, None] * OUT + output[None, :]
         tl.store(target, summed.to(out.dtype.element_ty), mask=real[:, None] & inside[None, :])
 
@@ -207,16 +209,17 @@ class Experts:
     Args:
         mixture: They, and how a row chooses.
         make: Makes the product that scores come of.
+        gate: How they gate.
         rounded: Whether their weights are rounded to int8.
-        gelu: Whether their gate is GELU; else it is SiLU.
     """
 
-    def __init__(self, mixture: Mixture, make: MakeProduct, *, rounded: bool, gelu: bool) -> None:
+    def __init__(self, mixture: Mixture, make: MakeProduct, gate: Gate, *, rounded: bool) -> None:
         count = len(mixture.experts)
-        self._scores = make(mixture.router.float(), None)
+        weight, bias = mixture.router
+        self._scores = make(weight.float(), None if bias is None else bias.float())
         self._favours = None if mixture.favours is None else mixture.favours.float()
         gates, downs = zip(*((each.gate_up, each.down) for each in mixture.experts), strict=True)
-        self._gate_up = _Matrices(gates, rounded=rounded, gated=True, gelu=gelu)
+        self._gate_up = _Matrices(gates, gate, rounded=rounded)
         self._down = _Matrices(downs, rounded=rounded)
         self._chosen, self._scale = mixture.chosen, mixture.scale
         self._choice = {
@@ -225,7 +228,7 @@ class Experts:
             "SIGMOID": mixture.sigmoid,
             "FAVOURED": self._favours is not None,
             "SUMMED": mixture.summed,
-            "WEIGHED": len(mixture.router) > count,
+            "WEIGHED": len(weight) > count,
             "BLOCK": triton.next_power_of_2(count),
             "PLACES": triton.next_power_of_2(mixture.chosen),
         }
@@ -310,22 +313,20 @@ class _Matrices:
 
     Args:
         maps: Theirs, without a bias.
+        gate: How their first half gates the other one; None where it does not.
         rounded: Whether they are rounded to int8.
-        gated: Whether their first half gates the other one.
-        gelu: Whether that is by GELU; else it is by SiLU.
     """
 
-    def __init__(
-        self, maps: Sequence[Linear], *, rounded: bool, gated: bool = False, gelu: bool = False
-    ) -> None:
+    def __init__(self, maps: Sequence[Linear], gate: Gate | None = None, *, rounded: bool) -> None:
         weights = [each.weight for each in maps]
-        self._rounded, self._gated, self._gelu = rounded, gated, gelu
+        self._rounded = rounded
+        self._gated = {"GATED": gate is not None, **known_of(gate or Gate())}
         if rounded:
             steps, scales = zip(*map(round_weight, weights), strict=True)
             self._weight, self._scale = torch.stack(steps), torch.stack(scales)
         else:
             self._weight = self._scale = torch.stack(weights)
-        self.outputs = self._weight.shape[1] // (2 if gated else 1)
+        self.outputs = self._weight.shape[1] // (2 if gate else 1)
         """Numbers that come out."""
 
     def multiply(self, x: Tensor, lists: Tensor, counts: Tensor, out: Tensor) -> None:
@@ -349,8 +350,7 @@ class _Matrices:
             READERS=len(out) // len(x),
             IN=x.shape[1],
             OUT=self.outputs,
-            GATED=self._gated,
-            GELU=self._gelu,
+            **self._gated,
             ROUNDED=self._rounded,
             OUTPUTS=_OUTPUTS,
             INPUTS=_INPUTS,

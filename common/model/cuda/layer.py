@@ -10,7 +10,7 @@ from common.model.cuda.keys import Size
 from common.model.cuda.products import Products
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
 from common.model.linear import MakeProduct, added
-from common.model.llama import Linear, Llama, LlamaLayer, Mixture, Mlp
+from common.model.llama import Gate, Linear, Llama, LlamaLayer, Mixture, Mlp
 
 
 class Layer:
@@ -30,9 +30,9 @@ class Layer:
         self._experts: Experts | None = None
         if isinstance(mlp, Mixture):
             rounded = products.rounds_experts
-            self._experts = Experts(mlp, products.whole, rounded=rounded, gelu=model.gelu)
+            self._experts = Experts(mlp, products.whole, model.gate, rounded=rounded)
         dense = mlp.shared if isinstance(mlp, Mixture) else mlp
-        self._mlp = None if dense is None else _Mlp(dense, make, gelu=model.gelu)
+        self._mlp = None if dense is None else _Mlp(dense, make, model.gate)
         self._attention_norm = _norm(weights.attention_norm, epsilon)
         self._attention_post_norm = _norm(weights.attention_post_norm, epsilon)
         self._mlp_norm = _norm(weights.mlp_norm, epsilon)
@@ -87,17 +87,17 @@ class _Mlp:
     Args:
         weights: Of it.
         make: Makes its products.
-        gelu: Whether its gate is GELU; else it is SiLU.
+        gate: How it gates.
     """
 
-    def __init__(self, weights: Mlp, make: MakeProduct, *, gelu: bool) -> None:
-        self._gate_up, self._gelu = make(*weights.gate_up), gelu
+    def __init__(self, weights: Mlp, make: MakeProduct, gate: Gate) -> None:
+        self._gate_up, self._gate = make(*weights.gate_up), gate
         self.down = make(*weights.down)
         """Its second product."""
 
     def opened(self, x: Tensor) -> Tensor:
         """What the second product reads, `[N, inner]`."""
-        return gated(self._gate_up(x), gelu=self._gelu)
+        return gated(self._gate_up(x), self._gate)
 
 
 def _norm(weight: Tensor | None, epsilon: float) -> RmsNorm | None:

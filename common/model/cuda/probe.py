@@ -24,7 +24,7 @@ from common.model.cuda.keys import Keys, lay_out, tile_rows
 from common.model.cuda.products import RoundedProduct
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
 from common.model.linear import TiledProduct
-from common.model.llama import Linear, Mixture, Mlp
+from common.model.llama import Curve, Gate, Linear, Mixture, Mlp
 from common.model.quantized import round_weight
 from common.model.row import Row
 from common.model.sampling import sample
@@ -182,8 +182,8 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
         "norm": (RmsNorm(factors, 1e-6)(x), F.rms_norm(x.float(), (hidden,)) * factors.float()),
         "rotary embedding": (turned, rotated[:, :heads]),
         "keys and values": (cache[16 + at], stored),
-        "SiLU": (gated(x, gelu=False), F.silu(gate) * up),
-        "GELU": (gated(x, gelu=True), F.gelu(gate, approximate="tanh") * up),
+        "SiLU": (gated(x, Gate()), F.silu(gate) * up),
+        "GELU": (gated(x, Gate(Curve.GELU)), F.gelu(gate, approximate="tanh") * up),
         "product": (RoundedProduct(weight, None)(x), x.float() @ (rounded * scale[:, None]).T),
     }
     found = (_off(name, *pair, dtype) for name, pair in pairs.items())
@@ -211,7 +211,7 @@ def _of_experts(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     gate_up, down = random(_EXPERTS, 2 * _INNER, hidden), random(_EXPERTS, hidden, _INNER)
     parts = [Mlp(Linear(gate_up[i], None), Linear(down[i], None)) for i in range(_EXPERTS)]
     mixture = Mixture(
-        router=router,
+        router=Linear(router, None),
         favours=None,
         experts=parts,
         shared=None,
@@ -230,7 +230,7 @@ def _of_experts(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
         gate, up = torch.einsum("eih,nh->nei", first, x.float()).chunk(2, dim=2)
         given = torch.einsum("ehi,nei->neh", last, F.silu(gate) * up)  # by all experts
         expected = torch.einsum("ne,neh->nh", shares, given) + beside.float()
-        found = Experts(mixture, make, rounded=rounded, gelu=False)(x, words, keys.size, beside)
+        found = Experts(mixture, make, Gate(), rounded=rounded)(x, words, keys.size, beside)
         if problem := _off("a mixture of experts", found, expected, dtype):
             return problem
     return ""

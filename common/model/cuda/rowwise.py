@@ -6,15 +6,19 @@ order that changes with the number of rows.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from common.model.cuda.keys import ROW_SECTIONS
+from common.model.llama import Curve, Gate
 
 _POSITIONS = tl.constexpr(ROW_SECTIONS.index("positions"))
 _SLOTS = tl.constexpr(ROW_SECTIONS.index("slots"))
+_GELU, _CLAMPED = tl.constexpr(int(Curve.GELU)), tl.constexpr(int(Curve.CLAMPED))
 _CHUNK = 1024
 """Numbers of a row that one program of `gated` takes."""
 
@@ -92,22 +96,34 @@ def _turn_and_store(
 
 
 @triton.jit
-def gate_by(gate, up, GELU: tl.constexpr):
-    """`silu(gate) * up`, or `gelu(gate) * up`, approximated by tanh; of float32."""
+def gate_by(gate, up, CURVE: tl.constexpr, STEEPNESS: tl.constexpr, LIMIT: tl.constexpr):
+    """What a gate leaves of the other half, as `Gate` says; of float32."""
     bent = gate
-    if GELU:  # its tanh as what SiLU is made of
+    if CURVE == _CLAMPED:  # what is no number stays none
+        gate = tl.where(gate > LIMIT, LIMIT, gate)
+        up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up)) + 1
+        bent = gate * STEEPNESS
+    if CURVE == _GELU:  # its tanh as what SiLU is made of
         bent = 1.59576912160573 * (gate + 0.044715 * gate * gate * gate)
         bent = tl.maximum(bent, -80.0)  # a cube is soon too large for exp, which is tested for
     return gate / (1 + tl.exp(-bent)) * up
 
 
 @triton.jit
-def _gated(both, out, SIZE: tl.constexpr, GELU: tl.constexpr, BLOCK: tl.constexpr):
+def _gated(
+    both,
+    out,
+    SIZE: tl.constexpr,
+    CURVE: tl.constexpr,
+    STEEPNESS: tl.constexpr,
+    LIMIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     gate = tl.load(both + row * 2 * SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
     up = tl.load(both + row * 2 * SIZE + SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
-    product = gate_by(gate, up, GELU)
+    product = gate_by(gate, up, CURVE, STEEPNESS, LIMIT)
     tl.store(out + row * SIZE + at, product.to(out.dtype.element_ty), mask=at < SIZE)
 
 
@@ -217,10 +233,15 @@ class Turn:
         return queries
 
 
-def gated(both: Tensor, *, gelu: bool) -> Tensor:
-    """`silu(gate) * up` of `[N, gate + up]`, or `gelu(gate) * up`, approximated by tanh."""
+def known_of(gate: Gate) -> dict[str, Any]:
+    """A gate as kernels are compiled for it."""
+    return {"CURVE": int(gate.curve), "STEEPNESS": gate.steepness, "LIMIT": gate.limit}
+
+
+def gated(both: Tensor, gate: Gate) -> Tensor:
+    """What a gate leaves of the second half of `[N, gate + up]`."""
     rows, size = len(both), both.shape[1] // 2
     out = both.new_empty(rows, size)
     grid = (rows, triton.cdiv(size, _CHUNK))
-    _gated[grid](both, out, SIZE=size, GELU=gelu, BLOCK=_CHUNK)
+    _gated[grid](both, out, SIZE=size, **known_of(gate), BLOCK=_CHUNK)
     return out

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from common.model.hf.layers import linear_weights
-from common.model.llama import Linear, Mixture, Mlp
+from common.model.llama import Curve, Gate, Linear, Mixture, Mlp
 
 _MIXTURES = {
     "Dots1MoE",
@@ -32,6 +32,9 @@ _SUMMED = {"MiniMaxM2TopKRouter", "MixtralTopKRouter", "Qwen3VLMoeTextTopKRouter
 
 _GROUPED = {"Dots1TopkRouter", "Glm4MoeTopkRouter"}
 """Routers that may choose among groups of experts first."""
+
+_GATES = {"GELUTanh": Gate(Curve.GELU), "SiLU": Gate(), "SiLUActivation": Gate()}
+"""By the class of a gate's curve."""
 
 _PRODUCTS = ("gate_proj", "up_proj", "gate_up_proj", "down_proj", "shared_expert_gate")
 """What a part calls the products that it may have."""
@@ -68,10 +71,15 @@ def inner_of(mlp: Any) -> int:
     return 0 if part is None else linear_of(part.down_proj).weight.shape[1]
 
 
-def curve_of(mlp: Any) -> Any:
-    """What the gate of a part is bent by."""
+def gate_of(mlp: Any) -> Gate | None:
+    """How a part gates; None where its curve is not known."""
+    return _GATES.get(curve_of(mlp))
+
+
+def curve_of(mlp: Any) -> str:
+    """What the gate of a part is bent by: the name of a class."""
     mlp = mlp.experts if is_mixture(mlp) else mlp
-    return mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
+    return type(mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn).__name__
 
 
 def products_of(mlp: Any) -> Iterator[nn.Module]:
@@ -103,7 +111,7 @@ def _mixture(mixture: Any) -> Mixture:
         scores.append(linear_of(mixture.shared_expert_gate).weight)
     favours = getattr(mixture, "e_score_correction_bias", None)
     return Mixture(
-        router=torch.cat(scores),
+        router=Linear(torch.cat(scores), None),
         favours=getattr(router, "e_score_correction_bias", favours),
         experts=[Mlp(Linear(gate_up, None), Linear(down, None)) for gate_up, down in weights],
         shared=None if shared is None else _mlp(shared),

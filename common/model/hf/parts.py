@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from common.model.facts import Facts
-from common.model.hf.feed_forward import curve_of, feed_forward_of, inner_of, is_mixture, linear_of
+from common.model.hf.feed_forward import feed_forward_of, gate_of, inner_of, is_mixture, linear_of
 from common.model.hf.layers import bring
-from common.model.hf.shape import GELU, LAYERS, added_part, body_of, divisor
+from common.model.hf.shape import LAYERS, added_part, body_of, divisor
 from common.model.llama import Linear, Llama, LlamaLayer
 from common.model.room import give_back
 from common.model.rotary import Rotary
@@ -47,6 +47,8 @@ def llama_of(model: Any, facts: Facts) -> Llama:
     inner = body_of(model)
     layers, embed = inner.layers, inner.embed_tokens
     attention, part = layers[0].self_attn, added_part(layers[0])
+    gate = gate_of(layers[0].mlp)
+    assert gate is not None, "which is not of Llama's shape"
     config = attention.config
     if hasattr(embed, "embed_scale"):  # rounded to the type of what it multiplies
         scale = float(embed.embed_scale.to(facts.dtype))
@@ -71,7 +73,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         inner=max(inner_of(layer.mlp) for layer in layers),
         has_experts=any(is_mixture(layer.mlp) for layer in layers),
         whole_norms=_norm_size(attention) > attention.head_dim,
-        gelu=type(curve_of(layers[0].mlp)).__name__ in GELU,
+        gate=gate,
         depth=len(layers),
         scale=attention.scaling,
         epsilon=config.rms_norm_eps / part**2,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from common.model.facts import Facts
-from common.model.hf.feed_forward import curve_of, knows, products_of
+from common.model.hf.feed_forward import curve_of, gate_of, knows, products_of
 from common.model.hf.layers import linear_weights
 
 
@@ -69,9 +69,6 @@ LAYERS = {
 }
 """Layer classes whose arithmetic is that of `Llama`, and what each calls its norms."""
 
-_SILU, GELU = {"SiLU", "SiLUActivation"}, {"GELUTanh"}
-"""Classes of a gate's curve."""
-
 _PRODUCTS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj")
 """What attention calls the products that it may have."""
 
@@ -94,9 +91,8 @@ def lacks(model: Any, facts: Facts) -> str:
     attention = layers[0].self_attn
     if getattr(attention.config, "clip_qkv", None) is not None:
         return "what its attention reads is kept within bounds (clip_qkv)"
-    curve = type(curve_of(layers[0].mlp)).__name__
-    if curve not in _SILU | GELU:
-        return f"its gates are bent by {curve}"
+    if gate_of(layers[0].mlp) is None:
+        return f"its gates are bent by {curve_of(layers[0].mlp)}"
     if attention.head_dim % 2:
         return f"heads of {attention.head_dim} numbers, which is odd"
     return _unscaled(layers[0], facts.dtype)

@@ -54,10 +54,16 @@ typedef struct {
     int64_t window;         /* keys a row sees, itself included; 0: all */
 } Layer;
 
+/* How one half of what a first product makes gates the other. */
+typedef struct {
+    int64_t curve;          /* by which it is bent, see `gate.h` */
+    float steepness, limit; /* of clamped ones */
+} Gate;
+
 typedef struct {
     int64_t hidden, heads, kv_heads, size, inner, layers;
     int64_t vocab, positions, slots; /* how many there are */
-    int64_t gelu; /* whether gates are GELU, by tanh; else they are SiLU */
+    Gate gate;
     int64_t whole_norms; /* whether queries, and keys, are normed over all heads at once */
     float epsilon, scale;
     const Number *embeddings; /* [V, hidden] */

@@ -12,7 +12,7 @@
 /* A task for threads: the part of a layer, for some rows. */
 typedef struct {
     const Experts *by;
-    int gelu;
+    const Gate *gate;
     long rows, hidden;
     const Number *a;       /* rows as experts read them, [rows, a_step] */
     const float *scores;   /* [rows, scores_step] */
@@ -144,7 +144,7 @@ static void gate_places(void *what, Part part)
 {
     Mixing *mixing = what;
     PART_OF(mixing->rows * mixing->by->chosen)
-        gated(mixing->gelu, mixing->out + i * mixing->out_step, mixing->by->down->in,
+        gated(mixing->gate, mixing->out + i * mixing->out_step, mixing->by->down->in,
               mixing->in + i * mixing->in_step);
 }
 

@@ -23,6 +23,7 @@ from common.model.native.product import PackedMatrix
 from common.model.native.structures import (
     Ends,
     Experts,
+    Gate,
     Layer,
     Limits,
     Model,
@@ -97,7 +98,7 @@ class NativeModel(WholePass):
             kv_heads=model.kv_heads,
             size=model.head_size,
             inner=model.inner,
-            gelu=model.gelu,
+            gate=Gate(*model.gate),
             whole_norms=model.whole_norms,
             layers=model.depth,
             vocab=len(model.embeddings),
@@ -246,7 +247,7 @@ class NativeModel(WholePass):
         return found
 
     def _experts(self, mixture: Mixture) -> Experts:
-        router = self._product(Linear(mixture.router, None), rounds=False)
+        router = self._product(mixture.router, rounds=False)
         pairs = [
             (self._product(each.gate_up), self._product(each.down)) for each in mixture.experts
         ]

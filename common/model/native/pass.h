@@ -181,7 +181,7 @@ static void lay_mixing(Mixing *mixing, const Model *model, long rows, char *room
         places = larger(places, rows * experts->chosen);
         inner = larger(inner, experts->down->in);
     }
-    mixing->gelu = model->gelu;
+    mixing->gate = &model->gate;
     mixing->hidden = model->hidden;
     mixing->in_step = larger(model->hidden, inner);
     mixing->out_step = larger(model->hidden, 2 * inner);

@@ -241,7 +241,7 @@ static void gate(void *what, Part part)
         float *both = pass->y + i * pass->y_step;
         for (long at = 0; weighed && at < inner; at++)
             both[inner + at] *= pass->mixing.shares[i];
-        gated(pass->model->gelu, both, inner, pass->a + i * pass->a_step);
+        gated(&pass->model->gate, both, inner, pass->a + i * pass->a_step);
     }
 }
 

@@ -59,6 +59,12 @@ class Layer(Structure):
     )
 
 
+class Gate(Structure):
+    """How one half of what a first product makes gates the other."""
+
+    _fields_ = (("curve", c_int64), ("steepness", c_float), ("limit", c_float))
+
+
 class Model(Structure):
     """A whole model."""
 
@@ -72,7 +78,7 @@ class Model(Structure):
         ("vocab", c_int64),
         ("positions", c_int64),
         ("slots", c_int64),
-        ("gelu", c_int64),
+        ("gate", Gate),
         ("whole_norms", c_int64),
         ("epsilon", c_float),
         ("scale", c_float),

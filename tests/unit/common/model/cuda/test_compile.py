@@ -26,6 +26,7 @@ from itertools import product
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from common.model.cuda import attention, draw, experts, products, rolling, rowwise
+from common.model.llama import Curve, Gate
 
 HEADS = dict(HEADS=32, KV_HEADS=8, SIZE=128)
 B, F, I, L = "*bf16", "*fp32", "*i32", "*i64"
@@ -42,8 +43,8 @@ KERNELS = [
     (rowwise._turn_and_store,
      dict(qkv=B, words=I, count="i32", cos=F, sin=F, weights=F, queries=B, cache=B, epsilon="fp32"),
      dict(HEADS, NORMED=True, BLOCK_HEADS=64, BLOCK_KV=8, BLOCK_HALF=64, BLOCK_SIZE=128)),
-    (rowwise._gated, dict(both=B, out=B), dict(SIZE=14336, GELU=False, BLOCK=1024)),
-    (rowwise._gated, dict(both=B, out=B), dict(SIZE=14336, GELU=True, BLOCK=1024)),
+    *((rowwise._gated, dict(both=B, out=B),
+       dict(rowwise.known_of(Gate(curve)), SIZE=14336, BLOCK=1024)) for curve in Curve),
     (products._widen,
      dict(x=B, weight="*i8", scale=F, bias=B, other=B, out=B),
      dict(OUT=4096, IN=14336, BIASED=True, ADDED=True, OUTPUTS=32, INPUTS=128),
@@ -57,7 +58,7 @@ KERNELS = [
      dict(CHOSEN=8, LISTED=experts._LISTED)),
     *((experts._multiply,
        dict(x=x, weight=weight, scale=F, lists=I, counts=I, out=x if gated else F, rows="i32"),
-       dict(READERS=8 if gated else 1, IN=2048, OUT=768, GATED=gated, GELU=False,
+       dict(READERS=8 if gated else 1, IN=2048, OUT=768, GATED=gated, **rowwise.known_of(Gate()),
             ROUNDED=weight != x, OUTPUTS=experts._OUTPUTS, INPUTS=experts._INPUTS),
        dict(num_stages=stages))
       for x, weight, stages, gated in
@@ -101,7 +102,7 @@ def test_kernels_compile(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     kernels = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(kernels) == 17 * len(_CAPABILITIES)
+    assert len(kernels) == 18 * len(_CAPABILITIES)
     for kernel in kernels:
         assert kernel["spilled"] <= _SPILLED, kernel
         assert kernel["shared"] <= 99 << 10, f"{kernel}: more than the smaller devices have"

@@ -14,7 +14,7 @@ from torch import Tensor
 from common.model import kernels
 from common.model.hf import HfModel
 from common.model.linear import TiledProduct
-from common.model.llama import Linear, Mixture, Mlp
+from common.model.llama import Gate, Linear, Mixture, Mlp
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
@@ -54,7 +54,7 @@ def _mixture(**changes: Any) -> Mixture:
     gate_up = _random(EXPERTS, 2 * INNER, HIDDEN, seed=1)
     down = _random(EXPERTS, HIDDEN, INNER, seed=2)
     asked: dict[str, Any] = {
-        "router": _random(EXPERTS, HIDDEN, seed=3),
+        "router": Linear(_random(EXPERTS, HIDDEN, seed=3), None),
         "favours": None,
         "experts": [Mlp(Linear(gate_up[i], None), Linear(down[i], None)) for i in range(EXPERTS)],
         "shared": None,
@@ -68,7 +68,7 @@ def _mixture(**changes: Any) -> Mixture:
 
 def _experts(mixture: Mixture) -> Experts:
     make = partial(TiledProduct, tile=4)
-    return Experts(mixture, make, rounded=False, gelu=False)
+    return Experts(mixture, make, Gate(), rounded=False)
 
 
 def _words(rows: int, padding: int = 0) -> tuple[Tensor, Size]:
@@ -109,7 +109,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def _expected(mixture: Mixture, x: Tensor, beside: Tensor) -> Tensor:
     """What rows get, row by row."""
-    scores = x @ mixture.router.T
+    scores = F.linear(x, *mixture.router)
     share, scores = scores[:, EXPERTS:].sigmoid(), scores[:, :EXPERTS]
     chances = scores.sigmoid() if mixture.sigmoid else scores.softmax(1)
     weights, chosen = chances.topk(mixture.chosen)
@@ -133,7 +133,7 @@ def test_a_row_has_its_bits_in_any_batch(
 ) -> None:
     """Those of the formula; beside padding, which is zero, and where not all rows are computed at
     once."""
-    mixture = _mixture(router=_random(router, HIDDEN, seed=3), **changes)
+    mixture = _mixture(router=Linear(_random(router, HIDDEN, seed=3), None), **changes)
     experts = _experts(mixture)
     x, beside = _random(ROWS, HIDDEN, seed=5) * 4, _random(ROWS, HIDDEN, seed=6)
     whole = experts(x, *_words(ROWS), beside)
@@ -150,7 +150,7 @@ def test_a_row_has_its_bits_in_any_batch(
 
 
 def test_of_equal_experts_the_first_is_taken() -> None:
-    router = torch.zeros(EXPERTS, HIDDEN, device=DEVICE)
+    router = Linear(torch.zeros(EXPERTS, HIDDEN, device=DEVICE), None)
     favours = torch.tensor([0.0, 1, 0, 1, 0, 1], device=DEVICE)
     experts = _experts(_mixture(router=router, favours=favours, chosen=4))
     scores = torch.zeros(2, EXPERTS, device=DEVICE)
@@ -163,7 +163,8 @@ def test_of_equal_experts_the_first_is_taken() -> None:
 
 def test_rounded_experts_are_near_and_bfloat16_chooses_by_float32() -> None:
     """All that a model multiplies by in int8; what chooses is not rounded, nor are its scores."""
-    mixture = _mixture(router=_random(EXPERTS, HIDDEN, seed=3).bfloat16())
+    router = _random(EXPERTS, HIDDEN, seed=3).bfloat16()
+    mixture = _mixture(router=Linear(router, None))
     made: list[Tensor] = []
 
     def make(weight: Tensor, bias: Tensor | None) -> TiledProduct:
@@ -172,11 +173,11 @@ def test_rounded_experts_are_near_and_bfloat16_chooses_by_float32() -> None:
 
     products = PRODUCTS["int8"]
     assert products.rounds_experts
-    experts = Experts(mixture, make, rounded=products.rounds_experts, gelu=False)
+    experts = Experts(mixture, make, Gate(), rounded=products.rounds_experts)
     assert [weight.dtype for weight in made] == [torch.float32]
     x = (_random(9, HIDDEN, seed=5) * 4).bfloat16()
     found = experts(x, *_words(9), None).float()
-    wide = _mixture(router=mixture.router.float())
+    wide = _mixture(router=Linear(router.float(), None))
     expected = _expected(wide, x.float(), torch.zeros(9, HIDDEN, device=DEVICE))
     assert float((found - expected).norm() / expected.norm()) < 0.05
 

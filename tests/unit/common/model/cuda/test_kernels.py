@@ -20,6 +20,7 @@ from torch import Tensor
 from common.model.cuda import reference
 from common.model.cuda.keys import Keys, lay_out, section, tile_rows
 from common.model.linear import TiledProduct
+from common.model.llama import Curve, Gate
 from common.model.quantized import round_weight
 from common.model.segment import Segment
 from common.model.tree import TokenTree
@@ -222,12 +223,16 @@ def test_turn_writes_keys_and_values_and_leaves_queries(
     assert not cache[0].any(), "the slot of no key stays zero"
 
 
-@pytest.mark.parametrize("gelu", [False, True])
-def test_gates(gelu: bool) -> None:
+@pytest.mark.parametrize("curve", Curve)
+def test_gates(curve: Curve) -> None:
     both = 5 * _random(3, 2 * 1300)
     gate, up = both.chunk(2, dim=1)
-    curve = F.gelu(gate, approximate="tanh") if gelu else F.silu(gate)
-    assert (gated(both, gelu=gelu) - curve * up).abs().max() < 2e-5
+    if curve is Curve.CLAMPED:
+        gate, up = gate.clamp(max=4), up.clamp(-4, 4) + 1
+        bent = gate * torch.sigmoid(1.7 * gate)
+    else:
+        bent = F.gelu(gate, approximate="tanh") if curve is Curve.GELU else F.silu(gate)
+    assert (gated(both, Gate(curve, 1.7, 4.0)) - bent * up).abs().max() < 2e-5
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(96, 320), (33, 100), (64, 128)])
