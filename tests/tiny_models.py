@@ -175,6 +175,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "head_dim": 16,
         "sliding_window": 40,
         "layer_types": ["sliding_attention", "full_attention"],
+        "swiglu_limit": 1.5,  # which some numbers are beyond
     },
 }
 
@@ -259,9 +260,9 @@ def stirred(kind: str, directory: Path, **changes: Any) -> Any:
     # Eager: older transformers take a kernel by default that leaves soft-capping out.
     loader = loader_of(AutoConfig.from_pretrained(directory))
     model = loader.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
-    biases = [each for name, each in model.named_buffers() if name.endswith("correction_bias")]
-    for weight in (*model.parameters(), *biases):
-        if weight.dim() == 1:
+    buffers = [each for each in model.named_buffers() if each[0].endswith("correction_bias")]
+    for name, weight in (*model.named_parameters(), *buffers):
+        if weight.dim() == 1 or name.endswith("_proj_bias"):
             weight.data += 0.3 * torch.randn(weight.shape)
     model.save_pretrained(directory)
     return model

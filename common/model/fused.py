@@ -70,6 +70,7 @@ class FusedLayer:
         self._qkv = make(*Linear.joined(weights.q, weights.k, weights.v))
         self._out = make(*weights.o)
         assert isinstance(weights.mlp, Mlp), "experts are not known here"
+        assert weights.sinks is None, "nor are sinks"
         self._gate_up, self._down = make(*weights.mlp.gate_up), make(*weights.mlp.down)
         self._attention_norm = _norm(weights.attention_norm, model)
         self._attention_post_norm = _norm(weights.attention_post_norm, model)

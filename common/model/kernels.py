@@ -136,6 +136,8 @@ def _cuda_runs(model: Llama, device: torch.device, quantize: Quantize) -> bool:
 def _cuda_lacks(model: Llama, device: torch.device, quantize: Quantize) -> str:
     """Why the CUDA kernels cannot be used; nothing where they can."""
     heads, kv_heads = model.heads, model.kv_heads
+    if model.has_sinks:
+        return "sinks of attention are for CPUs"
     if model.has_experts and quantize == "int4":
         return "experts are rounded to int8 alone"
     if heads > kv_heads * keys.TILE:

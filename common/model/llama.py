@@ -127,6 +127,8 @@ class LlamaLayer:
     """Of the queries of each head, `[head_size]`, or of all at once, `[heads * head_size]`."""
     k_norm: Tensor | None
     """Of the keys, likewise."""
+    sinks: Tensor | None = None
+    """Of each query head a score beside its keys', of which nothing comes, `[heads]`."""
     rotary: int = 0
     """Which of the model's rotary embeddings turns its heads."""
     window: int | None
@@ -149,6 +151,8 @@ class Llama:
     """Numbers between the two products of a feed-forward part that all rows take; 0 without."""
     has_experts: bool = False
     """Whether any layer has experts."""
+    has_sinks: bool = False
+    """Whether any layer has sinks."""
     whole_norms: bool = False
     """Whether queries and keys are normed over all heads at once."""
     gate: Gate = _SILU

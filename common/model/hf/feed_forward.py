@@ -15,6 +15,7 @@ _MIXTURES = {
     "Dots1MoE",
     "FlexOlmoSparseMoeBlock",
     "Glm4MoeMoE",
+    "GptOssMLP",
     "MiniMaxM2SparseMoeBlock",
     "MixtralSparseMoeBlock",
     "OlmoeSparseMoeBlock",
@@ -27,7 +28,12 @@ _MIXTURES = {
 _SIGMOID = {"Dots1TopkRouter", "Glm4MoeTopkRouter", "MiniMaxM2TopKRouter"}
 """Routers that take every score by itself."""
 
-_SUMMED = {"MiniMaxM2TopKRouter", "MixtralTopKRouter", "Qwen3VLMoeTextTopKRouter"}
+_SUMMED = {
+    "GptOssTopKRouter",
+    "MiniMaxM2TopKRouter",
+    "MixtralTopKRouter",
+    "Qwen3VLMoeTextTopKRouter",
+}
 """Routers whose weights always add up to one."""
 
 _GROUPED = {"Dots1TopkRouter", "Glm4MoeTopkRouter"}
@@ -35,6 +41,13 @@ _GROUPED = {"Dots1TopkRouter", "Glm4MoeTopkRouter"}
 
 _GATES = {"GELUTanh": Gate(Curve.GELU), "SiLU": Gate(), "SiLUActivation": Gate()}
 """By the class of a gate's curve."""
+
+_ALTERNATING = {"GptOssExperts"}
+"""Experts whose gates are clamped and alternate with what they gate; their weights are `[in, out]`,
+and they have biases."""
+
+_WEIGHTS = "gate_up_proj", "down_proj"
+"""What experts call theirs."""
 
 _PRODUCTS = ("gate_proj", "up_proj", "gate_up_proj", "down_proj", "shared_expert_gate")
 """What a part calls the products that it may have."""
@@ -54,14 +67,18 @@ def knows(mlp: Any, dtype: torch.dtype) -> bool:
     """Whether experts of a part, if it has any, are plain and chosen in a way that is known."""
     if not is_mixture(mlp):
         return True
-    router, experts = mlp.gate, mlp.experts
-    weights = [getattr(experts, name, None) for name in ("gate_up_proj", "down_proj")]
+    router, experts = _router(mlp), mlp.experts
+    weights = [router.weight, *(getattr(experts, name, None) for name in _WEIGHTS)]
+    alternate = _alternate(experts)
+    if alternate:
+        weights += [router.bias, *(getattr(experts, f"{name}_bias", None) for name in _WEIGHTS)]
     groups = getattr(router, "num_group", None) if type(router).__name__ in _GROUPED else 1
     return (
-        all(_is_plain(each, dtype) for each in (router.weight, *weights))
+        all(_is_plain(each, dtype) for each in weights)
         and router.top_k <= len(router.weight)
         and groups == 1
-        and experts.down_proj.shape[2] % 2 == 0
+        and experts.down_proj.shape[1 if alternate else 2] % 2 == 0
+        and (not alternate or experts.limit > 0)
     )
 
 
@@ -73,6 +90,8 @@ def inner_of(mlp: Any) -> int:
 
 def gate_of(mlp: Any) -> Gate | None:
     """How a part gates; None where its curve is not known."""
+    if is_mixture(mlp) and _alternate(mlp.experts):
+        return Gate(Curve.CLAMPED, mlp.experts.alpha, mlp.experts.limit)
     return _GATES.get(curve_of(mlp))
 
 
@@ -104,22 +123,49 @@ def _mlp(mlp: Any) -> Mlp:
 
 
 def _mixture(mixture: Any) -> Mixture:
-    router, experts, shared = mixture.gate, mixture.experts, _shared(mixture)
-    weights = zip(experts.gate_up_proj.data, experts.down_proj.data, strict=True)
+    router, shared = _router(mixture), _shared(mixture)
     scores, kind = [router.weight.data], type(router).__name__
+    bias = getattr(router, "bias", None)
     if hasattr(mixture, "shared_expert_gate"):
         scores.append(linear_of(mixture.shared_expert_gate).weight)
     favours = getattr(mixture, "e_score_correction_bias", None)
     return Mixture(
-        router=Linear(torch.cat(scores), None),
+        router=Linear(torch.cat(scores), None if bias is None else bias.data),
         favours=getattr(router, "e_score_correction_bias", favours),
-        experts=[Mlp(Linear(gate_up, None), Linear(down, None)) for gate_up, down in weights],
+        experts=_experts(mixture.experts),
         shared=None if shared is None else _mlp(shared),
         chosen=router.top_k,
         sigmoid=kind in _SIGMOID,
         summed=kind in _SUMMED or router.norm_topk_prob,
         scale=float(getattr(router, "routed_scaling_factor", 1)),
     )
+
+
+def _experts(experts: Any) -> list[Mlp]:
+    """Those to choose from."""
+    weights = zip(experts.gate_up_proj.data, experts.down_proj.data, strict=True)
+    if not _alternate(experts):
+        return [Mlp(Linear(gate_up, None), Linear(down, None)) for gate_up, down in weights]
+    biases = zip(experts.gate_up_proj_bias.data, experts.down_proj_bias.data, strict=True)
+    return [
+        Mlp(Linear(_apart(gate_up.T), _apart(first)), Linear(down.T.contiguous(), last))
+        for (gate_up, down), (first, last) in zip(weights, biases, strict=True)
+    ]
+
+
+def _alternate(experts: Any) -> bool:
+    return type(experts).__name__ in _ALTERNATING
+
+
+def _apart(outputs: Tensor) -> Tensor:
+    """Gates, and then what they gate, of outputs where these alternate."""
+    whole = outputs.contiguous()  # in one piece they are parted in a third of the time
+    return torch.cat((whole[::2], whole[1::2]))
+
+
+def _router(mixture: Any) -> Any:
+    """What chooses among experts."""
+    return mixture.router if hasattr(mixture, "router") else mixture.gate
 
 
 def _is_plain(weight: Any, dtype: torch.dtype) -> bool:

@@ -72,6 +72,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         head_size=sizes.head,
         inner=max(inner_of(layer.mlp) for layer in layers),
         has_experts=any(is_mixture(layer.mlp) for layer in layers),
+        has_sinks=any(hasattr(layer.self_attn, "sinks") for layer in layers),
         whole_norms=_norm_size(attention) > attention.head_dim,
         gate=gate,
         depth=len(layers),
@@ -126,6 +127,7 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
         mlp_post_norm=mlp_post_norm,
         q_norm=None if q_norm is None else _in_order(_weight(q_norm), sizes),
         k_norm=None if k_norm is None else _in_order(_weight(k_norm), sizes),
+        sinks=attention.sinks.data if hasattr(attention, "sinks") else None,
         rotary=rotary,
         window=_window(attention),
     )

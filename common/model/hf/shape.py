@@ -45,6 +45,7 @@ LAYERS = {
     ),
     "Glm4MoeDecoderLayer": _Norms(),
     "GlmDecoderLayer": _Norms(),
+    "GptOssDecoderLayer": _Norms(),
     "GraniteDecoderLayer": _Norms(),
     "HeliumDecoderLayer": _Norms(),
     "LlamaDecoderLayer": _Norms(),

@@ -52,15 +52,25 @@ INLINE Lanes seen_lanes(long at, long from, long count)
     return first_lanes(count - at) & ~first_lanes(from - at);
 }
 
-/* Scores times a scale into weights; returns their sum. Positions before `from` are not seen. */
-static float soften(const float *scores, float scale, long from, long count, Factor *weights)
+/* The sink of a query head, or NULL. */
+INLINE const float *sink_of(const Layer *layer, long head)
 {
-    Floats most = every(-INFINITY), sum = every(0.0f);
+    return layer->sinks ? layer->sinks + head : NULL;
+}
+
+/* Scores times a scale into weights; returns their sum, with that of a sink, where there is one.
+   Positions before `from` are not seen. */
+static float soften(const float *scores, const float *sink, float scale, long from, long count,
+                    Factor *weights)
+{
+    Floats most = every(sink ? *sink : -INFINITY), sum = every(0.0f);
     Floats steps = every(scale * 1.44269504088896341f); /* a number of powers of two */
     long begin = from / LANES * LANES;
     for (long at = begin; at < count; at += LANES)
         most = larger_where(seen_lanes(at, from, count), load_all(scores + at), most);
     most = every(largest_of(most));
+    if (sink)
+        sum = only(first_lanes(1), exp2_of((every(*sink) - most) * steps));
     for (long at = begin; at < count; at += LANES) {
         Floats weight = exp2_of((load_all(scores + at) - most) * steps);
         weight = only(seen_lanes(at, from, count), weight);

@@ -202,7 +202,8 @@ static void soften_all(const Sight *sight, const Layer *layer, float scale, floa
         long first = from / LANES * LANES, past = (position / LANES + 1) * LANES;
         bf16 *weights = sight->desk->weights + query * sight->step;
         const float *scores = sight->desk->scores + query * sight->step;
-        totals[query] = soften(scores, scale, from, seen, weights);
+        long head = sight->first_head + query % sight->heads;
+        totals[query] = soften(scores, sink_of(layer, head), scale, from, seen, weights);
         memset(weights + begin, 0, (first - begin) * sizeof *weights);
         memset(weights + past, 0, (end - past) * sizeof *weights);
         fetch_ahead(ahead);
@@ -244,8 +245,8 @@ static void attend_by_tiles(const Model *model, const Layer *layer, long kv_head
 {
     long size = model->size, heads = model->heads / model->kv_heads, row_step = model->heads * size;
     Sight sight = {.stretch = stretch, .desk = desk, .slot_step = model->kv_heads * 2 * size,
-                   .size = size, .heads = heads, .queries = stretch->count * heads,
-                   .spans = (size + SPAN - 1) / SPAN};
+                   .size = size, .first_head = kv_head * heads, .heads = heads,
+                   .queries = stretch->count * heads, .spans = (size + SPAN - 1) / SPAN};
     sight.keys = layer->cache + kv_head * 2 * size;
     sight.values = sight.keys + size;
     extent(layer, stretch, &sight.nearest, &sight.last);

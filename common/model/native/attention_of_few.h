@@ -18,7 +18,8 @@ typedef struct {
     const Desk *desk;
     const bf16 *keys, *values; /* of the head, by slot */
     long slot_step, size;
-    long heads;         /* query heads */
+    long first_head;    /* of the query heads */
+    long heads;         /* how many */
     long queries;       /* of the stretch: rows times heads */
     long spans;         /* of a query: its size in parts of 32 */
     long nearest, last; /* positions that are seen */
@@ -129,7 +130,8 @@ static void soften_few(const Sight *sight, const Layer *layer, float scale, long
     for (long q = 0; q < sight->heads; q++, totals++) {
         float *scores = sight->desk->scores + q * sight->step;
         bf16 *weights = sight->desk->weights;
-        *totals = soften(scores, scale, from, position + 1, weights);
+        *totals = soften(scores, sink_of(layer, sight->first_head + q), scale, from, position + 1,
+                         weights);
         memset(weights + begin, 0, (first - begin) * sizeof *weights);
         for (long at = begin; at <= position; at += LANES)
             _mm512_storeu_ps(scores + at, load_number(weights + at, 0xffff));

@@ -48,6 +48,7 @@ typedef struct {
     const float *attention_norm, *mlp_norm;           /* [hidden], of what they read; or NULL */
     const float *attention_post_norm, *mlp_post_norm; /* [hidden], of what they add; or NULL */
     const float *q_norm, *k_norm;                     /* [size], or of all heads; or NULL */
+    const float *sinks;     /* [heads]: scores, not yet scaled, of which nothing comes; or NULL */
     const float *cos, *sin; /* [positions, size / 2]: both halves of a head are turned alike */
     Number *cache;          /* [slots, kv_heads, 2 * size]: keys beside values */
     const Experts *experts; /* or NULL */

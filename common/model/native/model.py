@@ -43,6 +43,9 @@ gain next to nothing."""
 _OF_ONE_TEXT = 12
 """Up to so many rows of a single text may be a draft, whose drafter needs the processors."""
 
+_NO_SINK = -1e30
+"""As good as none, and no infinity, from which another cannot be taken."""
+
 
 class _LaidOut(NamedTuple):
     """A batch for the decoder, and where it is to write."""
@@ -85,6 +88,7 @@ class NativeModel(WholePass):
         self._kept: list[Tensor] = []  # what the structures point to
         self._matrices: list[PackedMatrix] = []
         self._turns = array("q")  # by layer, which of the angles are its
+        self._scale = model.scale
         self._layers = (Layer * model.depth)(*map(self._layer, model.layers))
         vocab_size = len(model.head.weight)
         self._addresses, self._rooms = Addresses(), Rooms(vocab_size, model.hidden, dtype)
@@ -236,6 +240,7 @@ class NativeModel(WholePass):
             mlp_post_norm=self._norm(layer.mlp_post_norm),
             q_norm=self._norm(layer.q_norm),
             k_norm=self._norm(layer.k_norm),
+            sinks=self._sinks(layer.sinks),
             window=layer.window or 0,
         )
         plain = layer.mlp if isinstance(layer.mlp, Mlp) else layer.mlp.shared
@@ -275,6 +280,12 @@ class NativeModel(WholePass):
     def _norm(self, weight: Tensor | None) -> int | None:
         """The address of a norm's weight, if there is one."""
         return None if weight is None else self._keep(weight.float())
+
+    def _sinks(self, sinks: Tensor | None) -> int | None:
+        """The address of sinks as scores that are yet to be scaled, if there are any."""
+        if sinks is None:
+            return None
+        return self._keep((sinks.float() / self._scale).clamp_min_(_NO_SINK))
 
     def _keep(self, tensor: Tensor) -> int:
         """The address of a tensor that stays."""

@@ -51,6 +51,7 @@ class Layer(Structure):
         ("mlp_post_norm", c_void_p),
         ("q_norm", c_void_p),
         ("k_norm", c_void_p),
+        ("sinks", c_void_p),
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("cache", c_void_p),

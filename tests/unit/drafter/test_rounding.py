@@ -39,7 +39,7 @@ def test_who_says_what_to_do_is_not_asked_again(
     assert ("int8" in loaded.kernels) is (quantize == "int8")
 
 
-@pytest.mark.parametrize("kind", ["gpt_oss", "glm4_moe"])
+@pytest.mark.parametrize("kind", ["phimoe", "gpt_oss"])
 def test_what_cannot_be_rounded_stays_as_it_is(
     kind: str,
     tmp_path: Path,

@@ -31,6 +31,7 @@ KINDS = (
     "gemma3_text-torch",
     "gemma2",
     "gemma2-parts",
+    "gpt_oss-bfloat16",
     "gpt_oss-parts",
     "qwen3_moe",
     "qwen3_moe-torch",
@@ -74,7 +75,7 @@ def target(
     before = torch.get_num_threads()
     torch.set_num_threads(2 if how == "threads" else 1)
     with pytest.MonkeyPatch.context() as patch:
-        if how == "torch":
+        if how in ("torch", "parts"):
             patch.setattr(kernels, "can_run", lambda model: False)
         if how == "parts":
             patch.setattr(attention, "_NEAR_BYTES", 1 << 14)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.model import kernels
-from common.model.loader import Dtype, load
+from common.model.loader import load
 from common.model.native import instructions
 from common.model.quantized import Quantize
 from common.model.runner import Runner
@@ -34,6 +34,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe": ("glm4_moe", {"use_qk_norm": True, "routed_scaling_factor": 2.5}),
     "glm4_moe-more": ("glm4_moe", {"n_shared_experts": 2, "first_k_dense_replace": 0}),
     "dots1": ("dots1", {"norm_topk_prob": True, "attention_bias": True}),
+    "gpt_oss": ("gpt_oss", {}),
+    "gpt_oss-other": (
+        "gpt_oss",
+        {
+            "attention_bias": False,
+            "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
+            "swiglu_alpha": 0.5,
+            "swiglu_limit": 0.7,
+        },
+    ),
     "minimax_m2": ("minimax_m2", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}),
 }
 
@@ -70,17 +80,15 @@ def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
 
 
 @compiled
-@pytest.mark.parametrize(
-    ("dtype", "quantize", "most"), [("bfloat16", "none", 0.05), ("bfloat16", "int8", 0.1)]
-)
+@pytest.mark.parametrize(("quantize", "most"), [("none", 0.05), ("int8", 0.1)])
+@pytest.mark.parametrize("kind", ["qwen2_moe", "gpt_oss"])
 def test_rounded_weights_are_near_and_rows_are_their_own(
-    dtype: Dtype, quantize: Quantize, most: float, tmp_path: Path
+    kind: str, quantize: Quantize, most: float, tmp_path: Path
 ) -> None:
     """All experts are taken, for what rounding chooses may be others; of several threads, too."""
-    changes = {"num_experts_per_tok": 4, "norm_topk_prob": True}
-    directory = tiny_models.save("qwen2_moe", tmp_path, **changes)
-    expected = _logits(runner(directory, "float32"), TOKENS)
-    target = runner(directory, dtype, quantize=quantize, most_threads=3)
+    tiny_models.stirred(kind, tmp_path, num_experts_per_tok=4, norm_topk_prob=True)
+    expected = _logits(runner(tmp_path, "float32"), TOKENS)
+    target = runner(tmp_path, "bfloat16", quantize=quantize, most_threads=3)
     alone = _logits(target, 1)
     assert float((alone - expected).norm() / expected.norm()) < most
     target.spread(True)
@@ -94,6 +102,8 @@ def test_rounded_weights_are_near_and_rows_are_their_own(
     [
         ("glm4_moe", {"n_group": 2, "topk_group": 1}),
         ("glm4_moe", {"hidden_act": "relu"}),
+        ("gpt_oss", {"intermediate_size": 31}),
+        ("gpt_oss", {"swiglu_limit": -1.0}),
         ("olmoe", {"clip_qkv": 3.0}),
         ("qwen2_moe", {"moe_intermediate_size": 31}),
         ("qwen2_moe", {"shared_expert_intermediate_size": 61}),

@@ -150,7 +150,7 @@ def test_quantised_layers_are_left_as_they_are(
     torch.testing.assert_close(_logits(runner, ids), expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["llama", "smollm3", "exaone4", "glm4_moe"])
+@pytest.mark.parametrize("kind", ["llama", "smollm3", "exaone4", "glm4_moe", "gpt_oss"])
 def test_all_of_a_model_is_on_its_device_once_it_is_taken(kind: str, tmp_path: Path) -> None:
     """Its layers are not before: a smaller device may hold them as they are rounded."""
     whole = HfModel(tiny_models.save(kind, tmp_path), torch.bfloat16, torch.device("meta"))

@@ -28,7 +28,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "five": ("llama", {"hidden_size": 80, "num_attention_heads": 10, "head_dim": 32}),
     "twelve": ("llama", {"num_attention_heads": 12, "num_key_value_heads": 1, "head_dim": 40}),
     "wide": ("llama", {"num_attention_heads": 6, "head_dim": 80}),
-    "window": ("mistral", {"num_attention_heads": 8}),
+    "window, sinks": ("gpt_oss", {"num_attention_heads": 8}),
 }
 
 
