@@ -136,8 +136,6 @@ def _cuda_runs(model: Llama, device: torch.device, quantize: Quantize) -> bool:
 def _cuda_lacks(model: Llama, device: torch.device, quantize: Quantize) -> str:
     """Why the CUDA kernels cannot be used; nothing where they can."""
     heads, kv_heads = model.heads, model.kv_heads
-    if model.has_sinks:
-        return "sinks of attention are for CPUs"
     if model.has_experts and quantize == "int4":
         return "experts are rounded to int8 alone"
     if heads > kv_heads * keys.TILE:
@@ -147,7 +145,8 @@ def _cuda_lacks(model: Llama, device: torch.device, quantize: Quantize) -> str:
         return problem
     from common.model.cuda import probe
 
-    shape = probe.Shape(heads, kv_heads, model.head_size, model.hidden, model.has_experts)
+    has = model.has_experts, model.has_sinks
+    shape = probe.Shape(heads, kv_heads, model.head_size, model.hidden, *has, model.gate)
     with torch.cuda.device(device):
         return probe.fault(shape, model.facts.dtype, device)
 

@@ -157,6 +157,7 @@ def _join(
     sums,
     tops,
     out,  # [N, H, D]
+    sinks,  # float32 [H]: scores beside those of keys, of which nothing comes; where SUNK
     words,
     count,
     stretches,
@@ -165,6 +166,7 @@ def _join(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     WINDOW: tl.constexpr,
+    SUNK: tl.constexpr,
 ):
     query, head = tl.program_id(0), tl.program_id(1)
     row = tl.load(words + _TILES * count + begin + query)
@@ -177,6 +179,9 @@ def _join(
     at = tl.arange(0, BLOCK)
     top = tl.full([1], float("-inf"), tl.float32)
     total = tl.zeros([1], tl.float32)
+    if SUNK:
+        top = tl.load(sinks + head + tl.arange(0, 1))
+        total += 1
     summed = tl.zeros([BLOCK], tl.float32)
     for stretch in range(first, _stretch_of(position // _KEYS) + 1):
         place = (query.to(tl.int64) * HEADS + head) * stretches + stretch + tl.arange(0, 1)
@@ -202,11 +207,19 @@ class Attention:
         size: D, of a query, a key and a value.
         scale: Factor on the scores.
         window: Keys a row sees, itself included; all where None.
+        sinks: Of each query head a score beside its keys', of which nothing comes, `[H]`.
     """
 
     def __init__(
-        self, heads: int, kv_heads: int, size: int, scale: float, window: int | None
+        self,
+        heads: int,
+        kv_heads: int,
+        size: int,
+        scale: float,
+        window: int | None,
+        sinks: Tensor | None = None,
     ) -> None:
+        self._sinks = None if sinks is None else sinks.float()
         self._heads, self._kv_heads, self._size, self._scale = heads, kv_heads, size, scale
         self._rows = keys.tile_rows(heads, kv_heads)
         self._shape = {
@@ -259,10 +272,12 @@ class Attention:
                 sums,
                 tops,
                 queries,
+                tops if self._sinks is None else self._sinks,
                 words,
                 size.rows,
                 size.stretches,
                 begin * self._rows,
+                SUNK=self._sinks is not None,
                 **self._shape,
             )
         return queries

@@ -124,6 +124,7 @@ def _multiply(
     x,  # [N * CHOSEN / READERS, IN]
     weight,  # [E, OUT, IN]; where GATED twice as many, gates first
     scale,  # float32 [E, OUT] likewise, where ROUNDED
+    bias,  # float32 [E, OUT] likewise, where BIASED
     lists,  # int32 [E, N]
     counts,  # int32 [E]
     out,  # [N * CHOSEN, OUT]
@@ -136,6 +137,7 @@ def _multiply(
     STEEPNESS: tl.constexpr,
     LIMIT: tl.constexpr,
     ROUNDED: tl.constexpr,
+    BIASED: tl.constexpr,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
 ):
@@ -165,9 +167,13 @@ def _multiply(
                 up = tl.dot(read, wide, up, input_precision="ieee")
         if ROUNDED:
             summed *= tl.load(scale + line, mask=inside, other=0.0)[None, :]
+        if BIASED:
+            summed += tl.load(bias + line, mask=inside, other=0.0)[None, :]
         if GATED:
             if ROUNDED:
                 up *= tl.load(scale + line + OUT, mask=inside, other=0.0)[None, :]
+            if BIASED:
+                up += tl.load(bias + line + OUT, mask=inside, other=0.0)[None, :]
             summed = gate_by(summed, up, CURVE, STEEPNESS, LIMIT)
         target = out + choice[:, None] * OUT + output[None, :]
         tl.store(target, summed.to(out.dtype.element_ty), mask=real[:, None] & inside[None, :])
@@ -312,7 +318,7 @@ class _Matrices:
     """One of each expert.
 
     Args:
-        maps: Theirs, without a bias.
+        maps: Theirs; all have a bias, or none.
         gate: How their first half gates the other one; None where it does not.
         rounded: Whether they are rounded to int8.
     """
@@ -326,6 +332,9 @@ class _Matrices:
             self._weight, self._scale = torch.stack(steps), torch.stack(scales)
         else:
             self._weight = self._scale = torch.stack(weights)
+        biases = [each.bias for each in maps if each.bias is not None]
+        assert len(biases) in (0, len(maps)), "biases on all or on none"
+        self._bias = torch.stack(biases).float() if biases else None
         self.outputs = self._weight.shape[1] // (2 if gate else 1)
         """Numbers that come out."""
 
@@ -343,6 +352,7 @@ class _Matrices:
             x,
             self._weight,
             self._scale,
+            self._scale if self._bias is None else self._bias,
             lists,
             counts,
             out,
@@ -352,6 +362,7 @@ class _Matrices:
             OUT=self.outputs,
             **self._gated,
             ROUNDED=self._rounded,
+            BIASED=self._bias is not None,
             OUTPUTS=_OUTPUTS,
             INPUTS=_INPUTS,
             num_stages=3 if x.dtype == torch.float32 else 4,  # what small devices hold

@@ -41,7 +41,9 @@ class Layer:
         if weights.q_norm is not None and weights.k_norm is not None:
             norms = weights.q_norm, weights.k_norm
         self._turn = Turn(heads, kv_heads, model.head_size, norms, epsilon)
-        self._attend = Attention(heads, kv_heads, model.head_size, model.scale, weights.window)
+        self._attend = Attention(
+            heads, kv_heads, model.head_size, model.scale, weights.window, weights.sinks
+        )
         self.rotary = weights.rotary
         """Which of the model's rotary embeddings is its."""
 

@@ -39,6 +39,7 @@ _POSITION = 1_100
 _CHAIN = (0, 1, 2, 3)
 _OUTPUTS = 48
 _EXPERTS, _CHOSEN, _INNER = 5, 2, 144
+_GELU = Gate(Curve.GELU)
 _DRAWS = 48
 _VOCAB = 5008
 """A multiple of 16, as those of models are: kernels are compiled for such."""
@@ -57,6 +58,10 @@ class Shape(NamedTuple):
     """Of a hidden state."""
     experts: bool = False
     """Whether it has experts."""
+    sinks: bool = False
+    """Whether its heads have sinks."""
+    gate: Gate = Gate()
+    """Of its feed-forward parts."""
 
 
 def fault(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
@@ -109,7 +114,7 @@ def fault_of_draws(device: torch.device) -> str:
 
 def _of_attention(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     """A tree beside another text, and its first path alone."""
-    heads, kv_heads, size = shape[:3]
+    heads, kv_heads, size, scale = *shape[:3], shape.size**-0.5
     slots = np.random.default_rng(0).permutation(np.arange(1, _PAGES))[:, None] * _PAGE
     table = (slots + np.arange(_PAGE)).ravel()
     tree = TokenTree.chain(_CHAIN[0], _CHAIN[1:])
@@ -127,10 +132,12 @@ def _of_attention(shape: Shape, dtype: torch.dtype, device: torch.device) -> str
     queries[:, :: heads // kv_heads] = sought
     cache[branches.row_slots, :, :size] = 2 * sought
     cache, queries = cache.to(device, dtype), queries.to(device, dtype)
+    sinks = torch.linspace(0, 4, heads, device=device) if shape.sinks else None
 
-    attention = Attention(heads, kv_heads, size, size**-0.5, None)
+    attention = Attention(heads, kv_heads, size, scale, None, sinks)
     keys, words = _laid_out([branches, beside], shape, device)
-    expected = reference.attend(queries, cache, words, keys.size, _PAGE, scale=size**-0.5)
+    asked = (queries, cache, words, keys.size, _PAGE)
+    expected = reference.attend(*asked, scale=scale, sinks=sinks)
     found = attention(queries.clone(), cache, words, keys.size, _PAGE)
     off = (found.float() - expected).abs().flatten(1).amax(1)
     most = _error(dtype) * expected.abs().flatten(1).amax(1)
@@ -182,8 +189,8 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
         "norm": (RmsNorm(factors, 1e-6)(x), F.rms_norm(x.float(), (hidden,)) * factors.float()),
         "rotary embedding": (turned, rotated[:, :heads]),
         "keys and values": (cache[16 + at], stored),
-        "SiLU": (gated(x, Gate()), F.silu(gate) * up),
-        "GELU": (gated(x, Gate(Curve.GELU)), F.gelu(gate, approximate="tanh") * up),
+        "SiLU": (gated(x, Gate()), reference.gated(gate, up, Gate())),
+        "GELU": (gated(x, _GELU), reference.gated(gate, up, _GELU)),
         "product": (RoundedProduct(weight, None)(x), x.float() @ (rounded * scale[:, None]).T),
     }
     found = (_off(name, *pair, dtype) for name, pair in pairs.items())
@@ -209,11 +216,18 @@ def _of_experts(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     x, beside = (random(rows, hidden) * hidden**0.5 for _ in range(2))
     router = random(_EXPERTS, hidden)
     gate_up, down = random(_EXPERTS, 2 * _INNER, hidden), random(_EXPERTS, hidden, _INNER)
-    parts = [Mlp(Linear(gate_up[i], None), Linear(down[i], None)) for i in range(_EXPERTS)]
+    biased = shape.gate.curve is Curve.CLAMPED  # as those of such models are
+    if biased:
+        gate_up *= shape.gate.limit  # some of what it makes is beyond
+    biases = [random(_EXPERTS, size) * biased for size in (2 * _INNER, hidden)]
+    first, last = (
+        [Linear(*each) for each in zip(weight, bias if biased else [None] * _EXPERTS, strict=True)]
+        for weight, bias in zip((gate_up, down), biases, strict=True)
+    )
     mixture = Mixture(
         router=Linear(router, None),
         favours=None,
-        experts=parts,
+        experts=list(map(Mlp, first, last)),
         shared=None,
         chosen=_CHOSEN,
         sigmoid=False,
@@ -226,11 +240,13 @@ def _of_experts(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     weights = weights / weights.sum(1, keepdim=True)
     shares = torch.zeros_like(chances).scatter(1, chosen, weights)
     for rounded in (False, True):
-        first, last = (_rounded(each) if rounded else each.float() for each in (gate_up, down))
-        gate, up = torch.einsum("eih,nh->nei", first, x.float()).chunk(2, dim=2)
-        given = torch.einsum("ehi,nei->neh", last, F.silu(gate) * up)  # by all experts
+        wide = [_rounded(each) if rounded else each.float() for each in (gate_up, down)]
+        both = torch.einsum("eih,nh->nei", wide[0], x.float()) + biases[0]
+        gate, up = both.chunk(2, dim=2)
+        opened = reference.gated(gate, up, shape.gate)
+        given = torch.einsum("ehi,nei->neh", wide[1], opened) + biases[1]  # by all experts
         expected = torch.einsum("ne,neh->nh", shares, given) + beside.float()
-        found = Experts(mixture, make, Gate(), rounded=rounded)(x, words, keys.size, beside)
+        found = Experts(mixture, make, shape.gate, rounded=rounded)(x, words, keys.size, beside)
         if problem := _off("a mixture of experts", found, expected, dtype):
             return problem
     return ""

@@ -1,4 +1,4 @@
-"""Attention of a batch laid out, through torch: what the kernels are held against."""
+"""Attention of a batch laid out, and gates, through torch: what the kernels are held against."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.model.cuda.keys import ROW_SECTIONS, Size, section, tile_rows
+from common.model.llama import Curve, Gate
 
 
 def attend(
@@ -18,6 +19,7 @@ def attend(
     *,
     scale: float,
     window: int | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """What `Attention` computes, row by row.
 
@@ -29,6 +31,7 @@ def attend(
         page: Positions in a block of the cache.
         scale: Factor on the scores.
         window: Keys a row sees, itself included; all where None.
+        sinks: Of each query head a score beside its keys', of which nothing comes, `[H]`.
 
     Returns:
         float32 `[N, H, D]`; zero for rows that are padding.
@@ -46,7 +49,20 @@ def attend(
                 query[None], key[None], value[None], scale=scale, enable_gqa=True
             )
             out[row] = attended[0, :, 0]
+            if sinks is not None:
+                key = key.repeat_interleave(heads // len(key), dim=0)
+                scores = (query @ key.transpose(1, 2)).mul(scale)[:, 0]  # [H, W]
+                out[row] *= (scores.logsumexp(1) - sinks).sigmoid()[:, None]
     return out
+
+
+def gated(gate: Tensor, up: Tensor, by: Gate) -> Tensor:
+    """What a gate leaves of the other half."""
+    if by.curve is Curve.CLAMPED:
+        gate, up = gate.clamp(max=by.limit), up.clamp(-by.limit, by.limit) + 1
+        return gate * torch.sigmoid(by.steepness * gate) * up
+    curved = F.gelu(gate, approximate="tanh") if by.curve is Curve.GELU else F.silu(gate)
+    return curved * up
 
 
 def row_slots(words: Tensor, size: Size, row: int, page: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from common.model import kernels
 from common.model.hf import HfModel
 from common.model.linear import TiledProduct
-from common.model.llama import Gate, Linear, Mixture, Mlp
+from common.model.llama import Curve, Gate, Linear, Mixture, Mlp
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
@@ -24,6 +24,7 @@ from tests.tiny_models import VOCAB
 pytest.importorskip("triton")
 
 from common.model.cuda import experts as module
+from common.model.cuda import reference
 from common.model.cuda.experts import Experts
 from common.model.cuda.keys import Size
 from common.model.cuda.model import CudaModel
@@ -34,6 +35,7 @@ EXPERTS, HIDDEN, INNER = 6, 160, 136
 """More numbers than a program reads at once."""
 
 ROWS = 21
+SILU, CLAMPED = Gate(), Gate(Curve.CLAMPED, 1.7, 2.0)
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", {}),
@@ -41,6 +43,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {"num_experts": 9, "num_experts_per_tok": 3}),
     "flex_olmo": ("flex_olmo", {}),
     "glm4_moe": ("glm4_moe", {"n_shared_experts": 2, "routed_scaling_factor": 2.5}),
+    "gpt_oss": ("gpt_oss", {"sliding_window": 6}),
     "minimax_m2": ("minimax_m2", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}),
     "olmo2": ("olmo2", {}),
 }
@@ -50,13 +53,19 @@ def _random(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE) / 4
 
 
-def _mixture(**changes: Any) -> Mixture:
-    gate_up = _random(EXPERTS, 2 * INNER, HIDDEN, seed=1)
-    down = _random(EXPERTS, HIDDEN, INNER, seed=2)
+def _linears(outputs: int, inputs: int, *, biased: bool, seed: int) -> list[Linear]:
+    weights = _random(EXPERTS, outputs, inputs, seed=seed)
+    biases = _random(EXPERTS, outputs, seed=seed) if biased else [None] * EXPERTS
+    return list(map(Linear, weights, biases))
+
+
+def _mixture(*, biased: bool = False, **changes: Any) -> Mixture:
+    gate_ups = _linears(2 * INNER, HIDDEN, biased=biased, seed=1)
+    downs = _linears(HIDDEN, INNER, biased=biased, seed=2)
     asked: dict[str, Any] = {
         "router": Linear(_random(EXPERTS, HIDDEN, seed=3), None),
         "favours": None,
-        "experts": [Mlp(Linear(gate_up[i], None), Linear(down[i], None)) for i in range(EXPERTS)],
+        "experts": list(map(Mlp, gate_ups, downs)),
         "shared": None,
         "chosen": 3,
         "sigmoid": False,
@@ -66,9 +75,9 @@ def _mixture(**changes: Any) -> Mixture:
     return Mixture(**{**asked, **changes})
 
 
-def _experts(mixture: Mixture) -> Experts:
+def _experts(mixture: Mixture, gate: Gate = SILU) -> Experts:
     make = partial(TiledProduct, tile=4)
-    return Experts(mixture, make, Gate(), rounded=False)
+    return Experts(mixture, make, gate, rounded=False)
 
 
 def _words(rows: int, padding: int = 0) -> tuple[Tensor, Size]:
@@ -107,7 +116,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def _expected(mixture: Mixture, x: Tensor, beside: Tensor) -> Tensor:
+def _expected(mixture: Mixture, x: Tensor, beside: Tensor, gate: Gate = SILU) -> Tensor:
     """What rows get, row by row."""
     scores = F.linear(x, *mixture.router)
     share, scores = scores[:, EXPERTS:].sigmoid(), scores[:, :EXPERTS]
@@ -119,25 +128,28 @@ def _expected(mixture: Mixture, x: Tensor, beside: Tensor) -> Tensor:
     for row, (taken, by) in enumerate(zip(chosen.tolist(), weights * mixture.scale, strict=True)):
         for expert, weight in zip(taken, by, strict=True):
             gate_up, down = mixture.experts[expert]
-            gate, up = (gate_up.weight @ x[row]).chunk(2)
-            out[row] += weight * (down.weight @ (F.silu(gate) * up))
+            opened = reference.gated(*F.linear(x[row], *gate_up).chunk(2), gate)
+            out[row] += weight * F.linear(opened, *down)
     return out
 
 
 @pytest.mark.parametrize(
-    ("router", "changes"),
-    [(EXPERTS + 1, {}), (EXPERTS, {"sigmoid": True, "summed": True, "scale": 2.5})],
+    ("router", "gate", "changes"),
+    [
+        (EXPERTS + 1, SILU, {}),
+        (EXPERTS, CLAMPED, {"sigmoid": True, "summed": True, "scale": 2.5, "biased": True}),
+    ],
 )
 def test_a_row_has_its_bits_in_any_batch(
-    router: int, changes: dict[str, Any], small: pytest.MonkeyPatch
+    router: int, gate: Gate, changes: dict[str, Any], small: pytest.MonkeyPatch
 ) -> None:
     """Those of the formula; beside padding, which is zero, and where not all rows are computed at
     once."""
     mixture = _mixture(router=Linear(_random(router, HIDDEN, seed=3), None), **changes)
-    experts = _experts(mixture)
+    experts = _experts(mixture, gate)
     x, beside = _random(ROWS, HIDDEN, seed=5) * 4, _random(ROWS, HIDDEN, seed=6)
     whole = experts(x, *_words(ROWS), beside)
-    torch.testing.assert_close(whole, _expected(mixture, x, beside), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(whole, _expected(mixture, x, beside, gate), rtol=1e-4, atol=1e-4)
     for row in (0, 9, 20):
         one = slice(row, row + 1)
         assert torch.equal(experts(x[one], *_words(1), beside[one]), whole[one])
@@ -173,7 +185,7 @@ def test_rounded_experts_are_near_and_bfloat16_chooses_by_float32() -> None:
 
     products = PRODUCTS["int8"]
     assert products.rounds_experts
-    experts = Experts(mixture, make, Gate(), rounded=products.rounds_experts)
+    experts = Experts(mixture, make, SILU, rounded=products.rounds_experts)
     assert [weight.dtype for weight in made] == [torch.float32]
     x = (_random(9, HIDDEN, seed=5) * 4).bfloat16()
     found = experts(x, *_words(9), None).float()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -73,15 +72,18 @@ class _Launches:
 
 
 @settings(max_examples=6)
-@given(segments(), st.sampled_from(HEADS), st.sampled_from([None, 1, 40, 100]))
+@given(segments(), st.sampled_from(HEADS), st.sampled_from([None, 1, 40, 100]), st.booleans())
 def test_attention_is_that_of_torch(
-    batch: list[Segment], shape: tuple[int, int, int], window: int | None
+    batch: list[Segment], shape: tuple[int, int, int], window: int | None, sunk: bool
 ) -> None:
     heads, kv_heads, size = shape
     keys, words = _laid_out(batch, heads, kv_heads)
     cache, queries = _cache(kv_heads, size), _random(keys.size.rows, heads, size, seed=1)
-    expected = reference.attend(queries, cache, words, keys.size, PAGE, scale=0.3, window=window)
-    found = Attention(heads, kv_heads, size, 0.3, window)(
+    sinks = 3 * _random(heads, seed=2) if sunk else None
+    expected = reference.attend(
+        queries, cache, words, keys.size, PAGE, scale=0.3, window=window, sinks=sinks
+    )
+    found = Attention(heads, kv_heads, size, 0.3, window, sinks)(
         queries.clone(), cache, words, keys.size, PAGE
     )
     real = sum(len(part.ids) for part in batch)
@@ -145,6 +147,23 @@ def test_trees_and_windows_across_stretches(
     assert (found - expected)[: len(tree)].abs().max() < CLOSE
 
 
+def test_a_sink_is_one_more_score_of_which_nothing_comes() -> None:
+    """Be it next to none, or more than all of the others."""
+    heads, kv_heads, size = 6, 2, 8
+    sinks = torch.tensor([float("-inf"), -80.0, -1.0, 0.0, 3.0, 80.0], device=DEVICE)
+    slots = np.arange(PAGE, 3 * PAGE)
+    keys, words = _laid_out([Segment([1], 20, slots, wanted=())], heads, kv_heads)
+    cache, queries = _cache(kv_heads, size), _random(keys.size.rows, heads, size, seed=1)
+    seen = cache[PAGE : PAGE + 21].repeat_interleave(3, 1).transpose(0, 1)  # [H, W, 2 D]
+    key, value = seen.split(size, 2)
+    scores = (key @ queries[0][..., None]).squeeze(2) * 0.3
+    weights = torch.cat((scores, sinks[:, None]), 1).softmax(1)[:, :-1]
+    expected = (weights[:, None] @ value).squeeze(1)
+    attention = Attention(heads, kv_heads, size, 0.3, None, sinks)
+    found = attention(queries, cache, words, keys.size, PAGE)[0]
+    assert (found - expected).abs().max() < CLOSE
+
+
 @pytest.mark.parametrize("window", [None, 70])
 def test_attention_of_a_row_has_its_bits_in_any_batch(window: int | None) -> None:
     """Alone, as a chain, and in a tree with others and beside another text."""
@@ -154,7 +173,8 @@ def test_attention_of_a_row_has_its_bits_in_any_batch(window: int | None) -> Non
     table = (slots + np.arange(PAGE)).ravel()
     own, other = table[:400], table[400:600]
     queries = _random(64, heads, size, seed=1)
-    attention = Attention(heads, kv_heads, size, 0.3, window)
+    sinks = _random(heads, seed=2) if window else None
+    attention = Attention(heads, kv_heads, size, 0.3, window, sinks)
 
     def attended(batch: Sequence[Segment], picked: Sequence[int]) -> Tensor:
         keys, words = _laid_out(batch, heads, kv_heads)
@@ -226,13 +246,9 @@ def test_turn_writes_keys_and_values_and_leaves_queries(
 @pytest.mark.parametrize("curve", Curve)
 def test_gates(curve: Curve) -> None:
     both = 5 * _random(3, 2 * 1300)
-    gate, up = both.chunk(2, dim=1)
-    if curve is Curve.CLAMPED:
-        gate, up = gate.clamp(max=4), up.clamp(-4, 4) + 1
-        bent = gate * torch.sigmoid(1.7 * gate)
-    else:
-        bent = F.gelu(gate, approximate="tanh") if curve is Curve.GELU else F.silu(gate)
-    assert (gated(both, Gate(curve, 1.7, 4.0)) - bent * up).abs().max() < 2e-5
+    by = Gate(curve, 1.7, 4.0)
+    expected = reference.gated(*both.chunk(2, dim=1), by)
+    assert (gated(both, by) - expected).abs().max() < 2e-5
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(96, 320), (33, 100), (64, 128)])

@@ -15,18 +15,22 @@ from common.model import kernels
 from common.model.cuda import reference
 from common.model.cuda.keys import Size, section
 from common.model.hf import HfModel
+from common.model.llama import Curve, Gate
 from common.model.quantized import Quantize
 from tests import tiny_models
 
 pytest.importorskip("triton")
 
-from common.model.cuda import probe
+from common.model.cuda import experts, probe
 from common.model.cuda.attention import Attention
 from common.model.cuda.probe import Shape
+from common.model.cuda.rowwise import known_of
 
 CPU = torch.device("cpu")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPES = [Shape(4, 2, 16, 48), Shape(32, 8, 128, 64), Shape(14, 2, 64, 64)]
+
+OSS = Shape(4, 2, 16, 48, experts=True, sinks=True, gate=Gate(Curve.CLAMPED, 1.702, 7.0))
 
 MANY = {"num_attention_heads": 48, "head_dim": 4}
 
@@ -78,9 +82,18 @@ def test_attention_is_told_from_other_attention(
         assert fault(_rows_add_up) == "rows influence each other"
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_kernels_pass(dtype: torch.dtype) -> None:
-    assert probe.fault(SHAPES[0]._replace(experts=True), dtype, DEVICE) == ""
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [(SHAPES[0]._replace(experts=True), torch.bfloat16), (OSS, torch.float32)]
+)
+def test_kernels_pass(shape: Shape, dtype: torch.dtype) -> None:
+    assert probe.fault(shape, dtype, DEVICE) == ""
+
+
+def test_sinks_and_limits_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Attention, "__call__", _faulty(lambda out, words, size: out))
+    assert probe._of_attention(OSS, torch.bfloat16, DEVICE).startswith("attention is off by ")
+    monkeypatch.setattr(experts, "known_of", lambda gate: known_of(Gate()))
+    assert probe._of_experts(OSS, torch.bfloat16, DEVICE).startswith("a mixture of experts is off")
 
 
 @pytest.mark.parametrize("name", ["RmsNorm", "Turn", "gated", "RoundedProduct", "Experts"])
