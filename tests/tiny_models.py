@@ -219,6 +219,17 @@ MORE: dict[str, dict[str, Any]] = {
     "llava": _seeing(
         "llama", {**_EYE, "model_type": "clip_vision_model", "image_size": 28, "patch_size": 14}
     ),
+    "ministral3": {
+        **_COMMON,
+        "head_dim": 16,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 16.0,
+            "original_max_position_embeddings": 8,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
     "mistral3": _seeing("mistral", {**_EYE, "image_size": 28, "patch_size": 14}),
     "qwen2_5_vl": _seeing(
         "qwen2_5_vl_text", _QWEN_EYE, hidden_size=64, rope_parameters=_THREE_WAYS

@@ -84,7 +84,7 @@ class FusedLayer:
         if weights.q_norm is not None and weights.k_norm is not None:
             self._qk_norm = _norm_of_heads(weights.q_norm, weights.k_norm, model)
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, growth: Tensor | None) -> Tensor:
         """Maps hidden states `[N, hidden]` to the next layer's.
 
         Args:
@@ -92,6 +92,7 @@ class FusedLayer:
             cos: Rotary cosines of the rows, `[N, 1, D]`.
             sin: Rotary sines, `[N, 1, D]`, the sign of their first half changed: with the halves
                 of a head rolled past each other that is `rotate_half`.
+            growth: What queries are multiplied by, `[N, 1, 1]`.
         """
         read = x if self._attention_norm is None else self._attention_norm(x)
         qkv = self._qkv(read).view(len(x), -1, self._size)
@@ -100,10 +101,11 @@ class FusedLayer:
             turning = self._qk_norm(turning)
         half = turning.roll(self._size // 2, dims=-1)
         turned = torch.addcmul(turning * cos, half, sin)
+        queries = turned[:, : self._heads]
         attended = attend(
             self._context,
             self._layer,
-            turned[:, : self._heads],
+            queries if growth is None else queries * growth,
             torch.cat((turned[:, self._heads :], qkv[:, self._heads + self._kv_heads :]), dim=-1),
             scale=self._scale,
             window=self._window,
@@ -131,6 +133,8 @@ class FusedModel:
         self._context = context
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._angles: list[tuple[Tensor, Tensor]] = []
+        self._growth = model.growth
+        self._grown: Tensor | None = None  # its table
         made = partial(FusedLayer, model=model, context=context, make=make)
         self._layers = [*map(made, itertools.count(), model.layers)]
         self._norm = _RmsNorm(model.norm, model.epsilon)
@@ -146,11 +150,12 @@ class FusedModel:
             (cos.index_select(0, positions), sin.index_select(0, positions))
             for cos, sin in self._angles
         ]
+        growth = None if self._grown is None else self._grown.index_select(0, positions)
         taps, tapped = self._context.wanted_taps, []
         for index, layer in enumerate(self._layers):
             if index in taps:
                 tapped.append(x * self._feature_scale)  # a copy: a product may take its place
-            x = layer(x, *angles[layer.rotary])
+            x = layer(x, *angles[layer.rotary], growth)
         states = self._norm(x.index_select(0, wanted))
         features = torch.cat(tapped, dim=1) if tapped else None
         logits = self._head(states)
@@ -162,6 +167,9 @@ class FusedModel:
         """Has tables for so many positions."""
         if not self._angles or len(self._angles[0][0]) != positions:
             self._angles = [self._table(rotary, positions) for rotary in self._rotaries]
+            if self._growth is not None:
+                table = self._growth.table(positions, self._embeddings.device)
+                self._grown = table.to(self._embeddings.dtype)[:, None, None]
 
     def _table(self, rotary: Rotary, positions: int) -> tuple[Tensor, Tensor]:
         """As layers read it, `[positions, 1, D]` each."""

@@ -146,7 +146,8 @@ def _cuda_lacks(model: Llama, device: torch.device, quantize: Quantize) -> str:
     from common.model.cuda import probe
 
     has = model.has_experts, model.has_sinks
-    shape = probe.Shape(heads, kv_heads, model.head_size, model.hidden, *has, model.gate)
+    sizes = heads, kv_heads, model.head_size, model.hidden
+    shape = probe.Shape(*sizes, *has, model.gate, grows=model.growth is not None)
     with torch.cuda.device(device):
         return probe.fault(shape, model.facts.dtype, device)
 

@@ -70,6 +70,21 @@ class Gate(NamedTuple):
 _SILU = Gate()
 
 
+class Growth(NamedTuple):
+    """By how much queries grow with their position, step by step: among more keys a score has to
+    stand out from more (Llama 4's attention temperature)."""
+
+    part: float
+    """Of them, times the logarithm of a step's number."""
+    positions: int
+    """Of a step."""
+
+    def table(self, positions: int, device: torch.device) -> Tensor:
+        """What queries are multiplied by, float32 `[positions]`."""
+        steps = torch.arange(positions, device=device) // self.positions
+        return 1 + self.part * torch.log(1 + steps.float())
+
+
 class Mlp(NamedTuple):
     """A feed-forward part."""
 
@@ -165,6 +180,8 @@ class Llama:
     """What norms add to the mean square."""
     rotaries: Sequence[Rotary]
     """Of its positions: layers may have several."""
+    growth: Growth | None = None
+    """Of its queries; None where they do not grow."""
     embeddings: Tensor
     """`[V, hidden]`."""
     embedding_scale: float = 1.0

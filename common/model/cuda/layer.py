@@ -51,6 +51,7 @@ class Layer:
         self,
         x: Tensor,
         angles: tuple[Tensor, Tensor],
+        growth: Tensor | None,
         cache: Tensor,
         words: Tensor,
         size: Size,
@@ -61,6 +62,7 @@ class Layer:
         Args:
             x: `[N, hidden]`; overwritten.
             angles: Of its rotary embedding, see `Rotary.table`.
+            growth: See `Growth.table`; None for none.
             cache: Of the layer, `[slots, Hkv, 2 D]`.
             words: The batch, laid out; see `keys`.
             size: Of the batch.
@@ -70,7 +72,7 @@ class Layer:
             `[N, hidden]`.
         """
         read = x if self._attention_norm is None else self._attention_norm(x)
-        queries = self._turn(self._qkv(read), angles, words, cache)
+        queries = self._turn(self._qkv(read), angles, growth, words, cache)
         attended = self._attend(queries, cache, words, size, page).view(len(x), -1)
         x = added(x, self._out, attended, self._attention_post_norm)
         read = x if self._mlp_norm is None else self._mlp_norm(x)

@@ -64,6 +64,8 @@ class CudaModel(WholePass):
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._positions = 0  # of which there are angles
         self._angles: list[tuple[Tensor, Tensor]] = []
+        self._growth = model.growth
+        self._grown: Tensor | None = None  # its table
         self._norm = RmsNorm(model.norm, model.epsilon)
         self._head, self._head_scale = products.head(*model.head), model.head_scale
         self._row_step = products.row_step
@@ -268,7 +270,8 @@ class CudaModel(WholePass):
         for index, (layer, cache) in enumerate(zip(self._layers, pool.layers, strict=False)):
             if index in places:
                 torch.mul(x, self._feature_scale, out=places[index])  # now: products take its place
-            x = layer(x, self._angles[layer.rotary], cache, words, size, pool.blocks.block_tokens)
+            angles, page = self._angles[layer.rotary], pool.blocks.block_tokens
+            x = layer(x, angles, self._grown, cache, words, size, page)
         states = self._norm(x.index_select(0, wanted[: size.wanted]))
         logits = self._head(states)
         if self._head_scale != 1:
@@ -288,6 +291,8 @@ class CudaModel(WholePass):
             self._pool = pool
             self._positions = min(self._max_len, self._context.positions)
             self._angles = [rotary.table(self._positions) for rotary in self._rotaries]
+            if self._growth is not None:
+                self._grown = self._growth.table(self._positions, self._embeddings.device)
             rows, hidden = self._states.shape
             self._features = self._states.new_empty(rows, len(self._context.taps), hidden)
             if self._graphs is not None:

@@ -62,6 +62,8 @@ class Shape(NamedTuple):
     """Whether its heads have sinks."""
     gate: Gate = Gate()
     """Of its feed-forward parts."""
+    grows: bool = False
+    """Whether queries grow with their position."""
 
 
 def fault(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
@@ -175,13 +177,16 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     angles = torch.arange(64.0, device=device)[:, None].repeat(1, size // 2) / 40
     table = angles.cos(), angles.sin()
     cache = torch.zeros(64, kv_heads, 2 * size, device=device, dtype=dtype)
-    turned = Turn(heads, kv_heads, size, None, 0.0)(qkv, table, words, cache)
+    growth = torch.linspace(1, 2, len(angles), device=device) if shape.grows else None
+    turned = Turn(heads, kv_heads, size, None, 0.0)(qkv, table, growth, words, cache)
 
     wide = qkv.view(16, -1, size).float()
     at = torch.arange(5, 21, device=device)
     first, second = wide.chunk(2, dim=2)
     cos, sin = (part[at][:, None] for part in table)
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=2)
+    if growth is not None:
+        rotated[:, :heads] *= growth[at][:, None, None]
     gate, up = x.float().chunk(2, dim=1)
     rounded, scale = round_weight(weight)
     stored = torch.cat((rotated[:, heads:-kv_heads], wide[:, -kv_heads:]), dim=2)

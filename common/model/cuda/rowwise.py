@@ -41,6 +41,7 @@ def _turn_and_store(
     count,  # N
     cos,  # float32 [positions, D / 2]
     sin,
+    growth,  # float32 [positions]: what queries are multiplied by, where GROWN
     weights,  # float32 [2, D]: of the norms of queries and keys
     queries,  # [N, H, D]
     cache,  # [slots, Hkv, 2 D]
@@ -49,6 +50,7 @@ def _turn_and_store(
     KV_HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     NORMED: tl.constexpr,
+    GROWN: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     BLOCK_KV: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
@@ -77,6 +79,10 @@ def _turn_and_store(
     first -= high * sine
     second = high * cosine
     second += low * sine
+    if GROWN:
+        grown = tl.where(head < HEADS, tl.load(growth + position), 1.0)
+        first *= grown
+        second *= grown
 
     kind = queries.dtype.element_ty
     query = queries + (row.to(tl.int64) * HEADS + head) * SIZE + at
@@ -198,13 +204,19 @@ class Turn:
         }
 
     def __call__(
-        self, qkv: Tensor, angles: tuple[Tensor, Tensor], words: Tensor, cache: Tensor
+        self,
+        qkv: Tensor,
+        angles: tuple[Tensor, Tensor],
+        growth: Tensor | None,
+        words: Tensor,
+        cache: Tensor,
     ) -> Tensor:
         """Writes the rows' keys and values to the cache.
 
         Args:
             qkv: Queries, keys and values, `[N, (H + 2 Hkv) D]`; overwritten.
             angles: Cosines and sines, see `Rotary.table`.
+            growth: See `Growth.table`; None for none.
             words: The batch, laid out; see `keys`.
             cache: Of the layer, `[slots, Hkv, 2 D]`.
 
@@ -224,10 +236,12 @@ class Turn:
             rows,
             cos,
             sin,
+            cos if growth is None else growth,
             cos if self._norms is None else self._norms,
             queries,
             cache,
             self._epsilon,
+            GROWN=growth is not None,
             **self._kernel,
         )
         return queries

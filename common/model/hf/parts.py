@@ -12,11 +12,17 @@ from common.model.facts import Facts
 from common.model.hf.feed_forward import feed_forward_of, gate_of, inner_of, is_mixture, linear_of
 from common.model.hf.layers import bring
 from common.model.hf.shape import LAYERS, added_part, body_of, divisor
-from common.model.llama import Linear, Llama, LlamaLayer
+from common.model.llama import Growth, Linear, Llama, LlamaLayer
 from common.model.room import give_back
 from common.model.rotary import Rotary
 
-_SEE_ALIKE = {"MistralAttention", "MixtralAttention", "Phi3Attention", "SmolLM3Attention"}
+_SEE_ALIKE = {
+    "Ministral3Attention",
+    "MistralAttention",
+    "MixtralAttention",
+    "Phi3Attention",
+    "SmolLM3Attention",
+}
 """Attention classes whose layers have the window of the configuration, where they have one."""
 
 _NEIGHBOURS = {"Ernie4_5Attention", "Glm4Attention", "GlmAttention", "HeliumAttention"}
@@ -81,6 +87,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         rotaries=tuple(
             Rotary.of_some(*each, sizes.head).to(embed.weight.device) for each in angles
         ),
+        growth=_growth(attention),
         embeddings=embed.weight.data,
         embedding_scale=scale / part,
         feature_scale=part,
@@ -197,6 +204,14 @@ def _angles(rotary: Any, kind: str | None) -> tuple[Tensor, float]:
         return torch.empty(0), 1.0
     frequencies: Tensor = getattr(rotary, f"{kind}inv_freq")
     return frequencies.float(), getattr(rotary, f"{kind}attention_scaling")
+
+
+def _growth(attention: Any) -> Growth | None:
+    """By how much queries grow with their position."""
+    if type(attention).__name__ != "Ministral3Attention":
+        return None
+    said = attention.config.rope_parameters
+    return Growth(float(said["llama_4_scaling_beta"]), said["original_max_position_embeddings"])
 
 
 def _window(attention: Any) -> int | None:

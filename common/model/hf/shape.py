@@ -50,6 +50,7 @@ LAYERS = {
     "HeliumDecoderLayer": _Norms(),
     "LlamaDecoderLayer": _Norms(),
     "MiniMaxM2DecoderLayer": _Norms(),
+    "Ministral3DecoderLayer": _Norms(),
     "MinistralDecoderLayer": _Norms(),
     "MistralDecoderLayer": _Norms(),
     "MixtralDecoderLayer": _Norms(),

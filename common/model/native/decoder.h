@@ -67,6 +67,7 @@ typedef struct {
     Gate gate;
     int64_t whole_norms; /* whether queries, and keys, are normed over all heads at once */
     float epsilon, scale;
+    const float *growth;      /* [positions]: what queries are multiplied by; or NULL */
     const Number *embeddings; /* [V, hidden] */
     const float *norm;        /* [hidden] */
     Product head;

@@ -95,6 +95,8 @@ class NativeModel(WholePass):
         self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._angles: list[tuple[Tensor, Tensor]] = []
+        self._growth = model.growth
+        self._grown: Tensor | None = None  # its table
         self._dtype, self._taps = dtype, array("q")
         self._model = Model(
             hidden=model.hidden,
@@ -223,6 +225,9 @@ class NativeModel(WholePass):
             model.slots = pool.slots
             model.positions = min(self._max_len, model.slots)
             self._angles = [rotary.table(model.positions) for rotary in self._rotaries]
+            if self._growth is not None:
+                self._grown = self._growth.table(model.positions, torch.device("cpu"))
+                model.growth = self._grown.data_ptr()
             self._taps = array("q", self._context.taps)
             model.tapped, model.taps = self._taps.buffer_info()
             for layer, turns, cache in zip(self._layers, self._turns, pool.layers, strict=False):

@@ -53,7 +53,7 @@ static void rounded(const float *x, float scale, long size, Number *out)
 /* Turns one head by its position, as `rotate_half` does; normed before where the model does so, by
    what its own numbers say or all heads'. */
 static void turned(const Model *model, const Layer *layer, const float *norm, float whole,
-                   long position, const float *head, Number *out)
+                   float growth, long position, const float *head, Number *out)
 {
     long size = model->size, half = size / 2;
     const float *cos = layer->cos + position * half, *sin = layer->sin + position * half;
@@ -62,6 +62,8 @@ static void turned(const Model *model, const Layer *layer, const float *norm, fl
         inverse = inverse_rms(head, size, model->epsilon);
     for (long i = 0; i < size; i++)
         scaled[i] = norm ? head[i] * inverse * norm[i] : head[i];
+    for (long i = 0; growth != 1.0f && i < size; i++)
+        scaled[i] *= growth;
     for (long at = 0; at < half; at += LANES) {
         Lanes mask = first_lanes(half - at);
         Floats first = load(mask, scaled + at), second = load(mask, scaled + half + at);
@@ -159,13 +161,14 @@ static void turn(void *what, Part part)
         const float *q_norm = layer->q_norm, *k_norm = layer->k_norm;
         float whole = whole_rms(model, q_norm, row, heads);
         long position = pass->positions[i];
+        float growth = model->growth ? model->growth[position] : 1.0f;
         for (long head = 0; head < heads; head++)
-            turned(model, layer, q_norm ? q_norm + head * step : NULL, whole, position,
+            turned(model, layer, q_norm ? q_norm + head * step : NULL, whole, growth, position,
                    row + head * size, pass->queries + (i * heads + head) * size);
         whole = whole_rms(model, k_norm, keys, kv_heads);
         Number *slot = layer->cache + pass->slots[i] * kv_heads * 2 * size;
         for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
-            turned(model, layer, k_norm ? k_norm + head * step : NULL, whole, position,
+            turned(model, layer, k_norm ? k_norm + head * step : NULL, whole, 1.0f, position,
                    keys + head * size, slot);
             for (long at = 0; at < size; at += LANES) {
                 Lanes mask = first_lanes(size - at);

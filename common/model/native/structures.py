@@ -83,6 +83,7 @@ class Model(Structure):
         ("whole_norms", c_int64),
         ("epsilon", c_float),
         ("scale", c_float),
+        ("growth", c_void_p),
         ("embeddings", c_void_p),
         ("norm", c_void_p),
         ("head", Product),

@@ -42,6 +42,7 @@ _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-yarn": ("llama", {"rope_parameters": _YARN}),
     "ministral": ("ministral", {}),
+    "ministral3": ("ministral3", {}),
     "cwm": ("cwm", {}),
     "seed_oss": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
     "ernie4_5": ("ernie4_5", {"head_dim": WHOLE, "use_bias": True}),

@@ -210,10 +210,10 @@ def test_norm(size: int) -> None:
     assert torch.equal(RmsNorm(weight, 1e-5)(x[2:3]), normed[2:3])
 
 
-@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("normed", "grows"), [(False, True), (True, False)])
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), HEADS)
 def test_turn_writes_keys_and_values_and_leaves_queries(
-    heads: int, kv_heads: int, size: int, normed: bool
+    heads: int, kv_heads: int, size: int, normed: bool, grows: bool
 ) -> None:
     slots = np.arange(PAGE, 5 * PAGE)[::-1].copy()
     batch = [Segment([1, 2, 3], 7, slots, wanted=()), Segment([4], 2, slots[32:], wanted=())]
@@ -225,7 +225,8 @@ def test_turn_writes_keys_and_values_and_leaves_queries(
     norms = 1 + _random(2, size, seed=2)
     cache = torch.zeros(6 * PAGE, kv_heads, 2 * size, device=DEVICE)
     given = (norms[0], norms[1]) if normed else None
-    queries = Turn(heads, kv_heads, size, given, 1e-5)(qkv, table, words, cache)
+    growth = 1 + _random(12, seed=3).abs() if grows else None
+    queries = Turn(heads, kv_heads, size, given, 1e-5)(qkv, table, growth, words, cache)
 
     parts = qkv.view(rows, -1, size)
     turning = parts[:, : heads + kv_heads]
@@ -236,6 +237,8 @@ def test_turn_writes_keys_and_values_and_leaves_queries(
     first, second = turning.chunk(2, dim=2)
     cos, sin = (part[at][:, None] for part in table)
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=2)
+    if growth is not None:
+        turned[:, :heads] *= growth[at][:, None, None]
     assert (queries - turned[:, :heads]).abs().max() < 1e-5
     stored = cache[section(words, keys.size, "slots")[:4]]
     assert (stored[..., :size] - turned[:4, heads:]).abs().max() < 1e-5

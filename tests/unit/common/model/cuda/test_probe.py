@@ -30,7 +30,9 @@ CPU = torch.device("cpu")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPES = [Shape(4, 2, 16, 48), Shape(32, 8, 128, 64), Shape(14, 2, 64, 64)]
 
-OSS = Shape(4, 2, 16, 48, experts=True, sinks=True, gate=Gate(Curve.CLAMPED, 1.702, 7.0))
+OSS = Shape(
+    4, 2, 16, 48, experts=True, sinks=True, gate=Gate(Curve.CLAMPED, 1.702, 7.0), grows=True
+)
 
 MANY = {"num_attention_heads": 48, "head_dim": 4}
 
