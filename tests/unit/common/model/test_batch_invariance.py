@@ -23,7 +23,7 @@ from common.model.tree import TokenTree
 from tests import tiny_models
 from tests.inprocess import runner
 
-LENGTH = 72
+LENGTH = 60
 KINDS = (
     "llama",
     "mistral-bfloat16",

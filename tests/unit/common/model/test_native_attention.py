@@ -19,7 +19,7 @@ from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import runner
-from tests.unit.common.model.batches import segments
+from tests.unit.common.model.batches import PAGES, segments
 
 pytestmark = pytest.mark.skipif(not instructions(), reason="no compiler or no AVX2 here")
 
@@ -45,7 +45,9 @@ def _target(vectors: str, shape: str, way: str, threads: int) -> Runner:
 
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(model, "Decoder", decoder)
-        return runner(tiny_models.save(kind, Path(directory), **sizes), dtype)
+        found = runner(tiny_models.save(kind, Path(directory), **sizes), dtype, kv_bytes=9 << 20)
+        assert found.pool.blocks.count >= PAGES
+        return found
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -150,7 +150,7 @@ def test_a_row_has_its_bits_in_any_batch(
     x, beside = _random(ROWS, HIDDEN, seed=5) * 4, _random(ROWS, HIDDEN, seed=6)
     whole = experts(x, *_words(ROWS), beside)
     torch.testing.assert_close(whole, _expected(mixture, x, beside, gate), rtol=1e-4, atol=1e-4)
-    for row in (0, 9, 20):
+    for row in (0, 20):
         one = slice(row, row + 1)
         assert torch.equal(experts(x[one], *_words(1), beside[one]), whole[one])
     small.setattr(module, "_MOST_ROWS", 12)
