@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from bench.traffic import Line
 
 DPI = 120
+CROWDED = 30
+"""Times the lowest number of an axis, from which on there is no room for words at all its marks."""
 MARKS = "os^vDP*"
 """Of lines whose colours are alike to some eyes."""
 
@@ -151,7 +153,8 @@ def _waits(axes: Axes, lines: Sequence[Line], what: str, label: str) -> None:
     axes.set_ylabel(f"{label} (dashed: 99 %)")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_minor_formatter("{x:g}" if high < CROWDED * low else "")
     axes.legend()
 
 

@@ -1,8 +1,9 @@
 """`python -m bench.traffic`: how long users wait where requests come as they please.
 
 They arrive at random (a Poisson process), whether those before are done or not, as from many users
-who know nothing of each other; of some rate on they queue. Methods take turns and get the same
-requests at the same moments. A wait counts from the moment that a request was due.
+who know nothing of each other; from some rate on they queue, and then some are refused. Methods
+take turns and get the same requests at the same moments, but for two ids of each prompt, so that
+none has a cache filled for it. A wait counts from the moment that a request was due.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import random
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
-from paceline import AsyncClient, Client
+from paceline import AsyncClient, Client, errors
 from rich.console import Console
 
 from bench import plots, prompts
@@ -27,14 +29,20 @@ from bench.arguments import at_least, ending_well, known_method, several, within
 from bench.deployment import FORGETFUL
 from bench.progress import Progress, shown
 from bench.settings import DRAFT, PLAIN
+from bench.unseen import Unseen
+from common.errors import StartupError
 from launcher.cluster import Cluster
 from launcher.commandline import Device, WorkerOptions
 from launcher.commands import DType
-from launcher.drafting import await_draft
+from launcher.drafting import await_draft, check_drafter
 from launcher.models import choose
 
 PICTURES = ".png", ".svg", ".pdf"
 TEMPERATURE = 0.7
+HEADER = (
+    " " * 56 + "   first token, ms      each further, ms      whole text, ms   \n"
+    "rate/s  method        requests  refused  tokens/s  at once" + "    p50    p90    p99" * 3
+)
 LEAST_PART = 1 / 8
 """A request asks for this part of the most tokens at least."""
 
@@ -55,19 +63,31 @@ class Arrival:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """What became of a request; seconds count from when it was due."""
+    """Of a request; seconds count from when it was due."""
 
     first_s: float
     """To its first token."""
     whole_s: float
     """To its last."""
-    ids: tuple[int, ...]
-    """Its text."""
+    tokens: int
+    """How many came."""
 
     @property
     def token_s(self) -> float:
         """For each token after the first."""
-        return (self.whole_s - self.first_s) / max(len(self.ids) - 1, 1)
+        return (self.whole_s - self.first_s) / max(self.tokens - 1, 1)
+
+
+@dataclass
+class Run:
+    """All passes of one method at one rate."""
+
+    waits: list[Wait] = field(default_factory=list)
+    """Of the requests that were answered."""
+    refused: int = 0
+    """How many were not: too many were waiting."""
+    span_s: float = 0.0
+    """How long the passes took, all together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +104,11 @@ class Spread:
         p50, p90, p99 = (1e3 * np.percentile(seconds, [50, 90, 99])).tolist()
         return cls(p50=p50, p90=p90, p99=p99)
 
+    def text(self) -> str:
+        """For people."""
+        numbers = (self.p50, self.p90, self.p99)
+        return "".join(f"{number:7.{1 if number < 100 else 0}f}" for number in numbers)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
@@ -94,7 +119,9 @@ class Line:
     method: str
     """Which."""
     requests: int
-    """How many."""
+    """How many were answered."""
+    refused: int
+    """How many were not: too many were waiting."""
     tokens_per_s: float
     """From the start of a pass to its last token."""
     at_once: float
@@ -106,42 +133,54 @@ class Line:
     whole: Spread
     """To the last token."""
 
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run it and print a line for each rate and method."""
-    given = _arguments(argv)
-    models = choose(given.target, given.draft)
-    options = WorkerOptions(dtype=given.dtype, device=given.device)
-    cluster = Cluster(models=models, options=options, environment=FORGETFUL)
-    console = Console(stderr=True)
-    with cluster, Client(cluster.address) as client, shown(console) as progress:
-        if models.draft:
-            await_draft(cluster, client)
-        texts = prompts.encode(prompts.load(), client)
-        every = {
-            rate: [
-                arrivals(rate, given.seconds, len(texts), given.max_tokens, seed)
-                for seed in range(given.repetitions)
-            ]
-            for rate in given.rates
-        }
-        lines = asyncio.run(measure(cluster.address, texts, every, given.methods, progress))
-    if given.plot:
-        plots.draw_waits(lines, given.plot)
-    if given.json:
-        print(json.dumps([asdict(line) for line in lines]))
-        return
-    print(f"{'':43s}{'first token, ms':^20s}{'each further, ms':^20s}{'whole text, ms':^22s}")
-    print("rate/s  method        requests  tokens/s  at once" + "    p50    p90    p99" * 3)
-    for line in lines:
-        print(
-            f"{line.rate:6g}  {line.method:12s}  {line.requests:8d}  {line.tokens_per_s:8.0f}"
-            f"  {line.at_once:7.1f}{_cells(line.first)}{_cells(line.token)}{_cells(line.whole)}"
+    def text(self) -> str:
+        """For people, below `HEADER`."""
+        return (
+            f"{self.rate:6g}  {self.method:12s}  {self.requests:8d}  {self.refused:7d}"
+            f"  {self.tokens_per_s:8.0f}  {self.at_once:7.1f}"
+            f"{self.first.text()}{self.token.text()}{self.whole.text()}"
         )
 
 
-def _cells(spread: Spread) -> str:
-    return "".join(f"{number:7.{1 if number < 100 else 0}f}" for number in asdict(spread).values())
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run it and print a line for each method at a rate once that is done."""
+    given = _arguments(argv)
+    models = choose(given.target, given.draft)
+    methods = given.methods or ((PLAIN, DRAFT) if models.draft else (PLAIN,))
+    options = WorkerOptions(dtype=given.dtype, device=given.device)
+    cluster = Cluster(models=models, options=options, environment=FORGETFUL)
+    lines: list[Line] = []
+
+    def check() -> None:
+        if models.draft:
+            check_drafter(cluster)
+
+    def tell(line: Line) -> None:
+        if not given.json:
+            print(line.text() if lines else f"{HEADER}\n{line.text()}", flush=True)
+        lines.append(line)
+
+    try:
+        with cluster, Client(cluster.address) as client, shown(Console(stderr=True)) as progress:
+            if models.draft:
+                await_draft(cluster, client)
+            texts = prompts.encode(prompts.load(), client)
+            every = {
+                rate: [
+                    arrivals(rate, given.seconds, len(texts), given.max_tokens, seed)
+                    for seed in range(given.repetitions)
+                ]
+                for rate in given.rates
+            }
+            unseen = Unseen(prompts.ordinary(client))
+            asyncio.run(
+                measure(cluster.address, texts, unseen, every, methods, check, progress, tell)
+            )
+    finally:
+        if given.json and lines:
+            print(json.dumps([asdict(line) for line in lines]), flush=True)
+    if given.plot:
+        plots.draw_waits(lines, given.plot)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -158,8 +197,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--methods",
         type=several(known_method),
-        default=f"{PLAIN},{DRAFT}",
-        help="(default: %(default)s)",
+        help=f"(default: {PLAIN}, and {DRAFT} where there is a drafter)",
     )
     parser.add_argument("--seconds", type=within(1, 3600), default=20, help="of a pass")
     parser.add_argument("--repetitions", type=at_least(1), default=3, help="passes of each")
@@ -170,17 +208,21 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", choices=get_args(Device))
     parser.add_argument("--plot", type=_picture, metavar="FILE", help="draw waits by rate")
     parser.add_argument("--json", action="store_true", help="one line for machines")
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    if not given.rates:
+        parser.error("--rates: names none")
+    return given
 
 
 def _picture(text: str) -> Path:
-    """Read the name of a file to draw into: that it cannot be written shows before all else."""
+    """Read the name of a file to draw into: most that is wrong with it shows before all else."""
     path = Path(text)
     if not plots.available():
         raise argparse.ArgumentTypeError("needs matplotlib, which is not installed")
-    if path.suffix not in PICTURES or not path.parent.is_dir():
+    writable = os.access(path if path.exists() else path.parent, os.W_OK)
+    if path.suffix not in PICTURES or path.is_dir() or not writable:
         raise argparse.ArgumentTypeError(
-            f"must end with {', '.join(PICTURES)} and stand in a directory that exists, got {text}"
+            f"must be a file that can be written and ends with {', '.join(PICTURES)}, got {text}"
         )
     return path
 
@@ -213,50 +255,60 @@ def arrivals(rate: float, seconds: float, count: int, max_tokens: int, seed: int
 async def measure(
     address: str,
     texts: Sequence[Sequence[int]],
-    every: dict[float, list[list[Arrival]]],
+    unseen: Callable[[Sequence[int]], list[int]],
+    every: Mapping[float, Sequence[Sequence[Arrival]]],
     methods: Sequence[str],
+    check: Callable[[], None],
     progress: Progress,
-) -> list[Line]:
+    tell: Callable[[Line], None],
+) -> None:
     """Send all requests by every method.
 
     Args:
         address: Of a gateway that nobody else uses.
         texts: Ids of the prompts.
+        unseen: Makes a prompt one that no cache has.
         every: Arrivals of each pass, by their rate.
         methods: In turns; the order turns round from pass to pass.
+        check: Called behind each pass; raises where what it measured does not count.
         progress: Told before each pass.
+        tell: Given what each method came to, once all passes of a rate are done.
     """
-    passes = [
-        (rate, method, arrived)
-        for rate, repetitions in every.items()
-        for index, arrived in enumerate(repetitions)
-        for method in (methods if index % 2 == 0 else reversed(methods))
-    ]
-    waits: dict[tuple[float, str], list[Wait]] = {}
-    spans_s: dict[tuple[float, str], float] = {}
+    total, done = sum(map(len, every.values())) * len(methods), 0
     async with AsyncClient(address) as client:
         for method in methods:  # pays for what is set up once
             await client.generate(token_ids=texts[0], max_tokens=16, method=method).result()
-        for done, (rate, method, arrived) in enumerate(passes):
-            progress(f"{method} at {rate:g}/s", done, len(passes))
-            began = time.perf_counter()
-            waits.setdefault((rate, method), []).extend(
-                await asyncio.gather(
-                    *(_send(client, texts[each.prompt], each, began, method) for each in arrived)
-                )
-            )
-            spans_s[rate, method] = spans_s.get((rate, method), 0) + time.perf_counter() - began
-    ways = [(rate, method) for rate in every for method in methods]
-    for rate, method in ways:
-        same = [wait.ids for wait in waits[rate, methods[0]]]
-        assert [wait.ids for wait in waits[rate, method]] == same, "one seed, one text"
-    return [summed(*way, waits[way], spans_s[way]) for way in ways]
+        for rate, repetitions in every.items():
+            runs = {method: Run() for method in methods}
+            for index, arrived in enumerate(repetitions):
+                for method in methods if index % 2 == 0 else reversed(methods):
+                    progress(f"{method} at {rate:g}/s", done, total)
+                    asked = [(each, unseen(texts[each.prompt])) for each in arrived]
+                    await _play(client, asked, method, runs[method])
+                    check()
+                    done += 1
+            for method, run in runs.items():
+                tell(summed(rate, method, run))
 
 
-async def _send(
-    client: AsyncClient, ids: Sequence[int], arrival: Arrival, began: float, method: str
-) -> Wait:
-    """Send a request when it is due."""
+async def _play(
+    client: AsyncClient, asked: Sequence[tuple[Arrival, list[int]]], method: str, run: Run
+) -> None:
+    """One pass: requests, each with its prompt, are sent when they are due."""
+    began = time.perf_counter()
+    waits = await asyncio.gather(
+        *(_wait(client, arrival, ids, began, method) for arrival, ids in asked)
+    )
+    answered = [wait for wait in waits if wait is not None]
+    run.waits += answered
+    run.refused += len(waits) - len(answered)
+    run.span_s += time.perf_counter() - began
+
+
+async def _wait(
+    client: AsyncClient, arrival: Arrival, ids: Sequence[int], began: float, method: str
+) -> Wait | None:
+    """One request; None where it is refused."""
     await asyncio.sleep(began + arrival.at_s - time.perf_counter())
     generation = client.generate(
         token_ids=ids,
@@ -266,33 +318,40 @@ async def _send(
         seed=arrival.seed,
         ignore_eos=True,
     )
-    first_s = last_s = 0.0
-    async for chunk in generation:
-        if chunk.token_ids:
-            last_s = time.perf_counter() - began - arrival.at_s
-            first_s = first_s or last_s
-    result = await generation.result()
-    return Wait(first_s=first_s, whole_s=last_s, ids=result.token_ids)
+    first_s, last_s, tokens = 0.0, 0.0, 0
+    try:
+        async for chunk in generation:
+            if chunk.token_ids:
+                last_s = time.perf_counter() - began - arrival.at_s
+                first_s, tokens = first_s or last_s, tokens + len(chunk.token_ids)
+    except errors.ResourceExhaustedError:
+        return None
+    return Wait(first_s=first_s, whole_s=last_s, tokens=tokens)
 
 
-def summed(rate: float, method: str, waits: Sequence[Wait], span_s: float) -> Line:
+def summed(rate: float, method: str, run: Run) -> Line:
     """What a method came to at a rate.
 
     Args:
         rate: Requests a second.
         method: Which.
-        waits: Of all requests.
-        span_s: How long the passes took, all together.
+        run: Its passes.
+
+    Raises:
+        StartupError: No request was answered.
     """
+    if not run.waits:
+        raise StartupError(f"{method} at {rate:g}/s: all of {run.refused} requests were refused")
     return Line(
         rate=rate,
         method=method,
-        requests=len(waits),
-        tokens_per_s=sum(len(wait.ids) for wait in waits) / span_s,
-        at_once=sum(wait.whole_s for wait in waits) / span_s,
-        first=Spread.of([wait.first_s for wait in waits]),
-        token=Spread.of([wait.token_s for wait in waits]),
-        whole=Spread.of([wait.whole_s for wait in waits]),
+        requests=len(run.waits),
+        refused=run.refused,
+        tokens_per_s=sum(wait.tokens for wait in run.waits) / run.span_s,
+        at_once=sum(wait.whole_s for wait in run.waits) / run.span_s,
+        first=Spread.of([wait.first_s for wait in run.waits]),
+        token=Spread.of([wait.token_s for wait in run.waits]),
+        whole=Spread.of([wait.whole_s for wait in run.waits]),
     )
 
 

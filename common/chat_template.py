@@ -91,14 +91,24 @@ class ChatTemplate:
         """A message as the template reads it: of models that see pictures some read its parts."""
         if not self._in_parts:
             return dict(message)
-        return {**message, "content": [{"type": "text", "text": message["content"]}]}
+        return {**message, "content": _Parts([{"type": "text", "text": message["content"]}])}
 
     def _shows_text(self) -> bool:
-        """Whether the text of a message comes out."""
-        try:
-            return _PROBE in self.render([{"role": "user", "content": _PROBE}], 0)
-        except InvalidArgument:
-            return False
+        """Whether the text of a user's message comes out."""
+        user, system = ({"role": role, "content": _PROBE + role} for role in ("user", "system"))
+        for messages in ([user], [system, user]):  # some want both
+            try:
+                return user["content"] in self.render(messages, 0)
+            except InvalidArgument:
+                continue
+        return False
+
+
+class _Parts(list[dict[str, str]]):
+    """Parts of a message; printed as they are they are its text, for roles that have it so."""
+
+    def __str__(self) -> str:
+        return "".join(part["text"] for part in self)
 
 
 class _Generation(Extension):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from common.errors import InvalidArgument, ModelError
 from common.model.eagle.weights import EagleWeights
+from common.model.hf.shape import body_of
 from common.model.rotary import Rotary
 from training.output import OutputLayer
 
@@ -59,7 +60,7 @@ def check(target: Any, directory: Path, shape: EagleShape) -> None:
         if getattr(config, name, None) is None:
             problem = f"{name}: missing, and an EAGLE head has its target's"
             raise ModelError(f"{file}: {problem}: none can be made for {config.model_type}")
-    if not hasattr(target.base_model, "norm"):
+    if not hasattr(body_of(target), "norm"):
         problem = "an EAGLE head begins with the norm of its target's output, and finds none"
         raise ModelError(f"{directory}: {problem}: none can be made for {config.model_type}")
     try:
@@ -178,6 +179,6 @@ def _gain(target: Any, size: int) -> Tensor:
     """What the last norm multiplies by, of any kind: its weight, and 1 more in Gemma's. # [size]"""
     signs = torch.ones(size, dtype=target.dtype, device=target.device)
     signs[1::2] = -1
-    norm = target.base_model.norm
+    norm = body_of(target).norm
     gain: Tensor = (norm(signs) - norm(-signs)) / 2 * signs  # without a bias
     return gain.cpu().float()

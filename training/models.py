@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.utils import logging
 
-from common.errors import ModelError
+from common.errors import ModelError, first_line
 from common.model import tensor_file, weight_files
+from common.model.hf.pictures import loader_of
 from training.whole import beside
 
 
@@ -28,11 +29,11 @@ def load_model(directory: Path, *, float32: bool = False) -> Any:
     logging.disable_progress_bar()
     weight_files.check_access(directory)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = loader_of(AutoConfig.from_pretrained(directory)).from_pretrained(
             directory, dtype=torch.float32 if float32 else "auto", use_safetensors=True
         )
     except Exception as error:  # transformers raises many kinds; all mean the same to the user
-        raise ModelError(f"{directory}: cannot be loaded: {error}") from error
+        raise ModelError(f"{directory}: cannot be loaded: {first_line(error)}") from error
     return model.eval()
 
 

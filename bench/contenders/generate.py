@@ -9,13 +9,14 @@ import time
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from bench.contenders.contender import Loading
 from bench.measurement import Pass, Sample, kept
 from bench.unseen import Unseen
 from common.errors import StartupError
+from common.model.hf.pictures import loader_of
 from common.model.loader import device_name
 
 LOOKUP_TOKENS = 10
@@ -145,5 +146,5 @@ class Clock(BaseStreamer):  # type: ignore[misc]
 def from_directory(model: str, loading: Loading) -> Any:
     """Load a model as transformers does."""
     kind = loading.dtype if loading.dtype == "auto" else getattr(torch, loading.dtype)
-    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=kind)
+    loaded = loader_of(AutoConfig.from_pretrained(model)).from_pretrained(model, dtype=kind)
     return loaded.to(device_name(loading.device)).eval()

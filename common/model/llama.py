@@ -75,7 +75,7 @@ class Growth(NamedTuple):
     stand out from more (Llama 4's attention temperature)."""
 
     part: float
-    """Of them, times the logarithm of a step's number."""
+    """Added to 1, times the logarithm of the step's number: from 1 on."""
     positions: int
     """Of a step."""
 

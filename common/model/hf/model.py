@@ -164,7 +164,7 @@ def _check_architecture(config: Any) -> None:
     """Refuses what the engine cannot compute exactly."""
     kind = _kind(config)
     cls = pictures.reader_of(config)
-    if cls is None and pictures.only_sees(config):
+    if cls is None and pictures.lacks_text_class(config):
         raise ModelError(
             f"{kind} cannot be served: it reads pictures; of such models the text is served where "
             f"transformers has a causal language model for it, and of {pictures.KNOWN}"

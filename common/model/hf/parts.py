@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from common.errors import ModelError
 from common.model.facts import Facts
 from common.model.hf.feed_forward import feed_forward_of, gate_of, inner_of, is_mixture, linear_of
 from common.model.hf.layers import bring
@@ -27,6 +28,9 @@ _SEE_ALIKE = {
 
 _NEIGHBOURS = {"Ernie4_5Attention", "Glm4Attention", "GlmAttention", "HeliumAttention"}
 """Attention classes whose rotary embeddings turn numbers that stand side by side."""
+
+_GROWTH = "llama_4_scaling_beta", "original_max_position_embeddings"
+"""Settings that say how queries grow."""
 
 _ONE_MORE = {"Gemma3RMSNorm"}
 """Norms that multiply by their weight and 1."""
@@ -93,7 +97,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         feature_scale=part,
         norm=_weight(bring(inner.norm, embed.weight.device)),
         head=linear_of(model.lm_head),
-        head_scale=1 / divisor(config),
+        head_scale=1 / divisor(model),
         layers=_taken(layers, list(map(kinds.index, used)), sizes),
     )
 
@@ -210,8 +214,13 @@ def _growth(attention: Any) -> Growth | None:
     """By how much queries grow with their position."""
     if type(attention).__name__ != "Ministral3Attention":
         return None
-    said = attention.config.rope_parameters
-    return Growth(float(said["llama_4_scaling_beta"]), said["original_max_position_embeddings"])
+    part, step = (attention.config.rope_parameters.get(name) for name in _GROWTH)
+    if not isinstance(part, (int, float)) or not isinstance(step, int) or step < 1:
+        names = " and ".join(_GROWTH)
+        raise ModelError(
+            f"rope_parameters: {names} must be a number and a positive one, not {part} and {step}"
+        )
+    return Growth(part, step)
 
 
 def _window(attention: Any) -> int | None:

@@ -13,11 +13,15 @@ _WRAPPED = {"internvl", "llava", "mistral3"}
 _OWN = {"qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"}
 """Types that read it themselves: a token has three places, which are the same ones in a text."""
 
-KNOWN = ", ".join(sorted(_WRAPPED | _OWN))
+_BY_ANOTHER = f"{', '.join(sorted(_WRAPPED))} (by a text model that transformers has)"
+KNOWN = f"{_BY_ANOTHER}, {', '.join(sorted(_OWN))}"
 """For people."""
 
+_EYES = {"audio_tower", "multi_modal_projector", "vision_tower", "visual"}
+"""Parts that nothing but pictures and sound goes through."""
 
-def only_sees(config: Any) -> bool:
+
+def lacks_text_class(config: Any) -> bool:
     """Whether `transformers` has a model of this kind for pictures, and none for text alone."""
     seeing, reading = AutoModelForImageTextToText, AutoModelForCausalLM
     return type(config) in seeing._model_mapping and type(config) not in reading._model_mapping
@@ -25,7 +29,7 @@ def only_sees(config: Any) -> bool:
 
 def loader_of(config: Any) -> Any:
     """What of `transformers`' loads a model."""
-    return AutoModelForImageTextToText if only_sees(config) else AutoModelForCausalLM
+    return AutoModelForImageTextToText if lacks_text_class(config) else AutoModelForCausalLM
 
 
 def reader_of(config: Any) -> Any:
@@ -35,7 +39,7 @@ def reader_of(config: Any) -> Any:
         The class, or several; None for a model that is no causal language model, and for one that
         sees pictures of which that is not known.
     """
-    if not only_sees(config) or config.model_type in _OWN:
+    if not lacks_text_class(config) or config.model_type in _OWN:
         return loader_of(config)._model_mapping.get(type(config), None)
     if config.model_type in _WRAPPED:
         return AutoModelForCausalLM._model_mapping.get(type(config.get_text_config()), None)
@@ -43,11 +47,8 @@ def reader_of(config: Any) -> Any:
 
 
 def blind(model: Any) -> None:
-    """Takes out of a model what only pictures go through."""
+    """Takes out of a model what only pictures and sound go through."""
     body = getattr(model, "model", None)
-    reader = getattr(body, "language_model", None)
-    if body is None or reader is None:
-        return
-    for name, part in list(body.named_children()):
-        if part is not reader:
+    for name in _EYES:
+        if hasattr(body, name):
             setattr(body, name, nn.Identity())

@@ -97,15 +97,15 @@ def lacks(model: Any, facts: Facts) -> str:
         return f"its gates are bent by {curve_of(layers[0].mlp)}"
     if attention.head_dim % 2:
         return f"heads of {attention.head_dim} numbers, which is odd"
-    return _unscaled(layers[0], facts.dtype)
+    return _unscaled(model, layers[0], facts.dtype)
 
 
-def _unscaled(layer: Any, dtype: torch.dtype) -> str:
+def _unscaled(model: Any, layer: Any, dtype: torch.dtype) -> str:
     """Why rows or logits cannot be scaled here as a model has them; nothing where they can."""
     config, part = layer.self_attn.config, added_part(layer)
     if getattr(config, "final_logit_softcapping", None) is not None:
         return "its logits are capped (final_logit_softcapping)"
-    if math.frexp(by := divisor(config))[0] != 0.5:  # a power of two rounds nothing
+    if math.frexp(by := divisor(model))[0] != 0.5:  # a power of two rounds nothing
         return f"its logits are divided by {by:g}, no power of two"
     if not part > 0:
         return f"residual_multiplier is {part:g}, not above 0"
@@ -149,6 +149,6 @@ def added_part(layer: Any) -> float:
     return float(getattr(layer, "residual_multiplier", 1))
 
 
-def divisor(config: Any) -> float:
-    """What logits are divided by."""
-    return float(getattr(config, "logits_scaling", 1))
+def divisor(model: Any) -> float:
+    """What logits are divided by: as the model says that has the output layer."""
+    return float(getattr(model.config, "logits_scaling", 1))

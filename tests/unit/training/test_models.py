@@ -14,7 +14,9 @@ from transformers.utils import logging
 
 from common.errors import ModelError
 from common.model.hf import ends_of
+from tests import tiny_models
 from tests.unit.training.full_disk import full_after
+from training.eagle_start import EagleShape, check, start
 from training.encode import Encoder
 from training.errors import RunError
 from training.models import load_draft, load_model, save_model
@@ -35,6 +37,17 @@ def test_vocabularies_of_models_that_read_pictures_are_compared_too(target: Path
         else:
             with pytest.raises(ModelError, match=f"but the target's is {size}"):
                 load_draft(target, reader)
+
+
+def test_models_that_see_pictures_can_teach(tmp_path: Path) -> None:
+    teacher = load_model(tiny_models.save("mistral3", tmp_path))
+    ids = torch.tensor([[3, 4, 5]])
+    states = teacher.base_model(input_ids=ids).last_hidden_state
+    logits = teacher.get_output_embeddings()(states)
+    assert torch.equal(logits, teacher(input_ids=ids).logits)
+    head = EagleShape(vocab=0)
+    check(teacher, tmp_path, head)
+    assert start(teacher, head, None, seed=1).head_size == 16
 
 
 def test_saving_shows_no_bar_beside_that_of_the_run(

@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForImageTextToText,
     PreTrainedModel,
 )
+from transformers.models.gemma3n import modeling_gemma3n as gemma3n
 
 from common.errors import ModelError
 from common.model import kernels
@@ -181,13 +182,19 @@ def test_pictures_are_seen_by_attention_of_their_own(shared: int, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [("mistral3", {}), ("mistral3", {"model_type": "ministral3"}), ("qwen3_vl_moe", {})],
+    [
+        ("mistral3", {}),
+        ("mistral3", {"model_type": "ministral3"}),
+        ("qwen2_5_vl", {}),
+        ("qwen3_vl_moe", {}),
+    ],
 )
 def test_text_alone_is_served_of_models_that_see_pictures(
     kind: str, text: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What pictures go through is not kept; by torch here, as kernels know no pictures anyway."""
     monkeypatch.setattr(kernels, "can_run", lambda model: False)
+    monkeypatch.setattr(kernels, "_fused", lambda model, context, quantize: None)
     text = {**tiny_models.MORE[kind]["text_config"], **text}
     directory = tiny_models.save(kind, tmp_path, text_config=text)
     reference = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
@@ -197,6 +204,69 @@ def test_text_alone_is_served_of_models_that_see_pictures(
     assert target.loaded.parameters == sum(
         weight.numel() for part in parts for weight in part.parameters()
     )
+
+
+def test_what_text_goes_through_beside_its_reader_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gemma 3n asks the embeddings of pictures and sound which ids are theirs."""
+    made = gemma3n.AutoModel.from_config
+
+    def without_tower(config: Any, **options: Any) -> Any:  # that is another library's
+        seeing = "Vision" in type(config).__name__
+        return torch.nn.Linear(2, 2) if seeing else made(config, **options)
+
+    monkeypatch.setattr(gemma3n.AutoModel, "from_config", without_tower)
+    config = AutoConfig.for_model(
+        "gemma3n",
+        text_config={
+            **ARCHITECTURES["gemma3_text"],
+            "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 2,
+            "vocab_size_per_layer_input": VOCAB,
+            "hidden_size_per_layer_input": 8,
+            "altup_num_inputs": 2,
+            "laurel_rank": 4,
+            "activation_sparsity_pattern": [0.0] * 6,
+        },
+        vision_config={"hidden_size": 32, "vocab_size": 10, "vocab_offset": VOCAB - 20},
+        audio_config={
+            "hidden_size": 32,
+            "vocab_size": 10,
+            "vocab_offset": VOCAB - 10,
+            "conf_num_hidden_layers": 1,
+            "conf_num_attention_heads": 2,
+            "input_feat_size": 16,
+            "sscp_conv_channel_size": [4, 4],
+        },
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    reference = AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, attn_implementation="eager"
+    )
+    text = Pair.make(runner(tmp_path)).generate(_prompt(63), NEW_TOKENS)
+    assert text == _reference(reference, _prompt(63))
+
+
+@pytest.mark.parametrize(
+    ("beta", "step"), [(None, 8), ("much", 8), (0.1, None), (0.1, 0), (0.1, 8.5)]
+)
+def test_queries_that_grow_in_an_unknown_way_are_refused(
+    beta: Any, step: Any, tmp_path: Path
+) -> None:
+    directory = tiny_models.save("ministral3", tmp_path)
+    file = directory / "config.json"
+    said = json.loads(file.read_text())
+    said["rope_parameters"] = {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "llama_4_scaling_beta": beta,
+        "original_max_position_embeddings": step,
+    }
+    file.write_text(json.dumps(said))
+    with pytest.raises(ModelError, match=r"rope_parameters|config\.json cannot be used"):
+        load(str(directory), device="cpu")
 
 
 def test_what_transformers_fails_at_is_refused_with_its_reason(

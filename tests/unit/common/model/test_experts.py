@@ -80,6 +80,18 @@ def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
 
 
 @compiled
+def test_sinks_may_be_none_or_all(tmp_path: Path) -> None:
+    reference = tiny_models.stirred("gpt_oss", tmp_path)
+    for layer in reference.model.layers:
+        layer.self_attn.sinks.data = torch.tensor([float("-inf"), -80.0, 0.0, 80.0])
+    reference.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        expected = reference(torch.tensor([_ids()])).logits[0]
+    found = _logits(runner(tmp_path, "float32"), 7)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@compiled
 @pytest.mark.parametrize(("quantize", "most"), [("none", 0.05), ("int8", 0.1)])
 @pytest.mark.parametrize("kind", ["qwen2_moe", "gpt_oss"])
 def test_rounded_weights_are_near_and_rows_are_their_own(

@@ -20,7 +20,7 @@ from common.model.loader import load
 from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
-from tests.tiny_models import VOCAB
+from tests.tiny_models import ARCHITECTURES, VOCAB
 
 TOKENS = 100
 """More than the windows of some have room for."""
@@ -77,6 +77,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3-pictures": ("gemma3", {}),
     "internvl": ("internvl", {}),
     "llava": ("llava", {}),
+    "llava-granite": (
+        "llava",
+        {
+            "text_config": {
+                **ARCHITECTURES["granite"],
+                "model_type": "granite",
+                "logits_scaling": 8.0,  # of a class that is not there
+            }
+        },
+    ),
     "mistral3": ("mistral3", {}),
     "qwen2_vl": ("qwen2_vl", {}),
     "qwen2_5_vl": ("qwen2_5_vl", {}),
