@@ -50,5 +50,5 @@ def blind(model: Any) -> None:
     """Takes out of a model what only pictures and sound go through."""
     body = getattr(model, "model", None)
     for name in _EYES:
-        if hasattr(body, name):
+        if isinstance(getattr(body, name, None), nn.Module):
             setattr(body, name, nn.Identity())

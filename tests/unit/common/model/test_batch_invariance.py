@@ -49,7 +49,6 @@ KINDS = (
         "bfloat16",
         "float32",
         "bfloat16-threads",
-        "float32-threads",
         "bfloat16-more",
         "bfloat16-torch",
         "float32-torch",

@@ -38,14 +38,11 @@ ROWS = 21
 SILU, CLAMPED = Gate(), Gate(Curve.CLAMPED, 1.7, 2.0)
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mixtral": ("mixtral", {}),
     "qwen2_moe": ("qwen2_moe", {"shared_expert_intermediate_size": 48}),
     "qwen3_moe": ("qwen3_moe", {"num_experts": 9, "num_experts_per_tok": 3}),
     "flex_olmo": ("flex_olmo", {}),
     "glm4_moe": ("glm4_moe", {"n_shared_experts": 2, "routed_scaling_factor": 2.5}),
     "gpt_oss": ("gpt_oss", {"sliding_window": 6}),
-    "minimax_m2": ("minimax_m2", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}),
-    "olmo2": ("olmo2", {}),
 }
 
 
