@@ -94,7 +94,7 @@ def _drafted(heard: Collected) -> int:
     return counts.drafted_tokens
 
 
-@pytest.mark.parametrize("draft_tokens", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("draft_tokens", [1, 3, 8])
 def test_any_draft_length(
     draft_tokens: int, target: Runner, good: Runner, plain: list[list[int]]
 ) -> None:

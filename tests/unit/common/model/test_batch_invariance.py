@@ -123,7 +123,7 @@ def alone(target: Runner) -> list[tuple[list[int], Tensor, list[Tensor]]]:
     return decoded
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 2**32))
 def test_any_batch_gives_the_bits_of_decoding_alone(
     seed: int,
@@ -157,7 +157,7 @@ def test_any_batch_gives_the_bits_of_decoding_alone(
         lease.release()
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_tree_nodes_have_the_bits_of_their_path_decoded_alone(
     data: st.DataObject, target: Runner
