@@ -14,7 +14,7 @@ from bench.round_trips import RoundTrips
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from bench.traffic import Line
+    from bench.waits import Line
 
 DPI = 120
 CROWDED = 30

@@ -1,10 +1,10 @@
-"""The bench of traffic against a gateway."""
+"""Waits of requests that come at random, against a gateway."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.traffic import Arrival, Line, arrivals, measure
+from bench.waits import Arrival, Line, arrivals, measure
 from common.model.runner import Runner
 from tests.rpc.gateways import gateway
 from tests.rpc.scripted_gateway import scripted_gateway

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench import plots, traffic
+from bench import plots, waits
 from bench.confidence import Estimate
 from bench.report import Report
 from bench.settings import CROWD_PEERS, HYBRIDS, METHODS, PEERS
@@ -150,9 +150,9 @@ def test_plots_are_drawn_of_what_there_is(report: Report, tmp_path: Path) -> Non
 
 def test_waits_are_drawn_by_rate(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    run = traffic.Run([traffic.Wait(first_s=0.1, whole_s=0.4, tokens=3)], span_s=1.0)
+    run = waits.Run([waits.Wait(first_s=0.1, whole_s=0.4, tokens=3)], span_s=1.0)
     ways = [(rate, method) for rate in (1, 2) for method in ("plain", "draft")]
-    plots.draw_waits([traffic.summed(*way, run) for way in ways], tmp_path / "waits.svg")
+    plots.draw_waits([waits.summed(*way, run) for way in ways], tmp_path / "waits.svg")
     assert (tmp_path / "waits.svg").read_text("utf-8").startswith("<?xml")
 
 

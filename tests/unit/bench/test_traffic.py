@@ -7,7 +7,7 @@ from dataclasses import astuple
 import pytest
 
 from bench import traffic
-from bench.traffic import Run, Wait, arrivals, summed
+from bench.waits import Run, Wait, arrivals, summed
 from common.errors import StartupError
 
 

@@ -253,21 +253,19 @@ def test_templates_of_models_that_see_pictures_show_texts(text: str) -> None:
     assert ChatTemplate(source, {}).render(messages) == "<user>One?<assistant>Two."
 
 
-def test_parts_are_text_for_roles_that_have_them_whole() -> None:
-    source = (
+@pytest.mark.parametrize(
+    "source",
+    [
+        # Other roles have theirs whole, which are their text, too.
         "{% for m in messages %}{% if m.role == 'user' %}"
         "{% for p in m.content %}{{ p.text }}{% endfor %}"
-        "{% else %}{{ m.content }}{% endif %}|{% endfor %}"
-    )
-    messages = [{"role": "system", "content": "Be."}, {"role": "user", "content": "One?"}]
-    assert ChatTemplate(source, {}).render(messages) == "Be.|One?|"
-
-
-def test_templates_that_want_a_system_message_may_want_parts() -> None:
-    source = (
+        "{% else %}{{ m.content }}{% endif %}|{% endfor %}",
+        # A user's alone are refused.
         "{% if messages[0].role != 'system' %}{{ raise_exception('system first') }}{% endif %}"
-        "{% for m in messages %}{% for p in m.content %}{{ p.text }}|{% endfor %}{% endfor %}"
-    )
+        "{% for m in messages %}{% for p in m.content %}{{ p.text }}|{% endfor %}{% endfor %}",
+    ],
+)
+def test_templates_that_take_parts_are_found_out(source: str) -> None:
     messages = [{"role": "system", "content": "Be."}, {"role": "user", "content": "One?"}]
     assert ChatTemplate(source, {}).render(messages) == "Be.|One?|"
 

@@ -14,6 +14,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.models.gemma3n import modeling_gemma3n as gemma3n
@@ -46,6 +47,16 @@ def _reference(model: PreTrainedModel, prompt: list[int]) -> list[int]:
         pad_token_id=0,
     )
     return out[0, len(prompt) :].tolist()
+
+
+def _check_text(config: PreTrainedConfig, directory: Path) -> None:
+    """Writes a model of this kind, whose text is to be that of `transformers`."""
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    reference = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    text = Pair.make(runner(directory)).generate(_prompt(63), NEW_TOKENS)
+    assert text == _reference(reference, _prompt(63))
 
 
 @pytest.fixture(scope="module")
@@ -172,12 +183,7 @@ def test_pictures_are_seen_by_attention_of_their_own(shared: int, tmp_path: Path
         vision_config={**ARCHITECTURES["gemma3"]["vision_config"], "head_dim": 16},
         audio_config=None,
     )
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    reference = AutoModelForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.float32, attn_implementation="eager"
-    )
-    text = Pair.make(runner(tmp_path)).generate(_prompt(63), NEW_TOKENS)
-    assert text == _reference(reference, _prompt(63))
+    _check_text(config, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -241,12 +247,7 @@ def test_what_text_goes_through_beside_its_reader_is_kept(
             "sscp_conv_channel_size": [4, 4],
         },
     )
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    reference = AutoModelForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.float32, attn_implementation="eager"
-    )
-    text = Pair.make(runner(tmp_path)).generate(_prompt(63), NEW_TOKENS)
-    assert text == _reference(reference, _prompt(63))
+    _check_text(config, tmp_path)
 
 
 @pytest.mark.parametrize(
