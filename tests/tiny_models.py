@@ -214,6 +214,15 @@ def _seeing(kind: str, eye: dict[str, Any], **text: Any) -> dict[str, Any]:
 
 MORE: dict[str, dict[str, Any]] = {
     "dots1": {**_COMMON, **_SOME},
+    "exaone_moe": {
+        **_COMMON,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "head_dim": 16,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "flex_olmo": {**_COMMON, "num_experts": 4, "num_experts_per_tok": 2},
     "internvl": _seeing("qwen3", {**_EYE, "image_size": [28, 28], "patch_size": [14, 14]}),
     "llava": _seeing(
@@ -244,7 +253,25 @@ MORE: dict[str, dict[str, Any]] = {
         num_experts_per_tok=2,
         moe_intermediate_size=32,
     ),
+    "gemma": {**_COMMON, "head_dim": 16},
     "glm4_moe": {**_COMMON, **_SOME},
+    "hy_v3": {
+        **_COMMON,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "head_dim": 16,
+    },
+    "mellum": {
+        **_COMMON,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "head_dim": 16,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "sparse"],
+    },
     "minimax_m2": {**_COMMON, **_MOE, "head_dim": 16},
     "olmo3": {
         **_COMMON,
@@ -252,6 +279,7 @@ MORE: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
     },
     "olmoe": {**_COMMON, "num_experts": 4, "num_experts_per_tok": 2},
+    "solar_open": {**_COMMON, **_SOME},
 }
 """Others that differ from those in little, which is tried by itself."""
 

@@ -13,31 +13,36 @@ from common.model.llama import Curve, Gate, Linear, Mixture, Mlp
 
 _MIXTURES = {
     "Dots1MoE",
+    "ExaoneMoeSparseMoEBlock",
     "FlexOlmoSparseMoeBlock",
     "Glm4MoeMoE",
     "GptOssMLP",
+    "HYV3MoE",
+    "MellumSparseMoeBlock",
     "MiniMaxM2SparseMoeBlock",
     "MixtralSparseMoeBlock",
     "OlmoeSparseMoeBlock",
     "Qwen2MoeSparseMoeBlock",
     "Qwen3MoeSparseMoeBlock",
     "Qwen3VLMoeTextSparseMoeBlock",
+    "SolarOpenMoE",
 }
 """Classes of such as are experts."""
 
-_SIGMOID = {"Dots1TopkRouter", "Glm4MoeTopkRouter", "MiniMaxM2TopKRouter"}
+_GROUPED = {"Dots1TopkRouter", "ExaoneMoeTopkRouter", "Glm4MoeTopkRouter", "SolarOpenTopkRouter"}
+"""Routers that may choose among groups of experts first."""
+
+_SIGMOID = _GROUPED | {"HYV3TopKRouter", "MiniMaxM2TopKRouter"}
 """Routers that take every score by itself."""
 
 _SUMMED = {
     "GptOssTopKRouter",
+    "HYV3TopKRouter",
     "MiniMaxM2TopKRouter",
     "MixtralTopKRouter",
     "Qwen3VLMoeTextTopKRouter",
 }
 """Routers whose weights always add up to one."""
-
-_GROUPED = {"Dots1TopkRouter", "Glm4MoeTopkRouter"}
-"""Routers that may choose among groups of experts first."""
 
 _GATES = {"GELUTanh": Gate(Curve.GELU), "SiLU": Gate(), "SiLUActivation": Gate()}
 """By the class of a gate's curve."""
@@ -45,6 +50,9 @@ _GATES = {"GELUTanh": Gate(Curve.GELU), "SiLU": Gate(), "SiLUActivation": Gate()
 _ALTERNATING = {"GptOssExperts"}
 """Experts whose gates are clamped and alternate with what they gate; their weights are `[in, out]`,
 and they have biases."""
+
+_SCALES = "routed_scaling_factor", "router_scaling_factor"
+"""What routers call what the weights of those they chose are multiplied by."""
 
 _WEIGHTS = "gate_up_proj", "down_proj"
 """What experts call theirs."""
@@ -137,8 +145,14 @@ def _mixture(mixture: Any) -> Mixture:
         chosen=router.top_k,
         sigmoid=kind in _SIGMOID,
         summed=kind in _SUMMED or router.norm_topk_prob,
-        scale=float(getattr(router, "routed_scaling_factor", 1)),
+        scale=_scale(router),
     )
+
+
+def _scale(router: Any) -> float:
+    """What the weights of those that a router chose are multiplied by."""
+    found = (getattr(router, name, None) for name in _SCALES)
+    return float(next((each for each in found if each is not None), 1))
 
 
 def _experts(experts: Any) -> list[Mlp]:

@@ -32,7 +32,7 @@ _NEIGHBOURS = {"Ernie4_5Attention", "Glm4Attention", "GlmAttention", "HeliumAtte
 _GROWTH = "llama_4_scaling_beta", "original_max_position_embeddings"
 """Settings that say how queries grow."""
 
-_ONE_MORE = {"Gemma3RMSNorm"}
+_ONE_MORE = {"Gemma3RMSNorm", "GemmaRMSNorm"}
 """Norms that multiply by their weight and 1."""
 
 
@@ -192,12 +192,14 @@ def _angles_of(attention: Any) -> str | None:
     """Which angles a layer's queries and keys are turned by: how the names begin that rotary
     embeddings keep them under; None where nothing is turned."""
     kind = type(attention).__name__
-    if kind == "Exaone4Attention":
+    if kind in ("Exaone4Attention", "ExaoneMoeAttention"):
         return "" if attention.sliding_window is None or attention.is_sliding else None
     if kind == "Olmo3Attention":
         return f"{attention.attention_type}_"
     if kind == "Gemma3Attention":
         return f"{attention.layer_type}_"
+    if kind == "MellumAttention":
+        return f"{attention.config.layer_types[attention.layer_idx]}_"
     return "" if getattr(attention, "use_rope", True) else None
 
 

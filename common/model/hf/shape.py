@@ -30,6 +30,7 @@ LAYERS = {
     "Dots1DecoderLayer": _Norms(),
     "Ernie4_5DecoderLayer": _Norms(),
     "Exaone4DecoderLayer": _BEHIND,
+    "ExaoneMoeDecoderLayer": _Norms(),
     "FlexOlmoDecoderLayer": _BEHIND,
     "Gemma3DecoderLayer": _Norms(
         "input_layernorm",
@@ -37,6 +38,7 @@ LAYERS = {
         "pre_feedforward_layernorm",
         "post_feedforward_layernorm",
     ),
+    "GemmaDecoderLayer": _Norms(),
     "Glm4DecoderLayer": _Norms(
         "input_layernorm",
         "post_self_attn_layernorm",
@@ -47,8 +49,10 @@ LAYERS = {
     "GlmDecoderLayer": _Norms(),
     "GptOssDecoderLayer": _Norms(),
     "GraniteDecoderLayer": _Norms(),
+    "HYV3DecoderLayer": _Norms(),
     "HeliumDecoderLayer": _Norms(),
     "LlamaDecoderLayer": _Norms(),
+    "MellumDecoderLayer": _Norms(),
     "MiniMaxM2DecoderLayer": _Norms(),
     "Ministral3DecoderLayer": _Norms(),
     "MinistralDecoderLayer": _Norms(),
@@ -68,6 +72,7 @@ LAYERS = {
     "Qwen3VLTextDecoderLayer": _Norms(),
     "SeedOssDecoderLayer": _Norms(),
     "SmolLM3DecoderLayer": _Norms(),
+    "SolarOpenDecoderLayer": _Norms(),
 }
 """Layer classes whose arithmetic is that of `Llama`, and what each calls its norms."""
 

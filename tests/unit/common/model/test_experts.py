@@ -34,6 +34,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe": ("glm4_moe", {"use_qk_norm": True, "routed_scaling_factor": 2.5}),
     "glm4_moe-more": ("glm4_moe", {"n_shared_experts": 2, "first_k_dense_replace": 0}),
     "dots1": ("dots1", {"norm_topk_prob": True, "attention_bias": True}),
+    "exaone_moe": ("exaone_moe", {"num_shared_experts": 2, "routed_scaling_factor": 2.5}),
     "gpt_oss": ("gpt_oss", {}),
     "gpt_oss-other": (
         "gpt_oss",
@@ -44,7 +45,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "swiglu_limit": 0.7,
         },
     ),
+    "hy_v3": ("hy_v3", {"num_shared_experts": 2, "attention_bias": True}),
+    "mellum": ("mellum", {}),
     "minimax_m2": ("minimax_m2", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}),
+    "solar_open": ("solar_open", {"routed_scaling_factor": 2.5}),
 }
 
 compiled = pytest.mark.skipif(not instructions(torch.float32), reason="nothing is compiled here")

@@ -65,6 +65,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
+    "gemma": ("gemma", {"num_key_value_heads": 1}),
     "gemma3": (
         "gemma3_text",
         {
