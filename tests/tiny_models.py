@@ -280,6 +280,7 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "olmoe": {**_COMMON, "num_experts": 4, "num_experts_per_tok": 2},
     "solar_open": {**_COMMON, **_SOME},
+    "vaultgemma": {**_COMMON, "head_dim": 16, "sliding_window": 40, "attn_logit_softcapping": 2.0},
 }
 """Others that differ from those in little, which is tried by itself."""
 

@@ -84,9 +84,10 @@ def prepare(
     if ours and dtype not in _COMPILED:
         fast = " and ".join(str(each).removeprefix("torch.") for each in _COMPILED)
         left_out(device, f"{str(dtype).removeprefix('torch.')} is slow here, {fast} are not")
-    if model.has_experts:
+    if special := _for_compiled(model):
         if ours and dtype in _COMPILED:
-            left_out(device, "experts are for compiled code, which rounds bfloat16 alone, to int8")
+            which = "compiled code, which rounds bfloat16 alone, to int8"
+            left_out(device, f"{special} are for {which}")
         return None
     return _fused(model, context, quantize)
 
@@ -99,6 +100,13 @@ def _native(
     native = NativeModel(model, context, quantize=rounded, most_threads=most_threads)
     used = instructions(model.facts.dtype)
     return native, f"{_NATIVE}-{used}{'-int8' if rounded else ''}"
+
+
+def _for_compiled(model: Llama) -> str:
+    """What a model has that only compiled code knows on a CPU; nothing where that is nothing."""
+    if model.has_experts:
+        return "experts"
+    return "scores and logits with caps" if model.softcap or model.head_softcap else ""
 
 
 def _fused(
@@ -145,11 +153,8 @@ def _cuda_lacks(model: Llama, device: torch.device, quantize: Quantize) -> str:
         return problem
     from common.model.cuda import probe
 
-    has = model.has_experts, model.has_sinks
-    sizes = heads, kv_heads, model.head_size, model.hidden
-    shape = probe.Shape(*sizes, *has, model.gate, grows=model.growth is not None)
     with torch.cuda.device(device):
-        return probe.fault(shape, model.facts.dtype, device)
+        return probe.fault(probe.Shape.of(model), model.facts.dtype, device)
 
 
 def _on_cuda(model: Llama, context: AttentionContext, quantize: Quantize) -> tuple[WholePass, str]:

@@ -182,6 +182,9 @@ class Llama:
     """Of its positions: layers may have several."""
     growth: Growth | None = None
     """Of its queries; None where they do not grow."""
+    softcap: float | None = None
+    """Scaled scores of attention become this times the tanh of what they are of it; None where they
+    stay what they are."""
     embeddings: Tensor
     """`[V, hidden]`."""
     embedding_scale: float = 1.0
@@ -194,6 +197,8 @@ class Llama:
     """The output layer, `[V, hidden]`."""
     head_scale: float = 1.0
     """What its logits are multiplied by, a power of two."""
+    head_softcap: float | None = None
+    """For them what `softcap` is for scores."""
     layers: Iterator[LlamaLayer]
     """Its layers, once: those given away are not kept, so a large model is never there twice if who
     takes them lets go of each before the next."""

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from common.model.cuda import keys
 from common.model.cuda.keys import ROW_SECTIONS, Size
+from common.model.cuda.rowwise import capped_by
 
 _TILE = tl.constexpr(keys.TILE)
 _KEYS = tl.constexpr(keys.KEYS)
@@ -71,6 +72,7 @@ def _attend(
     ROWS: tl.constexpr,
     PAGE: tl.constexpr,
     WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
 ):
     tile, kv_head, stretch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     REPEAT: tl.constexpr = HEADS // KV_HEADS
@@ -130,6 +132,8 @@ def _attend(
 
         key = tl.load(places[None, :] + at[:, None], mask=inside[:, None], other=0.0)
         score = tl.dot(query, key, input_precision="ieee") * scale  # [_TILE, _KEYS]
+        if SOFTCAP > 0:
+            score = capped_by(score, SOFTCAP)
         seen = (key_at[None, :] <= position[:, None]) & ((alone < 0) | (member == reader))[:, None]
         if WINDOW > 0:
             seen &= key_at[None, :] > position[:, None] - WINDOW
@@ -208,6 +212,7 @@ class Attention:
         scale: Factor on the scores.
         window: Keys a row sees, itself included; all where None.
         sinks: Of each query head a score beside its keys', of which nothing comes, `[H]`.
+        softcap: What scaled scores are kept within, by their tanh; None for nothing.
     """
 
     def __init__(
@@ -218,7 +223,9 @@ class Attention:
         scale: float,
         window: int | None,
         sinks: Tensor | None = None,
+        softcap: float | None = None,
     ) -> None:
+        self._softcap = softcap or 0.0
         self._sinks = None if sinks is None else sinks.float()
         self._heads, self._kv_heads, self._size, self._scale = heads, kv_heads, size, scale
         self._rows = keys.tile_rows(heads, kv_heads)
@@ -264,6 +271,7 @@ class Attention:
                 KV_HEADS=self._kv_heads,
                 ROWS=self._rows,
                 PAGE=page,
+                SOFTCAP=self._softcap,
                 **self._shape,
                 num_stages=1 if queries.dtype == torch.float32 else 3,  # what small devices hold
             )

@@ -42,7 +42,13 @@ class Layer:
             norms = weights.q_norm, weights.k_norm
         self._turn = Turn(heads, kv_heads, model.head_size, norms, epsilon)
         self._attend = Attention(
-            heads, kv_heads, model.head_size, model.scale, weights.window, weights.sinks
+            heads,
+            kv_heads,
+            model.head_size,
+            model.scale,
+            weights.window,
+            weights.sinks,
+            model.softcap,
         )
         self.rotary = weights.rotary
         """Which of the model's rotary embeddings is its."""

@@ -23,7 +23,7 @@ from common.model.cuda.layer import Layer
 from common.model.cuda.pace import pace_of
 from common.model.cuda.products import Products
 from common.model.cuda.rolling import Drawn, Told, advance, further
-from common.model.cuda.rowwise import RmsNorm
+from common.model.cuda.rowwise import RmsNorm, cap
 from common.model.kv_cache import KvPool, LayerShape
 from common.model.llama import Llama
 from common.model.output import Computed, Output
@@ -68,6 +68,7 @@ class CudaModel(WholePass):
         self._grown: Tensor | None = None  # its table
         self._norm = RmsNorm(model.norm, model.epsilon)
         self._head, self._head_scale = products.head(*model.head), model.head_scale
+        self._head_softcap = model.head_softcap
         self._row_step = products.row_step
         self._layers = [*map(partial(Layer, model=model, products=products), model.layers)]
         on_cuda = device.type == "cuda"
@@ -276,6 +277,8 @@ class CudaModel(WholePass):
         logits = self._head(states)
         if self._head_scale != 1:
             logits *= self._head_scale
+        if self._head_softcap is not None:
+            cap(logits, self._head_softcap)
         return logits, states
 
     @property

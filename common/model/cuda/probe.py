@@ -24,7 +24,7 @@ from common.model.cuda.keys import Keys, lay_out, tile_rows
 from common.model.cuda.products import RoundedProduct
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
 from common.model.linear import TiledProduct
-from common.model.llama import Curve, Gate, Linear, Mixture, Mlp
+from common.model.llama import Curve, Gate, Linear, Llama, Mixture, Mlp
 from common.model.quantized import round_weight
 from common.model.row import Row
 from common.model.sampling import sample
@@ -64,6 +64,23 @@ class Shape(NamedTuple):
     """Of its feed-forward parts."""
     grows: bool = False
     """Whether queries grow with their position."""
+    softcap: float | None = None
+    """Of scores of attention."""
+
+    @classmethod
+    def of(cls, model: Llama) -> Shape:
+        """That of a model."""
+        return cls(
+            model.heads,
+            model.kv_heads,
+            model.head_size,
+            model.hidden,
+            experts=model.has_experts,
+            sinks=model.has_sinks,
+            gate=model.gate,
+            grows=model.growth is not None,
+            softcap=model.softcap,
+        )
 
 
 def fault(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
@@ -136,10 +153,10 @@ def _of_attention(shape: Shape, dtype: torch.dtype, device: torch.device) -> str
     cache, queries = cache.to(device, dtype), queries.to(device, dtype)
     sinks = torch.linspace(0, 4, heads, device=device) if shape.sinks else None
 
-    attention = Attention(heads, kv_heads, size, scale, None, sinks)
+    attention = Attention(heads, kv_heads, size, scale, None, sinks, shape.softcap)
     keys, words = _laid_out([branches, beside], shape, device)
     asked = (queries, cache, words, keys.size, _PAGE)
-    expected = reference.attend(*asked, scale=scale, sinks=sinks)
+    expected = reference.attend(*asked, scale=scale, sinks=sinks, softcap=shape.softcap)
     found = attention(queries.clone(), cache, words, keys.size, _PAGE)
     off = (found.float() - expected).abs().flatten(1).amax(1)
     most = _error(dtype) * expected.abs().flatten(1).amax(1)

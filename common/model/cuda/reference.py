@@ -20,6 +20,7 @@ def attend(
     scale: float,
     window: int | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """What `Attention` computes, row by row.
 
@@ -32,6 +33,7 @@ def attend(
         scale: Factor on the scores.
         window: Keys a row sees, itself included; all where None.
         sinks: Of each query head a score beside its keys', of which nothing comes, `[H]`.
+        softcap: What scaled scores are kept within, by their tanh; None for nothing.
 
     Returns:
         float32 `[N, H, D]`; zero for rows that are padding.
@@ -43,16 +45,16 @@ def attend(
         if row >= 0:
             slots = row_slots(words, size, row, page)
             seen = cache[slots if window is None else slots[-window:]].float()  # [W, Hkv, 2 D]
-            key, value = seen.transpose(0, 1).split(head_size, dim=2)
+            seen = seen.transpose(0, 1).repeat_interleave(heads // cache.shape[1], dim=0)
+            key, value = seen.split(head_size, dim=2)  # [H, W, D]
             query = queries[row].float()[:, None]  # [H, 1, D]
-            attended = F.scaled_dot_product_attention(
-                query[None], key[None], value[None], scale=scale, enable_gqa=True
-            )
-            out[row] = attended[0, :, 0]
+            scores = (query @ key.transpose(1, 2)).mul(scale)[:, 0]  # [H, W]
+            if softcap is not None:
+                scores = torch.tanh(scores / softcap) * softcap
             if sinks is not None:
-                key = key.repeat_interleave(heads // len(key), dim=0)
-                scores = (query @ key.transpose(1, 2)).mul(scale)[:, 0]  # [H, W]
-                out[row] *= (scores.logsumexp(1) - sinks).sigmoid()[:, None]
+                scores = torch.cat((scores, sinks[:, None]), dim=1)
+            weights = scores.softmax(1)[:, None, : value.shape[1]]
+            out[row] = (weights @ value)[:, 0]
     return out
 
 

@@ -20,7 +20,7 @@ _POSITIONS = tl.constexpr(ROW_SECTIONS.index("positions"))
 _SLOTS = tl.constexpr(ROW_SECTIONS.index("slots"))
 _GELU, _CLAMPED = tl.constexpr(int(Curve.GELU)), tl.constexpr(int(Curve.CLAMPED))
 _CHUNK = 1024
-"""Numbers of a row that one program of `gated` takes."""
+"""Numbers of a row that one program of `gated` takes, and of any that one of `cap` does."""
 
 
 @triton.jit
@@ -131,6 +131,20 @@ def _gated(
     up = tl.load(both + row * 2 * SIZE + SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
     product = gate_by(gate, up, CURVE, STEEPNESS, LIMIT)
     tl.store(out + row * SIZE + at, product.to(out.dtype.element_ty), mask=at < SIZE)
+
+
+@triton.jit
+def capped_by(x, CAP: tl.constexpr):
+    """`CAP` times the tanh of what numbers are of it; of float32."""
+    power = tl.exp(tl.minimum(x * (2 / CAP), 80.0))  # beyond, the tanh is 1
+    return (power - 1) / (power + 1) * CAP
+
+
+@triton.jit(do_not_specialize=["count"])
+def _cap(x, count, CAP: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    numbers = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
+    tl.store(x + at, capped_by(numbers, CAP).to(x.dtype.element_ty), mask=at < count)
 
 
 class RmsNorm:
@@ -245,6 +259,12 @@ class Turn:
             **self._kernel,
         )
         return queries
+
+
+def cap(x: Tensor, by: float) -> None:
+    """Has numbers of any shape become `by` times the tanh of what they are of it."""
+    assert x.is_contiguous()
+    _cap[(triton.cdiv(x.numel(), _CHUNK),)](x, x.numel(), CAP=by, BLOCK=_CHUNK)
 
 
 def known_of(gate: Gate) -> dict[str, Any]:

@@ -12,7 +12,14 @@ from common.errors import ModelError
 from common.model.facts import Facts
 from common.model.hf.feed_forward import feed_forward_of, gate_of, inner_of, is_mixture, linear_of
 from common.model.hf.layers import bring
-from common.model.hf.shape import LAYERS, added_part, body_of, divisor
+from common.model.hf.shape import (
+    LAYERS,
+    added_part,
+    body_of,
+    divisor,
+    head_softcap_of,
+    softcap_of,
+)
 from common.model.llama import Growth, Linear, Llama, LlamaLayer
 from common.model.room import give_back
 from common.model.rotary import Rotary
@@ -32,7 +39,7 @@ _NEIGHBOURS = {"Ernie4_5Attention", "Glm4Attention", "GlmAttention", "HeliumAtte
 _GROWTH = "llama_4_scaling_beta", "original_max_position_embeddings"
 """Settings that say how queries grow."""
 
-_ONE_MORE = {"Gemma3RMSNorm", "GemmaRMSNorm"}
+_ONE_MORE = {"Gemma2RMSNorm", "Gemma3RMSNorm", "GemmaRMSNorm", "VaultGemmaRMSNorm"}
 """Norms that multiply by their weight and 1."""
 
 
@@ -92,12 +99,14 @@ def llama_of(model: Any, facts: Facts) -> Llama:
             Rotary.of_some(*each, sizes.head).to(embed.weight.device) for each in angles
         ),
         growth=_growth(attention),
+        softcap=softcap_of(attention),
         embeddings=embed.weight.data,
         embedding_scale=scale / part,
         feature_scale=part,
         norm=_weight(bring(inner.norm, embed.weight.device)),
         head=linear_of(model.lm_head),
         head_scale=1 / divisor(model),
+        head_softcap=head_softcap_of(model),
         layers=_taken(layers, list(map(kinds.index, used)), sizes),
     )
 

@@ -23,6 +23,12 @@ class _Norms(NamedTuple):
     mlp_post: str | None = None
 
 
+_AROUND = _Norms(
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
 _BEHIND = _Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 
 LAYERS = {
@@ -32,12 +38,8 @@ LAYERS = {
     "Exaone4DecoderLayer": _BEHIND,
     "ExaoneMoeDecoderLayer": _Norms(),
     "FlexOlmoDecoderLayer": _BEHIND,
-    "Gemma3DecoderLayer": _Norms(
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    ),
+    "Gemma2DecoderLayer": _AROUND,
+    "Gemma3DecoderLayer": _AROUND,
     "GemmaDecoderLayer": _Norms(),
     "Glm4DecoderLayer": _Norms(
         "input_layernorm",
@@ -73,8 +75,12 @@ LAYERS = {
     "SeedOssDecoderLayer": _Norms(),
     "SmolLM3DecoderLayer": _Norms(),
     "SolarOpenDecoderLayer": _Norms(),
+    "VaultGemmaDecoderLayer": _Norms(mlp="pre_feedforward_layernorm"),
 }
 """Layer classes whose arithmetic is that of `Llama`, and what each calls its norms."""
+
+_SOFTCAPPED = {"Gemma2ForCausalLM", "Gemma3ForCausalLM", "VaultGemmaForCausalLM"}
+"""Classes of models that cap their logits."""
 
 _PRODUCTS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj")
 """What attention calls the products that it may have."""
@@ -107,9 +113,10 @@ def lacks(model: Any, facts: Facts) -> str:
 
 def _unscaled(model: Any, layer: Any, dtype: torch.dtype) -> str:
     """Why rows or logits cannot be scaled here as a model has them; nothing where they can."""
-    config, part = layer.self_attn.config, added_part(layer)
-    if getattr(config, "final_logit_softcapping", None) is not None:
-        return "its logits are capped (final_logit_softcapping)"
+    part = added_part(layer)
+    caps = softcap_of(layer.self_attn), head_softcap_of(model)
+    if not all(cap is None or cap > 0 for cap in caps):
+        return "its scores or logits are kept within 0"
     if math.frexp(by := divisor(model))[0] != 0.5:  # a power of two rounds nothing
         return f"its logits are divided by {by:g}, no power of two"
     if not part > 0:
@@ -152,6 +159,20 @@ def added_part(layer: Any) -> float:
     what they add to the mean square is, too.
     """
     return float(getattr(layer, "residual_multiplier", 1))
+
+
+def softcap_of(attention: Any) -> float | None:
+    """What scores of a layer are kept within."""
+    capped = type(attention).__name__ in ("Gemma2Attention", "VaultGemmaAttention")
+    found: float | None = attention.attn_logit_softcapping if capped else None
+    return found
+
+
+def head_softcap_of(model: Any) -> float | None:
+    """What logits are kept within."""
+    capped = type(model).__name__ in _SOFTCAPPED
+    found: float | None = model.config.final_logit_softcapping if capped else None
+    return found
 
 
 def divisor(model: Any) -> float:

@@ -58,14 +58,19 @@ INLINE const float *sink_of(const Layer *layer, long head)
     return layer->sinks ? layer->sinks + head : NULL;
 }
 
-/* Scores times a scale into weights; returns their sum, with that of a sink, where there is one.
-   Positions before `from` are not seen. */
-static float soften(const float *scores, const float *sink, float scale, long from, long count,
+/* Scores into weights; returns their sum, with that of a sink, where there is one. Positions before
+   `from` are not seen. */
+static float soften(const Model *model, float *scores, const float *sink, long from, long count,
                     Factor *weights)
 {
+    long begin = from / LANES * LANES;
+    float scale = model->scale;
+    if (model->softcap) {
+        capped(scores + begin, scale, model->softcap, count - begin);
+        scale = 1.0f;
+    }
     Floats most = every(sink ? *sink : -INFINITY), sum = every(0.0f);
     Floats steps = every(scale * 1.44269504088896341f); /* a number of powers of two */
-    long begin = from / LANES * LANES;
     for (long at = begin; at < count; at += LANES)
         most = larger_where(seen_lanes(at, from, count), load_all(scores + at), most);
     most = every(largest_of(most));

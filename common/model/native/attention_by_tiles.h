@@ -192,7 +192,7 @@ AMX static void gather_tiles(const Sight *sight, long part, const float *totals,
 }
 
 /* Weights of all queries, 0 for what they do not see of whole tiles. */
-static void soften_all(const Sight *sight, const Layer *layer, float scale, float *totals,
+static void soften_all(const Sight *sight, const Model *model, const Layer *layer, float *totals,
                        Ahead *ahead)
 {
     long begin = sight->nearest / SPAN * SPAN, end = (sight->last / SPAN + 1) * SPAN;
@@ -201,9 +201,9 @@ static void soften_all(const Sight *sight, const Layer *layer, float scale, floa
         long from = first_seen(layer, position), seen = position + 1;
         long first = from / LANES * LANES, past = (position / LANES + 1) * LANES;
         bf16 *weights = sight->desk->weights + query * sight->step;
-        const float *scores = sight->desk->scores + query * sight->step;
+        float *scores = sight->desk->scores + query * sight->step;
         long head = sight->first_head + query % sight->heads;
-        totals[query] = soften(scores, sink_of(layer, head), scale, from, seen, weights);
+        totals[query] = soften(model, scores, sink_of(layer, head), from, seen, weights);
         memset(weights + begin, 0, (first - begin) * sizeof *weights);
         memset(weights + past, 0, (end - past) * sizeof *weights);
         fetch_ahead(ahead);
@@ -211,7 +211,7 @@ static void soften_all(const Sight *sight, const Layer *layer, float scale, floa
 }
 
 /* What many queries see. */
-AMX static void attend_in_tiles(const Sight *sight, const Layer *layer, float scale,
+AMX static void attend_in_tiles(const Sight *sight, const Model *model, const Layer *layer,
                                 const bf16 *queries, long row_step, bf16 *out, long out_step,
                                 Ahead *ahead)
 {
@@ -232,7 +232,7 @@ AMX static void attend_in_tiles(const Sight *sight, const Layer *layer, float sc
             }
         fetch_ahead(ahead);
     }
-    soften_all(sight, layer, scale, totals, ahead);
+    soften_all(sight, model, layer, totals, ahead);
     for (long part = 0; part < sight->size; part += SPAN)
         gather_tiles(sight, part, totals, out, out_step);
     _tile_release();
@@ -256,9 +256,9 @@ static void attend_by_tiles(const Model *model, const Layer *layer, long kv_head
     if (kv_head == 0)
         fetch(model, layer, stretch, 0);
     if (sight.queries <= FEW_QUERIES)
-        attend_to_few(&sight, layer, model->scale, queries, row_step, out, out_step, ahead);
+        attend_to_few(&sight, model, layer, queries, row_step, out, out_step, ahead);
     else
-        attend_in_tiles(&sight, layer, model->scale, queries, row_step, out, out_step, ahead);
+        attend_in_tiles(&sight, model, layer, queries, row_step, out, out_step, ahead);
 }
 
 #endif

@@ -281,9 +281,9 @@ static void attend_by_vectors(const Model *model, const Layer *layer, const View
             int some = heads - first < together ? heads - first : together;
             float totals[HEADS_TOGETHER];
             for (int head = 0; head < some; head++)
-                totals[head] = soften(scores + (i * heads + first + head) * step,
-                                      sink_of(layer, first_head + first + head), model->scale,
-                                      from, seen, weights + head * step);
+                totals[head] = soften(model, scores + (i * heads + first + head) * step,
+                                      sink_of(layer, first_head + first + head), from, seen,
+                                      weights + head * step);
             Number *to = out + stretch->rows[i] * out_step + (first_head + first) * size;
             for (long d = 0; d < size; d += GATHERED)
 #define GATHER(n) \

@@ -122,7 +122,7 @@ INLINE void gather_few(int count, const Sight *sight, long row, long part, const
 }
 
 /* Weights of a row's queries, as float32 in place of their scores; 0 for what they do not see. */
-static void soften_few(const Sight *sight, const Layer *layer, float scale, long row,
+static void soften_few(const Sight *sight, const Model *model, const Layer *layer, long row,
                        float *totals, Ahead *ahead)
 {
     long position = sight->stretch->positions[row], from = first_seen(layer, position);
@@ -130,7 +130,7 @@ static void soften_few(const Sight *sight, const Layer *layer, float scale, long
     for (long q = 0; q < sight->heads; q++, totals++) {
         float *scores = sight->desk->scores + q * sight->step;
         bf16 *weights = sight->desk->weights;
-        *totals = soften(scores, sink_of(layer, sight->first_head + q), scale, from, position + 1,
+        *totals = soften(model, scores, sink_of(layer, sight->first_head + q), from, position + 1,
                          weights);
         memset(weights + begin, 0, (first - begin) * sizeof *weights);
         for (long at = begin; at <= position; at += LANES)
@@ -140,8 +140,9 @@ static void soften_few(const Sight *sight, const Layer *layer, float scale, long
 }
 
 /* What few queries see. */
-static void attend_to_few(const Sight *sight, const Layer *layer, float scale, const bf16 *queries,
-                          long row_step, bf16 *out, long out_step, Ahead *ahead)
+static void attend_to_few(const Sight *sight, const Model *model, const Layer *layer,
+                          const bf16 *queries, long row_step, bf16 *out, long out_step,
+                          Ahead *ahead)
 {
     const Stretch *stretch = sight->stretch;
     float *pairs = (float *)sight->desk->queries, totals[sight->heads];
@@ -170,7 +171,7 @@ static void attend_to_few(const Sight *sight, const Layer *layer, float scale, c
             }
             fetch_ahead(ahead);
         }
-        soften_few(sight, layer, scale, row, totals, ahead);
+        soften_few(sight, model, layer, row, totals, ahead);
         for (long part = 0; part < size; part += SPAN)
             for (long q = 0; q < sight->heads; q += FEW_HEADS) {
                 bf16 *to = out + stretch->rows[row] * out_step + q * size;

@@ -211,6 +211,8 @@ static void run_pass(Decoder *decoder, Pass *pass)
     workers_run(decoder->workers, pass->threads, norm_states, pass);
     product(decoder, pass, &model->head, batch->wanted_rows, batch->states, model->hidden,
             batch->logits, model->head.out, 0);
+    if (model->head_softcap)
+        workers_run(decoder->workers, pass->threads, cap_logits, pass);
     if (batch->chosen)
         workers_run(decoder->workers, pass->threads, choose, pass);
 }

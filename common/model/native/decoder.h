@@ -48,7 +48,8 @@ typedef struct {
     const float *attention_norm, *mlp_norm;           /* [hidden], of what they read; or NULL */
     const float *attention_post_norm, *mlp_post_norm; /* [hidden], of what they add; or NULL */
     const float *q_norm, *k_norm;                     /* [size], or of all heads; or NULL */
-    const float *sinks;     /* [heads]: scores, not yet scaled, of which nothing comes; or NULL */
+    const float *sinks;     /* [heads]: scores of which nothing comes, scaled where scores are capped
+                               and else not yet; or NULL */
     const float *cos, *sin; /* [positions, size / 2]: both halves of a head are turned alike */
     Number *cache;          /* [slots, kv_heads, 2 * size]: keys beside values */
     const Experts *experts; /* or NULL */
@@ -67,6 +68,8 @@ typedef struct {
     Gate gate;
     int64_t whole_norms; /* whether queries, and keys, are normed over all heads at once */
     float epsilon, scale;
+    float softcap, head_softcap; /* scores, once they are scaled, and logits become these times the
+                                    tanh of what they are of them; 0: they stay what they are */
     const float *growth;      /* [positions]: what queries are multiplied by; or NULL */
     const Number *embeddings; /* [V, hidden] */
     const float *norm;        /* [hidden] */

@@ -88,7 +88,7 @@ class NativeModel(WholePass):
         self._kept: list[Tensor] = []  # what the structures point to
         self._matrices: list[PackedMatrix] = []
         self._turns = array("q")  # by layer, which of the angles are its
-        self._scale = model.scale
+        self._scale = 1.0 if model.softcap else model.scale
         self._layers = (Layer * model.depth)(*map(self._layer, model.layers))
         vocab_size = len(model.head.weight)
         self._addresses, self._rooms = Addresses(), Rooms(vocab_size, model.hidden, dtype)
@@ -110,6 +110,8 @@ class NativeModel(WholePass):
             vocab=len(model.embeddings),
             epsilon=model.epsilon,
             scale=model.scale,
+            softcap=model.softcap or 0.0,
+            head_softcap=model.head_softcap or 0.0,
             embeddings=self._keep(model.embeddings),
             embedding_scale=model.embedding_scale,
             feature_scale=model.feature_scale,
@@ -287,7 +289,7 @@ class NativeModel(WholePass):
         return None if weight is None else self._keep(weight.float())
 
     def _sinks(self, sinks: Tensor | None) -> int | None:
-        """The address of sinks as scores that are yet to be scaled, if there are any."""
+        """The address of sinks as the decoder reads them, if there are any."""
         if sinks is None:
             return None
         return self._keep((sinks.float() / self._scale).clamp_min_(_NO_SINK))

@@ -273,6 +273,15 @@ static void keep_wanted(void *what, Part part)
     }
 }
 
+static void cap_logits(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    long vocab = model->head.out;
+    PART_OF(pass->batch->wanted_rows)
+        capped(pass->batch->logits + i * vocab, 1.0f, model->head_softcap, vocab);
+}
+
 static void choose(void *what, Part part)
 {
     Pass *pass = what;

@@ -83,6 +83,8 @@ class Model(Structure):
         ("whole_norms", c_int64),
         ("epsilon", c_float),
         ("scale", c_float),
+        ("softcap", c_float),
+        ("head_softcap", c_float),
         ("growth", c_void_p),
         ("embeddings", c_void_p),
         ("norm", c_void_p),

@@ -78,4 +78,21 @@ INLINE Floats exp_of(Floats x)
     return times_power(p, n);
 }
 
+/* tanh(x) to about one unit in the last place of 1. */
+INLINE Floats tanh_of(Floats x)
+{
+    Floats power = exp_of(x + x);
+    return (power - every(1.0f)) / (power + every(1.0f));
+}
+
+/* Numbers in place times a scale, of each of which a cap is kept: so much of it as the tanh is. */
+INLINE void capped(float *x, float scale, float cap, long size)
+{
+    Floats part = every(scale / cap), whole = every(cap);
+    for (long at = 0; at < size; at += LANES) {
+        Lanes mask = first_lanes(size - at);
+        store(x + at, mask, tanh_of(load(mask, x + at) * part) * whole);
+    }
+}
+
 #endif

@@ -29,7 +29,7 @@ KINDS = (
     "mistral-bfloat16",
     "gemma3_text-bfloat16",
     "gemma3_text-torch",
-    "gemma2",
+    "gemma2-bfloat16",
     "gemma2-parts",
     "gpt_oss-bfloat16",
     "gpt_oss-parts",

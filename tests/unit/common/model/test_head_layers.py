@@ -30,7 +30,7 @@ class Both(NamedTuple):
     plain: Runner
 
 
-@pytest.fixture(params=["llama", "llama-torch", "gemma2"])
+@pytest.fixture(params=["llama", "llama-torch", "phi"])
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> Both:
     kind, _, how = request.param.partition("-")
     directory = str(tiny_models.save(kind, tmp_path))

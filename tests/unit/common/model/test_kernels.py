@@ -45,7 +45,13 @@ def test_rows_that_influence_each_other_are_not_served(
 @pytest.mark.parametrize(
     ("kind", "changes", "dtype", "reason"),
     [
-        ("gemma2", {}, "auto", "Gemma2ForCausalLM is not of Llama's shape"),
+        ("phi", {}, "auto", "PhiForCausalLM is not of Llama's shape"),
+        (
+            "gemma2",
+            {"attn_logit_softcapping": 0.0},
+            "auto",
+            "its scores or logits are kept within 0",
+        ),
         ("llama", {"hidden_act": "relu"}, "auto", "its gates are bent by ReLU"),
         (
             "granite",

@@ -62,6 +62,9 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "window": ("mistral", {}),
     "biases": ("qwen2", {}),
     "normed heads": ("qwen3", {}),
+    "caps": ("gemma2", {}),
+    "scores' caps": ("vaultgemma", {"final_logit_softcapping": None}),
+    "logits' caps": ("gemma3_text", {"final_logit_softcapping": 2.0}),
 }
 
 

@@ -49,7 +49,7 @@ class Small(NamedTuple):
 
 @pytest.fixture(
     scope="module",
-    params=["llama-bfloat16", "llama-float32", "llama-bfloat16-torch", "gemma2-float32"],
+    params=["llama-bfloat16", "llama-float32", "llama-bfloat16-torch", "phi-float32"],
 )
 def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Small:
     """Compiled, or through torch: heads, or targets too."""
@@ -252,7 +252,7 @@ def _fails(*_: object, **__: object) -> Any:
         (EagleProposer, "ready"),
     ],
 )
-@pytest.mark.parametrize("small", ["llama-bfloat16", "gemma2-float32"], indirect=True)
+@pytest.mark.parametrize("small", ["llama-bfloat16", "phi-float32"], indirect=True)
 def test_a_head_that_fails_costs_drafts_only(
     owner: type,
     name: str,

@@ -30,7 +30,7 @@ pytest.importorskip("triton")
 from common.model.cuda import attention as module
 from common.model.cuda.attention import Attention
 from common.model.cuda.products import RoundedProduct
-from common.model.cuda.rowwise import RmsNorm, Turn, gated
+from common.model.cuda.rowwise import RmsNorm, Turn, cap, gated
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CLOSE = 3e-6 if DEVICE.type == "cpu" else 1e-4
@@ -72,20 +72,28 @@ class _Launches:
 
 
 @settings(max_examples=6)
-@given(segments(), st.sampled_from(HEADS), st.sampled_from([None, 1, 40, 100]), st.booleans())
+@given(
+    segments(),
+    st.sampled_from(HEADS),
+    st.sampled_from([None, 1, 40, 100]),
+    st.booleans(),
+    st.sampled_from([None, 1.5]),
+)
 def test_attention_is_that_of_torch(
-    batch: list[Segment], shape: tuple[int, int, int], window: int | None, sunk: bool
+    batch: list[Segment],
+    shape: tuple[int, int, int],
+    window: int | None,
+    sunk: bool,
+    softcap: float | None,
 ) -> None:
     heads, kv_heads, size = shape
     keys, words = _laid_out(batch, heads, kv_heads)
     cache, queries = _cache(kv_heads, size), _random(keys.size.rows, heads, size, seed=1)
     sinks = 3 * _random(heads, seed=2) if sunk else None
-    expected = reference.attend(
-        queries, cache, words, keys.size, PAGE, scale=0.3, window=window, sinks=sinks
-    )
-    found = Attention(heads, kv_heads, size, 0.3, window, sinks)(
-        queries.clone(), cache, words, keys.size, PAGE
-    )
+    kept = {"window": window, "sinks": sinks, "softcap": softcap}
+    expected = reference.attend(queries, cache, words, keys.size, PAGE, scale=0.3, **kept)
+    attention = Attention(heads, kv_heads, size, 0.3, **kept)
+    found = attention(queries.clone(), cache, words, keys.size, PAGE)
     real = sum(len(part.ids) for part in batch)
     assert (found - expected)[:real].abs().max() < CLOSE
 
@@ -276,3 +284,12 @@ def test_tiles_of_rows_add_up() -> None:
     added = product.plus(x, other)
     assert (added - expected).abs().max() < 1e-4
     assert added.data_ptr() == other.data_ptr(), "each layer's rows would be copied twice"
+
+
+def test_numbers_are_kept_within_a_cap_each_by_itself() -> None:
+    x = torch.cat((_random(6, 500) * 40, torch.tensor([[0.0, -1e30, 1e30, 30.0] * 125])))
+    expected, alone = torch.tanh(x / 30) * 30, x[3:4].clone()
+    cap(x, 30.0)
+    cap(alone, 30.0)
+    assert (x - expected).abs().max() < 1e-4
+    assert torch.equal(alone, x[3:4])

@@ -31,7 +31,15 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPES = [Shape(4, 2, 16, 48), Shape(32, 8, 128, 64), Shape(14, 2, 64, 64)]
 
 OSS = Shape(
-    4, 2, 16, 48, experts=True, sinks=True, gate=Gate(Curve.CLAMPED, 1.702, 7.0), grows=True
+    4,
+    2,
+    16,
+    48,
+    experts=True,
+    sinks=True,
+    gate=Gate(Curve.CLAMPED, 1.702, 7.0),
+    grows=True,
+    softcap=50.0,
 )
 
 MANY = {"num_attention_heads": 48, "head_dim": 4}
@@ -91,8 +99,10 @@ def test_kernels_pass(shape: Shape, dtype: torch.dtype) -> None:
     assert probe.fault(shape, dtype, DEVICE) == ""
 
 
-def test_sinks_and_limits_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sinks_caps_and_limits_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Attention, "__call__", _faulty(lambda out, words, size: out))
+    capped = probe._of_attention(SHAPES[0]._replace(softcap=5.0), torch.bfloat16, DEVICE)
+    assert capped.startswith("attention is off by ")
     assert probe._of_attention(OSS, torch.bfloat16, DEVICE).startswith("attention is off by ")
     monkeypatch.setattr(experts, "known_of", lambda gate: known_of(Gate()))
     assert probe._of_experts(OSS, torch.bfloat16, DEVICE).startswith("a mixture of experts is off")
