@@ -61,6 +61,15 @@ _EYE: dict[str, Any] = {
     "num_attention_heads": 2,
 }
 
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
+
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": _COMMON,
     "mistral": {**_COMMON, "sliding_window": 40},
@@ -145,29 +154,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "smollm3": {**_COMMON, "no_rope_layers": [1, 0]},
     "deepseek_v3": {
         **_COMMON,
-        "num_key_value_heads": 4,
+        **_LATENT,
         "n_routed_experts": 4,
         "num_experts_per_tok": 2,
         "n_group": 2,
         "topk_group": 1,
         "moe_intermediate_size": 32,
         "first_k_dense_replace": 1,
-        "kv_lora_rank": 16,
-        "q_lora_rank": 24,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 12,
     },
-    "deepseek_v2": {
-        **_COMMON,
-        "num_key_value_heads": 4,
-        "first_k_dense_replace": 2,
-        "kv_lora_rank": 16,
-        "q_lora_rank": 24,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 12,
-    },
+    "deepseek_v2": {**_COMMON, **_LATENT, "first_k_dense_replace": 2},
     "afmoe": {**_COMMON, "num_dense_layers": 2, "head_dim": 16, "sliding_window": 40},
     "gpt_oss": {
         **_COMMON,
@@ -255,6 +250,7 @@ MORE: dict[str, dict[str, Any]] = {
     ),
     "gemma": {**_COMMON, "head_dim": 16},
     "glm4_moe": {**_COMMON, **_SOME},
+    "glm4_moe_lite": {**_COMMON, **_SOME, **_LATENT, "v_head_dim": 24},
     "hy_v3": {
         **_COMMON,
         "num_experts": 4,
@@ -280,6 +276,7 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "olmoe": {**_COMMON, "num_experts": 4, "num_experts_per_tok": 2},
     "solar_open": {**_COMMON, **_SOME},
+    "youtu": {**_COMMON, **_LATENT},
     "vaultgemma": {**_COMMON, "head_dim": 16, "sliding_window": 40, "attn_logit_softcapping": 2.0},
 }
 """Others that differ from those in little, which is tried by itself."""

@@ -106,6 +106,8 @@ def _for_compiled(model: Llama) -> str:
     """What a model has that only compiled code knows on a CPU; nothing where that is nothing."""
     if model.has_experts:
         return "experts"
+    if model.latents is not None:
+        return "latents of attention"
     return "scores and logits with caps" if model.softcap or model.head_softcap else ""
 
 

@@ -116,14 +116,31 @@ class Mixture:
     """By which these weights are multiplied."""
 
 
+class Latents(NamedTuple):
+    """What queries, keys and values of a layer are made of where attention is latent: of few
+    numbers, a part of them normed (DeepSeek-V2's multi-head latent attention)."""
+
+    product: Linear
+    """Makes them of what attention reads, those of queries first: `[Q + KV, hidden]`."""
+    q_norm: Tensor | None
+    """Of those of queries, `[Q]`; None where there are none, and queries are made of what attention
+    reads."""
+    kv_norm: Tensor
+    """Of the first ones of keys and values; the others stay as they are, `[KV]` at most."""
+    epsilon: float
+    """What these norms add to the mean square."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LlamaLayer:
     """Weights of one layer."""
 
+    latents: Latents | None = None
+    """What its queries, keys and values are made of; None where that is what attention reads."""
     q: Linear
-    """Queries, `[heads * head_size, hidden]`."""
+    """Queries, `[heads * head_size, hidden]`; or of their latents, `[heads * head_size, Q]`."""
     k: Linear
-    """Keys, `[kv_heads * head_size, hidden]`."""
+    """Keys, `[kv_heads * head_size, hidden]`; or `[kv_heads * head_size, KV]`."""
     v: Linear
     """Values, of the same shape."""
     o: Linear
@@ -168,6 +185,8 @@ class Llama:
     """Whether any layer has experts."""
     has_sinks: bool = False
     """Whether any layer has sinks."""
+    latents: tuple[int, int] | None = None
+    """Q and KV of its layers' latents; None where attention is not latent."""
     whole_norms: bool = False
     """Whether queries and keys are normed over all heads at once."""
     gate: Gate = _SILU

@@ -96,7 +96,17 @@ def test_rounded_weights_have_one_text_too(quantize: Quantize, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "kind",
-    ["llama", "mistral", "qwen2", "qwen3", "gemma2", "olmo2", "mixtral", "glm4_moe", "gpt_oss"],
+    [
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "olmo2",
+        "mixtral",
+        "glm4_moe_lite",
+        "gpt_oss",
+    ],
 )
 def test_models_of_llamas_shape_run_by_kernels(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

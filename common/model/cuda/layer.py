@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from common.model.cuda.attention import Attention
@@ -9,8 +10,8 @@ from common.model.cuda.experts import Experts
 from common.model.cuda.keys import Size
 from common.model.cuda.products import Products
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
-from common.model.linear import MakeProduct, added
-from common.model.llama import Gate, Linear, Llama, LlamaLayer, Mixture, Mlp
+from common.model.linear import MakeProduct, Product, added
+from common.model.llama import Gate, Latents, Linear, Llama, LlamaLayer, Mixture, Mlp
 
 
 class Layer:
@@ -25,7 +26,11 @@ class Layer:
     def __init__(self, weights: LlamaLayer, model: Llama, products: Products) -> None:
         heads, kv_heads, epsilon = model.heads, model.kv_heads, model.epsilon
         make, mlp = products.layer, weights.mlp
-        self._qkv = make(*Linear.joined(weights.q, weights.k, weights.v))
+        self._heads: Product | _LatentHeads
+        if weights.latents is None:
+            self._heads = make(*Linear.joined(weights.q, weights.k, weights.v))
+        else:
+            self._heads = _LatentHeads(weights, weights.latents, products)
         self._out = make(*weights.o)
         self._experts: Experts | None = None
         if isinstance(mlp, Mixture):
@@ -78,7 +83,7 @@ class Layer:
             `[N, hidden]`.
         """
         read = x if self._attention_norm is None else self._attention_norm(x)
-        queries = self._turn(self._qkv(read), angles, growth, words, cache)
+        queries = self._turn(self._heads(read), angles, growth, words, cache)
         attended = self._attend(queries, cache, words, size, page).view(len(x), -1)
         x = added(x, self._out, attended, self._attention_post_norm)
         read = x if self._mlp_norm is None else self._mlp_norm(x)
@@ -89,6 +94,34 @@ class Layer:
             return x.add_(found if norm is None else norm(found))
         assert mlp is not None
         return added(x, mlp.down, mlp.opened(read), norm)
+
+
+class _LatentHeads:
+    """Makes queries, keys and values by way of latents.
+
+    Args:
+        weights: Of a layer.
+        latents: Of it.
+        products: What it multiplies by.
+    """
+
+    def __init__(self, weights: LlamaLayer, latents: Latents, products: Products) -> None:
+        product, q_norm, kv_norm, epsilon = latents
+        self._make, self._queries = products.layer(*product), products.layer(*weights.q)
+        others = Linear.joined(weights.k, weights.v)
+        self._others = products.whole(*others)  # it copies a part of its inputs
+        self._widths = [len(product.weight) - others.weight.shape[1], others.weight.shape[1]]
+        self._q_norm, self._kv_norm = _norm(q_norm, epsilon), RmsNorm(kv_norm, epsilon)
+        self._normed = len(kv_norm)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Maps what attention reads, `[N, hidden]`, to all heads, `[N, (H + 2 Hkv) D]`."""
+        of_queries, of_others = self._make(x).split(self._widths, dim=1)
+        self._kv_norm.in_place(of_others[:, : self._normed])
+        if self._q_norm is not None:
+            self._q_norm.in_place(of_queries)
+            x = of_queries.contiguous()
+        return torch.cat((self._queries(x), self._others(of_others.contiguous())), dim=1)
 
 
 class _Mlp:

@@ -12,9 +12,12 @@ from common.model.hf.layers import linear_weights
 from common.model.llama import Curve, Gate, Linear, Mixture, Mlp
 
 _MIXTURES = {
+    "DeepseekV2Moe",
+    "DeepseekV3MoE",
     "Dots1MoE",
     "ExaoneMoeSparseMoEBlock",
     "FlexOlmoSparseMoeBlock",
+    "Glm4MoeLiteMoE",
     "Glm4MoeMoE",
     "GptOssMLP",
     "HYV3MoE",
@@ -29,7 +32,14 @@ _MIXTURES = {
 }
 """Classes of such as are experts."""
 
-_GROUPED = {"Dots1TopkRouter", "ExaoneMoeTopkRouter", "Glm4MoeTopkRouter", "SolarOpenTopkRouter"}
+_GROUPED = {
+    "DeepseekV3TopkRouter",
+    "Dots1TopkRouter",
+    "ExaoneMoeTopkRouter",
+    "Glm4MoeLiteTopkRouter",
+    "Glm4MoeTopkRouter",
+    "SolarOpenTopkRouter",
+}
 """Routers that may choose among groups of experts first."""
 
 _SIGMOID = _GROUPED | {"HYV3TopKRouter", "MiniMaxM2TopKRouter"}
@@ -80,11 +90,10 @@ def knows(mlp: Any, dtype: torch.dtype) -> bool:
     alternate = _alternate(experts)
     if alternate:
         weights += [router.bias, *(getattr(experts, f"{name}_bias", None) for name in _WEIGHTS)]
-    groups = getattr(router, "num_group", None) if type(router).__name__ in _GROUPED else 1
     return (
         all(_is_plain(each, dtype) for each in weights)
         and router.top_k <= len(router.weight)
-        and groups == 1
+        and _groups(router) == 1
         and experts.down_proj.shape[1 if alternate else 2] % 2 == 0
         and (not alternate or experts.limit > 0)
     )
@@ -144,9 +153,17 @@ def _mixture(mixture: Any) -> Mixture:
         shared=None if shared is None else _mlp(shared),
         chosen=router.top_k,
         sigmoid=kind in _SIGMOID,
-        summed=kind in _SUMMED or router.norm_topk_prob,
+        summed=kind in _SUMMED or getattr(router, "norm_topk_prob", False),
         scale=_scale(router),
     )
+
+
+def _groups(router: Any) -> int | None:
+    """Groups of experts of which a router chooses some first; None where it does not say."""
+    kind = type(router).__name__
+    if kind == "DeepseekV2TopkRouter":
+        return 1 if router.topk_method == "greedy" else router.num_group
+    return getattr(router, "num_group", None) if kind in _GROUPED else 1
 
 
 def _scale(router: Any) -> float:

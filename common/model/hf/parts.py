@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from common.errors import ModelError
 from common.model.facts import Facts
+from common.model.hf import latents
 from common.model.hf.feed_forward import feed_forward_of, gate_of, inner_of, is_mixture, linear_of
 from common.model.hf.layers import bring
 from common.model.hf.shape import (
@@ -17,10 +18,12 @@ from common.model.hf.shape import (
     added_part,
     body_of,
     divisor,
+    head_size_of,
     head_softcap_of,
+    is_latent,
     softcap_of,
 )
-from common.model.llama import Growth, Linear, Llama, LlamaLayer
+from common.model.llama import Growth, Latents, Linear, Llama, LlamaLayer
 from common.model.room import give_back
 from common.model.rotary import Rotary
 
@@ -66,7 +69,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
     attention, part = layers[0].self_attn, added_part(layers[0])
     gate = gate_of(layers[0].mlp)
     assert gate is not None, "which is not of Llama's shape"
-    config = attention.config
+    config, latent = attention.config, is_latent(attention)
     if hasattr(embed, "embed_scale"):  # rounded to the type of what it multiplies
         scale = float(embed.embed_scale.to(facts.dtype))
     else:
@@ -77,8 +80,8 @@ def llama_of(model: Any, facts: Facts) -> Llama:
     turned = max(len(frequencies) for frequencies, _ in angles)
     sizes = _Sizes(
         heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head=attention.head_dim,
+        kv_heads=config.num_attention_heads if latent else config.num_key_value_heads,
+        head=head_size_of(attention),
         order=_order(attention, 2 * turned),
         device=embed.weight.device,
     )
@@ -90,7 +93,8 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         inner=max(inner_of(layer.mlp) for layer in layers),
         has_experts=any(is_mixture(layer.mlp) for layer in layers),
         has_sinks=any(hasattr(layer.self_attn, "sinks") for layer in layers),
-        whole_norms=_norm_size(attention) > attention.head_dim,
+        latents=latents.sizes_of(attention) if latent else None,
+        whole_norms=_norm_size(attention) > sizes.head,
         gate=gate,
         depth=len(layers),
         scale=attention.scaling,
@@ -126,20 +130,17 @@ def _out_of(layers: Any, index: int) -> nn.Module:
 
 def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
     attention = layer.self_attn
-    if hasattr(attention, "qkv_proj"):
-        keys = sizes.kv_heads * sizes.head
-        q, k, v = linear_of(attention.qkv_proj).parts((sizes.heads * sizes.head, keys, keys))
-    else:
-        q, k, v = map(linear_of, (attention.q_proj, attention.k_proj, attention.v_proj))
+    made_of, q, k, v, o = _heads(attention, sizes)
     names = LAYERS[type(layer).__name__]
     norms = [None if name is None else _weight(getattr(layer, name)) for name in names]
     attention_norm, attention_post_norm, mlp_norm, mlp_post_norm = norms
     q_norm, k_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
     return LlamaLayer(
+        latents=made_of,
         q=_turned(q, sizes),
         k=_turned(k, sizes),
         v=v,
-        o=linear_of(attention.o_proj),
+        o=o,
         mlp=feed_forward_of(layer.mlp),
         attention_norm=attention_norm,
         attention_post_norm=attention_post_norm,
@@ -151,6 +152,18 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
         rotary=rotary,
         window=_window(attention),
     )
+
+
+def _heads(attention: Any, sizes: _Sizes) -> tuple[Latents | None, Linear, Linear, Linear, Linear]:
+    """Latents, where there are some, and what makes queries, keys, values and the output."""
+    if is_latent(attention):
+        return latents.heads_of(attention)
+    if hasattr(attention, "qkv_proj"):
+        keys = sizes.kv_heads * sizes.head
+        q, k, v = linear_of(attention.qkv_proj).parts((sizes.heads * sizes.head, keys, keys))
+    else:
+        q, k, v = map(linear_of, (attention.q_proj, attention.k_proj, attention.v_proj))
+    return None, q, k, v, linear_of(attention.o_proj)
 
 
 def _norm_size(attention: Any) -> int:
@@ -172,13 +185,17 @@ def _order(attention: Any, turned: int) -> Tensor | None:
 
     Args:
         attention: Of a layer.
-        turned: How many of a head are turned: the first ones. Others may be paired as they come.
+        turned: How many of a head are turned: the first ones, but the last ones where attention is
+            latent. Others may be paired as they come.
     """
-    size: int = attention.head_dim
+    size, numbers = head_size_of(attention), torch.arange(head_size_of(attention))
     side_by_side = type(attention).__name__ in _NEIGHBOURS
+    if is_latent(attention):
+        numbers = numbers.roll(turned)
+        side_by_side = getattr(attention.config, "rope_interleave", True)
     if not turned or (turned == size and not side_by_side):
         return None
-    first, still = torch.arange(size).split([turned, size - turned])
+    first, still = numbers.split([turned, size - turned])
     pairs = first.view(-1, 2).T if side_by_side else first.view(2, -1)
     return torch.cat((pairs, still.view(2, -1)), dim=1).flatten()
 

@@ -33,6 +33,8 @@ _BEHIND = _Norms(None, "post_attention_layernorm", None, "post_feedforward_layer
 
 LAYERS = {
     "CwmDecoderLayer": _Norms(),
+    "DeepseekV2DecoderLayer": _Norms(),
+    "DeepseekV3DecoderLayer": _Norms(),
     "Dots1DecoderLayer": _Norms(),
     "Ernie4_5DecoderLayer": _Norms(),
     "Exaone4DecoderLayer": _BEHIND,
@@ -48,6 +50,7 @@ LAYERS = {
         "post_mlp_layernorm",
     ),
     "Glm4MoeDecoderLayer": _Norms(),
+    "Glm4MoeLiteDecoderLayer": _Norms(),
     "GlmDecoderLayer": _Norms(),
     "GptOssDecoderLayer": _Norms(),
     "GraniteDecoderLayer": _Norms(),
@@ -76,13 +79,24 @@ LAYERS = {
     "SmolLM3DecoderLayer": _Norms(),
     "SolarOpenDecoderLayer": _Norms(),
     "VaultGemmaDecoderLayer": _Norms(mlp="pre_feedforward_layernorm"),
+    "YoutuDecoderLayer": _Norms(),
 }
 """Layer classes whose arithmetic is that of `Llama`, and what each calls its norms."""
 
 _SOFTCAPPED = {"Gemma2ForCausalLM", "Gemma3ForCausalLM", "VaultGemmaForCausalLM"}
 """Classes of models that cap their logits."""
 
-_PRODUCTS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj")
+_PRODUCTS = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "qkv_proj",
+    "o_proj",
+    "q_a_proj",
+    "q_b_proj",
+    "kv_a_proj_with_mqa",
+    "kv_b_proj",
+)
 """What attention calls the products that it may have."""
 
 
@@ -106,7 +120,10 @@ def lacks(model: Any, facts: Facts) -> str:
         return "what its attention reads is kept within bounds (clip_qkv)"
     if gate_of(layers[0].mlp) is None:
         return f"its gates are bent by {curve_of(layers[0].mlp)}"
-    if attention.head_dim % 2:
+    if is_latent(attention):
+        if problem := _oddly_latent(attention):
+            return problem
+    elif attention.head_dim % 2:
         return f"heads of {attention.head_dim} numbers, which is odd"
     return _unscaled(model, layers[0], facts.dtype)
 
@@ -129,7 +146,8 @@ def _unscaled(model: Any, layer: Any, dtype: torch.dtype) -> str:
 def _products(layer: Any) -> Iterator[nn.Module]:
     """Those of a layer."""
     attention = layer.self_attn
-    yield from (getattr(attention, name) for name in _PRODUCTS if hasattr(attention, name))
+    found = (getattr(attention, name, None) for name in _PRODUCTS)
+    yield from (each for each in found if each is not None)
     yield from products_of(layer.mlp)
 
 
@@ -150,6 +168,27 @@ def body_of(model: Any) -> Any:
     """What a model has beside its output layer; None where it is called otherwise."""
     inner = getattr(model, "model", None)
     return getattr(inner, "language_model", inner)  # of one that sees pictures, too
+
+
+def head_size_of(attention: Any) -> int:
+    """Numbers of a query and of a key."""
+    size: int = attention.qk_head_dim if is_latent(attention) else attention.head_dim
+    return size
+
+
+def is_latent(attention: Any) -> bool:
+    """Whether keys and values are made of latents (multi-head latent attention)."""
+    return hasattr(attention, "kv_a_proj_with_mqa")
+
+
+def _oddly_latent(attention: Any) -> str:
+    """Why heads of latent attention are not known; nothing where they are."""
+    still, turned = attention.qk_nope_head_dim, attention.qk_rope_head_dim
+    if still % 2 or turned % 2:
+        return f"heads of {still} and {turned} numbers, which is odd"
+    if attention.num_key_value_groups != 1 or attention.v_head_dim > still + turned:
+        return "it has fewer keys than queries, or larger values, which latents are not known of"
+    return ""
 
 
 def added_part(layer: Any) -> float:

@@ -97,13 +97,30 @@ static void product(Decoder *decoder, Pass *pass, const Product *by, long count,
     run_products(decoder->workers, pass->threads, products);
 }
 
+/* Queries, keys and values of all heads, by way of latents. */
+static void make_heads_of_latents(Decoder *decoder, Pass *pass)
+{
+    const Layer *layer = pass->layer;
+    long step = pass->latent_step;
+    product(decoder, pass, &layer->latent, pass->rows, pass->a, pass->a_step, pass->y,
+            pass->y_step, 0);
+    workers_run(decoder->workers, pass->threads, norm_latents, pass);
+    product(decoder, pass, &layer->qkv, pass->rows, layer->q_latent ? pass->latents : pass->a,
+            layer->q_latent ? step : pass->a_step, pass->y, pass->y_step, 0);
+    product(decoder, pass, &layer->kv, pass->rows, pass->latents + layer->q_latent, step,
+            pass->y + layer->qkv.out, pass->y_step, 0);
+}
+
 /* What rows are seen as, and look by: fills the layer's cache, and queries. */
 static void write_keys(Decoder *decoder, Pass *pass)
 {
     Workers *workers = decoder->workers;
     workers_run(workers, pass->threads, norm_attention, pass);
-    product(decoder, pass, &pass->layer->qkv, pass->rows, pass->a, pass->a_step, pass->y,
-            pass->y_step, 0);
+    if (pass->layer->latent.out)
+        make_heads_of_latents(decoder, pass);
+    else
+        product(decoder, pass, &pass->layer->qkv, pass->rows, pass->a, pass->a_step, pass->y,
+                pass->y_step, 0);
     workers_run(workers, pass->threads, turn, pass);
 }
 

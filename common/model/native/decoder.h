@@ -45,6 +45,14 @@ typedef struct {
 typedef struct {
     Product qkv, out, gate_up, down; /* the latter two, beside experts, of what all rows take of
                                         them; without outputs where there is nothing of the kind */
+    Product latent, kv;  /* where attention is latent: what its latents are made by, those of queries
+                            first, and what keys and values are, `qkv` then being of queries alone;
+                            without outputs elsewhere */
+    const float *q_latent_norm;  /* [q_latent]; or NULL */
+    const float *kv_latent_norm; /* [kv_normed] */
+    int64_t q_latent;            /* of queries; 0: these are made of what attention reads */
+    int64_t kv_normed;           /* of keys and values, so many; those after them are not normed */
+    float latent_epsilon;        /* of these norms */
     const float *attention_norm, *mlp_norm;           /* [hidden], of what they read; or NULL */
     const float *attention_post_norm, *mlp_post_norm; /* [hidden], of what they add; or NULL */
     const float *q_norm, *k_norm;                     /* [size], or of all heads; or NULL */

@@ -239,7 +239,7 @@ class NativeModel(WholePass):
     def _layer(self, layer: LlamaLayer) -> Layer:
         self._turns.append(layer.rotary)
         found = Layer(
-            qkv=self._product(layer.q, layer.k, layer.v),
+            **self._heads(layer),
             out=self._product(layer.o),
             attention_norm=self._norm(layer.attention_norm),
             attention_post_norm=self._norm(layer.attention_post_norm),
@@ -257,6 +257,22 @@ class NativeModel(WholePass):
         if plain is not None:
             found.gate_up, found.down = self._product(plain.gate_up), self._product(plain.down)
         return found
+
+    def _heads(self, layer: LlamaLayer) -> dict[str, Any]:
+        """What a layer makes queries, keys and values by."""
+        latents = layer.latents
+        if latents is None:
+            return {"qkv": self._product(layer.q, layer.k, layer.v)}
+        return {
+            "latent": self._product(latents.product),
+            "qkv": self._product(layer.q),
+            "kv": self._product(layer.k, layer.v, rounds=False),  # it copies a part of its inputs
+            "q_latent_norm": self._norm(latents.q_norm),
+            "kv_latent_norm": self._norm(latents.kv_norm),
+            "q_latent": 0 if latents.q_norm is None else len(latents.q_norm),
+            "kv_normed": len(latents.kv_norm),
+            "latent_epsilon": latents.epsilon,
+        }
 
     def _experts(self, mixture: Mixture) -> Experts:
         router = self._product(mixture.router, rounds=False)
@@ -340,7 +356,7 @@ def _limits(limits: Sequence[Limit]) -> tuple[Any, object]:
 def can_run(model: Llama) -> bool:
     """Whether a decoder of its type is there and knows every layer of a model on CPU."""
     attended = model.heads * model.head_size
-    inputs = (model.hidden, attended, model.inner, model.head_size)
+    inputs = (model.hidden, attended, model.inner, model.head_size, *(model.latents or ()))
     return (
         bool(instructions(model.facts.dtype))
         and model.head.bias is None

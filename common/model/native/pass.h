@@ -24,6 +24,7 @@ typedef struct {
                                              `taps` further each; or NULL */
     float *y;                             /* what a product made, [rows, y_step] */
     Number *a;                            /* what a product reads, [rows, a_step] */
+    Number *latents;                      /* where attention is latent, [rows, latent_step] */
     float *wanted_x;                      /* both of wanted rows alone */
     Number *wanted_a;
     Number *queries;                      /* [rows, heads * size] */
@@ -36,7 +37,7 @@ typedef struct {
     Mixing mixing;                        /* of a layer with experts */
     float *drawn;                         /* for draws, [threads, 2 * vocab] */
     long rows;                            /* that go on */
-    long y_step, a_step, stretch_count;
+    long y_step, a_step, latent_step, stretch_count;
     int threads, tiled;
 } Pass;
 
@@ -146,8 +147,9 @@ static long most_room(const Model *model, long rows)
     long most = larger(room_for(&model->head, rows), room_for(&model->shown, rows));
     for (long i = 0; i < model->layers; i++) {
         const Layer *layer = model->layer + i;
-        const Product *products[] = {&layer->qkv, &layer->out, &layer->gate_up, &layer->down};
-        for (int each = 0; each < 4; each++)
+        const Product *products[] = {&layer->qkv,     &layer->out,    &layer->gate_up,
+                                     &layer->down, &layer->latent, &layer->kv};
+        for (int each = 0; each < 6; each++)
             most = larger(most, room_for(products[each], rows));
         const Experts *experts = layer->experts;
         if (!experts)
@@ -210,13 +212,17 @@ static size_t lay_out(Pass *pass, char *room)
     }
     for (long i = 0; i < model->layers; i++)
         scores = larger(scores, model->layer[i].experts ? model->layer[i].experts->router.out : 0);
+    pass->latent_step = model->layer->latent.out;
     pass->a_step = larger(larger(seen, model->layer->qkv.in), model->inner);
+    pass->a_step = larger(pass->a_step, larger(model->layer->latent.in, pass->latent_step));
     pass->y_step = larger(seen + 2 * model->kv_heads * model->size,
                           larger(larger(2 * model->inner, model->hidden), scores));
+    pass->y_step = larger(pass->y_step, pass->latent_step);
     size_t used = 0;
     pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);
     pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
     pass->a = taken(room, &used, rows * pass->a_step * sizeof *pass->a);
+    pass->latents = taken(room, &used, rows * pass->latent_step * sizeof *pass->latents);
     pass->wanted_x = taken(room, &used, batch->wanted_rows * model->hidden * sizeof *pass->x);
     pass->wanted_a = taken(room, &used, batch->wanted_rows * pass->a_step * sizeof *pass->a);
     pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);

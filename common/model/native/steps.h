@@ -140,6 +140,22 @@ static void norm_attention(void *what, Part part)
     }
 }
 
+/* Latents as products read them: those of queries normed, and of the others the first. */
+static void norm_latents(void *what, Part part)
+{
+    Pass *pass = what;
+    const Layer *layer = pass->layer;
+    long q = layer->q_latent, kv = layer->kv_normed, rest = pass->latent_step - q - kv;
+    PART_OF(pass->rows) {
+        const float *y = pass->y + i * pass->y_step;
+        Number *to = pass->latents + i * pass->latent_step;
+        if (q)
+            normed(y, layer->q_latent_norm, q, layer->latent_epsilon, to);
+        normed(y + q, layer->kv_latent_norm, kv, layer->latent_epsilon, to + q);
+        rounded(y + q + kv, 1.0f, rest, to + q + kv);
+    }
+}
+
 /* 1 / rms of all heads of a row, where they are normed by that. */
 static float whole_rms(const Model *model, const float *norm, const float *heads, long count)
 {

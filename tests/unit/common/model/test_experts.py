@@ -21,6 +21,16 @@ from tests.tiny_models import VOCAB
 
 TOKENS = 100
 
+_SOME = {"n_routed_experts": 4, "first_k_dense_replace": 1, "moe_intermediate_size": 32}
+_LONG = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 16.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+    "original_max_position_embeddings": 8,
+}
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", {"sliding_window": 40}),
     "mixtral-one": ("mixtral", {"num_local_experts": 1, "num_experts_per_tok": 1}),
@@ -34,6 +44,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe": ("glm4_moe", {"use_qk_norm": True, "routed_scaling_factor": 2.5}),
     "glm4_moe-more": ("glm4_moe", {"n_shared_experts": 2, "first_k_dense_replace": 0}),
     "dots1": ("dots1", {"norm_topk_prob": True, "attention_bias": True}),
+    "deepseek_v2": ("deepseek_v2", {**_SOME, "num_experts_per_tok": 2, "q_lora_rank": None}),
+    "deepseek_v3": ("deepseek_v3", {"n_group": 1, "rope_parameters": _LONG}),
+    "deepseek_v3-halves": (
+        "deepseek_v3",
+        {"n_group": 1, "rope_interleave": False, "attention_bias": True, "q_lora_rank": None},
+    ),
+    "glm4_moe_lite": ("glm4_moe_lite", {"routed_scaling_factor": 2.5}),
     "exaone_moe": ("exaone_moe", {"num_shared_experts": 2, "routed_scaling_factor": 2.5}),
     "gpt_oss": ("gpt_oss", {}),
     "gpt_oss-other": (
@@ -97,7 +114,7 @@ def test_sinks_may_be_none_or_all(tmp_path: Path) -> None:
 
 @compiled
 @pytest.mark.parametrize(("quantize", "most"), [("none", 0.05), ("int8", 0.1)])
-@pytest.mark.parametrize("kind", ["qwen2_moe", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["qwen2_moe", "gpt_oss", "glm4_moe_lite"])
 def test_rounded_weights_are_near_and_rows_are_their_own(
     kind: str, quantize: Quantize, most: float, tmp_path: Path
 ) -> None:
@@ -116,6 +133,9 @@ def test_rounded_weights_are_near_and_rows_are_their_own(
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
+        ("glm4_moe_lite", {"qk_nope_head_dim": 17}),
+        ("deepseek_v2", {"v_head_dim": 26}),
+        ("deepseek_v3", {}),
         ("glm4_moe", {"n_group": 2, "topk_group": 1}),
         ("glm4_moe", {"hidden_act": "relu"}),
         ("gpt_oss", {"intermediate_size": 31}),

@@ -63,6 +63,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "biases": ("qwen2", {}),
     "normed heads": ("qwen3", {}),
     "caps": ("gemma2", {}),
+    "latents": ("youtu", {}),
+    "latents of keys": ("deepseek_v2", {"q_lora_rank": None}),
     "scores' caps": ("vaultgemma", {"final_logit_softcapping": None}),
     "logits' caps": ("gemma3_text", {"final_logit_softcapping": 2.0}),
 }

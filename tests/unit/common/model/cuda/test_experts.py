@@ -41,7 +41,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe": ("qwen2_moe", {"shared_expert_intermediate_size": 48}),
     "qwen3_moe": ("qwen3_moe", {"num_experts": 9, "num_experts_per_tok": 3}),
     "flex_olmo": ("flex_olmo", {}),
-    "glm4_moe": ("glm4_moe", {"n_shared_experts": 2, "routed_scaling_factor": 2.5}),
+    "glm4_moe_lite": ("glm4_moe_lite", {"n_shared_experts": 2, "routed_scaling_factor": 2.5}),
     "gpt_oss": ("gpt_oss", {"sliding_window": 6}),
 }
 

@@ -88,7 +88,7 @@ def test_a_pass_is_laid_out_while_the_one_before_runs(
 
 
 @pytest.mark.parametrize(
-    "kind", ["llama", "ministral3", "qwen2", "qwen3", "gemma2", "gemma3_text", "granite"]
+    "kind", ["llama", "ministral3", "qwen2", "qwen3", "gemma2", "gemma3_text", "granite", "youtu"]
 )
 def test_logits_and_states_are_those_of_transformers(
     kind: str, tmp_path: Path, cuda: pytest.MonkeyPatch
@@ -96,6 +96,8 @@ def test_logits_and_states_are_those_of_transformers(
     sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}
     if kind in ("ministral3", "qwen2", "gemma2", "gemma3_text"):
         sizes["sliding_window"] = 12
+    if kind == "youtu":
+        sizes["num_key_value_heads"] = 2
     if kind in ("qwen2", "gemma3_text"):
         sizes["num_hidden_layers"] = 2  # which differ
     directory = tiny_models.save(kind, tmp_path, **sizes)
