@@ -71,6 +71,7 @@ class FusedLayer:
         self._out = make(*weights.o)
         assert isinstance(weights.mlp, Mlp), "experts are not known here"
         assert weights.sinks is None, "nor are sinks"
+        assert weights.latents is None, "nor latents"
         self._gate_up, self._down = make(*weights.mlp.gate_up), make(*weights.mlp.down)
         self._attention_norm = _norm(weights.attention_norm, model)
         self._attention_post_norm = _norm(weights.attention_post_norm, model)

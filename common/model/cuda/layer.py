@@ -26,11 +26,11 @@ class Layer:
     def __init__(self, weights: LlamaLayer, model: Llama, products: Products) -> None:
         heads, kv_heads, epsilon = model.heads, model.kv_heads, model.epsilon
         make, mlp = products.layer, weights.mlp
-        self._heads: Product | _LatentHeads
+        self._make_heads: Product | _LatentHeads
         if weights.latents is None:
-            self._heads = make(*Linear.joined(weights.q, weights.k, weights.v))
+            self._make_heads = make(*Linear.joined(weights.q, weights.k, weights.v))
         else:
-            self._heads = _LatentHeads(weights, weights.latents, products)
+            self._make_heads = _LatentHeads(weights, weights.latents, products)
         self._out = make(*weights.o)
         self._experts: Experts | None = None
         if isinstance(mlp, Mixture):
@@ -83,7 +83,7 @@ class Layer:
             `[N, hidden]`.
         """
         read = x if self._attention_norm is None else self._attention_norm(x)
-        queries = self._turn(self._heads(read), angles, growth, words, cache)
+        queries = self._turn(self._make_heads(read), angles, growth, words, cache)
         attended = self._attend(queries, cache, words, size, page).view(len(x), -1)
         x = added(x, self._out, attended, self._attention_post_norm)
         read = x if self._mlp_norm is None else self._mlp_norm(x)

@@ -136,7 +136,8 @@ def _gated(
 @triton.jit
 def capped_by(x, CAP: tl.constexpr):
     """`CAP` times the tanh of what numbers are of it; of float32."""
-    power = tl.exp(tl.minimum(x * (2 / CAP), 80.0))  # beyond, the tanh is 1
+    twice = x * (2 / CAP)
+    power = tl.exp(tl.where(twice > 80.0, 80.0, twice))  # what is no number stays none
     return (power - 1) / (power + 1) * CAP
 
 

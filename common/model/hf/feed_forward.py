@@ -61,6 +61,9 @@ _ALTERNATING = {"GptOssExperts"}
 """Experts whose gates are clamped and alternate with what they gate; their weights are `[in, out]`,
 and they have biases."""
 
+_BY_CHANCE = "DeepseekV2TopkRouter"
+"""The router whose weights are never made to add up to one."""
+
 _SCALES = "routed_scaling_factor", "router_scaling_factor"
 """What routers call what the weights of those they chose are multiplied by."""
 
@@ -153,7 +156,7 @@ def _mixture(mixture: Any) -> Mixture:
         shared=None if shared is None else _mlp(shared),
         chosen=router.top_k,
         sigmoid=kind in _SIGMOID,
-        summed=kind in _SUMMED or getattr(router, "norm_topk_prob", False),
+        summed=kind in _SUMMED or (kind != _BY_CHANCE and router.norm_topk_prob),
         scale=_scale(router),
     )
 
@@ -161,8 +164,10 @@ def _mixture(mixture: Any) -> Mixture:
 def _groups(router: Any) -> int | None:
     """Groups of experts of which a router chooses some first; None where it does not say."""
     kind = type(router).__name__
-    if kind == "DeepseekV2TopkRouter":
-        return 1 if router.topk_method == "greedy" else router.num_group
+    if kind == _BY_CHANCE and router.topk_method != "group_limited_greedy":
+        return 1 if router.topk_method == "greedy" else None
+    if kind == _BY_CHANCE:
+        return int(router.num_group)
     return getattr(router, "num_group", None) if kind in _GROUPED else 1
 
 

@@ -24,6 +24,7 @@ def heads_of(attention: Any) -> tuple[Latents, Linear, Linear, Linear, Linear]:
     if queries is None:
         down.insert(0, linear_of(attention.q_a_proj))
         q_norm, queries = attention.q_a_layernorm.weight.data, attention.q_b_proj
+        assert attention.q_a_layernorm.variance_epsilon == norm.variance_epsilon
     k, v = _keys_and_values(attention)
     latents = Latents(Linear.joined(*down), q_norm, norm.weight.data, norm.variance_epsilon)
     return latents, linear_of(queries), k, v, _output(attention)
@@ -36,7 +37,8 @@ def sizes_of(attention: Any) -> tuple[int, int]:
 
 def _keys_and_values(attention: Any) -> tuple[Linear, Linear]:
     size, turned = attention.qk_head_dim, attention.qk_rope_head_dim
-    made = linear_of(attention.kv_b_proj).weight
+    made, bias = linear_of(attention.kv_b_proj)
+    assert bias is None, "which would be of whole heads"
     heads = made.view(-1, attention.qk_nope_head_dim + attention.v_head_dim, made.shape[1])
     still, values = heads.split([attention.qk_nope_head_dim, attention.v_head_dim], dim=1)
     copied = torch.eye(turned, dtype=made.dtype, device=made.device).expand(len(heads), -1, -1)

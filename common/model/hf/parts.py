@@ -189,10 +189,11 @@ def _order(attention: Any, turned: int) -> Tensor | None:
             latent. Others may be paired as they come.
     """
     size, numbers = head_size_of(attention), torch.arange(head_size_of(attention))
-    side_by_side = type(attention).__name__ in _NEIGHBOURS
+    kind = type(attention).__name__
+    side_by_side = kind in _NEIGHBOURS
     if is_latent(attention):
         numbers = numbers.roll(turned)
-        side_by_side = getattr(attention.config, "rope_interleave", True)
+        side_by_side = kind == "DeepseekV2Attention" or bool(attention.config.rope_interleave)
     if not turned or (turned == size and not side_by_side):
         return None
     first, still = numbers.split([turned, size - turned])

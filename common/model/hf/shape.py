@@ -86,6 +86,9 @@ LAYERS = {
 _SOFTCAPPED = {"Gemma2ForCausalLM", "Gemma3ForCausalLM", "VaultGemmaForCausalLM"}
 """Classes of models that cap their logits."""
 
+_MOST_SOFTCAP = 100
+"""Published ones are 20 to 50; small numbers lose as much as a cap is large."""
+
 _PRODUCTS = (
     "q_proj",
     "k_proj",
@@ -121,7 +124,7 @@ def lacks(model: Any, facts: Facts) -> str:
     if gate_of(layers[0].mlp) is None:
         return f"its gates are bent by {curve_of(layers[0].mlp)}"
     if is_latent(attention):
-        if problem := _oddly_latent(attention):
+        if problem := _oddly_latent(attention, body_of(model).rotary_emb):
             return problem
     elif attention.head_dim % 2:
         return f"heads of {attention.head_dim} numbers, which is odd"
@@ -131,9 +134,9 @@ def lacks(model: Any, facts: Facts) -> str:
 def _unscaled(model: Any, layer: Any, dtype: torch.dtype) -> str:
     """Why rows or logits cannot be scaled here as a model has them; nothing where they can."""
     part = added_part(layer)
-    caps = softcap_of(layer.self_attn), head_softcap_of(model)
-    if not all(cap is None or cap > 0 for cap in caps):
-        return "its scores or logits are kept within 0"
+    for cap in (softcap_of(layer.self_attn), head_softcap_of(model)):
+        if cap is not None and not 0 < cap <= _MOST_SOFTCAP:
+            return f"its scores or logits are kept within {cap:g}, not 0 to {_MOST_SOFTCAP}"
     if math.frexp(by := divisor(model))[0] != 0.5:  # a power of two rounds nothing
         return f"its logits are divided by {by:g}, no power of two"
     if not part > 0:
@@ -181,13 +184,18 @@ def is_latent(attention: Any) -> bool:
     return hasattr(attention, "kv_a_proj_with_mqa")
 
 
-def _oddly_latent(attention: Any) -> str:
+def _oddly_latent(attention: Any, rotary: Any) -> str:
     """Why heads of latent attention are not known; nothing where they are."""
     still, turned = attention.qk_nope_head_dim, attention.qk_rope_head_dim
-    if still % 2 or turned % 2:
-        return f"heads of {still} and {turned} numbers, which is odd"
-    if attention.num_key_value_groups != 1 or attention.v_head_dim > still + turned:
-        return "it has fewer keys than queries, or larger values, which latents are not known of"
+    latents = attention.q_lora_rank or 0, attention.kv_lora_rank
+    if any(count % 2 for count in (still, turned, *latents)):
+        return f"heads of {still} and {turned} numbers, made of {latents}: some are odd"
+    if 2 * len(rotary.inv_freq) != turned:
+        return f"{2 * len(rotary.inv_freq)} of {turned} numbers are turned"
+    if attention.num_key_value_groups != 1:
+        return "its latents make fewer keys than there are queries"
+    if attention.v_head_dim > still + turned:
+        return "its values have more numbers than its keys"
     return ""
 
 

@@ -56,8 +56,8 @@ typedef struct {
     const float *attention_norm, *mlp_norm;           /* [hidden], of what they read; or NULL */
     const float *attention_post_norm, *mlp_post_norm; /* [hidden], of what they add; or NULL */
     const float *q_norm, *k_norm;                     /* [size], or of all heads; or NULL */
-    const float *sinks;     /* [heads]: scores of which nothing comes, scaled where scores are capped
-                               and else not yet; or NULL */
+    const float *sinks;     /* [heads]: scores of which nothing comes; or NULL. They are not yet
+                               scaled, but where scores are capped */
     const float *cos, *sin; /* [positions, size / 2]: both halves of a head are turned alike */
     Number *cache;          /* [slots, kv_heads, 2 * size]: keys beside values */
     const Experts *experts; /* or NULL */

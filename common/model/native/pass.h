@@ -147,9 +147,9 @@ static long most_room(const Model *model, long rows)
     long most = larger(room_for(&model->head, rows), room_for(&model->shown, rows));
     for (long i = 0; i < model->layers; i++) {
         const Layer *layer = model->layer + i;
-        const Product *products[] = {&layer->qkv,     &layer->out,    &layer->gate_up,
-                                     &layer->down, &layer->latent, &layer->kv};
-        for (int each = 0; each < 6; each++)
+        const Product *products[] = {&layer->latent, &layer->qkv,     &layer->kv,
+                                     &layer->out,    &layer->gate_up, &layer->down};
+        for (size_t each = 0; each < sizeof products / sizeof *products; each++)
             most = larger(most, room_for(products[each], rows));
         const Experts *experts = layer->experts;
         if (!experts)
@@ -212,7 +212,7 @@ static size_t lay_out(Pass *pass, char *room)
     }
     for (long i = 0; i < model->layers; i++)
         scores = larger(scores, model->layer[i].experts ? model->layer[i].experts->router.out : 0);
-    pass->latent_step = model->layer->latent.out;
+    pass->latent_step = model->layer->latent.out; /* in this all layers are alike */
     pass->a_step = larger(larger(seen, model->layer->qkv.in), model->inner);
     pass->a_step = larger(pass->a_step, larger(model->layer->latent.in, pass->latent_step));
     pass->y_step = larger(seen + 2 * model->kv_heads * model->size,

@@ -78,14 +78,15 @@ INLINE Floats exp_of(Floats x)
     return times_power(p, n);
 }
 
-/* tanh(x) to about one unit in the last place of 1. */
+/* tanh(x) to about one unit in the last place of 1; what is no number stays none. */
 INLINE Floats tanh_of(Floats x)
 {
+    x = larger_of(every(-44.0f), smaller_of(every(44.0f), x));
     Floats power = exp_of(x + x);
-    return (power - every(1.0f)) / (power + every(1.0f));
+    return (power - every(1.0f)) / (power + every(1.0f)) + (x - x);
 }
 
-/* Numbers in place times a scale, of each of which a cap is kept: so much of it as the tanh is. */
+/* Numbers times a scale, in place, become a cap times the tanh of what they are of it. */
 INLINE void capped(float *x, float scale, float cap, long size)
 {
     Floats part = every(scale / cap), whole = every(cap);

@@ -38,6 +38,7 @@ KINDS = (
     "qwen2_moe-bfloat16",
     "qwen2_moe-more",
     "olmo2-bfloat16",
+    "youtu-bfloat16",
     "gpt2",
     "gpt2-int8",
 )

@@ -44,7 +44,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe": ("glm4_moe", {"use_qk_norm": True, "routed_scaling_factor": 2.5}),
     "glm4_moe-more": ("glm4_moe", {"n_shared_experts": 2, "first_k_dense_replace": 0}),
     "dots1": ("dots1", {"norm_topk_prob": True, "attention_bias": True}),
-    "deepseek_v2": ("deepseek_v2", {**_SOME, "num_experts_per_tok": 2, "q_lora_rank": None}),
+    "deepseek_v2": (
+        "deepseek_v2",
+        {**_SOME, "num_experts_per_tok": 2, "q_lora_rank": None, "rope_interleave": False},
+    ),
     "deepseek_v3": ("deepseek_v3", {"n_group": 1, "rope_parameters": _LONG}),
     "deepseek_v3-halves": (
         "deepseek_v3",
@@ -135,6 +138,16 @@ def test_rounded_weights_are_near_and_rows_are_their_own(
     [
         ("glm4_moe_lite", {"qk_nope_head_dim": 17}),
         ("deepseek_v2", {"v_head_dim": 26}),
+        (
+            "deepseek_v2",
+            {
+                **_SOME,
+                "topk_method": "group_limited_greedy",
+                "n_group": 2,
+                "topk_group": 1,
+                "num_experts_per_tok": 2,
+            },
+        ),
         ("deepseek_v3", {}),
         ("glm4_moe", {"n_group": 2, "topk_group": 1}),
         ("glm4_moe", {"hidden_act": "relu"}),

@@ -42,6 +42,15 @@ def test_rows_that_influence_each_other_are_not_served(
         Runner(loaded, kv_bytes=4 << 20)
 
 
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_a_model_that_computes_no_numbers_is_refused(kind: str, tmp_path: Path) -> None:
+    model = tiny_models.stirred(kind, tmp_path)
+    model.model.norm.weight.data[3] = float("nan")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="its logits change with the size of the batch"):
+        Runner(load(str(tmp_path), device="cpu"), kv_bytes=4 << 20)
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "dtype", "reason"),
     [
@@ -50,7 +59,7 @@ def test_rows_that_influence_each_other_are_not_served(
             "gemma2",
             {"attn_logit_softcapping": 0.0},
             "auto",
-            "its scores or logits are kept within 0",
+            "its scores or logits are kept within 0, not 0 to 100",
         ),
         ("llama", {"hidden_act": "relu"}, "auto", "its gates are bent by ReLU"),
         (
