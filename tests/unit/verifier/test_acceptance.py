@@ -20,7 +20,7 @@ from common.model.tree import Drawn, TokenTree
 from common.sampling_params import SamplingParams
 from verifier.acceptance.base import Rule, Scores, weighed
 from verifier.acceptance.coupled import Coupled
-from verifier.acceptance.rejection import Rejection
+from verifier.acceptance.rejection import Rejection, _step
 from verifier.acceptance.typical import Typical
 
 VOCAB = 6
@@ -159,6 +159,24 @@ def test_a_draft_from_the_target_itself_is_always_kept() -> None:
         assert accepted == [1]
 
 
+def test_a_draw_that_misses_by_rounding_is_kept() -> None:
+    """Nothing is left that another token could be drawn from."""
+    tree = TokenTree(9)
+    child = tree.draw(0, 0, Drawn((0, 1), (math.nextafter(0.25, 1), 0.75)))
+    after = {0: Listed(np.arange(2), np.array([0.25, 0.75]))}
+    scores = _scores([[0.25, 0.75]] * 2, tree)._replace(after=after)
+    assert _step(scores, 0, np.array([1.0, 0.5])) == (child, 0)
+
+
+def test_a_guess_beside_a_draw_is_followed_where_it_is_what_is_left() -> None:
+    tree = TokenTree(9)
+    tree.draw(0, 1, Drawn((1,), (1.0,)))
+    guess = tree.add(0, 2)
+    after = {0: Listed(np.array([2]), np.ones(1))}
+    scores = _scores([[1.0, 0.0, 0.0]] * 3, tree)._replace(after=after)
+    assert Rejection()(scores) == ([guess], 0)
+
+
 def _scores(lines: list[list[float]], tree: TokenTree, temperature: float = 1.0) -> Scores:
     """Scores of a tree whose nodes have these probabilities."""
     logits = torch.tensor(lines).log()
@@ -213,13 +231,32 @@ def test_of_paths_of_one_length_the_likelier_wins(tokens: tuple[int, int]) -> No
     assert [tree.ids[node] for node in accepted] == [1]
 
 
+def test_a_path_is_as_likely_as_all_of_its_tokens() -> None:
+    """0.5 of 0.3 is more than 0.3 of 0.4."""
+    tree = TokenTree(9)
+    likelier = tree.add_path([0, 2])
+    tree.add_path([1, 3])
+    lines = [[0.5, 0.3, 0.1, 0.1], [0.3, 0.3, 0.3, 0.1], [0.2, 0.2, 0.2, 0.4]]
+    scores = _scores([lines[at] for at in (0, 1, 1, 2, 2)], tree)
+    assert _decided(Typical(), scores)[0] == tree.path(likelier)
+
+
+def test_what_is_typical_is_above_the_floor_not_at_it() -> None:
+    tree = TokenTree(9)
+    tree.add(0, 1)
+    after = {0: Listed(np.arange(3), np.array([0.5, 0.25, 0.25]))}
+    scores = _scores([[0.5, 0.25, 0.25]] * 2, tree)._replace(after=after)
+    accepted, _ = Typical(threshold=0.25, alpha=9.0)(scores)
+    assert accepted == []
+
+
 def test_typical_is_greedy_where_sampling_is() -> None:
     tree = TokenTree(9)
     tree.add(0, 1)
-    best = tree.add(0, 0)
-    scores = _scores([[0.5, 0.45, 0.03, 0.02]] * 3, tree, temperature=0.0)
-    accepted, _ = _decided(Typical(), scores)
-    assert accepted == [best]
+    best = tree.add_path([0, 2])
+    lines = [[0.5, 0.45, 0.03, 0.02]] * 2 + [[0.03, 0.02, 0.5, 0.45]] * 2
+    scores = _scores(lines, tree, temperature=0.0)
+    assert _decided(Typical(), scores) == (tree.path(best), 2)
 
 
 def test_texts_of_a_pass_are_weighed_as_each_by_itself() -> None:

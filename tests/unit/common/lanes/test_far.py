@@ -21,6 +21,7 @@ from common.tls_config import TlsConfig
 from tests.certificates import Authority
 from tests.ipv6 import needs_ipv6
 from tests.unit.common.lanes.end import End
+from tests.waiting import until
 
 HOST = "127.0.0.1"
 ADDRESS = f"{HOST}:7072"  # of the stream; who answers there does not matter
@@ -216,6 +217,52 @@ async def test_a_want_of_threads_passes(monkeypatch: pytest.MonkeyPatch) -> None
     await refused_for_a_while(monkeypatch, Thread, "start", start)
 
 
+async def test_a_want_of_descriptors_for_who_comes_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far, "_PAUSE_S", 0.0)
+    loop, failed = asyncio.get_running_loop(), 0
+    accept = loop.sock_accept
+
+    async def wanting(listener: socket.socket) -> tuple[socket.socket, Any]:
+        nonlocal failed
+        if failed < 3 * far._GREETERS:
+            failed += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await accept(listener)
+
+    monkeypatch.setattr(loop, "sock_accept", wanting)
+    async with LanePort(HOST, 0, PLAIN) as port:
+        with closing(port.offer()) as offer:
+            (await take_up(offer)).close()
+            (await offer.accept()).close()
+
+
+async def test_a_port_that_closes_hangs_up_on_who_has_said_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(far, "_GREETING_S", 60.0)
+    async with asyncio.timeout(20):
+        async with LanePort(HOST, 0, PLAIN) as port:
+            silent = [socket.create_connection((HOST, port.number)) for _ in range(2)]
+            await until(lambda: len(port._greetings) == 2)
+        for each in silent:
+            with closing(each), suppress(ConnectionResetError):
+                each.settimeout(10)
+                assert await asyncio.to_thread(each.recv, 1) == b""
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="no such option here")
+async def test_both_ends_send_at_once_and_notice_who_is_gone() -> None:
+    async with LanePort(HOST, 0, PLAIN) as port:
+        with closing(port.offer()) as offer:
+            caller = await take_up(offer)
+            server = await offer.accept()
+    with caller, server:
+        for end in (caller, server):
+            assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 40_000
+
+
 async def test_what_nobody_takes_is_closed() -> None:
     async with LanePort(HOST, 0, PLAIN) as port:
         for early in (False, True):
@@ -277,6 +324,19 @@ async def test_the_log_has_few_strangers(caplog: pytest.LogCaptureFixture) -> No
                 await reach(f"{port.number} {SECRET}", ADDRESS, PLAIN)
     (record,) = (each for each in caplog.records if each.name == far.__name__)
     assert vars(record)["reason"] == "it knows no secret"
+
+
+async def test_strangers_that_the_log_has_count_no_more(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", far.__name__)
+    monkeypatch.setattr(far, "_TOLD_EVERY_S", 0.0)
+    async with LanePort(HOST, 0, PLAIN) as port:
+        for _ in range(3):
+            with pytest.raises(OSError, match="hung up on"):
+                await reach(f"{port.number} {SECRET}", ADDRESS, PLAIN)
+        await until(lambda: len(caplog.records) == 3)
+    assert [vars(each)["since_the_last"] for each in caplog.records] == [1, 1, 1]
 
 
 @needs_ipv6

@@ -133,11 +133,14 @@ def test_what_was_sent_before_the_end_comes(ends: tuple[End, End]) -> None:
     one, other = ends
     one.lane.send(b"last")
     one.lane.close()
+    with pytest.raises(EOFError, match="closed"):
+        one.take()
     other.take()
     assert other.came == [b"last"]
     with pytest.raises(EOFError, match="it hung up"):
         other.take()
     other.lane.send(b"in vain")
+    assert not other.lane._unsent, "nobody will take it"
     assert other.lane.behind, "that it is over is still to be told"
     with pytest.raises(EOFError, match="it hung up"):
         other.take()
@@ -163,6 +166,30 @@ def test_a_turn_takes_no_more_than_so_much(ends: tuple[End, End]) -> None:
         turns.append(len(other.came) - before)
         assert other.lane.behind is (turns[-1] == lane._MOST_NOTES)
     assert max(turns) == lane._MOST_NOTES
+
+
+def test_no_more_is_read_than_a_turn_needs(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else is sent waits in the socket, and so does who sends it."""
+    monkeypatch.setattr(lane, "_MOST_NOTES", 2)
+    monkeypatch.setattr(lane, "_CHUNK_BYTES", 1 << 15)
+    one, other = ends
+    for _ in range(200):
+        one.lane.send(bytes(4000))
+    while len(other.came) < 200:
+        other.take()
+        one.take()
+        assert len(other.lane._came) < 2 * lane._CHUNK_BYTES
+
+
+def test_a_lane_that_nobody_has_any_more_hangs_up() -> None:
+    one, other = socket.socketpair()
+    with other:
+        forgotten = Lane(one, lambda message, sent_at: [])
+        del forgotten
+        other.settimeout(10)
+        assert other.recv(1) == b""
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="nobody says")

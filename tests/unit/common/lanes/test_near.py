@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -64,10 +65,15 @@ def test_an_offer_of_another_machine_leads_nowhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "mode", "let_in"),
-    [("paceline-x", 0o700, True), ("paceline-x", 0o755, False), ("ssh-x", 0o700, False)],
+    [
+        ("paceline-x", 0o700, True),
+        ("paceline-x", 0o770, False),
+        ("paceline-x", 0o701, False),
+        ("ssh-x", 0o700, False),
+    ],
 )
 def test_sockets_of_others_are_left_alone(
-    folder: str, mode: int, let_in: bool, tmp_path: Path
+    folder: str, mode: int, let_in: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A drafter elsewhere may name any socket of this machine."""
     place = tmp_path / folder
@@ -75,11 +81,14 @@ def test_sockets_of_others_are_left_alone(
     place.chmod(mode)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place / "s"))
-        listener.listen(1)
+        listener.listen(4)
         connection = connect(str(place / "s"))
         assert (connection is not None) is let_in
         if connection is not None:
+            assert not connection.getblocking()
             connection.close()
+        monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
+        assert connect(str(place / "s")) is None
 
 
 def test_a_path_that_metadata_cannot_hold_is_not_offered(

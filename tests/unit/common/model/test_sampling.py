@@ -12,13 +12,12 @@ from transformers.generation import logits_process as hf
 
 from common.model import sampling, warpers
 from common.model.adjust import adjust
-from common.model.distribution import Listed, Whole, distributions
+from common.model.distribution import distributions
 from common.model.native import library as native_library
 from common.model.native.library import VECTORS, opened
 from common.model.noise import gumbel_rows
 from common.model.row import Row
 from common.model.sampling import rank, sample
-from common.model.tree import Drawn
 from common.sampling_params import SamplingParams
 from tests.unit.common.model.rows import VOCAB, random_logits, rows_strategy
 
@@ -254,38 +253,6 @@ def test_compiled_code_finds_the_distributions_that_torch_does(rows, size, sprea
     for one, other in zip(found, expected, strict=True):
         assert one.listed().ids.tolist() == other.listed().ids.tolist()
         assert one.listed().chances.tolist() == other.listed().chances.tolist()
-
-
-def test_a_share_of_a_distribution_is_a_token_that_may_come():
-    chances = np.zeros(12)
-    chances[[2, 6]] = 0.25, 0.75
-    ids = np.array([2, 5, 6, 9])
-    shares = [2.0**-33, 0.2499, 0.25, 0.5, 1 - 2.0**-33, 1.0]
-    for some in (Listed(ids, chances[ids]), Whole(torch.tensor(chances).log(), 0.0)):
-        assert [some.at(share) for share in shares] == [2, 2, 6, 6, 6, 6]
-
-
-@given(st.integers(0, 2**31), st.lists(st.integers(0, 11), min_size=1, max_size=5, unique=True))
-def test_what_a_draw_leaves_of_a_distribution_is_the_same_of_few_and_of_all(seed, ids):
-    """Tokens that only the draft model has, 10 and 11, take nothing away."""
-    chances = np.random.default_rng(seed).dirichlet(np.ones(10))
-    q = np.random.default_rng(seed + 1).dirichlet(np.ones(len(ids)))
-    drawn = Drawn(tuple(ids), tuple(q.tolist()))
-    few = Listed(np.arange(10), chances)
-    left, also_left = few.without(drawn), Whole(torch.tensor(chances * 7).log(), math.log(7))
-    also_left = also_left.without(drawn)
-    assert left is not None
-    assert also_left is not None
-    expected = chances.copy()
-    for token, chance in zip(ids, q, strict=True):
-        if token < 10:
-            expected[token] -= chance
-    expected = expected.clip(min=0) / expected.clip(min=0).sum()
-    np.testing.assert_allclose(left.chances, expected, atol=1e-12)
-    np.testing.assert_allclose(also_left.listed().chances, expected, atol=1e-12)
-    assert few.without(Drawn(tuple(range(10)), tuple(chances.tolist()))) is None
-    whole = Whole(torch.tensor(chances).log(), 0.0)
-    assert whole.without(Drawn(tuple(range(10)), tuple(chances.tolist()))) is None
 
 
 @pytest.mark.parametrize("few", [True, False])

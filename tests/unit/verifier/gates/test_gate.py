@@ -205,6 +205,13 @@ def test_who_is_alone_gives_the_turn_back() -> None:
     assert not gate._crowd.taken(object(), 400 * STEP_S)
 
 
+def test_a_turn_that_nobody_gives_back_is_over_in_time() -> None:
+    crowd, gone, waiting = Crowd(Totals()), object(), object()
+    assert crowd.take(gone, 10.0)
+    assert not crowd.take(waiting, 12.9)
+    assert crowd.take(waiting, 13.0)
+
+
 @pytest.mark.parametrize("first", [False, True])
 def test_what_begins_a_load_is_part_of_no_window(first: bool) -> None:
     """Prompts are computed, and nothing else for as long."""
