@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from common.model.runner import Runner
+from gateway import breaker
 from tests import tiny_models
 from tests.inprocess import Pair, runner
 from tests.rpc.verifier_texts import SAMPLING, TOKENS
@@ -64,6 +65,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verifiers wait for honest drafters, however busy the machine is."""
     monkeypatch.setattr(clock, "_LEAST_PATIENCE_S", 10.0)
     monkeypatch.setattr(clock, "_MOST_PATIENCE_S", 10.0)
+
+
+@pytest.fixture
+def unforgiving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A breaker that opens stays open for the length of a test."""
+    monkeypatch.setattr(breaker, "_FIRST_PAUSE_S", 30.0)
 
 
 @pytest.fixture(scope="session")

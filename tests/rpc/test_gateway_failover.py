@@ -23,38 +23,11 @@ from common.tokenizer import Tokenizer
 from gateway import breaker, workers
 from gateway.candidate import Candidate, Description
 from gateway.config import FailoverConfig
-from tests.rpc.gateways import Answer, Gateway, gateway, ids_of
+from tests.rpc.answers import PROMPT, SEED, SICK, answer, check_counts, failed
+from tests.rpc.gateways import Answer, gateway, ids_of
 from tests.rpc.texts import EOS, KeyedVerifier, text
 from tests.scripted_workers import serving
 from tests.waiting import until
-
-PROMPT = [5, 6, 7, 8]
-SEED = 11
-SAMPLING = types_pb2.SamplingParams(temperature=1.0, seed=SEED)
-
-
-async def answer(target: Gateway, **fields: object) -> Answer:
-    return await target.generate(
-        **{"token_ids": ids_of(*PROMPT), "max_tokens": 40, "sampling": SAMPLING} | fields
-    )
-
-
-def check_counts(found: Answer) -> None:
-    """The numbers tell of the whole generation, whoever did which part."""
-    usage, stats = found.complete.usage, found.complete.speculation
-    sources = [source for chunk in found.chunks for source in chunk.sources]
-    accepted = sources.count(types_pb2.TOKEN_SOURCE_ACCEPTED)
-    assert usage.prompt_tokens == len(PROMPT)
-    assert usage.completion_tokens == len(found.ids)
-    assert stats.accepted_tokens == sum(stats.accepted_per_position) == accepted
-    assert stats.drafted_tokens == 2 * stats.rounds
-    assert len(sources) - accepted <= stats.rounds
-
-
-async def failed(target: Gateway, **fields: object) -> grpc.aio.AioRpcError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await answer(target, **fields)
-    return caught.value
 
 
 @pytest.mark.parametrize("after", [0, 1, 17, 39, 40])
@@ -317,15 +290,6 @@ async def test_what_would_fail_again_is_not_retried(refusal: PacelineError) -> N
         error = await failed(target)
     assert error.code().name == refusal.code
     assert len(first.requests) + len(second.requests) == 1
-
-
-SICK = PacelineError("the engine failed")
-
-
-@pytest.fixture
-def unforgiving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A breaker that opens stays open for the length of a test."""
-    monkeypatch.setattr(breaker, "_FIRST_PAUSE_S", 30.0)
 
 
 @pytest.mark.parametrize("after", [0, 17])
