@@ -76,7 +76,7 @@ class DraftStream:
             Unavailable: Its lane is broken.
         """
         reading = self._spawn(self._read(requests, context))
-        writing = self._spawn(self._write(context))
+        writing = self._spawn(self._write(context, reading))
         ends = [self._broken, writing, self._spawn(over.wait())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -119,9 +119,10 @@ class DraftStream:
             for offer in offers:
                 offer.close()
 
-    async def _write(self, context: Context) -> None:
+    async def _write(self, context: Context, reading: asyncio.Future[None]) -> None:
         while (message := await self._unsent.get()) is not None:
             await context.write(message)
+        await reading  # which is about to end, and to say why
 
     def _take(self, replies: list[Reply]) -> None:
         """The engine's outbox."""
