@@ -16,7 +16,7 @@ from tests.rpc.gateways import Gateway, gateway, ids_of
 from tests.rpc.services import verifying
 from tests.waiting import until
 
-CYCLES, AT_ONCE = 300, 25
+CYCLES, AT_ONCE = 200, 25
 """In a stretch."""
 SESSIONS = 200
 """What is kept of a session is kept on purpose: after the first cycles there are no new ones."""

@@ -126,7 +126,7 @@ def converged(seed: int) -> float:
 
 @pytest.fixture(scope="module")
 def ratios() -> list[float]:
-    return [converged(seed) for seed in range(8)]
+    return [converged(seed) for seed in range(5)]
 
 
 def test_on_average_it_is_within_ten_percent_of_the_best(ratios: list[float]) -> None:

@@ -26,7 +26,7 @@ QUIET = PlanConfig(traffic=Traffic(requests_per_s=1e-4, prompt_tokens=100, outpu
 TOLERANCE = 0.20
 """Largest relative error of the time of an output token, over all fleets."""
 MEDIAN_TOLERANCE = 0.05
-FLEETS = 40
+FLEETS = 24
 
 
 def expected(layout: Layout, config: PlanConfig) -> Estimate:
