@@ -16,6 +16,31 @@ from common.model.hf.feed_forward import linear_of
 from common.model.llama import Latents, Linear
 
 
+def is_latent(attention: Any) -> bool:
+    """Whether keys and values are made of latents (multi-head latent attention)."""
+    return hasattr(attention, "kv_a_proj_with_mqa")
+
+
+def latents_lack(attention: Any, rotary: Any) -> str:
+    """Why latent attention is not known; nothing where it is.
+
+    Args:
+        attention: Of a layer.
+        rotary: The model's rotary embeddings.
+    """
+    still, turned = attention.qk_nope_head_dim, attention.qk_rope_head_dim
+    latents = attention.q_lora_rank or 0, attention.kv_lora_rank
+    if any(count % 2 for count in (still, turned, *latents)):
+        return f"heads of {still} and {turned} numbers, made of {latents}: some are odd"
+    if 2 * len(rotary.inv_freq) != turned:
+        return f"{2 * len(rotary.inv_freq)} of {turned} numbers are turned"
+    if attention.num_key_value_groups != 1:
+        return "its latents make fewer keys than there are queries"
+    if attention.v_head_dim > still + turned:
+        return "its values have more numbers than its keys"
+    return ""
+
+
 def heads_of(attention: Any) -> tuple[Latents, Linear, Linear, Linear, Linear]:
     """What attention of a layer is made of: its latents, queries, keys, values and output, as in
     `LlamaLayer`. The last numbers of queries and keys are those that are turned."""

@@ -20,7 +20,6 @@ from common.model.hf.shape import (
     divisor,
     head_size_of,
     head_softcap_of,
-    is_latent,
     softcap_of,
 )
 from common.model.llama import Growth, Latents, Linear, Llama, LlamaLayer
@@ -69,7 +68,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
     attention, part = layers[0].self_attn, added_part(layers[0])
     gate = gate_of(layers[0].mlp)
     assert gate is not None, "which is not of Llama's shape"
-    config, latent = attention.config, is_latent(attention)
+    config, latent = attention.config, latents.is_latent(attention)
     if hasattr(embed, "embed_scale"):  # rounded to the type of what it multiplies
         scale = float(embed.embed_scale.to(facts.dtype))
     else:
@@ -156,7 +155,7 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
 
 def _heads(attention: Any, sizes: _Sizes) -> tuple[Latents | None, Linear, Linear, Linear, Linear]:
     """Latents, where there are some, and what makes queries, keys, values and the output."""
-    if is_latent(attention):
+    if latents.is_latent(attention):
         return latents.heads_of(attention)
     if hasattr(attention, "qkv_proj"):
         keys = sizes.kv_heads * sizes.head
@@ -191,7 +190,7 @@ def _order(attention: Any, turned: int) -> Tensor | None:
     size, numbers = head_size_of(attention), torch.arange(head_size_of(attention))
     kind = type(attention).__name__
     side_by_side = kind in _NEIGHBOURS
-    if is_latent(attention):
+    if latents.is_latent(attention):
         numbers = numbers.roll(turned)
         side_by_side = kind == "DeepseekV2Attention" or bool(attention.config.rope_interleave)
     if not turned or (turned == size and not side_by_side):

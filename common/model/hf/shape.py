@@ -11,6 +11,7 @@ from torch import nn
 
 from common.model.facts import Facts
 from common.model.hf.feed_forward import curve_of, gate_of, knows, products_of
+from common.model.hf.latents import is_latent, latents_lack
 from common.model.hf.layers import linear_weights
 
 
@@ -124,7 +125,7 @@ def lacks(model: Any, facts: Facts) -> str:
     if gate_of(layers[0].mlp) is None:
         return f"its gates are bent by {curve_of(layers[0].mlp)}"
     if is_latent(attention):
-        if problem := _oddly_latent(attention, body_of(model).rotary_emb):
+        if problem := latents_lack(attention, body_of(model).rotary_emb):
             return problem
     elif attention.head_dim % 2:
         return f"heads of {attention.head_dim} numbers, which is odd"
@@ -177,26 +178,6 @@ def head_size_of(attention: Any) -> int:
     """Numbers of a query and of a key."""
     size: int = attention.qk_head_dim if is_latent(attention) else attention.head_dim
     return size
-
-
-def is_latent(attention: Any) -> bool:
-    """Whether keys and values are made of latents (multi-head latent attention)."""
-    return hasattr(attention, "kv_a_proj_with_mqa")
-
-
-def _oddly_latent(attention: Any, rotary: Any) -> str:
-    """Why heads of latent attention are not known; nothing where they are."""
-    still, turned = attention.qk_nope_head_dim, attention.qk_rope_head_dim
-    latents = attention.q_lora_rank or 0, attention.kv_lora_rank
-    if any(count % 2 for count in (still, turned, *latents)):
-        return f"heads of {still} and {turned} numbers, made of {latents}: some are odd"
-    if 2 * len(rotary.inv_freq) != turned:
-        return f"{2 * len(rotary.inv_freq)} of {turned} numbers are turned"
-    if attention.num_key_value_groups != 1:
-        return "its latents make fewer keys than there are queries"
-    if attention.v_head_dim > still + turned:
-        return "its values have more numbers than its keys"
-    return ""
 
 
 def added_part(layer: Any) -> float:
