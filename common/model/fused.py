@@ -65,8 +65,9 @@ class FusedLayer:
         make: MakeProduct,
     ) -> None:
         self._context, self._layer = context, index
-        self._heads, self._kv_heads = model.heads, model.kv_heads
-        self._size, self._scale = model.head_size, model.scale
+        self._heads, self._scale = model.heads, model.scale
+        shape = model.shapes[index]
+        self._kv_heads, self._size = shape.kv_heads, shape.key_size
         self._qkv = make(*Linear.joined(weights.q, weights.k, weights.v))
         self._out = make(*weights.o)
         assert isinstance(weights.mlp, Mlp), "experts are not known here"
@@ -83,7 +84,7 @@ class FusedLayer:
         """Which of the model's rotary embeddings is its."""
         self._qk_norm: Callable[[Tensor], Tensor] | None = None
         if weights.q_norm is not None and weights.k_norm is not None:
-            self._qk_norm = _norm_of_heads(weights.q_norm, weights.k_norm, model)
+            self._qk_norm = _norm_of_heads(weights.q_norm, weights.k_norm, self._kv_heads, model)
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, growth: Tensor | None) -> Tensor:
         """Maps hidden states `[N, hidden]` to the next layer's.
@@ -182,10 +183,12 @@ def _norm(weight: Tensor | None, model: Llama) -> _RmsNorm | None:
     return None if weight is None else _RmsNorm(weight, model.epsilon)
 
 
-def _norm_of_heads(q_norm: Tensor, k_norm: Tensor, model: Llama) -> Callable[[Tensor], Tensor]:
+def _norm_of_heads(
+    q_norm: Tensor, k_norm: Tensor, kv_heads: int, model: Llama
+) -> Callable[[Tensor], Tensor]:
     """A norm of queries and keys, `[N, H + Hkv, D]`: of each head, or of all at once."""
     if not model.whole_norms:
-        norms = [q_norm] * model.heads + [k_norm] * model.kv_heads
+        norms = [q_norm] * model.heads + [k_norm] * kv_heads
         return _RmsNorm(torch.stack(norms), model.epsilon)
     of_queries, of_keys = _RmsNorm(q_norm, model.epsilon), _RmsNorm(k_norm, model.epsilon)
 

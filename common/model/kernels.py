@@ -145,7 +145,7 @@ def _cuda_runs(model: Llama, device: torch.device, quantize: Quantize) -> bool:
 
 def _cuda_lacks(model: Llama, device: torch.device, quantize: Quantize) -> str:
     """Why the CUDA kernels cannot be used; nothing where they can."""
-    heads, kv_heads = model.heads, model.kv_heads
+    heads, kv_heads = model.heads, min(shape.kv_heads for shape in model.shapes)
     if model.has_experts and quantize == "int4":
         return "experts are rounded to int8 alone"
     if heads > kv_heads * keys.TILE:
@@ -156,7 +156,9 @@ def _cuda_lacks(model: Llama, device: torch.device, quantize: Quantize) -> str:
     from common.model.cuda import probe
 
     with torch.cuda.device(device):
-        return probe.fault(probe.Shape.of(model), model.facts.dtype, device)
+        shapes, dtype = probe.Shape.of(model), model.facts.dtype
+        faults = (probe.fault(shape, dtype, device) for shape in shapes)
+        return next(filter(None, faults), "")
 
 
 def _on_cuda(model: Llama, context: AttentionContext, quantize: Quantize) -> tuple[WholePass, str]:

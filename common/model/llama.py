@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from common.model.facts import Facts
+from common.model.kv_cache import LayerShape
 from common.model.rotary import Rotary
 
 
@@ -175,10 +176,8 @@ class Llama:
     """What is known of it."""
     heads: int
     """Of the queries."""
-    kv_heads: int
-    """Of keys and values."""
-    head_size: int
-    """Numbers of a head."""
+    shapes: Sequence[LayerShape]
+    """Of keys and values, by layer: both are of one size, and so are queries."""
     inner: int
     """Numbers between the two products of a feed-forward part that all rows take; 0 without."""
     has_experts: bool = False

@@ -15,6 +15,7 @@ from common.model.checkpoint.experts import Experts
 from common.model.checkpoint.kinds import KINDS, NO_MATTER, READ
 from common.model.checkpoint.settings import Config, count, insist, is_set
 from common.model.facts import Facts, ends
+from common.model.kv_cache import LayerShape
 from common.model.llama import Linear, Llama, LlamaLayer, Mixture, Mlp
 from common.model.room import give_back, ran_out
 from common.model.rotary import Rotary, RotarySettings
@@ -113,8 +114,7 @@ class _Reader:
         return Llama(
             facts=facts,
             heads=self._heads,
-            kv_heads=self._kv_heads,
-            head_size=self._size,
+            shapes=[LayerShape(self._kv_heads, self._size, self._size)] * self._depth,
             inner=max(self._inner_of(layer) for layer in range(self._depth)),
             has_experts=any(self._experts_of(layer) for layer in range(self._depth)),
             whole_norms=self._kind.norms == "whole",

@@ -228,7 +228,6 @@ class Attention:
         self._softcap = softcap or 0.0
         self._sinks = None if sinks is None else sinks.float()
         self._heads, self._kv_heads, self._size, self._scale = heads, kv_heads, size, scale
-        self._rows = keys.tile_rows(heads, kv_heads)
         self._shape = {
             "HEADS": heads,
             "SIZE": size,
@@ -251,9 +250,10 @@ class Attention:
         Returns:
             `[N, H, D]`; rows that are padding are left as they come.
         """
-        most = _MOST_PARTS // (self._rows * self._heads * size.stretches)
+        rows = size.tile_rows
+        most = _MOST_PARTS // (rows * self._heads * size.stretches)
         at_once = min(max(1, most), size.tiles)
-        parts = (at_once * self._rows, self._heads, size.stretches)
+        parts = (at_once * rows, self._heads, size.stretches)
         sums = queries.new_empty(*parts, self._size, dtype=torch.float32)
         tops = queries.new_empty(*parts, 2, dtype=torch.float32)
         for begin in range(0, size.tiles, at_once):
@@ -269,14 +269,14 @@ class Attention:
                 begin,
                 self._scale,
                 KV_HEADS=self._kv_heads,
-                ROWS=self._rows,
+                ROWS=rows,
                 PAGE=page,
                 SOFTCAP=self._softcap,
                 **self._shape,
                 num_stages=1 if queries.dtype == torch.float32 else 3,  # what small devices hold
             )
             # Once these queries are read their places can take what they attended to.
-            _join[(tiles * self._rows, self._heads)](
+            _join[(tiles * rows, self._heads)](
                 sums,
                 tops,
                 queries,
@@ -284,7 +284,7 @@ class Attention:
                 words,
                 size.rows,
                 size.stretches,
-                begin * self._rows,
+                begin * rows,
                 SUNK=self._sinks is not None,
                 **self._shape,
             )

@@ -48,6 +48,8 @@ class Size:
     """Rows."""
     tiles: int
     """Tiles of attention."""
+    tile_rows: int
+    """Rows of a tile."""
     stretches: int
     """Stretches of keys."""
     wanted: int
@@ -76,7 +78,7 @@ def section(words: Tensor, size: Size, name: str) -> Tensor:
 
 
 def tile_rows(heads: int, kv_heads: int) -> int:
-    """Rows of a tile, for so many query heads and key/value heads."""
+    """Rows that a tile has room for, of so many query heads and key/value heads."""
     return TILE // (heads // kv_heads)
 
 
@@ -137,6 +139,7 @@ def lay_out(segments: Sequence[Segment], *, page: int, tile_rows: int, row_step:
     size = Size(
         rows=rows,
         tiles=_power(len(agreed)),
+        tile_rows=tile_rows,
         stretches=_power(stretches(int(positions.max()))),
         wanted=_padded(max(len(asked), 1), row_step),
     )

@@ -10,6 +10,7 @@ from common.model.cuda.experts import Experts
 from common.model.cuda.keys import Size
 from common.model.cuda.products import Products
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
+from common.model.kv_cache import LayerShape
 from common.model.linear import MakeProduct, Product, added
 from common.model.llama import Gate, Latents, Linear, Llama, LlamaLayer, Mixture, Mlp
 
@@ -19,12 +20,16 @@ class Layer:
 
     Args:
         weights: Of it.
+        shape: Of its keys and values.
         model: Whose it is.
         products: What it multiplies by.
     """
 
-    def __init__(self, weights: LlamaLayer, model: Llama, products: Products) -> None:
-        heads, kv_heads, epsilon = model.heads, model.kv_heads, model.epsilon
+    def __init__(
+        self, weights: LlamaLayer, shape: LayerShape, model: Llama, products: Products
+    ) -> None:
+        heads, kv_heads, size = model.heads, shape.kv_heads, shape.key_size
+        epsilon = model.epsilon
         make, mlp = products.layer, weights.mlp
         self._make_heads: Product | _LatentHeads
         if weights.latents is None:
@@ -45,11 +50,11 @@ class Layer:
         norms = None
         if weights.q_norm is not None and weights.k_norm is not None:
             norms = weights.q_norm, weights.k_norm
-        self._turn = Turn(heads, kv_heads, model.head_size, norms, epsilon)
+        self._turn = Turn(heads, kv_heads, size, norms, epsilon)
         self._attend = Attention(
             heads,
             kv_heads,
-            model.head_size,
+            size,
             model.scale,
             weights.window,
             weights.sinks,

@@ -58,8 +58,8 @@ class CudaModel(WholePass):
         self._context, self._pool = context, context.pool
         self._embeddings, self._embedding_scale = model.embeddings, model.embedding_scale
         self._feature_scale = model.feature_scale
-        self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
-        self._tile_rows = tile_rows(model.heads, model.kv_heads)
+        self._shapes = model.shapes
+        self._tile_rows = min(tile_rows(model.heads, shape.kv_heads) for shape in model.shapes)
         device = self._embeddings.device
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._positions = 0  # of which there are angles
@@ -70,7 +70,8 @@ class CudaModel(WholePass):
         self._head, self._head_scale = products.head(*model.head), model.head_scale
         self._head_softcap = model.head_softcap
         self._row_step = products.row_step
-        self._layers = [*map(partial(Layer, model=model, products=products), model.layers)]
+        make = partial(Layer, model=model, products=products)
+        self._layers = [*map(make, model.layers, model.shapes)]
         on_cuda = device.type == "cuda"
         self._graphs = Graphs(device) if on_cuda else None
         self._pace = pace_of(device)
@@ -90,7 +91,7 @@ class CudaModel(WholePass):
     @property
     def shapes(self) -> dict[int, LayerShape]:
         """Of the cache, by layer."""
-        return dict.fromkeys(range(len(self._layers)), self._shape)
+        return dict(enumerate(self._shapes))
 
     @torch.inference_mode()
     def __call__(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:

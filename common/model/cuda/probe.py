@@ -68,19 +68,22 @@ class Shape(NamedTuple):
     """Of scores of attention."""
 
     @classmethod
-    def of(cls, model: Llama) -> Shape:
-        """That of a model."""
-        return cls(
-            model.heads,
-            model.kv_heads,
-            model.head_size,
-            model.hidden,
-            experts=model.has_experts,
-            sinks=model.has_sinks,
-            gate=model.gate,
-            grows=model.growth is not None,
-            softcap=model.softcap,
-        )
+    def of(cls, model: Llama) -> list[Shape]:
+        """Those of a model's layers."""
+        return [
+            cls(
+                model.heads,
+                shape.kv_heads,
+                shape.key_size,
+                model.hidden,
+                experts=model.has_experts,
+                sinks=model.has_sinks,
+                gate=model.gate,
+                grows=model.growth is not None,
+                softcap=model.softcap,
+            )
+            for shape in dict.fromkeys(model.shapes)
+        ]
 
 
 def fault(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:

@@ -81,14 +81,14 @@ class NativeEagle(EagleHead):
             mlp_norm=at["mlp_norm"],
             cos=cos.data_ptr(),
             sin=sin.data_ptr(),
+            kv_heads=weights.kv_heads,
+            size=weights.head_size,
             cache=cache.data_ptr(),
         )
         self._layers = (Layer * 1)(layer)
         self._model = Model(
             hidden=self._hidden,
             heads=weights.heads,
-            kv_heads=weights.kv_heads,
-            size=weights.head_size,
             inner=len(weights.gate),
             layers=1,
             vocab=len(own),

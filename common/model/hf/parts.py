@@ -22,6 +22,7 @@ from common.model.hf.shape import (
     head_softcap_of,
     softcap_of,
 )
+from common.model.kv_cache import LayerShape
 from common.model.llama import Growth, Latents, Linear, Llama, LlamaLayer
 from common.model.room import give_back
 from common.model.rotary import Rotary
@@ -52,7 +53,13 @@ class _Sizes(NamedTuple):
     kv_heads: int
     head: int
     order: Tensor | None  # see `_order`; None for the one they are in
-    device: torch.device
+
+    @classmethod
+    def of(cls, attention: Any, turned: int) -> _Sizes:
+        """Those of one, of whose heads so many numbers are turned."""
+        heads = attention.config.num_attention_heads
+        kv_heads = heads // attention.num_key_value_groups
+        return cls(heads, kv_heads, head_size_of(attention), _order(attention, turned))
 
 
 def llama_of(model: Any, facts: Facts) -> Llama:
@@ -68,7 +75,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
     attention, part = layers[0].self_attn, added_part(layers[0])
     gate = gate_of(layers[0].mlp)
     assert gate is not None, "which is not of Llama's shape"
-    config, latent = attention.config, latents.is_latent(attention)
+    device, latent = embed.weight.device, latents.is_latent(attention)
     if hasattr(embed, "embed_scale"):  # rounded to the type of what it multiplies
         scale = float(embed.embed_scale.to(facts.dtype))
     else:
@@ -76,48 +83,47 @@ def llama_of(model: Any, facts: Facts) -> Llama:
     used = [_angles_of(each.self_attn) for each in layers]
     kinds = list(dict.fromkeys(used))
     angles = [_angles(inner.rotary_emb, kind) for kind in kinds]
-    turned = max(len(frequencies) for frequencies, _ in angles)
-    sizes = _Sizes(
-        heads=config.num_attention_heads,
-        kv_heads=config.num_attention_heads if latent else config.num_key_value_heads,
-        head=head_size_of(attention),
-        order=_order(attention, 2 * turned),
-        device=embed.weight.device,
-    )
+    rotaries = list(map(kinds.index, used))
+    sizes = [
+        _Sizes.of(layer.self_attn, 2 * len(angles[rotary][0]))
+        for layer, rotary in zip(layers, rotaries, strict=True)
+    ]
     return Llama(
         facts=facts,
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head_size=sizes.head,
+        heads=sizes[0].heads,
+        shapes=[LayerShape(each.kv_heads, each.head, each.head) for each in sizes],
         inner=max(inner_of(layer.mlp) for layer in layers),
         has_experts=any(is_mixture(layer.mlp) for layer in layers),
         has_sinks=any(hasattr(layer.self_attn, "sinks") for layer in layers),
         latents=latents.sizes_of(attention) if latent else None,
-        whole_norms=_norm_size(attention) > sizes.head,
+        whole_norms=_norm_size(attention) > sizes[0].head,
         gate=gate,
         depth=len(layers),
         scale=attention.scaling,
-        epsilon=config.rms_norm_eps / part**2,
-        rotaries=tuple(
-            Rotary.of_some(*each, sizes.head).to(embed.weight.device) for each in angles
-        ),
+        epsilon=attention.config.rms_norm_eps / part**2,
+        rotaries=[
+            Rotary.of_some(*each, sizes[rotaries.index(kind)].head).to(device)
+            for kind, each in enumerate(angles)
+        ],
         growth=_growth(attention),
         softcap=softcap_of(attention),
         embeddings=embed.weight.data,
         embedding_scale=scale / part,
         feature_scale=part,
-        norm=_weight(bring(inner.norm, embed.weight.device)),
+        norm=_weight(bring(inner.norm, device)),
         head=linear_of(model.lm_head),
         head_scale=1 / divisor(model),
         head_softcap=head_softcap_of(model),
-        layers=_taken(layers, list(map(kinds.index, used)), sizes),
+        layers=_taken(layers, rotaries, sizes, device),
     )
 
 
-def _taken(layers: Any, rotaries: Sequence[int], sizes: _Sizes) -> Iterator[LlamaLayer]:
+def _taken(
+    layers: Any, rotaries: Sequence[int], sizes: Sequence[_Sizes], device: torch.device
+) -> Iterator[LlamaLayer]:
     """Layers, each taken out of the model."""
-    for index, rotary in enumerate(rotaries):
-        yield _layer(bring(_out_of(layers, index), sizes.device), rotary, sizes)
+    for index, (rotary, each) in enumerate(zip(rotaries, sizes, strict=True)):
+        yield _layer(bring(_out_of(layers, index), device), rotary, each)
         give_back()
 
 

@@ -243,8 +243,8 @@ static void attend_by_tiles(const Model *model, const Layer *layer, long kv_head
                             const Stretch *stretch, const bf16 *queries, bf16 *out,
                             long out_step, const Desk *desk, Ahead *ahead)
 {
-    long size = model->size, heads = model->heads / model->kv_heads, row_step = model->heads * size;
-    Sight sight = {.stretch = stretch, .desk = desk, .slot_step = model->kv_heads * 2 * size,
+    long size = layer->size, row_step = model->heads * size, heads = model->heads / layer->kv_heads;
+    Sight sight = {.stretch = stretch, .desk = desk, .slot_step = slot_size(layer),
                    .size = size, .first_head = kv_head * heads, .heads = heads,
                    .queries = stretch->count * heads, .spans = (size + SPAN - 1) / SPAN};
     sight.keys = layer->cache + kv_head * 2 * size;
@@ -254,7 +254,7 @@ static void attend_by_tiles(const Model *model, const Layer *layer, long kv_head
     queries += kv_head * heads * size;
     out += kv_head * heads * size;
     if (kv_head == 0)
-        fetch(model, layer, stretch, 0);
+        fetch(layer, stretch, 0);
     if (sight.queries <= FEW_QUERIES)
         attend_to_few(&sight, model, layer, queries, row_step, out, out_step, ahead);
     else

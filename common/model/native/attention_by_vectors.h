@@ -152,8 +152,8 @@ INLINE void turn_blocks(int blocks, const Number *keys, long size, const int64_t
 INLINE void score_blocks(int blocks, const Model *model, const Layer *layer, long kv_head,
                          const Stretch *stretch, long block, const Desk *desk, long step)
 {
-    long size = model->size, slot_step = model->kv_heads * 2 * size, held = -1;
-    long heads = model->heads / model->kv_heads, together = heads_together(heads);
+    long size = layer->size, slot_step = slot_size(layer), held = -1;
+    long heads = model->heads / layer->kv_heads, together = heads_together(heads);
     const Number *keys = layer->cache + kv_head * 2 * size;
     for (long i = 0; i < stretch->count; i++) {
         long position = stretch->positions[i], end = block + blocks * LANES;
@@ -187,10 +187,10 @@ INLINE void score_blocks(int blocks, const Model *model, const Layer *layer, lon
 /* Has the keys and values of some positions come from afar, into the second cache: the first would
    let those wait that it is asked for meanwhile. Inlined, for the compiler leaves calls of what
    only fetches out. */
-INLINE void fetch_some(const Model *model, const Layer *layer, const View *view, long from, long to)
+INLINE void fetch_some(const Layer *layer, const View *view, long from, long to)
 {
     const Stretch *stretch = view->stretch;
-    long slot_step = model->kv_heads * 2 * model->size, size = 2 * model->size;
+    long slot_step = slot_size(layer), size = 2 * layer->size;
     const Number *cache = layer->cache + view->kv_head * size;
     for (long i = 0; i < stretch->count; i++) {
         const int64_t *table = stretch->tables[i], *before = i ? stretch->tables[i - 1] : NULL;
@@ -210,9 +210,9 @@ INLINE void fetch_some(const Model *model, const Layer *layer, const View *view,
 }
 
 /* The same for where a view begins. */
-INLINE void fetch_first(const Model *model, const Layer *layer, const View *view)
+INLINE void fetch_first(const Layer *layer, const View *view)
 {
-    fetch_some(model, layer, view, view->begin, view->begin + FETCHED_BEFORE);
+    fetch_some(layer, view, view->begin, view->begin + FETCHED_BEFORE);
 }
 
 /* Scores of all positions that rows see; has what comes next fetched meanwhile: further positions,
@@ -229,9 +229,9 @@ static void score_all(const Model *model, const Layer *layer, const View *view, 
         int several = BLOCKS_TOGETHER > 1 && block + BLOCKS_TOGETHER * LANES <= common;
         past = block + (several ? BLOCKS_TOGETHER : 1) * LANES;
         if (FETCHED_BEFORE)
-            fetch_some(model, layer, view, block + FETCHED_BEFORE, past + FETCHED_BEFORE);
+            fetch_some(layer, view, block + FETCHED_BEFORE, past + FETCHED_BEFORE);
         if (FETCHED_BEFORE && next)
-            fetch_some(model, layer, next,
+            fetch_some(layer, next,
                        next->begin + FETCHED_BEFORE * (block - begin) / (end - begin),
                        next->begin + FETCHED_BEFORE * (past - begin) / (end - begin));
         if (several)
@@ -242,12 +242,12 @@ static void score_all(const Model *model, const Layer *layer, const View *view, 
 }
 
 /* The queries of a stretch for one key/value head, side by side: [count, heads, size]. */
-static void lay_queries(const Model *model, long kv_head, const Stretch *stretch,
-                        const Number *queries, Factor *to)
+static void lay_queries(const Model *model, const Layer *layer, long kv_head,
+                        const Stretch *stretch, const Number *queries, Factor *to)
 {
-    long size = model->heads / model->kv_heads * model->size;
+    long size = model->heads / layer->kv_heads * layer->size;
     for (long i = 0; i < stretch->count; i++, to += size) {
-        const Number *from = queries + stretch->rows[i] * model->heads * model->size;
+        const Number *from = queries + stretch->rows[i] * model->heads * layer->size;
         for (long at = 0; at < size; at += LANES) {
             Lanes mask = first_lanes(size - at);
             store_factors(to + at, mask, load_number(from + kv_head * size + at, mask));
@@ -265,15 +265,15 @@ static void attend_by_vectors(const Model *model, const Layer *layer, const View
 {
     const Stretch *stretch = view->stretch;
     long kv_head = view->kv_head;
-    long size = model->size, slot_step = model->kv_heads * 2 * size;
-    long heads = model->heads / model->kv_heads, first_head = kv_head * heads;
+    long size = layer->size, slot_step = slot_size(layer);
+    long heads = model->heads / layer->kv_heads, first_head = kv_head * heads;
     const Number *values = layer->cache + kv_head * 2 * size + size;
     float *scores = desk->scores;
     Factor *weights = desk->weights;
     long together = heads_together(heads), step = (view->last / LANES + 1) * LANES;
-    lay_queries(model, kv_head, stretch, queries, desk->factors);
+    lay_queries(model, layer, kv_head, stretch, queries, desk->factors);
     if (!FETCHED_BEFORE && kv_head == 0)
-        fetch(model, layer, stretch, 1);
+        fetch(layer, stretch, 1);
     score_all(model, layer, view, next, desk, step);
     for (long i = 0; i < stretch->count; i++) {
         long seen = stretch->positions[i] + 1, from = first_seen(layer, stretch->positions[i]);

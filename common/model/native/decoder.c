@@ -318,15 +318,18 @@ int decoder_run(Decoder *decoder, const Model *model, const Request *request)
 int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t *from,
                  const int64_t *to)
 {
-    long width = model->kv_heads * 2 * model->size;
+    long most = 0;
+    for (long layer = 0; layer < model->layers; layer++)
+        most = larger(most, slot_size(model->layer + layer));
     for (long i = 0; i < count; i++)
         if (from[i] < 0 || from[i] >= model->slots || to[i] < 0 || to[i] >= model->slots)
             return OUT_OF_RANGE;
-    Number *held = roomy(&decoder->room, count * width * sizeof *held);
+    Number *held = roomy(&decoder->room, count * most * sizeof *held);
     if (!held)
         return OUT_OF_MEMORY;
     for (long layer = 0; layer < model->layers; layer++) {
         Number *cache = model->layer[layer].cache;
+        long width = slot_size(model->layer + layer);
         for (long i = 0; i < count; i++)
             memcpy(held + i * width, cache + from[i] * width, width * sizeof *held);
         for (long i = 0; i < count; i++)

@@ -59,10 +59,17 @@ typedef struct {
     const float *sinks;     /* [heads]: scores of which nothing comes; or NULL. They are not yet
                                scaled, but where scores are capped */
     const float *cos, *sin; /* [positions, size / 2]: both halves of a head are turned alike */
+    int64_t kv_heads, size; /* heads of keys and values, and numbers of any head */
     Number *cache;          /* [slots, kv_heads, 2 * size]: keys beside values */
     const Experts *experts; /* or NULL */
     int64_t window;         /* keys a row sees, itself included; 0: all */
 } Layer;
+
+/* Numbers of a slot of a layer's cache. */
+static inline long slot_size(const Layer *layer)
+{
+    return layer->kv_heads * 2 * layer->size;
+}
 
 /* How one half of what a first product makes gates the other. */
 typedef struct {
@@ -71,7 +78,7 @@ typedef struct {
 } Gate;
 
 typedef struct {
-    int64_t hidden, heads, kv_heads, size, inner, layers;
+    int64_t hidden, heads, inner, layers;
     int64_t vocab, positions, slots; /* how many there are */
     Gate gate;
     int64_t whole_norms; /* whether queries, and keys, are normed over all heads at once */

@@ -89,10 +89,10 @@ class NativeModel(WholePass):
         self._matrices: list[PackedMatrix] = []
         self._turns = array("q")  # by layer, which of the angles are its
         self._scale = 1.0 if model.softcap else model.scale
-        self._layers = (Layer * model.depth)(*map(self._layer, model.layers))
+        self._layers = (Layer * model.depth)(*map(self._layer, model.layers, model.shapes))
         vocab_size = len(model.head.weight)
         self._addresses, self._rooms = Addresses(), Rooms(vocab_size, model.hidden, dtype)
-        self._shape = LayerShape(model.kv_heads, model.head_size, model.head_size)
+        self._shapes = model.shapes
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._angles: list[tuple[Tensor, Tensor]] = []
         self._growth = model.growth
@@ -101,8 +101,6 @@ class NativeModel(WholePass):
         self._model = Model(
             hidden=model.hidden,
             heads=model.heads,
-            kv_heads=model.kv_heads,
-            size=model.head_size,
             inner=model.inner,
             gate=Gate(*model.gate),
             whole_norms=model.whole_norms,
@@ -123,7 +121,7 @@ class NativeModel(WholePass):
     @property
     def shapes(self) -> dict[int, LayerShape]:
         """Of the cache, by layer."""
-        return dict.fromkeys(range(len(self._layers)), self._shape)
+        return dict(enumerate(self._shapes))
 
     def __call__(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
         """Computes rows.
@@ -236,7 +234,7 @@ class NativeModel(WholePass):
                 layer.cos, layer.sin = (part.data_ptr() for part in self._angles[turns])
                 layer.cache = cache.data_ptr()
 
-    def _layer(self, layer: LlamaLayer) -> Layer:
+    def _layer(self, layer: LlamaLayer, shape: LayerShape) -> Layer:
         self._turns.append(layer.rotary)
         found = Layer(
             **self._heads(layer),
@@ -248,6 +246,8 @@ class NativeModel(WholePass):
             q_norm=self._norm(layer.q_norm),
             k_norm=self._norm(layer.k_norm),
             sinks=self._sinks(layer.sinks),
+            kv_heads=shape.kv_heads,
+            size=shape.key_size,
             window=layer.window or 0,
         )
         plain = layer.mlp if isinstance(layer.mlp, Mlp) else layer.mlp.shared
@@ -355,8 +355,8 @@ def _limits(limits: Sequence[Limit]) -> tuple[Any, object]:
 
 def can_run(model: Llama) -> bool:
     """Whether a decoder of its type is there and knows every layer of a model on CPU."""
-    attended = model.heads * model.head_size
-    inputs = (model.hidden, attended, model.inner, model.head_size, *(model.latents or ()))
+    sizes = (shape.key_size for shape in model.shapes)
+    inputs = (model.hidden, model.inner, *sizes, *(model.latents or ()))
     return (
         bool(instructions(model.facts.dtype))
         and model.head.bias is None

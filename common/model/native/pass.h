@@ -119,11 +119,18 @@ static void *taken(char *room, size_t *used, size_t bytes)
     return piece;
 }
 
-/* Lays a desk out in a room; see `taken`. */
+/* Lays a desk out in a room, for any layer of a model; see `taken`. */
 static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, char *room,
                      size_t *used)
 {
-    long heads = model->heads / model->kv_heads, spans = (model->size + SPAN - 1) / SPAN;
+    long heads = 0, size = 0, seen = 0; /* the last of the queries of a key/value head */
+    for (long i = 0; i < model->layers; i++) {
+        const Layer *layer = model->layer + i;
+        heads = larger(heads, model->heads / layer->kv_heads);
+        size = larger(size, layer->size);
+        seen = larger(seen, model->heads / layer->kv_heads * layer->size);
+    }
+    long spans = (size + SPAN - 1) / SPAN;
     long queries = (ROWS_TOGETHER * heads + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     long step = tile_step(longest);
     Desk found = {.scores = taken(room, used, queries * step * sizeof(float))};
@@ -133,8 +140,8 @@ static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, ch
         found.values = taken(room, used, step / SPAN * SPAN_VALUES * sizeof(Number));
         found.turned = taken(room, used, spans * LANES * sizeof *found.turned);
     } else {
-        long turned = (model->size + NUMBERS - 1) / NUMBERS * LANES * BLOCKS_TOGETHER;
-        found.factors = taken(room, used, ROWS_TOGETHER * heads * model->size * sizeof(Factor));
+        long turned = (size + NUMBERS - 1) / NUMBERS * LANES * BLOCKS_TOGETHER;
+        found.factors = taken(room, used, ROWS_TOGETHER * seen * sizeof(Factor));
         found.pairs = taken(room, used, turned * sizeof *found.pairs);
     }
     if (room)
@@ -203,20 +210,22 @@ static size_t lay_out(Pass *pass, char *room)
 {
     const Model *model = pass->model;
     const Batch *batch = pass->batch;
-    long rows = batch->rows, seen = model->heads * model->size, longest = 0, joined = 0;
-    long scores = 0;
+    long rows = batch->rows, seen = 0, keys = 0, scores = 0, longest = 0, joined = 0;
     for (long run = 0; run < batch->runs; run++) {
         long count = batch->starts[run + 1] - batch->starts[run];
         longest = larger(longest, batch->positions[run] + count - 1);
         joined += tail_of(batch, run) ? batch->lengths[run] + tail_of(batch, run) : 0;
     }
-    for (long i = 0; i < model->layers; i++)
-        scores = larger(scores, model->layer[i].experts ? model->layer[i].experts->router.out : 0);
+    for (long i = 0; i < model->layers; i++) {
+        const Layer *layer = model->layer + i;
+        seen = larger(seen, layer->out.in);
+        keys = larger(keys, layer->out.in + slot_size(layer));
+        scores = larger(scores, layer->experts ? layer->experts->router.out : 0);
+    }
     pass->latent_step = model->layer->latent.out; /* in this all layers are alike */
     pass->a_step = larger(larger(seen, model->layer->qkv.in), model->inner);
     pass->a_step = larger(pass->a_step, larger(model->layer->latent.in, pass->latent_step));
-    pass->y_step = larger(seen + 2 * model->kv_heads * model->size,
-                          larger(larger(2 * model->inner, model->hidden), scores));
+    pass->y_step = larger(keys, larger(larger(2 * model->inner, model->hidden), scores));
     pass->y_step = larger(pass->y_step, pass->latent_step);
     size_t used = 0;
     pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);

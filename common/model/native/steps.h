@@ -55,7 +55,7 @@ static void rounded(const float *x, float scale, long size, Number *out)
 static void turned(const Model *model, const Layer *layer, const float *norm, float whole,
                    float growth, long position, const float *head, Number *out)
 {
-    long size = model->size, half = size / 2;
+    long size = layer->size, half = size / 2;
     const float *cos = layer->cos + position * half, *sin = layer->sin + position * half;
     float scaled[size], inverse = whole;
     if (norm && !model->whole_norms)
@@ -157,10 +157,10 @@ static void norm_latents(void *what, Part part)
 }
 
 /* 1 / rms of all heads of a row, where they are normed by that. */
-static float whole_rms(const Model *model, const float *norm, const float *heads, long count)
+static float whole_rms(const Model *model, const float *norm, const float *heads, long numbers)
 {
     int whole = norm && model->whole_norms;
-    return whole ? inverse_rms(heads, count * model->size, model->epsilon) : 1.0f;
+    return whole ? inverse_rms(heads, numbers, model->epsilon) : 1.0f;
 }
 
 /* Queries, and what the cache keeps of every row. */
@@ -169,19 +169,19 @@ static void turn(void *what, Part part)
     Pass *pass = what;
     const Model *model = pass->model;
     const Layer *layer = pass->layer;
-    long size = model->size, heads = model->heads, kv_heads = model->kv_heads;
+    long size = layer->size, heads = model->heads, kv_heads = layer->kv_heads;
     long step = model->whole_norms ? size : 0; /* of norms, from head to head */
     PART_OF(pass->rows) {
         const float *row = pass->y + i * pass->y_step;
         const float *keys = row + heads * size, *values = keys + kv_heads * size;
         const float *q_norm = layer->q_norm, *k_norm = layer->k_norm;
-        float whole = whole_rms(model, q_norm, row, heads);
+        float whole = whole_rms(model, q_norm, row, heads * size);
         long position = pass->positions[i];
         float growth = model->growth ? model->growth[position] : 1.0f;
         for (long head = 0; head < heads; head++)
             turned(model, layer, q_norm ? q_norm + head * step : NULL, whole, growth, position,
                    row + head * size, pass->queries + (i * heads + head) * size);
-        whole = whole_rms(model, k_norm, keys, kv_heads);
+        whole = whole_rms(model, k_norm, keys, kv_heads * size);
         Number *slot = layer->cache + pass->slots[i] * kv_heads * 2 * size;
         for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
             turned(model, layer, k_norm ? k_norm + head * step : NULL, whole, 1.0f, position,
@@ -197,7 +197,7 @@ static void turn(void *what, Part part)
 /* The view that a number names: all heads of one stretch after another. */
 static View numbered(const Pass *pass, long i)
 {
-    long heads = pass->model->kv_heads;
+    long heads = pass->layer->kv_heads;
     return view_of(pass->layer, pass->stretches + i / heads, i % heads);
 }
 
@@ -210,7 +210,7 @@ static void look(void *what, Part part)
     if (part.count == 1) /* else another thread may read it */
         ahead.end += FETCHED_MEANWHILE;
     View next = {NULL};
-    PART_OF(pass->stretch_count * model->kv_heads) {
+    PART_OF(pass->stretch_count * pass->layer->kv_heads) {
         int first = !next.stretch;
         View view = first ? numbered(pass, i) : next;
         next = i + 1 < end ? numbered(pass, i + 1) : view;
@@ -220,7 +220,7 @@ static void look(void *what, Part part)
             continue;
         }
         if (FETCHED_BEFORE && first)
-            fetch_first(model, pass->layer, &view);
+            fetch_first(pass->layer, &view);
         attend_by_vectors(model, pass->layer, &view, i + 1 < end ? &next : NULL, pass->queries,
                           pass->a, pass->a_step, desk);
     }
@@ -280,7 +280,7 @@ static void norm_states(void *what, Part part)
 static void keep_wanted(void *what, Part part)
 {
     Pass *pass = what;
-    long hidden = pass->model->hidden, seen = pass->model->heads * pass->model->size;
+    long hidden = pass->model->hidden, seen = pass->layer->out.in;
     PART_OF(pass->batch->wanted_rows) {
         long row = pass->batch->wanted[i];
         memcpy(pass->wanted_x + i * hidden, pass->x + row * hidden, hidden * sizeof *pass->x);

@@ -61,6 +61,8 @@ class Layer(Structure):
         ("sinks", c_void_p),
         ("cos", c_void_p),
         ("sin", c_void_p),
+        ("kv_heads", c_int64),
+        ("size", c_int64),
         ("cache", c_void_p),
         ("experts", POINTER(Experts)),
         ("window", c_int64),
@@ -79,8 +81,6 @@ class Model(Structure):
     _fields_ = (
         ("hidden", c_int64),
         ("heads", c_int64),
-        ("kv_heads", c_int64),
-        ("size", c_int64),
         ("inner", c_int64),
         ("layers", c_int64),
         ("vocab", c_int64),

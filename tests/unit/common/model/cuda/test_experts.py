@@ -79,7 +79,7 @@ def _experts(mixture: Mixture, gate: Gate = SILU) -> Experts:
 
 def _words(rows: int, padding: int = 0) -> tuple[Tensor, Size]:
     """What is read of a batch: which of its rows are padding."""
-    size = Size(rows=rows + padding, tiles=1, stretches=1, wanted=1)
+    size = Size(rows=rows + padding, tiles=1, tile_rows=1, stretches=1, wanted=1)
     words = torch.zeros(7, rows + padding, dtype=torch.int32)
     words[module._PATH.value, :rows] = 1
     return words.flatten().to(DEVICE), size

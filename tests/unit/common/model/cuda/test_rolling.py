@@ -105,7 +105,7 @@ def test_levels_are_one_graph(target: Runner, monkeypatch: pytest.MonkeyPatch) -
     rolls.is_step_after_step(target, 3)
     first, *further = graphs.kinds[:4]
     assert isinstance(first, Size)
-    assert further == [(Size(4, 2, 1, 4), 3)] * 3
+    assert further == [(Size(4, 2, 8, 1, 4), 3)] * 3
     assert graphs.kept[1:4] == [0, 0, 0], "what a graph returns is memory of its own"
     many = tuple(range(3, 20))
     graphs.kinds.clear()
@@ -115,7 +115,7 @@ def test_levels_are_one_graph(target: Runner, monkeypatch: pytest.MonkeyPatch) -
     rolled = target.roll(
         [Segment(many, 0, lease.slots, wanted=[16])], slots, RollOptions(model_module._MOST_BEST)
     )
-    assert graphs.kinds == [(Size(4, 1, 1, 4), 16)] * 2, "the first pass had too many rows"
+    assert graphs.kinds == [(Size(4, 1, 8, 1, 4), 16)] * 2, "the first pass had too many rows"
     assert np.isfinite(rolled.behind).all()
 
     graphs.kinds.clear()
