@@ -219,6 +219,19 @@ MORE: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
     },
     "flex_olmo": {**_COMMON, "num_experts": 4, "num_experts_per_tok": 2},
+    "gemma4_text": {
+        **_COMMON,
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
+        "vocab_size_per_layer_input": VOCAB,
+        "hidden_size_per_layer_input": 8,
+        "final_logit_softcapping": 30.0,
+    },
     "internvl": _seeing("qwen3", {**_EYE, "image_size": [28, 28], "patch_size": [14, 14]}),
     "llava": _seeing(
         "llama", {**_EYE, "model_type": "clip_vision_model", "image_size": 28, "patch_size": 14}
@@ -290,6 +303,19 @@ def save(kind: str, directory: Path, *, seed: int = 0, **changes: Any) -> Path:
     return directory
 
 
+_STIRRED = "correction_bias", "layer_scalar"
+"""How the names of buffers end that matter."""
+
+LARGE_GEMMA4: dict[str, Any] = {
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "num_kv_shared_layers": 0,
+    "hidden_size_per_layer_input": 0,
+}
+"""What makes of a small Gemma 4, whose layers see keys of others and have inputs beside rows, one
+of the large ones."""
+
+
 def stirred(kind: str, directory: Path, **changes: Any) -> Any:
     """Writes such a model whose norms and biases are random, too: where they begin, they change
     nothing. Returns it as `transformers` computes it."""
@@ -297,7 +323,7 @@ def stirred(kind: str, directory: Path, **changes: Any) -> Any:
     # Eager: older transformers take a kernel by default that leaves soft-capping out.
     loader = loader_of(AutoConfig.from_pretrained(directory))
     model = loader.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
-    buffers = [each for each in model.named_buffers() if each[0].endswith("correction_bias")]
+    buffers = [each for each in model.named_buffers() if each[0].endswith(_STIRRED)]
     for name, weight in (*model.named_parameters(), *buffers):
         if weight.dim() == 1 or name.endswith("_proj_bias"):
             weight.data += 0.3 * torch.randn(weight.shape)

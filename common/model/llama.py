@@ -9,8 +9,8 @@ What runs such a model (`native`, `fused`, `cuda`) is built of this.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -132,6 +132,33 @@ class Latents(NamedTuple):
     """What these norms add to the mean square."""
 
 
+class LayerInputs(NamedTuple):
+    """What layers read beside rows: of each its own part (Gemma's per-layer embeddings, of P
+    numbers)."""
+
+    embeddings: Tensor
+    """Of tokens, `[V, layers * P]`."""
+    scale: float
+    """What they are multiplied by."""
+    product: Linear
+    """Makes of a row as it begins what they are added to, `[layers * P, hidden]`."""
+    norm: Tensor
+    """Of that for each layer, `[P]`."""
+    epsilon: float
+    """What this norm adds to the mean square."""
+
+
+class LayerInput(NamedTuple):
+    """How a layer reads its part of them."""
+
+    gate: Linear
+    """Makes of a row what gates it, `[P, hidden]`."""
+    product: Linear
+    """What becomes of it, `[hidden, P]`."""
+    norm: Tensor
+    """Of that, which is added to the row, `[hidden]`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LlamaLayer:
     """Weights of one layer."""
@@ -141,7 +168,8 @@ class LlamaLayer:
     q: Linear
     """Queries, `[heads * head_size, hidden]`; or of their latents, `[heads * head_size, Q]`."""
     k: Linear
-    """Keys, `[kv_heads * head_size, hidden]`; or `[kv_heads * head_size, KV]`."""
+    """Keys, `[kv_heads * head_size, hidden]`; or `[kv_heads * head_size, KV]`. None are made, and
+    so no values, by a layer that sees those of another."""
     v: Linear
     """Values, of the same shape."""
     o: Linear
@@ -166,6 +194,10 @@ class LlamaLayer:
     """Which of the model's rotary embeddings turns its heads."""
     window: int | None
     """Keys that a row sees, itself included; all where None."""
+    input: LayerInput | None = None
+    """How it reads what there is for it beside rows; None where that is nothing."""
+    scale: float = 1.0
+    """What rows that leave it are multiplied by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +210,8 @@ class Llama:
     """Of the queries."""
     shapes: Sequence[LayerShape]
     """Of keys and values, by layer: both are of one size, and so are queries."""
+    seen_of: Mapping[int, int] = field(default_factory=dict)
+    """Layers that see keys and values of an earlier one, by layer; others see their own."""
     inner: int
     """Numbers between the two products of a feed-forward part that all rows take; 0 without."""
     has_experts: bool = False
@@ -188,6 +222,8 @@ class Llama:
     """Q and KV of its layers' latents; None where attention is not latent."""
     whole_norms: bool = False
     """Whether queries and keys are normed over all heads at once."""
+    norms_values: bool = False
+    """Whether the values of each head are normed, by no weight."""
     gate: Gate = _SILU
     """Of its feed-forward parts."""
     depth: int
@@ -207,6 +243,8 @@ class Llama:
     """`[V, hidden]`."""
     embedding_scale: float = 1.0
     """What a row begins with those of its token times."""
+    inputs: LayerInputs | None = None
+    """What its layers read beside rows; None for nothing."""
     feature_scale: float = 1.0
     """What rows between layers are multiplied by where others are to read them."""
     norm: Tensor
@@ -220,6 +258,15 @@ class Llama:
     layers: Iterator[LlamaLayer]
     """Its layers, once: those given away are not kept, so a large model is never there twice if who
     takes them lets go of each before the next."""
+
+    @property
+    def cached(self) -> dict[int, LayerShape]:
+        """Of the keys and values that layers keep, by layer: nothing where they see another's."""
+        shapes = enumerate(self.shapes)
+        return {
+            layer: replace(shape, kv_heads=0) if layer in self.seen_of else shape
+            for layer, shape in shapes
+        }
 
     @property
     def hidden(self) -> int:

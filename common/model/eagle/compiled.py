@@ -84,6 +84,7 @@ class NativeEagle(EagleHead):
             kv_heads=weights.kv_heads,
             size=weights.head_size,
             cache=cache.data_ptr(),
+            scale=1.0,
         )
         self._layers = (Layer * 1)(layer)
         self._model = Model(

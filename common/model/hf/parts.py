@@ -18,12 +18,13 @@ from common.model.hf.shape import (
     added_part,
     body_of,
     divisor,
+    has_input,
     head_size_of,
     head_softcap_of,
     softcap_of,
 )
 from common.model.kv_cache import LayerShape
-from common.model.llama import Growth, Latents, Linear, Llama, LlamaLayer
+from common.model.llama import Growth, Latents, LayerInput, LayerInputs, Linear, Llama, LlamaLayer
 from common.model.room import give_back
 from common.model.rotary import Rotary
 
@@ -95,8 +96,10 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         inner=max(inner_of(layer.mlp) for layer in layers),
         has_experts=any(is_mixture(layer.mlp) for layer in layers),
         has_sinks=any(hasattr(layer.self_attn, "sinks") for layer in layers),
+        seen_of=_seen_of(layers),
         latents=latents.sizes_of(attention) if latent else None,
         whole_norms=_norm_size(attention) > sizes[0].head,
+        norms_values=type(attention).__name__ == "Gemma4TextAttention",
         gate=gate,
         depth=len(layers),
         scale=attention.scaling,
@@ -109,6 +112,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         softcap=softcap_of(attention),
         embeddings=embed.weight.data,
         embedding_scale=scale / part,
+        inputs=_inputs(inner, facts.dtype) if has_input(layers[0]) else None,
         feature_scale=part,
         norm=_weight(bring(inner.norm, device)),
         head=linear_of(model.lm_head),
@@ -156,7 +160,46 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
         sinks=attention.sinks.data if hasattr(attention, "sinks") else None,
         rotary=rotary,
         window=_window(attention),
+        input=_input(layer) if has_input(layer) else None,
+        scale=float(getattr(layer, "layer_scalar", 1)),
     )
+
+
+def _seen_of(layers: Any) -> dict[int, int]:
+    """Layers that see keys and values of an earlier one: of the last of their kind that has own."""
+    found, last = {}, dict[str, int]()
+    for index, layer in enumerate(layers):
+        attention = layer.self_attn
+        if getattr(attention, "is_kv_shared_layer", False):
+            found[index] = last[attention.layer_type]
+        else:
+            last[getattr(attention, "layer_type", "")] = index
+    return found
+
+
+def _inputs(inner: Any, dtype: torch.dtype) -> LayerInputs:
+    """What a model's layers read beside rows.
+
+    The norm there is of a product that is scaled, and its sum with a token's is scaled again: one
+    scale is in what is added to the mean square, the other in what is added up.
+    """
+    embed, norm = inner.embed_tokens_per_layer, inner.per_layer_projection_norm
+    device, part = inner.embed_tokens.weight.device, inner.per_layer_input_scale
+    for module in (embed, norm, inner.per_layer_model_projection):
+        bring(module, device)
+    return LayerInputs(
+        embeddings=embed.weight.data,
+        scale=float(embed.embed_scale.to(dtype)) * part,
+        product=linear_of(inner.per_layer_model_projection),
+        norm=_weight(norm).float() * part,
+        epsilon=norm.eps / inner.per_layer_model_projection_scale**2,
+    )
+
+
+def _input(layer: Any) -> LayerInput:
+    """How a layer reads what there is for it beside rows."""
+    gate, product = linear_of(layer.per_layer_input_gate), linear_of(layer.per_layer_projection)
+    return LayerInput(gate, product, _weight(layer.post_per_layer_input_norm))
 
 
 def _heads(attention: Any, sizes: _Sizes) -> tuple[Latents | None, Linear, Linear, Linear, Linear]:
@@ -167,8 +210,18 @@ def _heads(attention: Any, sizes: _Sizes) -> tuple[Latents | None, Linear, Linea
         keys = sizes.kv_heads * sizes.head
         q, k, v = linear_of(attention.qkv_proj).parts((sizes.heads * sizes.head, keys, keys))
     else:
-        q, k, v = map(linear_of, (attention.q_proj, attention.k_proj, attention.v_proj))
+        q = linear_of(attention.q_proj)
+        k, v = _keys_and_values(attention, q)
     return None, q, k, v, linear_of(attention.o_proj)
+
+
+def _keys_and_values(attention: Any, q: Linear) -> tuple[Linear, Linear]:
+    """What makes them; nothing where a layer sees those of another."""
+    if not hasattr(attention, "k_proj"):
+        none = Linear(q.weight[:0], None if q.bias is None else q.bias[:0])
+        return none, none
+    k = linear_of(attention.k_proj)
+    return k, k if attention.v_proj is None else linear_of(attention.v_proj)
 
 
 def _norm_size(attention: Any) -> int:
@@ -228,7 +281,7 @@ def _angles_of(attention: Any) -> str | None:
         return "" if attention.sliding_window is None or attention.is_sliding else None
     if kind == "Olmo3Attention":
         return f"{attention.attention_type}_"
-    if kind == "Gemma3Attention":
+    if kind in ("Gemma3Attention", "Gemma4TextAttention"):
         return f"{attention.layer_type}_"
     if kind == "MellumAttention":
         return f"{attention.config.layer_types[attention.layer_idx]}_"

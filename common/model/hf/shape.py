@@ -43,6 +43,7 @@ LAYERS = {
     "FlexOlmoDecoderLayer": _BEHIND,
     "Gemma2DecoderLayer": _AROUND,
     "Gemma3DecoderLayer": _AROUND,
+    "Gemma4TextDecoderLayer": _AROUND,
     "GemmaDecoderLayer": _Norms(),
     "Glm4DecoderLayer": _Norms(
         "input_layernorm",
@@ -84,7 +85,13 @@ LAYERS = {
 }
 """Layer classes whose arithmetic is that of `Llama`, and what each calls its norms."""
 
-_SOFTCAPPED = {"Gemma2ForCausalLM", "Gemma3ForCausalLM", "VaultGemmaForCausalLM"}
+_SOFTCAPPED = {
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "Gemma4ForCausalLM",
+    "Gemma4ForConditionalGeneration",
+    "VaultGemmaForCausalLM",
+}
 """Classes of models that cap their logits."""
 
 _MOST_SOFTCAP = 100
@@ -111,24 +118,32 @@ def lacks(model: Any, facts: Facts) -> str:
         model: It.
         facts: What is known of it.
     """
-    layers = getattr(body_of(model), "layers", ())
+    body = body_of(model)
+    layers = getattr(body, "layers", ())
     if not layers or not all(type(each).__name__ in LAYERS for each in layers):
         return f"{facts.kind} is not of Llama's shape"
-    for product in (model.lm_head, *(each for layer in layers for each in _products(layer))):
+    of_layers = (each for layer in layers for each in _products(layer))
+    of_others = [body.per_layer_model_projection] if has_input(layers[0]) else []
+    for product in (model.lm_head, *of_others, *of_layers):
         if problem := _odd(product, facts.dtype):
             return problem
+    if any(getattr(layer, "enable_moe_block", False) for layer in layers):
+        return "its experts have norms of their own"
     if not all(knows(layer.mlp, facts.dtype) for layer in layers):
         return "its experts, or how they are chosen, are not known"
-    attention = layers[0].self_attn
+    attentions = [layer.self_attn for layer in layers]
+    attention = attentions[0]
     if getattr(attention.config, "clip_qkv", None) is not None:
         return "what its attention reads is kept within bounds (clip_qkv)"
     if gate_of(layers[0].mlp) is None:
         return f"its gates are bent by {curve_of(layers[0].mlp)}"
     if is_latent(attention):
-        if problem := latents_lack(attention, body_of(model).rotary_emb):
+        if problem := latents_lack(attention, body.rotary_emb):
             return problem
-    elif attention.head_dim % 2:
-        return f"heads of {attention.head_dim} numbers, which is odd"
+    elif odd := [each for each in map(head_size_of, attentions) if each % 2]:
+        return f"heads of {odd[0]} numbers, which is odd"
+    if has_input(layers[0]) and len(body.embed_tokens_per_layer.weight) < facts.vocab_size:
+        return "its layers have no embeddings for some of its tokens"
     return _unscaled(model, layers[0], facts.dtype)
 
 
@@ -153,6 +168,8 @@ def _products(layer: Any) -> Iterator[nn.Module]:
     found = (getattr(attention, name, None) for name in _PRODUCTS)
     yield from (each for each in found if each is not None)
     yield from products_of(layer.mlp)
+    if has_input(layer):
+        yield from (layer.per_layer_input_gate, layer.per_layer_projection)
 
 
 def _odd(layer: nn.Module, dtype: torch.dtype) -> str:
@@ -172,6 +189,11 @@ def body_of(model: Any) -> Any:
     """What a model has beside its output layer; None where it is called otherwise."""
     inner = getattr(model, "model", None)
     return getattr(inner, "language_model", inner)  # of one that sees pictures, too
+
+
+def has_input(layer: Any) -> bool:
+    """Whether a layer reads something of a row's token beside the row."""
+    return bool(getattr(layer, "hidden_size_per_layer_input", 0))
 
 
 def head_size_of(attention: Any) -> int:
@@ -199,7 +221,7 @@ def softcap_of(attention: Any) -> float | None:
 def head_softcap_of(model: Any) -> float | None:
     """What logits are kept within."""
     capped = type(model).__name__ in _SOFTCAPPED
-    found: float | None = model.config.final_logit_softcapping if capped else None
+    found: float | None = model.config.get_text_config().final_logit_softcapping if capped else None
     return found
 
 

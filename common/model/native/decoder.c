@@ -6,10 +6,9 @@
 #include <string.h>
 
 #include "apart.h"
-#include "experts.h"
+#include "layers.h"
 #include "pass.h"
 #include "product.h"
-#include "steps.h"
 #include "tiles.h"
 #include "workers.h"
 
@@ -81,169 +80,16 @@ void decoder_close(Decoder *decoder)
     free(decoder);
 }
 
-/* Multiplies rows by a matrix; what comes out goes to others or is added to them. */
-static void product(Decoder *decoder, Pass *pass, const Product *by, long count, const Number *from,
-                    long from_step, float *to, long to_step, int adds)
-{
-    Group all = {by, 0, count};
-    Products *products = &pass->products;
-    products->groups = &all;
-    products->group_count = 1;
-    products->from = from;
-    products->from_step = from_step;
-    products->to = to;
-    products->to_step = to_step;
-    products->adds = adds;
-    run_products(decoder->workers, pass->threads, products);
-}
-
-/* Queries, keys and values of all heads, by way of latents. */
-static void make_heads_of_latents(Decoder *decoder, Pass *pass)
-{
-    const Layer *layer = pass->layer;
-    long step = pass->latent_step;
-    product(decoder, pass, &layer->latent, pass->rows, pass->a, pass->a_step, pass->y,
-            pass->y_step, 0);
-    workers_run(decoder->workers, pass->threads, norm_latents, pass);
-    product(decoder, pass, &layer->qkv, pass->rows, layer->q_latent ? pass->latents : pass->a,
-            layer->q_latent ? step : pass->a_step, pass->y, pass->y_step, 0);
-    product(decoder, pass, &layer->kv, pass->rows, pass->latents + layer->q_latent, step,
-            pass->y + layer->qkv.out, pass->y_step, 0);
-}
-
-/* What rows are seen as, and look by: fills the layer's cache, and queries. */
-static void write_keys(Decoder *decoder, Pass *pass)
-{
-    Workers *workers = decoder->workers;
-    workers_run(workers, pass->threads, norm_attention, pass);
-    if (pass->layer->latent.out)
-        make_heads_of_latents(decoder, pass);
-    else
-        product(decoder, pass, &pass->layer->qkv, pass->rows, pass->a, pass->a_step, pass->y,
-                pass->y_step, 0);
-    workers_run(workers, pass->threads, turn, pass);
-}
-
-/* Goes on with wanted rows alone. */
-static void leave_others(Decoder *decoder, Pass *pass)
-{
-    workers_run(decoder->workers, pass->threads, keep_wanted, pass);
-    pass->x = pass->wanted_x;
-    pass->a = pass->wanted_a;
-    pass->rows = pass->batch->wanted_rows;
-}
-
-/* Adds to `x` what a product makes of rows, or its norm. */
-static void add(Decoder *decoder, Pass *pass, const Product *by, const float *post_norm)
-{
-    if (!post_norm) {
-        product(decoder, pass, by, pass->rows, pass->a, pass->a_step, pass->x,
-                pass->model->hidden, 1);
-        return;
-    }
-    product(decoder, pass, by, pass->rows, pass->a, pass->a_step, pass->y, pass->y_step, 0);
-    pass->post_norm = post_norm;
-    workers_run(decoder->workers, pass->threads, add_normed, pass);
-}
-
-/* Adds to `x` what a layer's experts make of rows, or its norm. */
-static void mix(Decoder *decoder, Pass *pass)
-{
-    Mixing *mixing = &pass->mixing;
-    mixing->by = pass->layer->experts;
-    product(decoder, pass, &mixing->by->router, pass->rows, pass->a, pass->a_step, pass->y,
-            pass->y_step, 0);
-    mixing->rows = pass->rows;
-    mixing->a = pass->a;
-    mixing->a_step = pass->a_step;
-    mixing->scores = pass->y;
-    mixing->scores_step = pass->y_step;
-    pass->post_norm = pass->layer->mlp_post_norm;
-    mixing->adds = !pass->post_norm;
-    mixing->to = mixing->adds ? pass->x : pass->y;
-    mixing->to_step = mixing->adds ? pass->model->hidden : pass->y_step;
-    run_experts(decoder->workers, pass->threads, mixing);
-    if (pass->post_norm)
-        workers_run(decoder->workers, pass->threads, add_normed, pass);
-}
-
-/* What a feed-forward part makes of rows: adds to `x`. */
-static void run_plain(Decoder *decoder, Pass *pass)
-{
-    const Layer *layer = pass->layer;
-    product(decoder, pass, &layer->gate_up, pass->rows, pass->a, pass->a_step, pass->y,
-            pass->y_step, 0);
-    workers_run(decoder->workers, pass->threads, gate, pass);
-    add(decoder, pass, &layer->down, layer->experts ? NULL : layer->mlp_post_norm);
-}
-
-/* What rows make of it: adds to `x`. */
-static void run_mlp(Decoder *decoder, Pass *pass)
-{
-    Workers *workers = decoder->workers;
-    const Layer *layer = pass->layer;
-    add(decoder, pass, &layer->out, layer->attention_post_norm);
-    workers_run(workers, pass->threads, norm_mlp, pass);
-    if (layer->experts)
-        mix(decoder, pass);
-    if (layer->gate_up.out)
-        run_plain(decoder, pass);
-}
-
-/* What rows of a drafting head begin with. */
-static void begin_draft(Decoder *decoder, Pass *pass)
-{
-    const Model *model = pass->model;
-    workers_run(decoder->workers, pass->threads, norm_tokens, pass);
-    if (pass->batch->shown)
-        product(decoder, pass, &model->shown, pass->rows, pass->batch->shown, model->shown.in,
-                pass->x, model->hidden, 0);
-    if (model->given_norm)
-        workers_run(decoder->workers, pass->threads, norm_given, pass);
-}
-
-/* Runs a pass that is laid out. */
-static void run_pass(Decoder *decoder, Pass *pass)
-{
-    const Model *model = pass->model;
-    const Batch *batch = pass->batch;
-    pass->stretch_count = stretched(batch, pass);
-    workers_run(decoder->workers, pass->threads, embed, pass);
-    if (model->token_norm)
-        begin_draft(decoder, pass);
-    long taps = batch->features ? model->taps : 0;
-    for (long layer = 0, tap = 0; layer < model->layers; layer++) {
-        pass->layer = model->layer + layer;
-        int tapped = tap < taps && model->tapped[tap] == layer;
-        pass->tapped = tapped ? batch->features + tap++ * model->hidden : NULL;
-        int last = layer == model->layers - 1;
-        write_keys(decoder, pass);
-        if (last && !batch->wanted_rows) /* pieces of prompts, which are only to be seen */
-            return;
-        workers_run(decoder->workers, pass->threads, look, pass);
-        if (last) /* others are only seen, and nobody looks at them again */
-            leave_others(decoder, pass);
-        run_mlp(decoder, pass);
-    }
-    workers_run(decoder->workers, pass->threads, norm_states, pass);
-    product(decoder, pass, &model->head, batch->wanted_rows, batch->states, model->hidden,
-            batch->logits, model->head.out, 0);
-    if (model->head_softcap)
-        workers_run(decoder->workers, pass->threads, cap_logits, pass);
-    if (batch->chosen)
-        workers_run(decoder->workers, pass->threads, choose, pass);
-}
-
 /* Runs a batch that is in range by so many threads. */
 static int run_by(Decoder *decoder, const Model *model, const Batch *batch, int threads, Room *room)
 {
     Pass pass = {.model = model, .batch = batch, .rows = batch->rows, .tiled = decoder->tiled,
-                 .threads = threads};
+                 .workers = decoder->workers, .threads = threads};
     char *at = roomy(room, lay_out(&pass, NULL));
     if (!at)
         return OUT_OF_MEMORY;
     lay_out(&pass, at);
-    run_pass(decoder, &pass);
+    run_pass(&pass);
     return 0;
 }
 
@@ -328,6 +174,8 @@ int decoder_move(Decoder *decoder, const Model *model, long count, const int64_t
     if (!held)
         return OUT_OF_MEMORY;
     for (long layer = 0; layer < model->layers; layer++) {
+        if (model->layer[layer].shares) /* what has been moved by now */
+            continue;
         Number *cache = model->layer[layer].cache;
         long width = slot_size(model->layer + layer);
         for (long i = 0; i < count; i++)

@@ -56,13 +56,19 @@ typedef struct {
     const float *attention_norm, *mlp_norm;           /* [hidden], of what they read; or NULL */
     const float *attention_post_norm, *mlp_post_norm; /* [hidden], of what they add; or NULL */
     const float *q_norm, *k_norm;                     /* [size], or of all heads; or NULL */
+    const float *v_norm;                              /* [size]; or NULL */
     const float *sinks;     /* [heads]: scores of which nothing comes; or NULL. They are not yet
                                scaled, but where scores are capped */
     const float *cos, *sin; /* [positions, size / 2]: both halves of a head are turned alike */
     int64_t kv_heads, size; /* heads of keys and values, and numbers of any head */
     Number *cache;          /* [slots, kv_heads, 2 * size]: keys beside values */
+    int64_t shares;         /* whether these are an earlier layer's: it makes none */
     const Experts *experts; /* or NULL */
     int64_t window;         /* keys a row sees, itself included; 0: all */
+    Product input_gate;     /* where layers have inputs beside rows: makes of a row what gates them */
+    Product input;          /* and what becomes of them */
+    const float *input_post_norm; /* [hidden], of that, which is added to the row */
+    float scale;            /* what rows that leave it are multiplied by */
 } Layer;
 
 /* Numbers of a slot of a layer's cache. */
@@ -99,6 +105,11 @@ typedef struct {
     const int64_t *tapped; /* [taps], rising: layers whose inputs are features of a row */
     int64_t taps;
     float embedding_scale, feature_scale; /* by which these are multiplied */
+    int64_t input_size;    /* numbers that each layer reads beside rows */
+    const Number *input_embeddings; /* [V, layers * input_size] */
+    Product inputs;        /* makes of a row as it begins what these are added to */
+    const float *input_norm; /* [input_size], of that for each layer */
+    float input_scale, input_epsilon; /* by which embeddings are multiplied, and of the norm */
 } Model;
 
 /* A run is rows of one path, at one position after another. The slots of its keys, by position, are

@@ -15,22 +15,12 @@ from torch import Tensor
 
 from common.model.attention import AttentionContext
 from common.model.kv_cache import LayerShape
-from common.model.llama import Linear, Llama, LlamaLayer, Mixture, Mlp
+from common.model.llama import Llama
 from common.model.native.layout import LARGE, lay_out
 from common.model.native.library import Decoder, instructions, packed
 from common.model.native.memory import Addresses, Rooms, Written, address
-from common.model.native.product import PackedMatrix
-from common.model.native.structures import (
-    Ends,
-    Experts,
-    Gate,
-    Layer,
-    Limits,
-    Model,
-    Product,
-    Request,
-    Rolling,
-)
+from common.model.native.structures import Ends, Limits, Request, Rolling
+from common.model.native.weights import Weights
 from common.model.output import Output
 from common.model.roll import Certainty, Drawing, Limit, Rolled, RollOptions
 from common.model.segment import Segment
@@ -42,9 +32,6 @@ gain next to nothing."""
 
 _OF_ONE_TEXT = 12
 """Up to so many rows of a single text may be a draft, whose drafter needs the processors."""
-
-_NO_SINK = -1e30
-"""As good as none, and no infinity, from which another cannot be taken."""
 
 
 class _LaidOut(NamedTuple):
@@ -77,7 +64,6 @@ class NativeModel(WholePass):
         quantize: bool = False,
         most_threads: int = 0,
     ) -> None:
-        self._quantize = quantize
         dtype = model.facts.dtype
         assert dtype == torch.bfloat16 or not quantize, "float32 is not rounded by the decoder"
         threads = torch.get_num_threads()
@@ -85,43 +71,21 @@ class NativeModel(WholePass):
         self._many = max(threads, most_threads)
         self._decoder = Decoder(threads, self._many, dtype=dtype)
         self._context, self._pool = context, context.pool
-        self._kept: list[Tensor] = []  # what the structures point to
-        self._matrices: list[PackedMatrix] = []
-        self._turns = array("q")  # by layer, which of the angles are its
-        self._scale = 1.0 if model.softcap else model.scale
-        self._layers = (Layer * model.depth)(*map(self._layer, model.layers, model.shapes))
+        self._weights = Weights(model, self._decoder, quantize=quantize)
+        self._model = self._weights.model
         vocab_size = len(model.head.weight)
         self._addresses, self._rooms = Addresses(), Rooms(vocab_size, model.hidden, dtype)
-        self._shapes = model.shapes
+        self._cached, self._seen_of = model.cached, model.seen_of
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
         self._angles: list[tuple[Tensor, Tensor]] = []
         self._growth = model.growth
         self._grown: Tensor | None = None  # its table
         self._dtype, self._taps = dtype, array("q")
-        self._model = Model(
-            hidden=model.hidden,
-            heads=model.heads,
-            inner=model.inner,
-            gate=Gate(*model.gate),
-            whole_norms=model.whole_norms,
-            layers=model.depth,
-            vocab=len(model.embeddings),
-            epsilon=model.epsilon,
-            scale=model.scale,
-            softcap=model.softcap or 0.0,
-            head_softcap=model.head_softcap or 0.0,
-            embeddings=self._keep(model.embeddings),
-            embedding_scale=model.embedding_scale,
-            feature_scale=model.feature_scale,
-            norm=self._norm(model.norm),
-            head=self._product(_scaled(model.head, model.head_scale)),
-            layer=self._layers,
-        )
 
     @property
     def shapes(self) -> dict[int, LayerShape]:
         """Of the cache, by layer."""
-        return dict(enumerate(self._shapes))
+        return self._cached
 
     def __call__(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
         """Computes rows.
@@ -230,99 +194,9 @@ class NativeModel(WholePass):
                 model.growth = self._grown.data_ptr()
             self._taps = array("q", self._context.taps)
             model.tapped, model.taps = self._taps.buffer_info()
-            for layer, turns, cache in zip(self._layers, self._turns, pool.layers, strict=False):
+            for index, (layer, turns) in enumerate(self._weights.layers):
                 layer.cos, layer.sin = (part.data_ptr() for part in self._angles[turns])
-                layer.cache = cache.data_ptr()
-
-    def _layer(self, layer: LlamaLayer, shape: LayerShape) -> Layer:
-        self._turns.append(layer.rotary)
-        found = Layer(
-            **self._heads(layer),
-            out=self._product(layer.o),
-            attention_norm=self._norm(layer.attention_norm),
-            attention_post_norm=self._norm(layer.attention_post_norm),
-            mlp_norm=self._norm(layer.mlp_norm),
-            mlp_post_norm=self._norm(layer.mlp_post_norm),
-            q_norm=self._norm(layer.q_norm),
-            k_norm=self._norm(layer.k_norm),
-            sinks=self._sinks(layer.sinks),
-            kv_heads=shape.kv_heads,
-            size=shape.key_size,
-            window=layer.window or 0,
-        )
-        plain = layer.mlp if isinstance(layer.mlp, Mlp) else layer.mlp.shared
-        if not isinstance(layer.mlp, Mlp):
-            assert plain is None or layer.mlp_post_norm is None, "which is of both together"
-            found.experts = pointer(self._experts(layer.mlp))
-        if plain is not None:
-            found.gate_up, found.down = self._product(plain.gate_up), self._product(plain.down)
-        return found
-
-    def _heads(self, layer: LlamaLayer) -> dict[str, Any]:
-        """What a layer makes queries, keys and values by."""
-        latents = layer.latents
-        if latents is None:
-            return {"qkv": self._product(layer.q, layer.k, layer.v)}
-        return {
-            "latent": self._product(latents.product),
-            "qkv": self._product(layer.q),
-            "kv": self._product(layer.k, layer.v, rounds=False),  # it copies a part of its inputs
-            "q_latent_norm": self._norm(latents.q_norm),
-            "kv_latent_norm": self._norm(latents.kv_norm),
-            "q_latent": 0 if latents.q_norm is None else len(latents.q_norm),
-            "kv_normed": len(latents.kv_norm),
-            "latent_epsilon": latents.epsilon,
-        }
-
-    def _experts(self, mixture: Mixture) -> Experts:
-        router = self._product(mixture.router, rounds=False)
-        pairs = [
-            (self._product(each.gate_up), self._product(each.down)) for each in mixture.experts
-        ]
-        gate_ups, downs = zip(*pairs, strict=True)
-        products = Product * len(pairs)
-        return Experts(
-            router=router,
-            favours=self._norm(mixture.favours),
-            gate_up=products(*gate_ups),
-            down=products(*downs),
-            count=len(pairs),
-            chosen=mixture.chosen,
-            sigmoid=mixture.sigmoid,
-            summed=mixture.summed,
-            scale=mixture.scale,
-        )
-
-    def _product(self, *parts: Linear, rounds: bool = True) -> Product:
-        """Maps of one input as one matrix, whose weights are rounded where all are."""
-        weight, bias = Linear.joined(*parts)
-        quantize = rounds and self._quantize
-        self._matrices.append(PackedMatrix(weight, bias, self._decoder, quantize=quantize))
-        return self._matrices[-1].product
-
-    def _norm(self, weight: Tensor | None) -> int | None:
-        """The address of a norm's weight, if there is one."""
-        return None if weight is None else self._keep(weight.float())
-
-    def _sinks(self, sinks: Tensor | None) -> int | None:
-        """The address of sinks as the decoder reads them, if there are any."""
-        if sinks is None:
-            return None
-        return self._keep((sinks.float() / self._scale).clamp_min_(_NO_SINK))
-
-    def _keep(self, tensor: Tensor) -> int:
-        """The address of a tensor that stays."""
-        kept = tensor.contiguous()
-        self._kept.append(kept)
-        return kept.data_ptr()
-
-
-def _scaled(linear: Linear, scale: float) -> Linear:
-    """Times a power of two, which rounds nothing."""
-    weight, bias = linear
-    if scale == 1:
-        return linear
-    return Linear(weight * scale, None if bias is None else bias * scale)
+                layer.cache = pool.layers[self._seen_of.get(index, index)].data_ptr()
 
 
 def _ends(certainty: Certainty | None) -> tuple[Any, object]:
@@ -356,9 +230,10 @@ def _limits(limits: Sequence[Limit]) -> tuple[Any, object]:
 def can_run(model: Llama) -> bool:
     """Whether a decoder of its type is there and knows every layer of a model on CPU."""
     sizes = (shape.key_size for shape in model.shapes)
-    inputs = (model.hidden, model.inner, *sizes, *(model.latents or ()))
+    beside = 0 if model.inputs is None else len(model.inputs.norm)
+    read = (model.hidden, model.inner, beside, *sizes, *(model.latents or ()))
     return (
         bool(instructions(model.facts.dtype))
         and model.head.bias is None
-        and all(numbers % 2 == 0 for numbers in inputs)
+        and all(numbers % 2 == 0 for numbers in read)
     )

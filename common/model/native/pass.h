@@ -11,6 +11,7 @@
 #include "experts.h"
 #include "product.h"
 #include "tiles.h"
+#include "workers.h"
 
 /* A pass; all threads go through its steps together. */
 typedef struct {
@@ -25,19 +26,23 @@ typedef struct {
     float *y;                             /* what a product made, [rows, y_step] */
     Number *a;                            /* what a product reads, [rows, a_step] */
     Number *latents;                      /* where attention is latent, [rows, latent_step] */
-    float *wanted_x;                      /* both of wanted rows alone */
+    float *inputs;                        /* of layers, [rows, layers, input_size] */
+    float *wanted_x;                      /* of wanted rows alone: `x`, and `a` */
     Number *wanted_a;
     Number *queries;                      /* [rows, heads * size] */
     int64_t *positions, *slots;           /* [rows]; of the latter, where keys are written */
     int64_t *joined;                      /* tables with their tails, of runs that have one */
     Stretch *stretches;                   /* [stretch_count] */
+    int64_t *places;                      /* [rows]: of each the place among wanted ones, or -1 */
     const int64_t **row_tables;           /* [rows], in the order of runs, as those below */
-    int64_t *row_positions, *row_lengths;
+    int64_t *row_numbers, *row_positions, *row_lengths;
     Desk *desks;                          /* [threads] */
     Mixing mixing;                        /* of a layer with experts */
     float *drawn;                         /* for draws, [threads, 2 * vocab] */
     long rows;                            /* that go on */
+    int wanted_alone;                     /* whether these are only those that are wanted */
     long y_step, a_step, latent_step, stretch_count;
+    Workers *workers;
     int threads, tiled;
 } Pass;
 
@@ -82,11 +87,11 @@ static long agreed(const Stretch *stretch)
     return most;
 }
 
-/* Lays runs out row by row and cuts them into stretches of rows that begin with the same key, as
-   those of one sequence do; returns how many there are. */
+/* Lays runs out row by row, of rows that go on, and cuts them into stretches of such that begin with
+   the same key, as those of one sequence do; returns how many there are. */
 static long stretched(const Batch *batch, Pass *pass)
 {
-    long count = 0;
+    long count = 0, next = 0;
     int64_t *room = pass->joined;
     Stretch *last = NULL;
     for (long run = 0; run < batch->runs; run++) {
@@ -94,21 +99,40 @@ static long stretched(const Batch *batch, Pass *pass)
         long start = batch->starts[run], end = batch->starts[run + 1];
         for (long at = start; at < end; at++) {
             long position = batch->positions[run] + at - start, row = batch->ordered[at];
-            pass->positions[row] = pass->row_positions[at] = position;
+            row = pass->wanted_alone ? pass->places[row] : row;
+            if (row < 0)
+                continue;
+            pass->row_numbers[next] = row;
+            pass->positions[row] = pass->row_positions[next] = position;
             pass->slots[row] = table[position];
-            pass->row_tables[at] = table;
-            pass->row_lengths[at] = batch->positions[run] + end - start;
+            pass->row_tables[next] = table;
+            pass->row_lengths[next] = batch->positions[run] + end - start;
             if (!last || last->count == ROWS_TOGETHER || last->tables[0][0] != table[0]) {
                 last = pass->stretches + count++;
-                *last = (Stretch){batch->ordered + at, pass->row_positions + at,
-                                  pass->row_tables + at, pass->row_lengths + at, 0, 0};
+                *last = (Stretch){pass->row_numbers + next, pass->row_positions + next,
+                                  pass->row_tables + next, pass->row_lengths + next, 0, 0};
             }
             last->count++;
+            next++;
         }
     }
     for (long i = 0; pass->tiled && i < count; i++)
         pass->stretches[i].agreed = agreed(pass->stretches + i);
     return count;
+}
+
+/* Finds the places of wanted rows among such; whether none is wanted twice. */
+static int place_wanted(Pass *pass)
+{
+    const Batch *batch = pass->batch;
+    for (long row = 0; row < batch->rows; row++)
+        pass->places[row] = -1;
+    for (long i = 0; i < batch->wanted_rows; i++) {
+        if (pass->places[batch->wanted[i]] >= 0)
+            return 0;
+        pass->places[batch->wanted[i]] = i;
+    }
+    return 1;
 }
 
 /* Takes a piece of room; only counts where there is none. */
@@ -152,10 +176,12 @@ static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, ch
 static long most_room(const Model *model, long rows)
 {
     long most = larger(room_for(&model->head, rows), room_for(&model->shown, rows));
+    most = larger(most, room_for(&model->inputs, rows));
     for (long i = 0; i < model->layers; i++) {
         const Layer *layer = model->layer + i;
         const Product *products[] = {&layer->latent, &layer->qkv,     &layer->kv,
-                                     &layer->out,    &layer->gate_up, &layer->down};
+                                     &layer->out,    &layer->gate_up, &layer->down,
+                                     &layer->input,  &layer->input_gate};
         for (size_t each = 0; each < sizeof products / sizeof *products; each++)
             most = larger(most, room_for(products[each], rows));
         const Experts *experts = layer->experts;
@@ -226,12 +252,14 @@ static size_t lay_out(Pass *pass, char *room)
     pass->a_step = larger(larger(seen, model->layer->qkv.in), model->inner);
     pass->a_step = larger(pass->a_step, larger(model->layer->latent.in, pass->latent_step));
     pass->y_step = larger(keys, larger(larger(2 * model->inner, model->hidden), scores));
-    pass->y_step = larger(pass->y_step, pass->latent_step);
+    pass->y_step = larger(pass->y_step, larger(pass->latent_step, 2 * model->input_size));
+    pass->a_step = larger(pass->a_step, model->input_size);
     size_t used = 0;
     pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);
     pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
     pass->a = taken(room, &used, rows * pass->a_step * sizeof *pass->a);
     pass->latents = taken(room, &used, rows * pass->latent_step * sizeof *pass->latents);
+    pass->inputs = taken(room, &used, rows * model->inputs.out * sizeof *pass->inputs);
     pass->wanted_x = taken(room, &used, batch->wanted_rows * model->hidden * sizeof *pass->x);
     pass->wanted_a = taken(room, &used, batch->wanted_rows * pass->a_step * sizeof *pass->a);
     pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);
@@ -242,6 +270,8 @@ static size_t lay_out(Pass *pass, char *room)
     pass->joined = taken(room, &used, joined * sizeof *pass->joined);
     pass->stretches = taken(room, &used, rows * sizeof *pass->stretches);
     pass->row_tables = taken(room, &used, rows * sizeof *pass->row_tables);
+    pass->places = taken(room, &used, rows * sizeof *pass->places);
+    pass->row_numbers = taken(room, &used, rows * sizeof *pass->row_numbers);
     pass->row_positions = taken(room, &used, rows * sizeof *pass->row_positions);
     pass->row_lengths = taken(room, &used, rows * sizeof *pass->row_lengths);
     Products *products = &pass->products, *of_experts = &pass->mixing.products;

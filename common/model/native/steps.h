@@ -163,34 +163,45 @@ static float whole_rms(const Model *model, const float *norm, const float *heads
     return whole ? inverse_rms(heads, numbers, model->epsilon) : 1.0f;
 }
 
+/* What the cache keeps of a row but for where layers share it: keys, and values behind each. */
+static void keep(const Pass *pass, long row, const float *keys)
+{
+    const Model *model = pass->model;
+    const Layer *layer = pass->layer;
+    long size = layer->size, kv_heads = layer->kv_heads;
+    long step = model->whole_norms ? size : 0; /* of norms, from head to head */
+    const float *values = keys + kv_heads * size, *norm = layer->k_norm;
+    float whole = whole_rms(model, norm, keys, kv_heads * size);
+    Number *slot = layer->cache + pass->slots[row] * slot_size(layer);
+    for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
+        turned(model, layer, norm ? norm + head * step : NULL, whole, 1.0f, pass->positions[row],
+               keys + head * size, slot);
+        if (layer->v_norm)
+            normed(values + head * size, layer->v_norm, size, model->epsilon, slot + size);
+        else
+            rounded(values + head * size, 1.0f, size, slot + size);
+    }
+}
+
 /* Queries, and what the cache keeps of every row. */
 static void turn(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
     const Layer *layer = pass->layer;
-    long size = layer->size, heads = model->heads, kv_heads = layer->kv_heads;
-    long step = model->whole_norms ? size : 0; /* of norms, from head to head */
+    long size = layer->size, heads = model->heads;
+    long step = model->whole_norms ? size : 0;
+    const float *norm = layer->q_norm;
     PART_OF(pass->rows) {
         const float *row = pass->y + i * pass->y_step;
-        const float *keys = row + heads * size, *values = keys + kv_heads * size;
-        const float *q_norm = layer->q_norm, *k_norm = layer->k_norm;
-        float whole = whole_rms(model, q_norm, row, heads * size);
+        float whole = whole_rms(model, norm, row, heads * size);
         long position = pass->positions[i];
         float growth = model->growth ? model->growth[position] : 1.0f;
         for (long head = 0; head < heads; head++)
-            turned(model, layer, q_norm ? q_norm + head * step : NULL, whole, growth, position,
+            turned(model, layer, norm ? norm + head * step : NULL, whole, growth, position,
                    row + head * size, pass->queries + (i * heads + head) * size);
-        whole = whole_rms(model, k_norm, keys, kv_heads * size);
-        Number *slot = layer->cache + pass->slots[i] * kv_heads * 2 * size;
-        for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
-            turned(model, layer, k_norm ? k_norm + head * step : NULL, whole, 1.0f, position,
-                   keys + head * size, slot);
-            for (long at = 0; at < size; at += LANES) {
-                Lanes mask = first_lanes(size - at);
-                store_number(slot + size + at, mask, load(mask, values + head * size + at));
-            }
-        }
+        if (!layer->shares)
+            keep(pass, i, row + heads * size);
     }
 }
 
@@ -262,6 +273,62 @@ static void gate(void *what, Part part)
             both[inner + at] *= pass->mixing.shares[i];
         gated(&pass->model->gate, both, inner, pass->a + i * pass->a_step);
     }
+}
+
+/* Rows as they are for products to read. */
+static void read_rows(void *what, Part part)
+{
+    Pass *pass = what;
+    PART_OF(pass->rows)
+        read_by(pass, i, NULL);
+}
+
+/* Norms what rows made for each layer, and adds the embeddings of their tokens. */
+static void add_inputs(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    long size = model->input_size, step = model->layers * size;
+    Floats scale = every(model->input_scale);
+    PART_OF(pass->rows)
+        for (long layer = 0; layer < model->layers; layer++) {
+            const Number *from = model->input_embeddings + pass->batch->ids[i] * step + layer * size;
+            float *to = pass->inputs + i * step + layer * size;
+            Floats inverse = every(inverse_rms(to, size, model->input_epsilon));
+            for (long at = 0; at < size; at += LANES) {
+                Lanes mask = first_lanes(size - at);
+                Floats norm = load(mask, to + at) * inverse * load(mask, model->input_norm + at);
+                store(to + at, mask, fmadd(load_number(from + at, mask), scale, norm));
+            }
+        }
+}
+
+/* Has what rows made gate the layer's inputs. */
+static void gate_inputs(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    long size = model->input_size, layer = pass->layer - model->layer;
+    PART_OF(pass->rows) {
+        long row = pass->wanted_alone ? pass->batch->wanted[i] : i;
+        float *both = pass->y + i * pass->y_step;
+        const float *inputs = pass->inputs + (row * model->layers + layer) * size;
+        memcpy(both + size, inputs, size * sizeof *both);
+        gated(&model->gate, both, size, pass->a + i * pass->a_step);
+    }
+}
+
+static void scale_rows(void *what, Part part)
+{
+    Pass *pass = what;
+    long hidden = pass->model->hidden;
+    Floats scale = every(pass->layer->scale);
+    PART_OF(pass->rows)
+        for (long at = 0; at < hidden; at += LANES) {
+            Lanes mask = first_lanes(hidden - at);
+            float *x = pass->x + i * hidden + at;
+            store(x, mask, load(mask, x) * scale);
+        }
 }
 
 static void norm_states(void *what, Part part)

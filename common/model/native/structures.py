@@ -58,14 +58,20 @@ class Layer(Structure):
         ("mlp_post_norm", c_void_p),
         ("q_norm", c_void_p),
         ("k_norm", c_void_p),
+        ("v_norm", c_void_p),
         ("sinks", c_void_p),
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("kv_heads", c_int64),
         ("size", c_int64),
         ("cache", c_void_p),
+        ("shares", c_int64),
         ("experts", POINTER(Experts)),
         ("window", c_int64),
+        ("input_gate", Product),
+        ("input", Product),
+        ("input_post_norm", c_void_p),
+        ("scale", c_float),
     )
 
 
@@ -104,6 +110,12 @@ class Model(Structure):
         ("taps", c_int64),
         ("embedding_scale", c_float),
         ("feature_scale", c_float),
+        ("input_size", c_int64),
+        ("input_embeddings", c_void_p),
+        ("inputs", Product),
+        ("input_norm", c_void_p),
+        ("input_scale", c_float),
+        ("input_epsilon", c_float),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from common.model.row import Row
 from common.model.runner import Runner
 from common.model.sampling import sample
 from common.model.segment import Segment
+from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import runner
@@ -64,6 +66,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "normed heads": ("qwen3", {}),
     "caps": ("gemma2", {}),
     "latents": ("youtu", {}),
+    "shared keys": ("gemma4_text", {}),
+    "heads of two sizes": ("gemma4_text", tiny_models.LARGE_GEMMA4),
 }
 
 
@@ -112,22 +116,23 @@ def test_in_float32_it_is_the_model(name: str, tmp_path: Path) -> None:
     assert torch.allclose(found, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2_moe", "youtu"])
+@pytest.mark.parametrize("kind", ["gemma4_text", "llama", "qwen2_moe", "youtu"])
 def test_matrices_lie_in_the_order_in_which_a_pass_reads_them(kind: str, tmp_path: Path) -> None:
     """For beyond the end of one of them the next is fetched."""
     model = runner(tiny_models.save(kind, tmp_path)).loaded.forward
     assert isinstance(model, NativeModel)
-    read = []
-    for layer in model._layers:
+    weights = model._weights
+    read = [weights.model.inputs]
+    for layer, _ in weights.layers:
         read += [layer.latent, layer.qkv, layer.kv, layer.out]
         if layer.experts:
             experts = layer.experts.contents
             read.append(experts.router)
             for each in range(experts.count):
                 read += [experts.gate_up[each], experts.down[each]]
-        read += [layer.gate_up, layer.down]
-    read.append(model._model.head)
-    made = [matrix.product.packed for matrix in model._matrices]
+        read += [layer.gate_up, layer.down, layer.input_gate, layer.input]
+    read.append(weights.model.head)
+    made = [matrix.product.packed for matrix in weights._matrices]
     assert made == [product.packed for product in read if product.outputs]
 
 
@@ -436,19 +441,47 @@ def _drawn(target: Runner, ids: list[int], tokens: int, sampling: SamplingParams
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_moves_read_before_they_write(dtype: Dtype, tmp_path: Path) -> None:
-    target = runner(tiny_models.save("llama", tmp_path), dtype)
-    for layer in target.pool.layers:
+@pytest.mark.parametrize("kind", ["llama", "gemma4_text"])
+def test_moves_read_before_they_write(kind: str, dtype: Dtype, tmp_path: Path) -> None:
+    """Once, however many layers see what is moved."""
+    target = runner(tiny_models.save(kind, tmp_path), dtype)
+    own = [layer for layer in target.pool.layers if layer.numel()]
+    assert len(own) == 2
+    for layer in own:
         layer.copy_(torch.arange(len(layer))[:, None, None].expand(layer.shape))
     target.move([(20, 21), (21, 22), (30, 20)])
-    for layer in target.pool.layers:
-        assert layer[20:23, 0, 0].tolist() == [30, 20, 21]
+    for layer in own:
+        assert layer[20:23].flatten(1).unique(dim=1)[:, 0].tolist() == [30, 20, 21]
+
+
+@pytest.mark.parametrize("wanted", [[], [29], [3, 17, 29], [17, 3], [3, 3, 17], range(30)])
+def test_rows_go_on_behind_the_last_keys_where_they_are_wanted(
+    wanted: Sequence[int], tmp_path: Path
+) -> None:
+    """With the bits they have where all are; two texts and a tree beside each other."""
+    target = runner(tiny_models.save("gemma4_text", tmp_path), "bfloat16")
+    ids = _ids(target, 30)
+    leases = [target.pool.lease(80) for _ in range(3)]
+    tree = TokenTree(5)
+    for path in ((6, 7), (6, 8), (9, 10, 11)):
+        tree.add_path(path)
+    others = [
+        Segment(_ids(target, 20), 0, leases[1].slots, wanted=[19]),
+        Segment(tree.ids, 0, leases[2].slots, tree=tree, wanted=range(1, len(tree), 2)),
+    ]
+    whole = target.forward([Segment(ids, 0, leases[0].slots, wanted=range(30)), *others]).logits
+    some = target.forward([Segment(ids, 0, leases[0].slots, wanted=wanted), *others]).logits
+    assert torch.equal(some, torch.cat((whole[:30][list(wanted)], whole[30:])))
+
+
+def _ids(target: Runner, length: int) -> list[int]:
+    generator = torch.Generator().manual_seed(length)
+    return torch.randint(3, target.loaded.vocab_size, (length,), generator=generator).tolist()
 
 
 def _logits(target: Runner) -> Tensor:
     """Of a text in a few pieces. # [LENGTH, V]"""
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(3, target.loaded.vocab_size, (LENGTH,), generator=generator).tolist()
+    ids = _ids(target, LENGTH)
     lease = KvLease(target.pool.blocks)
     assert lease.reserve(LENGTH)
     pieces = [(0, 130), (130, 131), (131, LENGTH)]

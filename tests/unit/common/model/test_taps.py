@@ -54,6 +54,7 @@ class Target(NamedTuple):
         "qwen3-float32",
         "mistral-bfloat16",
         "granite-float32",
+        "gemma4_text-float32",
         "llama-float32-fused",
         "llama-bfloat16-fused",
         "qwen3-bfloat16-fused",

@@ -1,0 +1,210 @@
+/* Runs a pass that is laid out, layer by layer. */
+
+#ifndef PACELINE_LAYERS_H
+#define PACELINE_LAYERS_H
+
+#include "experts.h"
+#include "pass.h"
+#include "product.h"
+#include "steps.h"
+#include "workers.h"
+
+/* Multiplies rows by a matrix; what comes out goes to others or is added to them. */
+static void product(Pass *pass, const Product *by, long count, const Number *from, long from_step,
+                    float *to, long to_step, int adds)
+{
+    Group all = {by, 0, count};
+    Products *products = &pass->products;
+    products->groups = &all;
+    products->group_count = 1;
+    products->from = from;
+    products->from_step = from_step;
+    products->to = to;
+    products->to_step = to_step;
+    products->adds = adds;
+    run_products(pass->workers, pass->threads, products);
+}
+
+/* What a product makes of rows in `a`, in `y`. */
+static void make(Pass *pass, const Product *by)
+{
+    product(pass, by, pass->rows, pass->a, pass->a_step, pass->y, pass->y_step, 0);
+}
+
+/* Does a step with all rows. */
+static void each(Pass *pass, Task *step)
+{
+    workers_run(pass->workers, pass->threads, step, pass);
+}
+
+/* Queries, keys and values of all heads, by way of latents. */
+static void make_heads_of_latents(Pass *pass)
+{
+    const Layer *layer = pass->layer;
+    long step = pass->latent_step;
+    make(pass, &layer->latent);
+    each(pass, norm_latents);
+    product(pass, &layer->qkv, pass->rows, layer->q_latent ? pass->latents : pass->a,
+            layer->q_latent ? step : pass->a_step, pass->y, pass->y_step, 0);
+    product(pass, &layer->kv, pass->rows, pass->latents + layer->q_latent, step,
+            pass->y + layer->qkv.out, pass->y_step, 0);
+}
+
+/* What rows are seen as, and look by: fills the layer's cache, and queries. */
+static void write_keys(Pass *pass)
+{
+    each(pass, norm_attention);
+    if (pass->layer->latent.out)
+        make_heads_of_latents(pass);
+    else
+        make(pass, &pass->layer->qkv);
+    each(pass, turn);
+}
+
+/* Goes on with wanted rows alone, unless that is too early: where attention is to come, and a row
+   is wanted twice. */
+static void leave_others(Pass *pass, int last)
+{
+    if (pass->wanted_alone || (!last && !place_wanted(pass)))
+        return;
+    each(pass, keep_wanted);
+    pass->x = pass->wanted_x;
+    pass->a = pass->wanted_a;
+    pass->rows = pass->batch->wanted_rows;
+    pass->wanted_alone = 1;
+    if (!last)
+        pass->stretch_count = stretched(pass->batch, pass);
+}
+
+/* Adds to `x` what a product makes of rows, or its norm. */
+static void add(Pass *pass, const Product *by, const float *post_norm)
+{
+    if (!post_norm) {
+        product(pass, by, pass->rows, pass->a, pass->a_step, pass->x, pass->model->hidden, 1);
+        return;
+    }
+    make(pass, by);
+    pass->post_norm = post_norm;
+    each(pass, add_normed);
+}
+
+/* Adds to `x` what a layer's experts make of rows, or its norm. */
+static void mix(Pass *pass)
+{
+    Mixing *mixing = &pass->mixing;
+    mixing->by = pass->layer->experts;
+    make(pass, &mixing->by->router);
+    mixing->rows = pass->rows;
+    mixing->a = pass->a;
+    mixing->a_step = pass->a_step;
+    mixing->scores = pass->y;
+    mixing->scores_step = pass->y_step;
+    pass->post_norm = pass->layer->mlp_post_norm;
+    mixing->adds = !pass->post_norm;
+    mixing->to = mixing->adds ? pass->x : pass->y;
+    mixing->to_step = mixing->adds ? pass->model->hidden : pass->y_step;
+    run_experts(pass->workers, pass->threads, mixing);
+    if (pass->post_norm)
+        each(pass, add_normed);
+}
+
+/* What a feed-forward part makes of rows: adds to `x`. */
+static void run_plain(Pass *pass)
+{
+    const Layer *layer = pass->layer;
+    make(pass, &layer->gate_up);
+    each(pass, gate);
+    add(pass, &layer->down, layer->experts ? NULL : layer->mlp_post_norm);
+}
+
+/* What rows make of what they saw: adds to `x`. */
+static void run_mlp(Pass *pass)
+{
+    const Layer *layer = pass->layer;
+    add(pass, &layer->out, layer->attention_post_norm);
+    each(pass, norm_mlp);
+    if (layer->experts)
+        mix(pass);
+    if (layer->gate_up.out)
+        run_plain(pass);
+}
+
+/* What rows of a drafting head begin with. */
+static void begin_draft(Pass *pass)
+{
+    const Model *model = pass->model;
+    each(pass, norm_tokens);
+    if (pass->batch->shown)
+        product(pass, &model->shown, pass->rows, pass->batch->shown, model->shown.in, pass->x,
+                model->hidden, 0);
+    if (model->given_norm)
+        each(pass, norm_given);
+}
+
+/* What layers read beside rows. */
+static void make_inputs(Pass *pass)
+{
+    const Product *by = &pass->model->inputs;
+    each(pass, read_rows);
+    product(pass, by, pass->rows, pass->a, pass->a_step, pass->inputs, by->out, 0);
+    each(pass, add_inputs);
+}
+
+/* What rows make of the layer's inputs: adds to `x`. */
+static void read_inputs(Pass *pass)
+{
+    const Layer *layer = pass->layer;
+    each(pass, read_rows);
+    make(pass, &layer->input_gate);
+    each(pass, gate_inputs);
+    add(pass, &layer->input, layer->input_post_norm);
+}
+
+/* Layers from which on none has keys of its own. */
+static long keyed(const Model *model)
+{
+    long count = model->layers;
+    while (model->layer[count - 1].shares)
+        count--;
+    return count;
+}
+
+/* Runs a pass that is laid out. */
+static void run_pass(Pass *pass)
+{
+    const Model *model = pass->model;
+    const Batch *batch = pass->batch;
+    pass->stretch_count = stretched(batch, pass);
+    each(pass, embed);
+    if (model->token_norm)
+        begin_draft(pass);
+    if (model->input_size)
+        make_inputs(pass);
+    long taps = batch->features ? model->taps : 0, last_keyed = keyed(model) - 1;
+    for (long layer = 0, tap = 0; layer < model->layers; layer++) {
+        pass->layer = model->layer + layer;
+        int tapped = tap < taps && model->tapped[tap] == layer;
+        pass->tapped = tapped ? batch->features + tap++ * model->hidden : NULL;
+        write_keys(pass);
+        int shown = layer >= last_keyed && tap == taps; /* of rows all that others look at */
+        if (shown && !batch->wanted_rows) /* pieces of prompts, which are only to be seen */
+            return;
+        each(pass, look);
+        if (shown)
+            leave_others(pass, layer == model->layers - 1);
+        run_mlp(pass);
+        if (model->input_size)
+            read_inputs(pass);
+        if (pass->layer->scale != 1.0f)
+            each(pass, scale_rows);
+    }
+    each(pass, norm_states);
+    product(pass, &model->head, batch->wanted_rows, batch->states, model->hidden,
+            batch->logits, model->head.out, 0);
+    if (model->head_softcap)
+        each(pass, cap_logits);
+    if (batch->chosen)
+        each(pass, choose);
+}
+
+#endif
