@@ -45,7 +45,7 @@ def _ids(length: int, seed: int = 0) -> list[int]:
     return torch.randint(3, VOCAB, (length,), generator=generator).tolist()
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "phi", "mixtral", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma4_text", "phi", "mixtral", "gpt_oss"])
 def test_greedy_text_equals_transformers(kind: str, tmp_path: Path) -> None:
     directory = tiny_models.save(kind, tmp_path)
     reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to("cuda")
@@ -121,7 +121,7 @@ def test_models_of_llamas_shape_run_by_kernels(
     assert not _left_out(caplog)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "phi"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma4_text", "phi"])
 def test_what_enters_layers_is_that_of_the_processor(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,7 +209,7 @@ def _logits(target: Runner, texts: Sequence[Sequence[int]], chunk: int) -> list[
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "phi", "mixtral", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma4_text", "phi", "mixtral", "gpt_oss"])
 def test_logits_have_the_same_bits_alone_and_in_a_batch(
     kind: str, dtype: Dtype, tmp_path: Path
 ) -> None:

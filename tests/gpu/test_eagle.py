@@ -62,7 +62,7 @@ def test_guesses_are_those_of_the_processor(
         assert (one - other).abs().max() < most
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "phi"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma4_text", "phi"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_text_is_the_plain_one(kind: str, dtype: Dtype, tmp_path: Path) -> None:
     """Alone and beside others, greedy and drawn, with penalties; whatever the head was shown."""

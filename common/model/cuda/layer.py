@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from common.model.cuda.products import Products
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
 from common.model.kv_cache import LayerShape
 from common.model.linear import MakeProduct, Product, added
-from common.model.llama import Gate, Latents, Linear, Llama, LlamaLayer, Mixture, Mlp
+from common.model.llama import Gate, Latents, LayerInput, Linear, Llama, LlamaLayer, Mixture, Mlp
 
 
 class Layer:
@@ -47,10 +49,11 @@ class Layer:
         self._attention_post_norm = _norm(weights.attention_post_norm, epsilon)
         self._mlp_norm = _norm(weights.mlp_norm, epsilon)
         self._mlp_post_norm = _norm(weights.mlp_post_norm, epsilon)
-        norms = None
-        if weights.q_norm is not None and weights.k_norm is not None:
-            norms = weights.q_norm, weights.k_norm
-        self._turn = Turn(heads, kv_heads, size, norms, epsilon)
+        norms, made = None, kv_heads if len(weights.k.weight) else 0  # none of another layer's
+        if weights.q_norm is not None:
+            norms = weights.q_norm, weights.q_norm if weights.k_norm is None else weights.k_norm
+        turn = partial(Turn, norms_values=model.norms_values)
+        self._turn = turn(heads, made, size, norms, epsilon)
         self._attend = Attention(
             heads,
             kv_heads,
@@ -60,6 +63,10 @@ class Layer:
             weights.sinks,
             model.softcap,
         )
+        self._input: _Input | None = None
+        if weights.input is not None:
+            self._input = _Input(weights.input, products, model)
+        self._scale = weights.scale
         self.rotary = weights.rotary
         """Which of the model's rotary embeddings is its."""
 
@@ -72,6 +79,7 @@ class Layer:
         words: Tensor,
         size: Size,
         page: int,
+        inputs: Tensor | None,
     ) -> Tensor:
         """Maps hidden states to the next layer's.
 
@@ -83,10 +91,27 @@ class Layer:
             words: The batch, laid out; see `keys`.
             size: Of the batch.
             page: Positions in a block of the cache.
+            inputs: What it reads beside them, `[N, P]`; None for nothing.
 
         Returns:
             `[N, hidden]`.
         """
+        x = self._plain(x, angles, growth, cache, words, size, page)
+        if self._input is not None and inputs is not None:
+            x = self._input(x, inputs)
+        return x if self._scale == 1 else x.mul_(self._scale)
+
+    def _plain(
+        self,
+        x: Tensor,
+        angles: tuple[Tensor, Tensor],
+        growth: Tensor | None,
+        cache: Tensor,
+        words: Tensor,
+        size: Size,
+        page: int,
+    ) -> Tensor:
+        """What attention and the feed-forward part make of them."""
         read = x if self._attention_norm is None else self._attention_norm(x)
         queries = self._turn(self._make_heads(read), angles, growth, words, cache)
         attended = self._attend(queries, cache, words, size, page).view(len(x), -1)
@@ -127,6 +152,26 @@ class _LatentHeads:
             self._q_norm.in_place(of_queries)
             x = of_queries.contiguous()
         return torch.cat((self._queries(x), self._others(of_others.contiguous())), dim=1)
+
+
+class _Input:
+    """Reads what there is for a layer beside rows.
+
+    Args:
+        weights: How.
+        products: What it multiplies by.
+        model: Whose layer it is.
+    """
+
+    def __init__(self, weights: LayerInput, products: Products, model: Llama) -> None:
+        self._gate, self._curve = products.layer(*weights.gate), model.gate
+        self._product = products.layer(*weights.product)
+        self._norm = RmsNorm(weights.norm, model.epsilon)
+
+    def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """Adds to `[N, hidden]` what becomes of `[N, P]`."""
+        opened = gated(torch.cat((self._gate(x), inputs), dim=1), self._curve)
+        return added(x, self._product, opened, self._norm)
 
 
 class _Mlp:

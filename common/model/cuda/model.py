@@ -18,6 +18,7 @@ from common.model.course import Course
 from common.model.cuda.device import drawer
 from common.model.cuda.drawings import WORDS, packed
 from common.model.cuda.graphs import Graphs, PassTensors
+from common.model.cuda.inputs import Inputs
 from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
 from common.model.cuda.layer import Layer
 from common.model.cuda.pace import pace_of
@@ -58,7 +59,7 @@ class CudaModel(WholePass):
         self._context, self._pool = context, context.pool
         self._embeddings, self._embedding_scale = model.embeddings, model.embedding_scale
         self._feature_scale = model.feature_scale
-        self._shapes = model.shapes
+        self._cached, self._seen_of = model.cached, model.seen_of
         self._tile_rows = min(tile_rows(model.heads, shape.kv_heads) for shape in model.shapes)
         device = self._embeddings.device
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len
@@ -72,6 +73,7 @@ class CudaModel(WholePass):
         self._row_step = products.row_step
         make = partial(Layer, model=model, products=products)
         self._layers = [*map(make, model.layers, model.shapes)]
+        self._inputs = None if model.inputs is None else Inputs(model.inputs, products)
         on_cuda = device.type == "cuda"
         self._graphs = Graphs(device) if on_cuda else None
         self._pace = pace_of(device)
@@ -91,7 +93,7 @@ class CudaModel(WholePass):
     @property
     def shapes(self) -> dict[int, LayerShape]:
         """Of the cache, by layer."""
-        return dict(enumerate(self._shapes))
+        return self._cached
 
     @torch.inference_mode()
     def __call__(self, segments: Sequence[Segment], drawings: Sequence[Drawing] = ()) -> Output:
@@ -268,12 +270,14 @@ class CudaModel(WholePass):
         x = self._embeddings.index_select(0, ids)
         if self._embedding_scale != 1:
             x *= self._embedding_scale
-        # Layers of the cache behind those here are a head's.
-        for index, (layer, cache) in enumerate(zip(self._layers, pool.layers, strict=False)):
+        inputs = None if self._inputs is None else self._inputs(ids, x)
+        for index, layer in enumerate(self._layers):
             if index in places:
                 torch.mul(x, self._feature_scale, out=places[index])  # now: products take its place
             angles, page = self._angles[layer.rotary], pool.blocks.block_tokens
-            x = layer(x, angles, self._grown, cache, words, size, page)
+            cache = pool.layers[self._seen_of.get(index, index)]
+            beside = None if inputs is None else inputs[:, index]
+            x = layer(x, angles, self._grown, cache, words, size, page, beside)
         states = self._norm(x.index_select(0, wanted[: size.wanted]))
         logits = self._head(states)
         if self._head_scale != 1:

@@ -66,6 +66,8 @@ class Shape(NamedTuple):
     """Whether queries grow with their position."""
     softcap: float | None = None
     """Of scores of attention."""
+    norms_values: bool = False
+    """Whether its values are normed."""
 
     @classmethod
     def of(cls, model: Llama) -> list[Shape]:
@@ -81,6 +83,7 @@ class Shape(NamedTuple):
                 gate=model.gate,
                 grows=model.growth is not None,
                 softcap=model.softcap,
+                norms_values=model.norms_values,
             )
             for shape in dict.fromkeys(model.shapes)
         ]
@@ -198,7 +201,8 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     table = angles.cos(), angles.sin()
     cache = torch.zeros(64, kv_heads, 2 * size, device=device, dtype=dtype)
     growth = torch.linspace(1, 2, len(angles), device=device) if shape.grows else None
-    turned = Turn(heads, kv_heads, size, None, 0.0)(qkv, table, growth, words, cache)
+    turn = Turn(heads, kv_heads, size, None, 1e-6, norms_values=shape.norms_values)
+    turned = turn(qkv, table, growth, words, cache)
 
     wide = qkv.view(16, -1, size).float()
     at = torch.arange(5, 21, device=device)
@@ -209,7 +213,10 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
         rotated[:, :heads] *= growth[at][:, None, None]
     gate, up = x.float().chunk(2, dim=1)
     rounded, scale = round_weight(weight)
-    stored = torch.cat((rotated[:, heads:-kv_heads], wide[:, -kv_heads:]), dim=2)
+    values = wide[:, -kv_heads:]
+    if shape.norms_values:
+        values = F.rms_norm(values, (size,), eps=1e-6)
+    stored = torch.cat((rotated[:, heads:-kv_heads], values), dim=2)
     pairs = {
         "norm": (RmsNorm(factors, 1e-6)(x), F.rms_norm(x.float(), (hidden,)) * factors.float()),
         "rotary embedding": (turned, rotated[:, :heads]),

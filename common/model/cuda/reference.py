@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.cuda.keys import ROW_SECTIONS, Size, section, tile_rows
+from common.model.cuda.keys import ROW_SECTIONS, Size, section
 from common.model.llama import Curve, Gate
 
 
@@ -41,7 +41,7 @@ def attend(
     _, heads, head_size = queries.shape
     out = torch.zeros(queries.shape, device=queries.device)
     first = len(ROW_SECTIONS) * size.rows
-    for row in words[first : first + size.tiles * tile_rows(heads, cache.shape[1])].tolist():
+    for row in words[first : first + size.tiles * size.tile_rows].tolist():
         if row >= 0:
             slots = row_slots(words, size, row, page)
             seen = cache[slots if window is None else slots[-window:]].float()  # [W, Hkv, 2 D]

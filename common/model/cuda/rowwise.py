@@ -21,6 +21,8 @@ _SLOTS = tl.constexpr(ROW_SECTIONS.index("slots"))
 _GELU, _CLAMPED = tl.constexpr(int(Curve.GELU)), tl.constexpr(int(Curve.CLAMPED))
 _CHUNK = 1024
 """Numbers of a row that one program of `gated` takes, and of any that one of `cap` does."""
+_MOST_TURNED = 8192
+"""Pairs of numbers beyond which a program has four times the threads, so that registers suffice."""
 
 
 @triton.jit
@@ -50,6 +52,7 @@ def _turn_and_store(
     KV_HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     NORMED: tl.constexpr,
+    VALUES_NORMED: tl.constexpr,
     GROWN: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     BLOCK_KV: tl.constexpr,
@@ -98,6 +101,10 @@ def _turn_and_store(
     place = tl.arange(0, BLOCK_SIZE)[None, :]
     inside = (kv_head < KV_HEADS) & (place < SIZE)
     value = tl.load(line + (HEADS + KV_HEADS + kv_head) * SIZE + place, mask=inside, other=0.0)
+    if VALUES_NORMED:
+        wide = value.to(tl.float32)
+        squares = tl.sum(wide * wide, 1) / SIZE
+        value = (wide * tl.rsqrt(squares + epsilon)[:, None]).to(kind)
     tl.store(cache + ((slot * KV_HEADS + kv_head) * 2 + 1) * SIZE + place, value, mask=inside)
 
 
@@ -187,11 +194,12 @@ class Turn:
 
     Args:
         heads: H.
-        kv_heads: Hkv.
+        kv_heads: Hkv; 0 where neither keys nor values are made.
         size: D.
         norms: Weights of the norms of queries and keys: of each head, `[D]` both, or of all at
             once, `[H D]` and `[Hkv D]`.
         epsilon: Of these norms.
+        norms_values: Whether each value is normed, too, by no weight.
     """
 
     def __init__(
@@ -201,20 +209,26 @@ class Turn:
         size: int,
         norms: tuple[Tensor, Tensor] | None,
         epsilon: float,
+        *,
+        norms_values: bool = False,
     ) -> None:
         self._epsilon = epsilon
         whole = norms is not None and norms[0].shape != (size,)
         self._whole = [RmsNorm(norm, epsilon) for norm in norms] if norms and whole else []
         self._norms = torch.stack(norms).float() if norms and not whole else None
         self._heads, self._kv_heads, self._size = heads, kv_heads, size
+        half = triton.next_power_of_2(size // 2)
+        turned = triton.next_power_of_2(heads + kv_heads) * half
         self._kernel = {
+            "num_warps": 16 if turned > _MOST_TURNED else 4,
             "HEADS": heads,
             "KV_HEADS": kv_heads,
             "SIZE": self._size,
             "NORMED": self._norms is not None,
+            "VALUES_NORMED": norms_values,
             "BLOCK_HEADS": triton.next_power_of_2(heads + kv_heads),
-            "BLOCK_KV": triton.next_power_of_2(kv_heads),
-            "BLOCK_HALF": triton.next_power_of_2(self._size // 2),
+            "BLOCK_KV": triton.next_power_of_2(max(kv_heads, 1)),
+            "BLOCK_HALF": half,
             "BLOCK_SIZE": triton.next_power_of_2(self._size),
         }
 

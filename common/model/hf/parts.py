@@ -127,7 +127,8 @@ def _taken(
 ) -> Iterator[LlamaLayer]:
     """Layers, each taken out of the model."""
     for index, (rotary, each) in enumerate(zip(rotaries, sizes, strict=True)):
-        yield _layer(bring(_out_of(layers, index), device), rotary, each)
+        scale = float(getattr(layers[index], "layer_scalar", 1))  # while that is the host's
+        yield _layer(bring(_out_of(layers, index), device), rotary, each, scale)
         give_back()
 
 
@@ -137,7 +138,7 @@ def _out_of(layers: Any, index: int) -> nn.Module:
     return layer
 
 
-def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
+def _layer(layer: Any, rotary: int, sizes: _Sizes, scale: float) -> LlamaLayer:
     attention = layer.self_attn
     made_of, q, k, v, o = _heads(attention, sizes)
     names = LAYERS[type(layer).__name__]
@@ -161,7 +162,7 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes) -> LlamaLayer:
         rotary=rotary,
         window=_window(attention),
         input=_input(layer) if has_input(layer) else None,
-        scale=float(getattr(layer, "layer_scalar", 1)),
+        scale=scale,
     )
 
 
@@ -185,11 +186,12 @@ def _inputs(inner: Any, dtype: torch.dtype) -> LayerInputs:
     """
     embed, norm = inner.embed_tokens_per_layer, inner.per_layer_projection_norm
     device, part = inner.embed_tokens.weight.device, inner.per_layer_input_scale
+    scale = float(embed.embed_scale.to(dtype)) * part  # while that is the host's
     for module in (embed, norm, inner.per_layer_model_projection):
         bring(module, device)
     return LayerInputs(
         embeddings=embed.weight.data,
-        scale=float(embed.embed_scale.to(dtype)) * part,
+        scale=scale,
         product=linear_of(inner.per_layer_model_projection),
         norm=_weight(norm).float() * part,
         epsilon=norm.eps / inner.per_layer_model_projection_scale**2,

@@ -166,7 +166,12 @@ def test_what_is_not_known_goes_through_torch(
 
 
 @pytest.mark.parametrize(
-    ("kind", "what"), [("mixtral", "experts"), ("gemma2", "scores and logits with caps")]
+    ("kind", "what"),
+    [
+        ("mixtral", "experts"),
+        ("gemma2", "scores and logits with caps"),
+        ("gemma4_text", "norms of values"),
+    ],
 )
 @pytest.mark.parametrize(("chosen", "says"), [("auto", True), ("torch", False)])
 def test_where_nothing_is_compiled_torch_runs_them_and_the_log_says_so(

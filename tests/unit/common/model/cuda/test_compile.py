@@ -29,13 +29,18 @@ from triton.compiler import ASTSource
 from common.model.cuda import attention, draw, experts, products, rolling, rowwise
 from common.model.llama import Curve, Gate
 
-HEADS = dict(HEADS=32, KV_HEADS=8, SIZE=128)
+HEADS, WIDE = dict(HEADS=32, KV_HEADS=8, SIZE=128), dict(HEADS=32, KV_HEADS=4, SIZE=512)
 B, F, I, L = "*bf16", "*fp32", "*i32", "*i64"
 KERNELS = [
     (attention._attend,
      dict(queries=B, cache=B, sums=F, tops=F, words=I, count="i32",
           tiles="i32", begin="i32", scale="fp32"),
      dict(HEADS, BLOCK=128, ROWS=4, PAGE=16, WINDOW=4096, SOFTCAP=50.0)),
+    (attention._attend,
+     dict(queries=B, cache=B, sums=F, tops=F, words=I, count="i32",
+          tiles="i32", begin="i32", scale="fp32"),
+     dict(WIDE, BLOCK=512, ROWS=2, PAGE=16, WINDOW=0, SOFTCAP=0.0),
+     dict(num_warps=8, num_stages=1)),
     (attention._join,
      dict(sums=F, tops=F, out=B, sinks=F, words=I, count="i32", stretches="i32", begin="i32"),
      dict(HEADS=32, SIZE=128, BLOCK=128, WINDOW=0, SUNK=True)),
@@ -44,8 +49,14 @@ KERNELS = [
     (rowwise._turn_and_store,
      dict(qkv=B, words=I, count="i32", cos=F, sin=F, growth=F, weights=F, queries=B, cache=B,
           epsilon="fp32"),
-     dict(HEADS, NORMED=True, GROWN=True, BLOCK_HEADS=64, BLOCK_KV=8, BLOCK_HALF=64,
-          BLOCK_SIZE=128)),
+     dict(HEADS, NORMED=True, VALUES_NORMED=False, GROWN=True, BLOCK_HEADS=64, BLOCK_KV=8,
+          BLOCK_HALF=64, BLOCK_SIZE=128)),
+    (rowwise._turn_and_store,
+     dict(qkv=B, words=I, count="i32", cos=F, sin=F, growth=F, weights=F, queries=B, cache=B,
+          epsilon="fp32"),
+     dict(WIDE, NORMED=True, VALUES_NORMED=True, GROWN=False, BLOCK_HEADS=64, BLOCK_KV=4,
+          BLOCK_HALF=256, BLOCK_SIZE=512),
+     dict(num_warps=16)),
     (rowwise._cap, dict(x=B, count="i32"), dict(CAP=30.0, BLOCK=1024)),
     *((rowwise._gated, dict(both=B, out=B),
        dict(rowwise.known_of(Gate(curve)), SIZE=14336, BLOCK=1024)) for curve in Curve),
@@ -113,7 +124,7 @@ def test_kernels_compile(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     kernels = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [kernel["capability"] for kernel in kernels] == [80] * 19 + [90] * 6
+    assert [kernel["capability"] for kernel in kernels] == [80] * 21 + [90] * 7
     for kernel in kernels:
         assert kernel["spilled"] <= _SPILLED, kernel
         assert kernel["shared"] <= 99 << 10, f"{kernel}: more than the smaller devices have"

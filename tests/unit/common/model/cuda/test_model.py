@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,19 @@ from common.model.cuda.model import CudaModel
 from tests.unit.common.model.cuda.fake_graphs import FakeGraphs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+_SMALL = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}
+_WINDOW = {"sliding_window": 12}
+_OF_TWO_SIZES = {
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+_SHARING = {
+    "num_hidden_layers": 3,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    "num_kv_shared_layers": 1,
+}
 
 
 def _ids(length: int) -> list[int]:
@@ -88,19 +102,23 @@ def test_a_pass_is_laid_out_while_the_one_before_runs(
 
 
 @pytest.mark.parametrize(
-    "kind", ["llama", "ministral3", "qwen2", "gemma2", "gemma3_text", "granite", "youtu"]
+    ("kind", "changes"),
+    [
+        ("llama", _SMALL),
+        ("ministral3", _SMALL | _WINDOW),
+        ("qwen2", _SMALL | _WINDOW | {"num_hidden_layers": 2}),  # which differ
+        ("gemma2", _SMALL | _WINDOW),
+        ("gemma3_text", _SMALL | _WINDOW | {"num_hidden_layers": 2}),
+        ("gemma4_text", _SMALL | _WINDOW | _SHARING),
+        ("gemma4_text", _SMALL | _WINDOW | tiny_models.LARGE_GEMMA4 | _OF_TWO_SIZES),
+        ("granite", _SMALL),
+        ("youtu", _SMALL | {"num_key_value_heads": 2}),
+    ],
 )
 def test_logits_and_states_are_those_of_transformers(
-    kind: str, tmp_path: Path, cuda: pytest.MonkeyPatch
+    kind: str, changes: dict[str, Any], tmp_path: Path, cuda: pytest.MonkeyPatch
 ) -> None:
-    sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}
-    if kind in ("ministral3", "qwen2", "gemma2", "gemma3_text"):
-        sizes["sliding_window"] = 12
-    if kind == "youtu":
-        sizes["num_key_value_heads"] = 2
-    if kind in ("qwen2", "gemma3_text"):
-        sizes["num_hidden_layers"] = 2  # which differ
-    directory = tiny_models.save(kind, tmp_path, **sizes)
+    directory = tiny_models.save(kind, tmp_path, **changes)
     cuda.setattr(Runner, "_settle", lambda self: None)
     mine = runner(directory, device=DEVICE)
     assert isinstance(mine.loaded.forward, CudaModel)

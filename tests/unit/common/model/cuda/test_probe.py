@@ -40,6 +40,7 @@ OSS = Shape(
     gate=Gate(Curve.CLAMPED, 1.702, 7.0),
     grows=True,
     softcap=50.0,
+    norms_values=True,
 )
 
 MANY = {"num_attention_heads": 48, "head_dim": 4}
