@@ -53,6 +53,16 @@ _GEMMA3: dict[str, Any] = {
     "sliding_window": 40,
     "layer_types": ["sliding_attention", "full_attention"],
 }
+_GEMMA4: dict[str, Any] = {
+    **_COMMON,
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "sliding_window": 40,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "final_logit_softcapping": 30.0,
+}
+_ALIKE: dict[str, Any] = {"num_global_key_value_heads": 1, "attention_k_eq_v": True}
 _MOE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _EYE: dict[str, Any] = {
     "hidden_size": 32,
@@ -220,18 +230,13 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "flex_olmo": {**_COMMON, "num_experts": 4, "num_experts_per_tok": 2},
     "gemma4_text": {
-        **_COMMON,
-        "num_hidden_layers": 4,
-        "head_dim": 16,
-        "global_head_dim": 32,
-        "sliding_window": 40,
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        **_GEMMA4,
         "num_kv_shared_layers": 2,
         "use_double_wide_mlp": True,
         "vocab_size_per_layer_input": VOCAB,
         "hidden_size_per_layer_input": 8,
-        "final_logit_softcapping": 30.0,
     },
+    "gemma4_unified_text": {**_GEMMA4, **_ALIKE},
     "internvl": _seeing("qwen3", {**_EYE, "image_size": [28, 28], "patch_size": [14, 14]}),
     "llava": _seeing(
         "llama", {**_EYE, "model_type": "clip_vision_model", "image_size": 28, "patch_size": 14}
@@ -307,8 +312,7 @@ _STIRRED = "correction_bias", "layer_scalar"
 """How the names of buffers end that matter."""
 
 LARGE_GEMMA4: dict[str, Any] = {
-    "num_global_key_value_heads": 1,
-    "attention_k_eq_v": True,
+    **_ALIKE,
     "num_kv_shared_layers": 0,
     "hidden_size_per_layer_input": 0,
 }

@@ -43,6 +43,9 @@ _NEIGHBOURS = {"Ernie4_5Attention", "Glm4Attention", "GlmAttention", "HeliumAtte
 _GROWTH = "llama_4_scaling_beta", "original_max_position_embeddings"
 """Settings that say how queries grow."""
 
+_GEMMA4 = {"Gemma4TextAttention", "Gemma4UnifiedTextAttention"}
+"""Gemma 4's attention, which norms values, too."""
+
 _ONE_MORE = {"Gemma2RMSNorm", "Gemma3RMSNorm", "GemmaRMSNorm", "VaultGemmaRMSNorm"}
 """Norms that multiply by their weight and 1."""
 
@@ -99,7 +102,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         seen_of=_seen_of(layers),
         latents=latents.sizes_of(attention) if latent else None,
         whole_norms=_norm_size(attention) > sizes[0].head,
-        norms_values=type(attention).__name__ == "Gemma4TextAttention",
+        norms_values=type(attention).__name__ in _GEMMA4,
         gate=gate,
         depth=len(layers),
         scale=attention.scaling,
@@ -283,7 +286,7 @@ def _angles_of(attention: Any) -> str | None:
         return "" if attention.sliding_window is None or attention.is_sliding else None
     if kind == "Olmo3Attention":
         return f"{attention.attention_type}_"
-    if kind in ("Gemma3Attention", "Gemma4TextAttention"):
+    if kind == "Gemma3Attention" or kind in _GEMMA4:
         return f"{attention.layer_type}_"
     if kind == "MellumAttention":
         return f"{attention.config.layer_types[attention.layer_idx]}_"

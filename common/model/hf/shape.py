@@ -44,6 +44,7 @@ LAYERS = {
     "Gemma2DecoderLayer": _AROUND,
     "Gemma3DecoderLayer": _AROUND,
     "Gemma4TextDecoderLayer": _AROUND,
+    "Gemma4UnifiedTextDecoderLayer": _AROUND,
     "GemmaDecoderLayer": _Norms(),
     "Glm4DecoderLayer": _Norms(
         "input_layernorm",
@@ -90,6 +91,8 @@ _SOFTCAPPED = {
     "Gemma3ForCausalLM",
     "Gemma4ForCausalLM",
     "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForCausalLM",
+    "Gemma4UnifiedForConditionalGeneration",
     "VaultGemmaForCausalLM",
 }
 """Classes of models that cap their logits."""
