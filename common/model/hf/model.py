@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import itertools
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from common.model.hf import attention, pictures, report
 from common.model.hf.layers import bring, is_experts, replace_linears, tiled_experts
 from common.model.hf.parts import llama_of
 from common.model.hf.rotary import replace_rotary
-from common.model.hf.shape import lacks
+from common.model.hf.shape import body_of, lacks
 from common.model.hf.taps import Taps
 from common.model.hf.widening import check_loaded, check_stored, even, widen, widens
 from common.model.int4 import Int4Product
@@ -71,9 +71,9 @@ class HfModel:
         if widens(said):
             even(self._model, model.config.get_text_config().dtype)
         self._device, self._parallel = device, parallel
-        if not parallel:
-            embeddings = bring(model.get_input_embeddings(), device)
-            bring(model.get_output_embeddings(), device, there=embeddings.parameters())
+        self._there: list[Tensor] = []  # what has been brought
+        for part in [] if parallel else _tables(model):
+            self._there += bring(part, device, there=self._there).parameters()
         text = config.get_text_config()
         layers = attention.layers(self._model)
         if len(layers) != text.num_hidden_layers:
@@ -126,9 +126,7 @@ class HfModel:
                 f"{self.facts.kind} cannot be quantised here: {reason}; quantize: must be none"
             )
         if not self._parallel:
-            parts = self._model.get_input_embeddings(), self._model.get_output_embeddings()
-            there = itertools.chain.from_iterable(part.parameters() for part in parts)
-            bring(self._model, self._device, there=there)
+            bring(self._model, self._device, there=self._there)
         attention.attach(self._model, context)
         name, head = linear_maker(self._device, self.facts.dtype)
         make = head
@@ -141,6 +139,15 @@ class HfModel:
         if replace_linears(self._model, self._device, make, head):
             name += f"-others{tile_rows(self._device)}"
         return _Modules(self._model, context, self._device), name
+
+
+def _tables(model: Any) -> Iterator[nn.Module]:
+    """What a model has by token: embeddings, and the output layer."""
+    yield model.get_input_embeddings()
+    yield model.get_output_embeddings()
+    per_layer = getattr(body_of(model), "embed_tokens_per_layer", None)
+    if per_layer is not None:
+        yield per_layer
 
 
 def ends_of(model: Any) -> tuple[int, ...]:

@@ -189,12 +189,11 @@ def _inputs(inner: Any, dtype: torch.dtype) -> LayerInputs:
     """
     embed, norm = inner.embed_tokens_per_layer, inner.per_layer_projection_norm
     device, part = inner.embed_tokens.weight.device, inner.per_layer_input_scale
-    scale = float(embed.embed_scale.to(dtype)) * part  # while that is the host's
-    for module in (embed, norm, inner.per_layer_model_projection):
+    for module in (norm, inner.per_layer_model_projection):
         bring(module, device)
     return LayerInputs(
         embeddings=embed.weight.data,
-        scale=scale,
+        scale=float(embed.embed_scale.to(dtype)) * part,
         product=linear_of(inner.per_layer_model_projection),
         norm=_weight(norm).float() * part,
         epsilon=norm.eps / inner.per_layer_model_projection_scale**2,
