@@ -241,6 +241,8 @@ class Llama:
     stay what they are."""
     embeddings: Tensor
     """`[V, hidden]`."""
+    read_as: Tensor | None = None
+    """The id whose embeddings an id has, int64 `[V]`; None where each has its own."""
     embedding_scale: float = 1.0
     """What a row begins with those of its token times."""
     inputs: LayerInputs | None = None

@@ -58,6 +58,7 @@ class CudaModel(WholePass):
     def __init__(self, model: Llama, context: AttentionContext, products: Products) -> None:
         self._context, self._pool = context, context.pool
         self._embeddings, self._embedding_scale = model.embeddings, model.embedding_scale
+        self._read_as = model.read_as
         self._feature_scale = model.feature_scale
         self._cached, self._seen_of = model.cached, model.seen_of
         self._tile_rows = min(tile_rows(model.heads, shape.kv_heads) for shape in model.shapes)
@@ -267,6 +268,8 @@ class CudaModel(WholePass):
         if features is not None:
             places = dict(zip(self._context.taps, features.unbind(1), strict=True))
         ids, wanted = section(words, size, "ids"), section(words, size, "wanted")
+        if self._read_as is not None:
+            ids = self._read_as.index_select(0, ids)
         x = self._embeddings.index_select(0, ids)
         if self._embedding_scale != 1:
             x *= self._embedding_scale

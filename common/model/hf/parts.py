@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from common.errors import ModelError
 from common.model.facts import Facts
-from common.model.hf import latents
+from common.model.hf import latents, pictures
 from common.model.hf.feed_forward import feed_forward_of, gate_of, inner_of, is_mixture, linear_of
 from common.model.hf.layers import bring
 from common.model.hf.shape import (
@@ -114,6 +114,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         growth=_growth(attention),
         softcap=softcap_of(attention),
         embeddings=embed.weight.data,
+        read_as=pictures.read_as(model, device),
         embedding_scale=scale / part,
         inputs=_inputs(inner, facts.dtype) if has_input(layers[0]) else None,
         feature_scale=part,

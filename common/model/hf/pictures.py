@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 _WRAPPED = {"internvl", "llava", "mistral3"}
@@ -19,6 +20,13 @@ KNOWN = f"{_BY_ANOTHER}, {', '.join(sorted(_OWN))}"
 
 _EYES = {"audio_tower", "multi_modal_projector", "vision_tower", "visual"}
 """Parts that nothing but pictures and sound goes through."""
+
+
+_PADDED = {"Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"}
+"""Classes that read what stands for pictures and sound as padding."""
+
+_STAND_INS = "image_token_id", "video_token_id", "audio_token_id"
+"""What they call these ids."""
 
 
 def lacks_text_class(config: Any) -> bool:
@@ -44,6 +52,20 @@ def reader_of(config: Any) -> Any:
     if config.model_type in _WRAPPED:
         return AutoModelForCausalLM._model_mapping.get(type(config.get_text_config()), None)
     return None
+
+
+def read_as(model: Any, device: torch.device) -> Tensor | None:
+    """The id whose embeddings an id has, `[V]`; None where each has its own.
+
+    Gemma 4 reads ids that stand for pictures and sound as padding, and what is seen or heard takes
+    its place, if there is anything.
+    """
+    text = model.config.get_text_config()
+    if type(model).__name__ not in _PADDED or text.pad_token_id is None:
+        return None
+    standing = [getattr(model.config, name, None) for name in _STAND_INS]
+    ids = [text.pad_token_id if each in standing else each for each in range(text.vocab_size)]
+    return torch.tensor(ids, device=device)
 
 
 def blind(model: Any) -> None:

@@ -93,6 +93,7 @@ typedef struct {
                                     tanh of what they are of them; 0: they stay what they are */
     const float *growth;      /* [positions]: what queries are multiplied by; or NULL */
     const Number *embeddings; /* [V, hidden] */
+    const int64_t *read_as;   /* [V]: the id whose embeddings an id has; or NULL */
     const float *norm;        /* [hidden] */
     Product head;
     const Layer *layer;

@@ -73,6 +73,13 @@ static void turned(const Model *model, const Layer *layer, const float *norm, fl
     }
 }
 
+/* The id whose embeddings a row has. */
+static int64_t read_as(const Pass *pass, long row)
+{
+    int64_t id = pass->batch->ids[row];
+    return pass->model->read_as ? pass->model->read_as[id] : id;
+}
+
 static void embed(void *what, Part part)
 {
     Pass *pass = what;
@@ -82,7 +89,7 @@ static void embed(void *what, Part part)
     PART_OF(pass->rows)
         for (long at = 0; at < hidden; at += LANES) {
             Lanes mask = first_lanes(hidden - at);
-            const Number *from = model->embeddings + pass->batch->ids[i] * hidden + at;
+            const Number *from = model->embeddings + read_as(pass, i) * hidden + at;
             store(pass->x + i * hidden + at, mask, load_number(from, mask) * scale);
         }
 }
@@ -292,7 +299,7 @@ static void add_inputs(void *what, Part part)
     Floats scale = every(model->input_scale);
     PART_OF(pass->rows)
         for (long layer = 0; layer < model->layers; layer++) {
-            const Number *from = model->input_embeddings + pass->batch->ids[i] * step + layer * size;
+            const Number *from = model->input_embeddings + read_as(pass, i) * step + layer * size;
             float *to = pass->inputs + i * step + layer * size;
             Floats inverse = every(inverse_rms(to, size, model->input_epsilon));
             for (long at = 0; at < size; at += LANES) {

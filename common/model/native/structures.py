@@ -100,6 +100,7 @@ class Model(Structure):
         ("head_softcap", c_float),
         ("growth", c_void_p),
         ("embeddings", c_void_p),
+        ("read_as", c_void_p),
         ("norm", c_void_p),
         ("head", Product),
         ("layer", POINTER(Layer)),

@@ -53,6 +53,7 @@ class Weights:
             softcap=model.softcap or 0.0,
             head_softcap=model.head_softcap or 0.0,
             embeddings=self._keep(model.embeddings),
+            read_as=None if model.read_as is None else self._keep(model.read_as),
             embedding_scale=model.embedding_scale,
             feature_scale=model.feature_scale,
             norm=self._norm(model.norm),

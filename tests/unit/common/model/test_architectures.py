@@ -182,6 +182,11 @@ def test_pictures_are_seen_by_attention_of_their_own(shared: int, tmp_path: Path
         },
         vision_config={**ARCHITECTURES["gemma3"]["vision_config"], "head_dim": 16},
         audio_config=None,
+        **dict(
+            zip(
+                ("image_token_id", "video_token_id", "audio_token_id"), _prompt(63)[:3], strict=True
+            )
+        ),
     )
     _check_text(config, tmp_path)
 
