@@ -319,6 +319,15 @@ LARGE_GEMMA4: dict[str, Any] = {
 """What makes of a small Gemma 4, whose layers see keys of others and have inputs beside rows, one
 of the large ones."""
 
+GEMMA4_EXPERTS: dict[str, Any] = {
+    **LARGE_GEMMA4,
+    "enable_moe_block": True,
+    "num_experts": 5,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 32,
+}
+"""And what makes one with experts of it."""
+
 
 def stirred(kind: str, directory: Path, **changes: Any) -> Any:
     """Writes such a model whose norms and biases are random, too: where they begin, they change

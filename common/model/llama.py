@@ -95,6 +95,20 @@ class Mlp(NamedTuple):
     """`[hidden, inner]`."""
 
 
+class MixtureNorms(NamedTuple):
+    """Norms of experts that read a row by themselves, beside a part that all rows take (Gemma 4's).
+    What both make is added up, and the layer's norms are those of that part and of the sum."""
+
+    router: Tensor
+    """Of what the router reads, `[hidden]`."""
+    experts: Tensor
+    """Of what the experts read."""
+    experts_post: Tensor
+    """Of what they make."""
+    shared_post: Tensor
+    """Of what the part beside them makes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
     """Feed-forward parts of which a row takes some: a mixture of experts."""
@@ -115,6 +129,10 @@ class Mixture:
     """Whether the weights of those chosen add up to one."""
     scale: float
     """By which these weights are multiplied."""
+    factors: Tensor | None = None
+    """By which each expert's is, too, `[E]`; None for nothing."""
+    norms: MixtureNorms | None = None
+    """Its own; None where the layer's are those of all it has."""
 
 
 class Latents(NamedTuple):
@@ -216,6 +234,8 @@ class Llama:
     """Numbers between the two products of a feed-forward part that all rows take; 0 without."""
     has_experts: bool = False
     """Whether any layer has experts."""
+    norms_experts: bool = False
+    """Whether they have norms of their own."""
     has_sinks: bool = False
     """Whether any layer has sinks."""
     latents: tuple[int, int] | None = None

@@ -220,6 +220,8 @@ class Experts:
     """
 
     def __init__(self, mixture: Mixture, make: MakeProduct, gate: Gate, *, rounded: bool) -> None:
+        assert mixture.norms is None, "norms of its own are not known here"
+        assert mixture.factors is None, "nor are factors"
         count = len(mixture.experts)
         weight, bias = mixture.router
         self._scores = make(weight.float(), None if bias is None else bias.float())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from common.model.hf.layers import linear_weights
-from common.model.llama import Curve, Gate, Linear, Mixture, Mlp
+from common.model.llama import Curve, Gate, Linear, Mixture, MixtureNorms, Mlp
 
 _MIXTURES = {
     "DeepseekV2Moe",
@@ -45,7 +45,11 @@ _GROUPED = {
 _SIGMOID = _GROUPED | {"HYV3TopKRouter", "MiniMaxM2TopKRouter"}
 """Routers that take every score by itself."""
 
+_BESIDE = "Gemma4TextRouter"
+"""The router of experts that stand beside the plain part of a layer, with norms of their own."""
+
 _SUMMED = {
+    _BESIDE,
     "GptOssTopKRouter",
     "HYV3TopKRouter",
     "MiniMaxM2TopKRouter",
@@ -67,35 +71,46 @@ _BY_CHANCE = "DeepseekV2TopkRouter"
 _SCALES = "routed_scaling_factor", "router_scaling_factor"
 """What routers call what the weights of those they chose are multiplied by."""
 
+_SHARED = "shared_expert", "shared_experts", "mlp"
+"""What that is called which all rows take beside experts."""
+
 _WEIGHTS = "gate_up_proj", "down_proj"
 """What experts call theirs."""
 
-_PRODUCTS = ("gate_proj", "up_proj", "gate_up_proj", "down_proj", "shared_expert_gate")
+_PRODUCTS = ("gate_proj", "up_proj", "gate_up_proj", "down_proj", "shared_expert_gate", "proj")
 """What a part calls the products that it may have."""
 
 
-def feed_forward_of(mlp: Any) -> Mlp | Mixture:
-    """What a part of a layer is made of, see `knows`."""
-    return _mixture(mlp) if is_mixture(mlp) else _mlp(mlp)
+def feed_forward_of(layer: Any) -> Mlp | Mixture:
+    """What this part of a layer is made of, see `knows`."""
+    mixture = _mixture_of(layer)
+    return _mlp(layer.mlp) if mixture is None else _mixture(mixture)
 
 
-def is_mixture(mlp: Any) -> bool:
-    """Whether a part is experts of which a row takes some."""
-    return type(mlp).__name__ in _MIXTURES
+def has_experts(layer: Any) -> bool:
+    """Whether a layer has experts of which a row takes some."""
+    return _mixture_of(layer) is not None
 
 
-def knows(mlp: Any, dtype: torch.dtype) -> bool:
-    """Whether experts of a part, if it has any, are plain and chosen in a way that is known."""
-    if not is_mixture(mlp):
+def norms_experts(layer: Any) -> bool:
+    """Whether these stand beside the plain part of a layer, with norms of their own."""
+    return bool(getattr(layer, "enable_moe_block", False))
+
+
+def knows(layer: Any, dtype: torch.dtype) -> bool:
+    """Whether experts of a layer, if it has any, are plain and chosen in a way that is known."""
+    mixture = _mixture_of(layer)
+    if mixture is None:
         return True
-    router, experts = _router(mlp), mlp.experts
-    weights = [router.weight, *(getattr(experts, name, None) for name in _WEIGHTS)]
+    router, experts = _router(mixture), mixture.experts
+    scores = _scores(router)
+    weights = [scores, *(getattr(experts, name, None) for name in _WEIGHTS)]
     alternate = _alternate(experts)
     if alternate:
         weights += [router.bias, *(getattr(experts, f"{name}_bias", None) for name in _WEIGHTS)]
     return (
         all(_is_plain(each, dtype) for each in weights)
-        and router.top_k <= len(router.weight)
+        and 0 < _chosen(router) <= len(scores)
         and _groups(router) == 1
         and experts.down_proj.shape[1 if alternate else 2] % 2 == 0
         and (not alternate or experts.limit > 0)
@@ -104,26 +119,26 @@ def knows(mlp: Any, dtype: torch.dtype) -> bool:
 
 def inner_of(mlp: Any) -> int:
     """Numbers between the two products of what all rows take of a part; 0 without."""
-    part = _shared(mlp) if is_mixture(mlp) else mlp
+    part = _shared(mlp) if _is_mixture(mlp) else mlp
     return 0 if part is None else linear_of(part.down_proj).weight.shape[1]
 
 
 def gate_of(mlp: Any) -> Gate | None:
     """How a part gates; None where its curve is not known."""
-    if is_mixture(mlp) and _alternate(mlp.experts):
+    if _is_mixture(mlp) and _alternate(mlp.experts):
         return Gate(Curve.CLAMPED, mlp.experts.alpha, mlp.experts.limit)
     return _GATES.get(curve_of(mlp))
 
 
 def curve_of(mlp: Any) -> str:
     """What the gate of a part is bent by: the name of a class."""
-    mlp = mlp.experts if is_mixture(mlp) else mlp
+    mlp = mlp.experts if _is_mixture(mlp) else mlp
     return type(mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn).__name__
 
 
-def products_of(mlp: Any) -> Iterator[nn.Module]:
-    """Those of a part that are layers, among them those of an expert that all rows take."""
-    for part in (mlp, _shared(mlp)):
+def products_of(layer: Any) -> Iterator[nn.Module]:
+    """Those of this part that are layers, among them those of an expert that all rows take."""
+    for part in (layer.mlp, _shared(layer.mlp), getattr(layer, "router", None)):
         yield from (getattr(part, name) for name in _PRODUCTS if hasattr(part, name))
 
 
@@ -132,6 +147,19 @@ def linear_of(layer: nn.Module) -> Linear:
     found = linear_weights(layer)
     assert found is not None, "not a plain one"
     return Linear(*found)
+
+
+def _mixture_of(layer: Any) -> Any:
+    """What has the experts of a layer: itself, where they stand beside its plain part; None where
+    it has none."""
+    if norms_experts(layer):
+        return layer
+    return layer.mlp if _is_mixture(layer.mlp) else None
+
+
+def _is_mixture(mlp: Any) -> bool:
+    """Whether a part is experts of which a row takes some."""
+    return type(mlp).__name__ in _MIXTURES
 
 
 def _mlp(mlp: Any) -> Mlp:
@@ -144,7 +172,7 @@ def _mlp(mlp: Any) -> Mlp:
 
 def _mixture(mixture: Any) -> Mixture:
     router, shared = _router(mixture), _shared(mixture)
-    scores, kind = [router.weight.data], type(router).__name__
+    scores, kind = [_scores(router).data], type(router).__name__
     bias = getattr(router, "bias", None)
     if hasattr(mixture, "shared_expert_gate"):
         scores.append(linear_of(mixture.shared_expert_gate).weight)
@@ -154,11 +182,36 @@ def _mixture(mixture: Any) -> Mixture:
         favours=getattr(router, "e_score_correction_bias", favours),
         experts=_experts(mixture.experts),
         shared=None if shared is None else _mlp(shared),
-        chosen=router.top_k,
+        chosen=_chosen(router),
         sigmoid=kind in _SIGMOID,
         summed=kind in _SUMMED or (kind != _BY_CHANCE and router.norm_topk_prob),
         scale=_scale(router),
+        factors=router.per_expert_scale.data if kind == _BESIDE else None,
+        norms=_norms(mixture) if kind == _BESIDE else None,
     )
+
+
+def _norms(layer: Any) -> MixtureNorms:
+    """Those of experts beside the plain part of a layer."""
+    router = layer.router
+    return MixtureNorms(
+        router=router.scale.data.float() * router.scalar_root_size,
+        experts=layer.pre_feedforward_layernorm_2.weight.data,
+        experts_post=layer.post_feedforward_layernorm_2.weight.data,
+        shared_post=layer.post_feedforward_layernorm_1.weight.data,
+    )
+
+
+def _scores(router: Any) -> Tensor:
+    """What a router makes scores by."""
+    weight: Tensor = router.proj.weight if type(router).__name__ == _BESIDE else router.weight
+    return weight
+
+
+def _chosen(router: Any) -> int:
+    """How many experts a row takes."""
+    beside = type(router).__name__ == _BESIDE
+    return int(router.config.top_k_experts if beside else router.top_k)
 
 
 def _groups(router: Any) -> int | None:
@@ -208,6 +261,7 @@ def _is_plain(weight: Any, dtype: torch.dtype) -> bool:
     return weight is not None and type(weight.data) is Tensor and weight.dtype == dtype
 
 
-def _shared(mlp: Any) -> Any:
-    """The expert of a part that all rows take; None where there is none."""
-    return getattr(mlp, "shared_expert", getattr(mlp, "shared_experts", None))
+def _shared(mixture: Any) -> Any:
+    """What all rows take of what has experts; None where there is nothing of the kind."""
+    found = (getattr(mixture, name, None) for name in _SHARED)
+    return next((each for each in found if each is not None), None)

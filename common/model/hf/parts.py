@@ -11,7 +11,14 @@ from torch import Tensor, nn
 from common.errors import ModelError
 from common.model.facts import Facts
 from common.model.hf import latents, pictures
-from common.model.hf.feed_forward import feed_forward_of, gate_of, inner_of, is_mixture, linear_of
+from common.model.hf.feed_forward import (
+    feed_forward_of,
+    gate_of,
+    has_experts,
+    inner_of,
+    linear_of,
+    norms_experts,
+)
 from common.model.hf.layers import bring
 from common.model.hf.shape import (
     LAYERS,
@@ -97,7 +104,8 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         heads=sizes[0].heads,
         shapes=[LayerShape(each.kv_heads, each.head, each.head) for each in sizes],
         inner=max(inner_of(layer.mlp) for layer in layers),
-        has_experts=any(is_mixture(layer.mlp) for layer in layers),
+        has_experts=any(map(has_experts, layers)),
+        norms_experts=any(map(norms_experts, layers)),
         has_sinks=any(hasattr(layer.self_attn, "sinks") for layer in layers),
         seen_of=_seen_of(layers),
         latents=latents.sizes_of(attention) if latent else None,
@@ -155,7 +163,7 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes, scale: float) -> LlamaLayer:
         k=_turned(k, sizes),
         v=v,
         o=o,
-        mlp=feed_forward_of(layer.mlp),
+        mlp=feed_forward_of(layer),
         attention_norm=attention_norm,
         attention_post_norm=attention_post_norm,
         mlp_norm=mlp_norm,

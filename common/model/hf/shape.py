@@ -130,9 +130,7 @@ def lacks(model: Any, facts: Facts) -> str:
     for product in (model.lm_head, *of_others, *of_layers):
         if problem := _odd(product, facts.dtype):
             return problem
-    if any(getattr(layer, "enable_moe_block", False) for layer in layers):
-        return "its experts have norms of their own"
-    if not all(knows(layer.mlp, facts.dtype) for layer in layers):
+    if not all(knows(layer, facts.dtype) for layer in layers):
         return "its experts, or how they are chosen, are not known"
     attentions = [layer.self_attn for layer in layers]
     attention = attentions[0]
@@ -170,7 +168,7 @@ def _products(layer: Any) -> Iterator[nn.Module]:
     attention = layer.self_attn
     found = (getattr(attention, name, None) for name in _PRODUCTS)
     yield from (each for each in found if each is not None)
-    yield from products_of(layer.mlp)
+    yield from products_of(layer)
     if has_input(layer):
         yield from (layer.per_layer_input_gate, layer.per_layer_projection)
 

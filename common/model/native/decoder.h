@@ -30,6 +30,13 @@ typedef struct {
     int64_t exponent; /* of squeezed weights, with a lower half of 0 */
 } Product;
 
+/* Norms, [hidden], of experts that read a row by themselves beside what all rows take; what both
+   make is added up, and a layer's norms are of the latter and of the sum. All NULL elsewhere. */
+typedef struct {
+    const float *router, *experts;           /* of what these read */
+    const float *experts_post, *shared_post; /* of what experts make, and what the others do */
+} MixtureNorms;
+
 /* Feed-forward parts of which a row takes a few, by their scores. */
 typedef struct {
     Product router;                /* scores, [count]; one more where what all rows take, beside
@@ -40,6 +47,8 @@ typedef struct {
     int64_t sigmoid;               /* whether scores are taken one by one; else they are chances */
     int64_t summed;                /* whether weights of those chosen add up to 1 */
     float scale;                   /* by which these weights are multiplied */
+    const float *factors;          /* [count], by which each expert's are, too; or NULL */
+    MixtureNorms norms;
 } Experts;
 
 typedef struct {

@@ -90,7 +90,7 @@ static void choose_experts(const Experts *by, const float *scores, int64_t *whic
         }
     float scale = by->summed ? by->scale / (sum > FLT_MIN ? sum : FLT_MIN) : by->scale;
     for (long i = 0; i < n; i++)
-        weights[i] *= scale;
+        weights[i] *= by->factors ? scale * by->factors[which[i]] : scale;
 }
 
 static void choose_for_rows(void *what, Part part)

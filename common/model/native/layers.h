@@ -37,6 +37,13 @@ static void each(Pass *pass, Task *step)
     workers_run(pass->workers, pass->threads, step, pass);
 }
 
+/* Has products read rows as they are, or their norm. */
+static void read_rows(Pass *pass, const float *norm)
+{
+    pass->norm = norm;
+    each(pass, norm_rows);
+}
+
 /* Queries, keys and values of all heads, by way of latents. */
 static void make_heads_of_latents(Pass *pass)
 {
@@ -76,6 +83,13 @@ static void leave_others(Pass *pass, int last)
         pass->stretch_count = stretched(pass->batch, pass);
 }
 
+/* Adds to `x` the norm of what is in `y`. */
+static void add_norm(Pass *pass, const float *norm)
+{
+    pass->norm = norm;
+    each(pass, add_normed);
+}
+
 /* Adds to `x` what a product makes of rows, or its norm. */
 static void add(Pass *pass, const Product *by, const float *post_norm)
 {
@@ -84,28 +98,53 @@ static void add(Pass *pass, const Product *by, const float *post_norm)
         return;
     }
     make(pass, by);
-    pass->post_norm = post_norm;
-    each(pass, add_normed);
+    add_norm(pass, post_norm);
 }
 
-/* Adds to `x` what a layer's experts make of rows, or its norm. */
-static void mix(Pass *pass)
+/* What a layer's experts make of rows; it goes to others or is added to them. */
+static void mix(Pass *pass, float *to, long to_step, int adds)
 {
     Mixing *mixing = &pass->mixing;
     mixing->by = pass->layer->experts;
     make(pass, &mixing->by->router);
+    if (mixing->by->norms.experts)
+        read_rows(pass, mixing->by->norms.experts);
     mixing->rows = pass->rows;
     mixing->a = pass->a;
     mixing->a_step = pass->a_step;
     mixing->scores = pass->y;
     mixing->scores_step = pass->y_step;
-    pass->post_norm = pass->layer->mlp_post_norm;
-    mixing->adds = !pass->post_norm;
-    mixing->to = mixing->adds ? pass->x : pass->y;
-    mixing->to_step = mixing->adds ? pass->model->hidden : pass->y_step;
+    mixing->to = to;
+    mixing->to_step = to_step;
+    mixing->adds = adds;
     run_experts(pass->workers, pass->threads, mixing);
-    if (pass->post_norm)
-        each(pass, add_normed);
+}
+
+/* Adds to `x` what a layer's experts make of rows, or its norm. */
+static void add_mixed(Pass *pass)
+{
+    const float *post_norm = pass->layer->mlp_post_norm;
+    if (!post_norm) {
+        mix(pass, pass->x, pass->model->hidden, 1);
+        return;
+    }
+    mix(pass, pass->y, pass->y_step, 0);
+    add_norm(pass, post_norm);
+}
+
+/* Adds to `x` the norm of what experts and the part beside them make of rows, all with norms of
+   their own. */
+static void add_both(Pass *pass)
+{
+    const Layer *layer = pass->layer;
+    read_rows(pass, layer->experts->norms.router);
+    mix(pass, pass->mixed, pass->model->hidden, 0);
+    read_rows(pass, layer->mlp_norm);
+    make(pass, &layer->gate_up);
+    each(pass, gate);
+    make(pass, &layer->down);
+    each(pass, join_mixed);
+    add_norm(pass, layer->mlp_post_norm);
 }
 
 /* What a feed-forward part makes of rows: adds to `x`. */
@@ -122,9 +161,13 @@ static void run_mlp(Pass *pass)
 {
     const Layer *layer = pass->layer;
     add(pass, &layer->out, layer->attention_post_norm);
-    each(pass, norm_mlp);
+    if (layer->experts && layer->experts->norms.experts) {
+        add_both(pass);
+        return;
+    }
+    read_rows(pass, layer->mlp_norm);
     if (layer->experts)
-        mix(pass);
+        add_mixed(pass);
     if (layer->gate_up.out)
         run_plain(pass);
 }
@@ -145,7 +188,7 @@ static void begin_draft(Pass *pass)
 static void make_inputs(Pass *pass)
 {
     const Product *by = &pass->model->inputs;
-    each(pass, read_rows);
+    read_rows(pass, NULL);
     product(pass, by, pass->rows, pass->a, pass->a_step, pass->inputs, by->out, 0);
     each(pass, add_inputs);
 }
@@ -154,7 +197,7 @@ static void make_inputs(Pass *pass)
 static void read_inputs(Pass *pass)
 {
     const Layer *layer = pass->layer;
-    each(pass, read_rows);
+    read_rows(pass, NULL);
     make(pass, &layer->input_gate);
     each(pass, gate_inputs);
     add(pass, &layer->input, layer->input_post_norm);

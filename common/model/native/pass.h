@@ -18,7 +18,7 @@ typedef struct {
     const Model *model;
     const Batch *batch;
     const Layer *layer;
-    const float *post_norm;               /* of what is added to `x` next */
+    const float *norm;                    /* of what is read, or added to `x`, next */
     Products products;                    /* of all rows, where no experts are at work */
     float *x;                             /* residuals, [rows, hidden] */
     Number *tapped;                       /* where those that enter the layer go, a row of them
@@ -38,6 +38,7 @@ typedef struct {
     int64_t *row_numbers, *row_positions, *row_lengths;
     Desk *desks;                          /* [threads] */
     Mixing mixing;                        /* of a layer with experts */
+    float *mixed;                         /* what these made, where it has a norm, [rows, hidden] */
     float *drawn;                         /* for draws, [threads, 2 * vocab] */
     long rows;                            /* that go on */
     int wanted_alone;                     /* whether these are only those that are wanted */
@@ -236,7 +237,7 @@ static size_t lay_out(Pass *pass, char *room)
 {
     const Model *model = pass->model;
     const Batch *batch = pass->batch;
-    long rows = batch->rows, seen = 0, keys = 0, scores = 0, longest = 0, joined = 0;
+    long rows = batch->rows, seen = 0, keys = 0, scores = 0, longest = 0, joined = 0, mixed = 0;
     for (long run = 0; run < batch->runs; run++) {
         long count = batch->starts[run + 1] - batch->starts[run];
         longest = larger(longest, batch->positions[run] + count - 1);
@@ -247,6 +248,7 @@ static size_t lay_out(Pass *pass, char *room)
         seen = larger(seen, layer->out.in);
         keys = larger(keys, layer->out.in + slot_size(layer));
         scores = larger(scores, layer->experts ? layer->experts->router.out : 0);
+        mixed = layer->experts && layer->experts->norms.experts ? rows : mixed;
     }
     pass->latent_step = model->layer->latent.out; /* in this all layers are alike */
     pass->a_step = larger(larger(seen, model->layer->qkv.in), model->inner);
@@ -265,6 +267,7 @@ static size_t lay_out(Pass *pass, char *room)
     pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);
     lay_products(&pass->products, rows, larger(pass->a_step, model->shown.in), room, &used);
     lay_mixing(&pass->mixing, model, rows, room, &used);
+    pass->mixed = taken(room, &used, mixed * model->hidden * sizeof *pass->mixed);
     pass->positions = taken(room, &used, rows * sizeof *pass->positions);
     pass->slots = taken(room, &used, rows * sizeof *pass->slots);
     pass->joined = taken(room, &used, joined * sizeof *pass->joined);

@@ -244,11 +244,11 @@ static void look(void *what, Part part)
     }
 }
 
-static void norm_mlp(void *what, Part part)
+static void norm_rows(void *what, Part part)
 {
     Pass *pass = what;
     PART_OF(pass->rows)
-        read_by(pass, i, pass->layer->mlp_norm);
+        read_by(pass, i, pass->norm);
 }
 
 /* Adds the norm of what a part of a layer made. */
@@ -262,7 +262,7 @@ static void add_normed(void *what, Part part)
         Floats inverse = every(inverse_rms(y, model->hidden, model->epsilon));
         for (long at = 0; at < model->hidden; at += LANES) {
             Lanes mask = first_lanes(model->hidden - at);
-            Floats norm = load(mask, y + at) * inverse * load(mask, pass->post_norm + at);
+            Floats norm = load(mask, y + at) * inverse * load(mask, pass->norm + at);
             store(x + at, mask, load(mask, x + at) + norm);
         }
     }
@@ -282,12 +282,25 @@ static void gate(void *what, Part part)
     }
 }
 
-/* Rows as they are for products to read. */
-static void read_rows(void *what, Part part)
+/* Adds up what rows made and what experts made of them, each normed by itself. */
+static void join_mixed(void *what, Part part)
 {
     Pass *pass = what;
-    PART_OF(pass->rows)
-        read_by(pass, i, NULL);
+    const MixtureNorms *norms = &pass->layer->experts->norms;
+    long hidden = pass->model->hidden;
+    float epsilon = pass->model->epsilon;
+    PART_OF(pass->rows) {
+        float *y = pass->y + i * pass->y_step;
+        const float *mixed = pass->mixed + i * hidden;
+        Floats shared = every(inverse_rms(y, hidden, epsilon));
+        Floats experts = every(inverse_rms(mixed, hidden, epsilon));
+        for (long at = 0; at < hidden; at += LANES) {
+            Lanes mask = first_lanes(hidden - at);
+            Floats one = load(mask, y + at) * shared * load(mask, norms->shared_post + at);
+            Floats other = load(mask, mixed + at) * experts * load(mask, norms->experts_post + at);
+            store(y + at, mask, one + other);
+        }
+    }
 }
 
 /* Norms what rows made for each layer, and adds the embeddings of their tokens. */

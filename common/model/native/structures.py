@@ -21,6 +21,17 @@ class Product(Structure):
     )
 
 
+class MixtureNorms(Structure):
+    """Norms of experts that read rows by themselves."""
+
+    _fields_ = (
+        ("router", c_void_p),
+        ("experts", c_void_p),
+        ("experts_post", c_void_p),
+        ("shared_post", c_void_p),
+    )
+
+
 class Experts(Structure):
     """Feed-forward parts of which a row takes some."""
 
@@ -34,6 +45,8 @@ class Experts(Structure):
         ("sigmoid", c_int64),
         ("summed", c_int64),
         ("scale", c_float),
+        ("factors", c_void_p),
+        ("norms", MixtureNorms),
     )
 
 

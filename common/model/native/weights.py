@@ -13,7 +13,7 @@ from common.model.kv_cache import LayerShape
 from common.model.llama import LayerInputs, Linear, Llama, LlamaLayer, Mixture, Mlp
 from common.model.native.library import Decoder
 from common.model.native.product import PackedMatrix
-from common.model.native.structures import Experts, Gate, Layer, Model, Product
+from common.model.native.structures import Experts, Gate, Layer, MixtureNorms, Model, Product
 
 _NO_SINK = -1e30
 """As good as none, and no infinity, from which another cannot be taken."""
@@ -89,7 +89,8 @@ class Weights:
         )
         plain = layer.mlp if isinstance(layer.mlp, Mlp) else layer.mlp.shared
         if not isinstance(layer.mlp, Mlp):
-            assert plain is None or layer.mlp_post_norm is None, "which is of both together"
+            together = plain is not None and layer.mlp_post_norm is not None
+            assert together == (layer.mlp.norms is not None), "they have norms of their own then"
             found.experts = pointer(self._experts(layer.mlp))
         if plain is not None:
             found.gate_up, found.down = self._product(plain.gate_up), self._product(plain.down)
@@ -143,6 +144,8 @@ class Weights:
             sigmoid=mixture.sigmoid,
             summed=mixture.summed,
             scale=mixture.scale,
+            factors=self._norm(mixture.factors),
+            norms=MixtureNorms(*map(self._norm, mixture.norms or ())),
         )
 
     def _product(self, *parts: Linear, rounds: bool = True) -> Product:

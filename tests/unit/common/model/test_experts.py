@@ -71,6 +71,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "solar_open": ("solar_open", {"routed_scaling_factor": 2.5}),
 }
 
+_ALL = {"num_experts_per_tok": 4, "norm_topk_prob": True}
+_ALL_BESIDE = {**tiny_models.GEMMA4_EXPERTS, "top_k_experts": 5}
+
 compiled = pytest.mark.skipif(not instructions(torch.float32), reason="nothing is compiled here")
 
 
@@ -117,12 +120,13 @@ def test_sinks_may_be_none_or_all(tmp_path: Path) -> None:
 
 @compiled
 @pytest.mark.parametrize(("quantize", "most"), [("none", 0.05), ("int8", 0.1)])
-@pytest.mark.parametrize("kind", ["qwen2_moe", "gpt_oss", "glm4_moe_lite"])
+@pytest.mark.parametrize("kind", ["qwen2_moe", "gpt_oss", "glm4_moe_lite", "gemma4_text"])
 def test_rounded_weights_are_near_and_rows_are_their_own(
     kind: str, quantize: Quantize, most: float, tmp_path: Path
 ) -> None:
     """All experts are taken, for what rounding chooses may be others; of several threads, too."""
-    tiny_models.stirred(kind, tmp_path, num_experts_per_tok=4, norm_topk_prob=True)
+    changes = _ALL_BESIDE if kind == "gemma4_text" else _ALL
+    tiny_models.stirred(kind, tmp_path, **changes)
     expected = _logits(runner(tmp_path, "float32"), TOKENS)
     target = runner(tmp_path, "bfloat16", quantize=quantize, most_threads=3)
     alone = _logits(target, 1)
@@ -136,6 +140,7 @@ def test_rounded_weights_are_near_and_rows_are_their_own(
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
+        ("gemma4_text", {**tiny_models.GEMMA4_EXPERTS, "moe_intermediate_size": 31}),
         ("glm4_moe_lite", {"qk_nope_head_dim": 17}),
         ("deepseek_v2", {"v_head_dim": 26}),
         (
@@ -154,6 +159,7 @@ def test_rounded_weights_are_near_and_rows_are_their_own(
         ("gpt_oss", {"intermediate_size": 31}),
         ("gpt_oss", {"swiglu_limit": -1.0}),
         ("olmoe", {"clip_qkv": 3.0}),
+        ("olmoe", {"num_experts_per_tok": 0}),
         ("qwen2_moe", {"moe_intermediate_size": 31}),
         ("qwen2_moe", {"shared_expert_intermediate_size": 61}),
     ],

@@ -79,6 +79,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3-pictures": ("gemma3", {}),
     "gemma4": ("gemma4_text", {}),
     "gemma4-large": ("gemma4_text", tiny_models.LARGE_GEMMA4),
+    "gemma4-experts": ("gemma4_text", tiny_models.GEMMA4_EXPERTS),
     "gemma4-unified": ("gemma4_unified_text", {}),
     "internvl": ("internvl", {}),
     "llava": ("llava", {}),
@@ -129,7 +130,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-_COMPILED = {"gemma2", "gemma4", "gemma4-large", "gemma4-unified", "vaultgemma", "youtu"}
+_COMPILED = {
+    "gemma2",
+    "gemma4",
+    "gemma4-large",
+    "gemma4-experts",
+    "gemma4-unified",
+    "vaultgemma",
+    "youtu",
+}
 """Those that only compiled code of ours knows."""
 
 
