@@ -316,8 +316,8 @@ LARGE_GEMMA4: dict[str, Any] = {
     "num_kv_shared_layers": 0,
     "hidden_size_per_layer_input": 0,
 }
-"""What makes of a small Gemma 4, whose layers see keys of others and have inputs beside rows, one
-of the large ones."""
+"""What makes of a small Gemma 4, whose layers see keys of others and have embeddings of their own,
+one of the large ones."""
 
 GEMMA4_EXPERTS: dict[str, Any] = {
     **LARGE_GEMMA4,

@@ -73,7 +73,8 @@ class FusedLayer:
         assert isinstance(weights.mlp, Mlp), "experts are not known here"
         assert weights.sinks is None, "nor are sinks"
         assert weights.latents is None, "nor latents"
-        assert not model.norms_values, "nor norms of values, and what such models have beside them"
+        assert not model.norms_values, "nor norms of values"
+        assert weights.scale == 1, "nor factors behind a layer"
         self._gate_up, self._down = make(*weights.mlp.gate_up), make(*weights.mlp.down)
         self._attention_norm = _norm(weights.attention_norm, model)
         self._attention_post_norm = _norm(weights.attention_post_norm, model)

@@ -150,9 +150,8 @@ class Latents(NamedTuple):
     """What these norms add to the mean square."""
 
 
-class LayerInputs(NamedTuple):
-    """What layers read beside rows: of each its own part (Gemma's per-layer embeddings, of P
-    numbers)."""
+class PerLayerEmbeddings(NamedTuple):
+    """What layers read beside rows, each its own P numbers (Gemma's per-layer embeddings)."""
 
     embeddings: Tensor
     """Of tokens, `[V, layers * P]`."""
@@ -166,8 +165,8 @@ class LayerInputs(NamedTuple):
     """What this norm adds to the mean square."""
 
 
-class LayerInput(NamedTuple):
-    """How a layer reads its part of them."""
+class PerLayerInput(NamedTuple):
+    """How a layer reads its own of them."""
 
     gate: Linear
     """Makes of a row what gates it, `[P, hidden]`."""
@@ -212,8 +211,8 @@ class LlamaLayer:
     """Which of the model's rotary embeddings turns its heads."""
     window: int | None
     """Keys that a row sees, itself included; all where None."""
-    input: LayerInput | None = None
-    """How it reads what there is for it beside rows; None where that is nothing."""
+    per_layer_input: PerLayerInput | None = None
+    """How it reads its per-layer embeddings; None where there are none."""
     scale: float = 1.0
     """What rows that leave it are multiplied by."""
 
@@ -227,9 +226,9 @@ class Llama:
     heads: int
     """Of the queries."""
     shapes: Sequence[LayerShape]
-    """Of keys and values, by layer: both are of one size, and so are queries."""
+    """Of the keys and values that it sees, by layer: both are of one size, and so are queries."""
     seen_of: Mapping[int, int] = field(default_factory=dict)
-    """Layers that see keys and values of an earlier one, by layer; others see their own."""
+    """The earlier layer whose keys and values one sees, by layer; others see their own."""
     inner: int
     """Numbers between the two products of a feed-forward part that all rows take; 0 without."""
     has_experts: bool = False
@@ -265,7 +264,7 @@ class Llama:
     """The id whose embeddings an id has, int64 `[V]`; None where each has its own."""
     embedding_scale: float = 1.0
     """What a row begins with those of its token times."""
-    inputs: LayerInputs | None = None
+    per_layer_embeddings: PerLayerEmbeddings | None = None
     """What its layers read beside rows; None for nothing."""
     feature_scale: float = 1.0
     """What rows between layers are multiplied by where others are to read them."""

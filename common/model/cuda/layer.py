@@ -14,7 +14,7 @@ from common.model.cuda.products import Products
 from common.model.cuda.rowwise import RmsNorm, Turn, gated
 from common.model.kv_cache import LayerShape
 from common.model.linear import MakeProduct, Product, added
-from common.model.llama import Gate, Latents, LayerInput, Linear, Llama, LlamaLayer, Mixture, Mlp
+from common.model.llama import Gate, Latents, Linear, Llama, LlamaLayer, Mixture, Mlp, PerLayerInput
 
 
 class Layer:
@@ -63,9 +63,9 @@ class Layer:
             weights.sinks,
             model.softcap,
         )
-        self._input: _Input | None = None
-        if weights.input is not None:
-            self._input = _Input(weights.input, products, model)
+        self._per_layer_input: _PerLayerInput | None = None
+        if weights.per_layer_input is not None:
+            self._per_layer_input = _PerLayerInput(weights.per_layer_input, products, model)
         self._scale = weights.scale
         self.rotary = weights.rotary
         """Which of the model's rotary embeddings is its."""
@@ -79,7 +79,7 @@ class Layer:
         words: Tensor,
         size: Size,
         page: int,
-        inputs: Tensor | None,
+        per_layer: Tensor | None,
     ) -> Tensor:
         """Maps hidden states to the next layer's.
 
@@ -91,14 +91,14 @@ class Layer:
             words: The batch, laid out; see `keys`.
             size: Of the batch.
             page: Positions in a block of the cache.
-            inputs: What it reads beside them, `[N, P]`; None for nothing.
+            per_layer: What it reads beside them, `[N, P]`; None for nothing.
 
         Returns:
             `[N, hidden]`.
         """
         x = self._plain(x, angles, growth, cache, words, size, page)
-        if self._input is not None and inputs is not None:
-            x = self._input(x, inputs)
+        if self._per_layer_input is not None and per_layer is not None:
+            x = self._per_layer_input(x, per_layer)
         return x if self._scale == 1 else x.mul_(self._scale)
 
     def _plain(
@@ -154,8 +154,8 @@ class _LatentHeads:
         return torch.cat((self._queries(x), self._others(of_others.contiguous())), dim=1)
 
 
-class _Input:
-    """Reads what there is for a layer beside rows.
+class _PerLayerInput:
+    """Reads the per-layer embeddings of a layer.
 
     Args:
         weights: How.
@@ -163,14 +163,14 @@ class _Input:
         model: Whose layer it is.
     """
 
-    def __init__(self, weights: LayerInput, products: Products, model: Llama) -> None:
+    def __init__(self, weights: PerLayerInput, products: Products, model: Llama) -> None:
         self._gate, self._curve = products.layer(*weights.gate), model.gate
         self._product = products.layer(*weights.product)
         self._norm = RmsNorm(weights.norm, model.epsilon)
 
-    def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, beside: Tensor) -> Tensor:
         """Adds to `[N, hidden]` what becomes of `[N, P]`."""
-        opened = gated(torch.cat((self._gate(x), inputs), dim=1), self._curve)
+        opened = gated(torch.cat((self._gate(x), beside), dim=1), self._curve)
         return added(x, self._product, opened, self._norm)
 
 

@@ -18,10 +18,10 @@ from common.model.course import Course
 from common.model.cuda.device import drawer
 from common.model.cuda.drawings import WORDS, packed
 from common.model.cuda.graphs import Graphs, PassTensors
-from common.model.cuda.inputs import Inputs
 from common.model.cuda.keys import Keys, Size, lay_out, section, tile_rows
 from common.model.cuda.layer import Layer
 from common.model.cuda.pace import pace_of
+from common.model.cuda.per_layer import PerLayer
 from common.model.cuda.products import Products
 from common.model.cuda.rolling import Drawn, Told, advance, further
 from common.model.cuda.rowwise import RmsNorm, cap
@@ -74,7 +74,8 @@ class CudaModel(WholePass):
         self._row_step = products.row_step
         make = partial(Layer, model=model, products=products)
         self._layers = [*map(make, model.layers, model.shapes)]
-        self._inputs = None if model.inputs is None else Inputs(model.inputs, products)
+        tables = model.per_layer_embeddings
+        self._per_layer = None if tables is None else PerLayer(tables, products)
         on_cuda = device.type == "cuda"
         self._graphs = Graphs(device) if on_cuda else None
         self._pace = pace_of(device)
@@ -273,13 +274,13 @@ class CudaModel(WholePass):
         x = self._embeddings.index_select(0, ids)
         if self._embedding_scale != 1:
             x *= self._embedding_scale
-        inputs = None if self._inputs is None else self._inputs(ids, x)
+        per_layer = None if self._per_layer is None else self._per_layer(ids, x)
         for index, layer in enumerate(self._layers):
             if index in places:
                 torch.mul(x, self._feature_scale, out=places[index])  # now: products take its place
             angles, page = self._angles[layer.rotary], pool.blocks.block_tokens
             cache = pool.layers[self._seen_of.get(index, index)]
-            beside = None if inputs is None else inputs[:, index]
+            beside = None if per_layer is None else per_layer[:, index]
             x = layer(x, angles, self._grown, cache, words, size, page, beside)
         states = self._norm(x.index_select(0, wanted[: size.wanted]))
         logits = self._head(states)

@@ -25,13 +25,21 @@ from common.model.hf.shape import (
     added_part,
     body_of,
     divisor,
-    has_input,
+    has_per_layer_input,
     head_size_of,
     head_softcap_of,
     softcap_of,
 )
 from common.model.kv_cache import LayerShape
-from common.model.llama import Growth, Latents, LayerInput, LayerInputs, Linear, Llama, LlamaLayer
+from common.model.llama import (
+    Growth,
+    Latents,
+    Linear,
+    Llama,
+    LlamaLayer,
+    PerLayerEmbeddings,
+    PerLayerInput,
+)
 from common.model.room import give_back
 from common.model.rotary import Rotary
 
@@ -124,7 +132,9 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         embeddings=embed.weight.data,
         read_as=pictures.read_as(model, device),
         embedding_scale=scale / part,
-        inputs=_inputs(inner, facts.dtype) if has_input(layers[0]) else None,
+        per_layer_embeddings=(
+            _per_layer_embeddings(inner, facts.dtype) if has_per_layer_input(layers[0]) else None
+        ),
         feature_scale=part,
         norm=_weight(bring(inner.norm, device)),
         head=linear_of(model.lm_head),
@@ -173,7 +183,7 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes, scale: float) -> LlamaLayer:
         sinks=attention.sinks.data if hasattr(attention, "sinks") else None,
         rotary=rotary,
         window=_window(attention),
-        input=_input(layer) if has_input(layer) else None,
+        per_layer_input=_per_layer_input(layer) if has_per_layer_input(layer) else None,
         scale=scale,
     )
 
@@ -181,16 +191,17 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes, scale: float) -> LlamaLayer:
 def _seen_of(layers: Any) -> dict[int, int]:
     """Layers that see keys and values of an earlier one: of the last of their kind that has own."""
     found, last = {}, dict[str, int]()
-    for index, layer in enumerate(layers):
-        attention = layer.self_attn
-        if getattr(attention, "is_kv_shared_layer", False):
+    for index, attention in enumerate(layer.self_attn for layer in layers):
+        if not hasattr(attention, "is_kv_shared_layer"):
+            return {}
+        if attention.is_kv_shared_layer:
             found[index] = last[attention.layer_type]
         else:
-            last[getattr(attention, "layer_type", "")] = index
+            last[attention.layer_type] = index
     return found
 
 
-def _inputs(inner: Any, dtype: torch.dtype) -> LayerInputs:
+def _per_layer_embeddings(inner: Any, dtype: torch.dtype) -> PerLayerEmbeddings:
     """What a model's layers read beside rows.
 
     The norm there is of a product that is scaled, and its sum with a token's is scaled again: one
@@ -200,7 +211,7 @@ def _inputs(inner: Any, dtype: torch.dtype) -> LayerInputs:
     device, part = inner.embed_tokens.weight.device, inner.per_layer_input_scale
     for module in (norm, inner.per_layer_model_projection):
         bring(module, device)
-    return LayerInputs(
+    return PerLayerEmbeddings(
         embeddings=embed.weight.data,
         scale=float(embed.embed_scale.to(dtype)) * part,
         product=linear_of(inner.per_layer_model_projection),
@@ -209,10 +220,10 @@ def _inputs(inner: Any, dtype: torch.dtype) -> LayerInputs:
     )
 
 
-def _input(layer: Any) -> LayerInput:
-    """How a layer reads what there is for it beside rows."""
+def _per_layer_input(layer: Any) -> PerLayerInput:
+    """How a layer reads them."""
     gate, product = linear_of(layer.per_layer_input_gate), linear_of(layer.per_layer_projection)
-    return LayerInput(gate, product, _weight(layer.post_per_layer_input_norm))
+    return PerLayerInput(gate, product, _weight(layer.post_per_layer_input_norm))
 
 
 def _heads(attention: Any, sizes: _Sizes) -> tuple[Latents | None, Linear, Linear, Linear, Linear]:

@@ -126,7 +126,7 @@ def lacks(model: Any, facts: Facts) -> str:
     if not layers or not all(type(each).__name__ in LAYERS for each in layers):
         return f"{facts.kind} is not of Llama's shape"
     of_layers = (each for layer in layers for each in _products(layer))
-    of_others = [body.per_layer_model_projection] if has_input(layers[0]) else []
+    of_others = [body.per_layer_model_projection] if has_per_layer_input(layers[0]) else []
     for product in (model.lm_head, *of_others, *of_layers):
         if problem := _odd(product, facts.dtype):
             return problem
@@ -143,7 +143,8 @@ def lacks(model: Any, facts: Facts) -> str:
             return problem
     elif odd := [each for each in map(head_size_of, attentions) if each % 2]:
         return f"heads of {odd[0]} numbers, which is odd"
-    if has_input(layers[0]) and len(body.embed_tokens_per_layer.weight) < facts.vocab_size:
+    per_layer = body.embed_tokens_per_layer.weight if has_per_layer_input(layers[0]) else None
+    if per_layer is not None and len(per_layer) < facts.vocab_size:
         return "its layers have no embeddings for some of its tokens"
     return _unscaled(model, layers[0], facts.dtype)
 
@@ -169,7 +170,7 @@ def _products(layer: Any) -> Iterator[nn.Module]:
     found = (getattr(attention, name, None) for name in _PRODUCTS)
     yield from (each for each in found if each is not None)
     yield from products_of(layer)
-    if has_input(layer):
+    if has_per_layer_input(layer):
         yield from (layer.per_layer_input_gate, layer.per_layer_projection)
 
 
@@ -192,8 +193,8 @@ def body_of(model: Any) -> Any:
     return getattr(inner, "language_model", inner)  # of one that sees pictures, too
 
 
-def has_input(layer: Any) -> bool:
-    """Whether a layer reads something of a row's token beside the row."""
+def has_per_layer_input(layer: Any) -> bool:
+    """Whether a layer reads embeddings of its own."""
     return bool(getattr(layer, "hidden_size_per_layer_input", 0))
 
 

@@ -108,11 +108,14 @@ static long bytes_of(const Product *product)
 static long weight_bytes(const Model *model)
 {
     long bytes = bytes_of(&model->head) + bytes_of(&model->shown);
+    bytes += bytes_of(&model->per_layer_product);
     for (long i = 0; i < model->layers; i++) {
-        const Layer *layer = model->layer + i;
-        bytes += bytes_of(&layer->qkv) + bytes_of(&layer->out);
-        bytes += bytes_of(&layer->gate_up) + bytes_of(&layer->down);
-        const Experts *experts = layer->experts;
+        const Product *products[LAYER_PRODUCTS];
+        products_of(model->layer + i, products);
+        for (long each = 0; each < LAYER_PRODUCTS; each++)
+            bytes += bytes_of(products[each]);
+        const Experts *experts = model->layer[i].experts;
+        bytes += experts ? bytes_of(&experts->router) : 0;
         for (long expert = 0; experts && expert < experts->count; expert++)
             bytes += bytes_of(experts->gate_up + expert) + bytes_of(experts->down + expert);
     }

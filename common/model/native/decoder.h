@@ -65,7 +65,6 @@ typedef struct {
     const float *attention_norm, *mlp_norm;           /* [hidden], of what they read; or NULL */
     const float *attention_post_norm, *mlp_post_norm; /* [hidden], of what they add; or NULL */
     const float *q_norm, *k_norm;                     /* [size], or of all heads; or NULL */
-    const float *v_norm;                              /* [size]; or NULL */
     const float *sinks;     /* [heads]: scores of which nothing comes; or NULL. They are not yet
                                scaled, but where scores are capped */
     const float *cos, *sin; /* [positions, size / 2]: both halves of a head are turned alike */
@@ -74,11 +73,24 @@ typedef struct {
     int64_t shares;         /* whether these are an earlier layer's: it makes none */
     const Experts *experts; /* or NULL */
     int64_t window;         /* keys a row sees, itself included; 0: all */
-    Product input_gate;     /* where layers have inputs beside rows: makes of a row what gates them */
-    Product input;          /* and what becomes of them */
-    const float *input_post_norm; /* [hidden], of that, which is added to the row */
-    float scale;            /* what rows that leave it are multiplied by */
+    Product per_layer_gate; /* of a layer that reads embeddings of its own beside rows: makes of a row
+                               what gates them */
+    Product per_layer_out;  /* and what becomes of them */
+    const float *per_layer_post_norm; /* [hidden], of that, which is added to the row */
+    float scale;                      /* what rows that leave it are multiplied by */
 } Layer;
+
+#define LAYER_PRODUCTS 8
+
+/* The products of a layer beside those of experts; some may have no outputs. */
+static inline void products_of(const Layer *layer, const Product *products[LAYER_PRODUCTS])
+{
+    const Product *all[] = {&layer->latent,  &layer->qkv,  &layer->kv,
+                            &layer->out,     &layer->gate_up, &layer->down,
+                            &layer->per_layer_gate, &layer->per_layer_out};
+    for (int i = 0; i < LAYER_PRODUCTS; i++)
+        products[i] = all[i];
+}
 
 /* Numbers of a slot of a layer's cache. */
 static inline long slot_size(const Layer *layer)
@@ -97,6 +109,7 @@ typedef struct {
     int64_t vocab, positions, slots; /* how many there are */
     Gate gate;
     int64_t whole_norms; /* whether queries, and keys, are normed over all heads at once */
+    int64_t norms_values; /* whether values of each head are, too, by no weight */
     float epsilon, scale;
     float softcap, head_softcap; /* scores, once they are scaled, and logits become these times the
                                     tanh of what they are of them; 0: they stay what they are */
@@ -115,11 +128,11 @@ typedef struct {
     const int64_t *tapped; /* [taps], rising: layers whose inputs are features of a row */
     int64_t taps;
     float embedding_scale, feature_scale; /* by which these are multiplied */
-    int64_t input_size;    /* numbers that each layer reads beside rows */
-    const Number *input_embeddings; /* [V, layers * input_size] */
-    Product inputs;        /* makes of a row as it begins what these are added to */
-    const float *input_norm; /* [input_size], of that for each layer */
-    float input_scale, input_epsilon; /* by which embeddings are multiplied, and of the norm */
+    int64_t per_layer_size; /* numbers that each layer reads beside rows; 0: none does */
+    const Number *per_layer_embeddings;       /* [V, layers * per_layer_size] */
+    Product per_layer_product;                /* makes of a row as it begins what they are added to */
+    const float *per_layer_norm;              /* [per_layer_size], of that for each layer */
+    float per_layer_scale, per_layer_epsilon; /* by which embeddings are multiplied; of the norm */
 } Model;
 
 /* A run is rows of one path, at one position after another. The slots of its keys, by position, are

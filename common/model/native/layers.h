@@ -68,8 +68,8 @@ static void write_keys(Pass *pass)
     each(pass, turn);
 }
 
-/* Goes on with wanted rows alone, unless that is too early: where attention is to come, and a row
-   is wanted twice. */
+/* Goes on with wanted rows alone; not yet where attention is to come and a row is wanted twice, for
+   it has one place among those that go on. */
 static void leave_others(Pass *pass, int last)
 {
     if (pass->wanted_alone || (!last && !place_wanted(pass)))
@@ -80,7 +80,7 @@ static void leave_others(Pass *pass, int last)
     pass->rows = pass->batch->wanted_rows;
     pass->wanted_alone = 1;
     if (!last)
-        pass->stretch_count = stretched(pass->batch, pass);
+        lay_stretches(pass);
 }
 
 /* Adds to `x` the norm of what is in `y`. */
@@ -185,25 +185,25 @@ static void begin_draft(Pass *pass)
 }
 
 /* What layers read beside rows. */
-static void make_inputs(Pass *pass)
+static void make_per_layer(Pass *pass)
 {
-    const Product *by = &pass->model->inputs;
+    const Product *by = &pass->model->per_layer_product;
     read_rows(pass, NULL);
-    product(pass, by, pass->rows, pass->a, pass->a_step, pass->inputs, by->out, 0);
-    each(pass, add_inputs);
+    product(pass, by, pass->rows, pass->a, pass->a_step, pass->per_layer, by->out, 0);
+    each(pass, add_per_layer);
 }
 
-/* What rows make of the layer's inputs: adds to `x`. */
-static void read_inputs(Pass *pass)
+/* What rows make of what the layer reads beside them: adds to `x`. */
+static void take_per_layer(Pass *pass)
 {
     const Layer *layer = pass->layer;
     read_rows(pass, NULL);
-    make(pass, &layer->input_gate);
-    each(pass, gate_inputs);
-    add(pass, &layer->input, layer->input_post_norm);
+    make(pass, &layer->per_layer_gate);
+    each(pass, gate_per_layer);
+    add(pass, &layer->per_layer_out, layer->per_layer_post_norm);
 }
 
-/* Layers from which on none has keys of its own. */
+/* How many layers there are up to the last that has keys of its own. */
 static long keyed(const Model *model)
 {
     long count = model->layers;
@@ -217,27 +217,27 @@ static void run_pass(Pass *pass)
 {
     const Model *model = pass->model;
     const Batch *batch = pass->batch;
-    pass->stretch_count = stretched(batch, pass);
+    lay_stretches(pass);
     each(pass, embed);
     if (model->token_norm)
         begin_draft(pass);
-    if (model->input_size)
-        make_inputs(pass);
+    if (model->per_layer_size)
+        make_per_layer(pass);
     long taps = batch->features ? model->taps : 0, last_keyed = keyed(model) - 1;
     for (long layer = 0, tap = 0; layer < model->layers; layer++) {
         pass->layer = model->layer + layer;
         int tapped = tap < taps && model->tapped[tap] == layer;
         pass->tapped = tapped ? batch->features + tap++ * model->hidden : NULL;
         write_keys(pass);
-        int shown = layer >= last_keyed && tap == taps; /* of rows all that others look at */
-        if (shown && !batch->wanted_rows) /* pieces of prompts, which are only to be seen */
+        int done = layer >= last_keyed && tap == taps; /* with rows that are not wanted */
+        if (done && !batch->wanted_rows) /* pieces of prompts, which are only to be seen */
             return;
         each(pass, look);
-        if (shown)
+        if (done)
             leave_others(pass, layer == model->layers - 1);
         run_mlp(pass);
-        if (model->input_size)
-            read_inputs(pass);
+        if (model->per_layer_size)
+            take_per_layer(pass);
         if (pass->layer->scale != 1.0f)
             each(pass, scale_rows);
     }

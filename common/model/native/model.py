@@ -230,8 +230,9 @@ def _limits(limits: Sequence[Limit]) -> tuple[Any, object]:
 def can_run(model: Llama) -> bool:
     """Whether a decoder of its type is there and knows every layer of a model on CPU."""
     sizes = (shape.key_size for shape in model.shapes)
-    beside = 0 if model.inputs is None else len(model.inputs.norm)
-    read = (model.hidden, model.inner, beside, *sizes, *(model.latents or ()))
+    tables = model.per_layer_embeddings
+    per_layer = 0 if tables is None else len(tables.norm)
+    read = (model.hidden, model.inner, per_layer, *sizes, *(model.latents or ()))
     return (
         bool(instructions(model.facts.dtype))
         and model.head.bias is None

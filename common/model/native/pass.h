@@ -26,7 +26,7 @@ typedef struct {
     float *y;                             /* what a product made, [rows, y_step] */
     Number *a;                            /* what a product reads, [rows, a_step] */
     Number *latents;                      /* where attention is latent, [rows, latent_step] */
-    float *inputs;                        /* of layers, [rows, layers, input_size] */
+    float *per_layer;                     /* what layers read beside, [rows, layers, size] */
     float *wanted_x;                      /* of wanted rows alone: `x`, and `a` */
     Number *wanted_a;
     Number *queries;                      /* [rows, heads * size] */
@@ -89,9 +89,10 @@ static long agreed(const Stretch *stretch)
 }
 
 /* Lays runs out row by row, of rows that go on, and cuts them into stretches of such that begin with
-   the same key, as those of one sequence do; returns how many there are. */
-static long stretched(const Batch *batch, Pass *pass)
+   the same key, as those of one sequence do. */
+static void lay_stretches(Pass *pass)
 {
+    const Batch *batch = pass->batch;
     long count = 0, next = 0;
     int64_t *room = pass->joined;
     Stretch *last = NULL;
@@ -119,7 +120,7 @@ static long stretched(const Batch *batch, Pass *pass)
     }
     for (long i = 0; pass->tiled && i < count; i++)
         pass->stretches[i].agreed = agreed(pass->stretches + i);
-    return count;
+    pass->stretch_count = count;
 }
 
 /* Finds the places of wanted rows among such; whether none is wanted twice. */
@@ -177,15 +178,13 @@ static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, ch
 static long most_room(const Model *model, long rows)
 {
     long most = larger(room_for(&model->head, rows), room_for(&model->shown, rows));
-    most = larger(most, room_for(&model->inputs, rows));
+    most = larger(most, room_for(&model->per_layer_product, rows));
     for (long i = 0; i < model->layers; i++) {
-        const Layer *layer = model->layer + i;
-        const Product *products[] = {&layer->latent, &layer->qkv,     &layer->kv,
-                                     &layer->out,    &layer->gate_up, &layer->down,
-                                     &layer->input,  &layer->input_gate};
-        for (size_t each = 0; each < sizeof products / sizeof *products; each++)
+        const Product *products[LAYER_PRODUCTS];
+        products_of(model->layer + i, products);
+        for (long each = 0; each < LAYER_PRODUCTS; each++)
             most = larger(most, room_for(products[each], rows));
-        const Experts *experts = layer->experts;
+        const Experts *experts = model->layer[i].experts;
         if (!experts)
             continue;
         most = larger(most, room_for(&experts->router, rows));
@@ -253,15 +252,16 @@ static size_t lay_out(Pass *pass, char *room)
     pass->latent_step = model->layer->latent.out; /* in this all layers are alike */
     pass->a_step = larger(larger(seen, model->layer->qkv.in), model->inner);
     pass->a_step = larger(pass->a_step, larger(model->layer->latent.in, pass->latent_step));
+    pass->a_step = larger(pass->a_step, model->per_layer_size);
     pass->y_step = larger(keys, larger(larger(2 * model->inner, model->hidden), scores));
-    pass->y_step = larger(pass->y_step, larger(pass->latent_step, 2 * model->input_size));
-    pass->a_step = larger(pass->a_step, model->input_size);
+    pass->y_step = larger(pass->y_step, larger(pass->latent_step, 2 * model->per_layer_size));
+    long per_layer = model->layers * model->per_layer_size;
     size_t used = 0;
     pass->x = taken(room, &used, rows * model->hidden * sizeof *pass->x);
     pass->y = taken(room, &used, rows * pass->y_step * sizeof *pass->y);
     pass->a = taken(room, &used, rows * pass->a_step * sizeof *pass->a);
     pass->latents = taken(room, &used, rows * pass->latent_step * sizeof *pass->latents);
-    pass->inputs = taken(room, &used, rows * model->inputs.out * sizeof *pass->inputs);
+    pass->per_layer = taken(room, &used, rows * per_layer * sizeof *pass->per_layer);
     pass->wanted_x = taken(room, &used, batch->wanted_rows * model->hidden * sizeof *pass->x);
     pass->wanted_a = taken(room, &used, batch->wanted_rows * pass->a_step * sizeof *pass->a);
     pass->queries = taken(room, &used, rows * seen * sizeof *pass->queries);

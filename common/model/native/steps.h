@@ -170,23 +170,21 @@ static float whole_rms(const Model *model, const float *norm, const float *heads
     return whole ? inverse_rms(heads, numbers, model->epsilon) : 1.0f;
 }
 
-/* What the cache keeps of a row but for where layers share it: keys, and values behind each. */
+/* What the cache keeps of a row: keys, and values behind each. */
 static void keep(const Pass *pass, long row, const float *keys)
 {
     const Model *model = pass->model;
     const Layer *layer = pass->layer;
     long size = layer->size, kv_heads = layer->kv_heads;
     long step = model->whole_norms ? size : 0; /* of norms, from head to head */
-    const float *values = keys + kv_heads * size, *norm = layer->k_norm;
+    const float *value = keys + kv_heads * size, *norm = layer->k_norm;
     float whole = whole_rms(model, norm, keys, kv_heads * size);
     Number *slot = layer->cache + pass->slots[row] * slot_size(layer);
-    for (long head = 0; head < kv_heads; head++, slot += 2 * size) {
+    for (long head = 0; head < kv_heads; head++, slot += 2 * size, value += size) {
         turned(model, layer, norm ? norm + head * step : NULL, whole, 1.0f, pass->positions[row],
                keys + head * size, slot);
-        if (layer->v_norm)
-            normed(values + head * size, layer->v_norm, size, model->epsilon, slot + size);
-        else
-            rounded(values + head * size, 1.0f, size, slot + size);
+        float scale = model->norms_values ? inverse_rms(value, size, model->epsilon) : 1.0f;
+        rounded(value, scale, size, slot + size);
     }
 }
 
@@ -272,13 +270,15 @@ static void gate(void *what, Part part)
 {
     Pass *pass = what;
     const Layer *layer = pass->layer;
-    long inner = layer->gate_up.out / 2;
+    long inner = layer->gate_up.out / 2, odd = layer->down.in > inner; /* one more is read then */
     int weighed = layer->experts && layer->experts->router.out > layer->experts->count;
     PART_OF(pass->rows) {
         float *both = pass->y + i * pass->y_step;
         for (long at = 0; weighed && at < inner; at++)
             both[inner + at] *= pass->mixing.shares[i];
         gated(&pass->model->gate, both, inner, pass->a + i * pass->a_step);
+        if (odd)
+            pass->a[i * pass->a_step + inner] = 0;
     }
 }
 
@@ -304,36 +304,37 @@ static void join_mixed(void *what, Part part)
 }
 
 /* Norms what rows made for each layer, and adds the embeddings of their tokens. */
-static void add_inputs(void *what, Part part)
+static void add_per_layer(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
-    long size = model->input_size, step = model->layers * size;
-    Floats scale = every(model->input_scale);
+    long size = model->per_layer_size, step = model->layers * size;
+    Floats scale = every(model->per_layer_scale);
     PART_OF(pass->rows)
         for (long layer = 0; layer < model->layers; layer++) {
-            const Number *from = model->input_embeddings + read_as(pass, i) * step + layer * size;
-            float *to = pass->inputs + i * step + layer * size;
-            Floats inverse = every(inverse_rms(to, size, model->input_epsilon));
+            const Number *from = model->per_layer_embeddings + read_as(pass, i) * step;
+            float *to = pass->per_layer + i * step + layer * size;
+            Floats inverse = every(inverse_rms(to, size, model->per_layer_epsilon));
             for (long at = 0; at < size; at += LANES) {
                 Lanes mask = first_lanes(size - at);
-                Floats norm = load(mask, to + at) * inverse * load(mask, model->input_norm + at);
-                store(to + at, mask, fmadd(load_number(from + at, mask), scale, norm));
+                Floats weight = load(mask, model->per_layer_norm + at);
+                Floats norm = load(mask, to + at) * inverse * weight;
+                store(to + at, mask, fmadd(load_number(from + layer * size + at, mask), scale, norm));
             }
         }
 }
 
-/* Has what rows made gate the layer's inputs. */
-static void gate_inputs(void *what, Part part)
+/* Has what rows made gate what the layer reads beside them. */
+static void gate_per_layer(void *what, Part part)
 {
     Pass *pass = what;
     const Model *model = pass->model;
-    long size = model->input_size, layer = pass->layer - model->layer;
+    long size = model->per_layer_size, layer = pass->layer - model->layer;
     PART_OF(pass->rows) {
         long row = pass->wanted_alone ? pass->batch->wanted[i] : i;
         float *both = pass->y + i * pass->y_step;
-        const float *inputs = pass->inputs + (row * model->layers + layer) * size;
-        memcpy(both + size, inputs, size * sizeof *both);
+        const float *beside = pass->per_layer + (row * model->layers + layer) * size;
+        memcpy(both + size, beside, size * sizeof *both);
         gated(&model->gate, both, size, pass->a + i * pass->a_step);
     }
 }

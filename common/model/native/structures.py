@@ -71,7 +71,6 @@ class Layer(Structure):
         ("mlp_post_norm", c_void_p),
         ("q_norm", c_void_p),
         ("k_norm", c_void_p),
-        ("v_norm", c_void_p),
         ("sinks", c_void_p),
         ("cos", c_void_p),
         ("sin", c_void_p),
@@ -81,9 +80,9 @@ class Layer(Structure):
         ("shares", c_int64),
         ("experts", POINTER(Experts)),
         ("window", c_int64),
-        ("input_gate", Product),
-        ("input", Product),
-        ("input_post_norm", c_void_p),
+        ("per_layer_gate", Product),
+        ("per_layer_out", Product),
+        ("per_layer_post_norm", c_void_p),
         ("scale", c_float),
     )
 
@@ -107,6 +106,7 @@ class Model(Structure):
         ("slots", c_int64),
         ("gate", Gate),
         ("whole_norms", c_int64),
+        ("norms_values", c_int64),
         ("epsilon", c_float),
         ("scale", c_float),
         ("softcap", c_float),
@@ -124,12 +124,12 @@ class Model(Structure):
         ("taps", c_int64),
         ("embedding_scale", c_float),
         ("feature_scale", c_float),
-        ("input_size", c_int64),
-        ("input_embeddings", c_void_p),
-        ("inputs", Product),
-        ("input_norm", c_void_p),
-        ("input_scale", c_float),
-        ("input_epsilon", c_float),
+        ("per_layer_size", c_int64),
+        ("per_layer_embeddings", c_void_p),
+        ("per_layer_product", Product),
+        ("per_layer_norm", c_void_p),
+        ("per_layer_scale", c_float),
+        ("per_layer_epsilon", c_float),
     )
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from ctypes import pointer
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from common.model.kv_cache import LayerShape
-from common.model.llama import LayerInputs, Linear, Llama, LlamaLayer, Mixture, Mlp
+from common.model.llama import Linear, Llama, LlamaLayer, Mixture, Mlp, PerLayerEmbeddings
 from common.model.native.library import Decoder
 from common.model.native.product import PackedMatrix
 from common.model.native.structures import Experts, Gate, Layer, MixtureNorms, Model, Product
@@ -34,9 +33,9 @@ class Weights:
         self._matrices: list[PackedMatrix] = []
         self._turns: list[int] = []
         self._scale = 1.0 if model.softcap else model.scale
-        self._norms_values = model.norms_values
         # As a pass reads them: beyond the end of one matrix the next is fetched.
-        inputs = {} if model.inputs is None else self._inputs(model.inputs)
+        tables = model.per_layer_embeddings
+        per_layer = {} if tables is None else self._per_layer(tables)
         shares = (layer in model.seen_of for layer in range(model.depth))
         made = map(self._layer, model.layers, model.shapes, shares)  # which keeps none of them
         self._layers = (Layer * model.depth)(*made)
@@ -46,6 +45,7 @@ class Weights:
             inner=model.inner,
             gate=Gate(*model.gate),
             whole_norms=model.whole_norms,
+            norms_values=model.norms_values,
             layers=model.depth,
             vocab=len(model.embeddings),
             epsilon=model.epsilon,
@@ -59,7 +59,7 @@ class Weights:
             norm=self._norm(model.norm),
             head=self._product(_scaled(model.head, model.head_scale)),
             layer=self._layers,
-            **inputs,
+            **per_layer,
         )
         """The whole model."""
 
@@ -79,7 +79,6 @@ class Weights:
             mlp_post_norm=self._norm(layer.mlp_post_norm),
             q_norm=self._norm(layer.q_norm),
             k_norm=self._norm(layer.k_norm),
-            v_norm=self._norm(torch.ones(shape.key_size)) if self._norms_values else None,
             sinks=self._sinks(layer.sinks),
             kv_heads=shape.kv_heads,
             size=shape.key_size,
@@ -94,21 +93,21 @@ class Weights:
             found.experts = pointer(self._experts(layer.mlp))
         if plain is not None:
             found.gate_up, found.down = self._product(plain.gate_up), self._product(plain.down)
-        if layer.input is not None:
-            gate, product, norm = layer.input
-            found.input_gate, found.input = self._product(gate), self._product(product)
-            found.input_post_norm = self._norm(norm)
+        if layer.per_layer_input is not None:
+            gate, product, norm = layer.per_layer_input
+            found.per_layer_gate, found.per_layer_out = self._product(gate), self._product(product)
+            found.per_layer_post_norm = self._norm(norm)
         return found
 
-    def _inputs(self, inputs: LayerInputs) -> dict[str, Any]:
+    def _per_layer(self, tables: PerLayerEmbeddings) -> dict[str, Any]:
         """What layers read beside rows."""
         return {
-            "input_size": len(inputs.norm),
-            "input_embeddings": self._keep(inputs.embeddings),
-            "inputs": self._product(inputs.product),
-            "input_norm": self._norm(inputs.norm),
-            "input_scale": inputs.scale,
-            "input_epsilon": inputs.epsilon,
+            "per_layer_size": len(tables.norm),
+            "per_layer_embeddings": self._keep(tables.embeddings),
+            "per_layer_product": self._product(tables.product),
+            "per_layer_norm": self._norm(tables.norm),
+            "per_layer_scale": tables.scale,
+            "per_layer_epsilon": tables.epsilon,
         }
 
     def _heads(self, layer: LlamaLayer) -> dict[str, Any]:

@@ -193,7 +193,8 @@ def test_all_of_a_model_is_on_its_device_once_it_is_taken(kind: str, tmp_path: P
             each.embed_scale = torch.tensor(each.scalar_embed_scale)
     model, layers = whole.llama(), whole._model.model.layers
     assert model is not None
-    parts = [model.embeddings, model.norm, model.head, *model.rotaries, *(model.inputs or ())]
+    parts = [model.embeddings, model.norm, model.head, *model.rotaries]
+    parts += model.per_layer_embeddings or ()
     assert set(_devices(parts)) == {"meta"}
     for index, layer in enumerate(model.layers):
         assert set(_devices(vars(layer).values())) == {"meta"}

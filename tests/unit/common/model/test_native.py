@@ -122,7 +122,7 @@ def test_matrices_lie_in_the_order_in_which_a_pass_reads_them(kind: str, tmp_pat
     model = runner(tiny_models.save(kind, tmp_path)).loaded.forward
     assert isinstance(model, NativeModel)
     weights = model._weights
-    read = [weights.model.inputs]
+    read = [weights.model.per_layer_product]
     for layer, _ in weights.layers:
         read += [layer.latent, layer.qkv, layer.kv, layer.out]
         if layer.experts:
@@ -130,7 +130,7 @@ def test_matrices_lie_in_the_order_in_which_a_pass_reads_them(kind: str, tmp_pat
             read.append(experts.router)
             for each in range(experts.count):
                 read += [experts.gate_up[each], experts.down[each]]
-        read += [layer.gate_up, layer.down, layer.input_gate, layer.input]
+        read += [layer.gate_up, layer.down, layer.per_layer_gate, layer.per_layer_out]
     read.append(weights.model.head)
     made = [matrix.product.packed for matrix in weights._matrices]
     assert made == [product.packed for product in read if product.outputs]

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from common.model.cuda.products import Products
 from common.model.cuda.rowwise import RmsNorm
-from common.model.llama import LayerInputs
+from common.model.llama import PerLayerEmbeddings
 
 
-class Inputs:
+class PerLayer:
     """Makes them, for all layers at once.
 
     Args:
@@ -17,7 +17,7 @@ class Inputs:
         products: What it multiplies by.
     """
 
-    def __init__(self, weights: LayerInputs, products: Products) -> None:
+    def __init__(self, weights: PerLayerEmbeddings, products: Products) -> None:
         self._embeddings, self._scale = weights.embeddings, weights.scale
         self._product = products.layer(*weights.product)
         self._norm, self._size = RmsNorm(weights.norm, weights.epsilon), len(weights.norm)
