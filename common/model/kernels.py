@@ -150,8 +150,6 @@ def _cuda_lacks(model: Llama, device: torch.device, quantize: Quantize) -> str:
     heads, kv_heads = model.heads, min(shape.kv_heads for shape in model.shapes)
     if model.has_experts and quantize == "int4":
         return "experts are rounded to int8 alone"
-    if model.norms_experts:
-        return "its experts have norms of their own"
     if heads > kv_heads * keys.TILE:
         return f"{heads} heads share {kv_heads} of keys: at most {keys.TILE} can share one"
     problem = lacks(device)

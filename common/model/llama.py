@@ -233,8 +233,6 @@ class Llama:
     """Numbers between the two products of a feed-forward part that all rows take; 0 without."""
     has_experts: bool = False
     """Whether any layer has experts."""
-    norms_experts: bool = False
-    """Whether they have norms of their own."""
     has_sinks: bool = False
     """Whether any layer has sinks."""
     latents: tuple[int, int] | None = None

@@ -220,12 +220,11 @@ class Experts:
     """
 
     def __init__(self, mixture: Mixture, make: MakeProduct, gate: Gate, *, rounded: bool) -> None:
-        assert mixture.norms is None, "norms of its own are not known here"
-        assert mixture.factors is None, "nor are factors"
         count = len(mixture.experts)
         weight, bias = mixture.router
         self._scores = make(weight.float(), None if bias is None else bias.float())
         self._favours = None if mixture.favours is None else mixture.favours.float()
+        self._factors = None if mixture.factors is None else mixture.factors.float()
         gates, downs = zip(*((each.gate_up, each.down) for each in mixture.experts), strict=True)
         self._gate_up = _Matrices(gates, gate, rounded=rounded)
         self._down = _Matrices(downs, rounded=rounded)
@@ -241,7 +240,14 @@ class Experts:
             "PLACES": triton.next_power_of_2(mixture.chosen),
         }
 
-    def __call__(self, x: Tensor, words: Tensor, size: Size, beside: Tensor | None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        words: Tensor,
+        size: Size,
+        beside: Tensor | None,
+        chooses: Tensor | None = None,
+    ) -> Tensor:
         """What rows get of the experts that they choose, and of what all take.
 
         Args:
@@ -249,11 +255,13 @@ class Experts:
             words: The batch, laid out; see `keys`.
             size: Of the batch.
             beside: What all rows take, `[N, hidden]`; None where there is nothing.
+            chooses: What they choose by, `[N, hidden]`; None for `x`.
 
         Returns:
             `[N, hidden]`; zero for rows that are padding.
         """
-        scores, out = self._scores(x.float()), torch.empty_like(x)
+        out = torch.empty_like(x)
+        scores = self._scores((x if chooses is None else chooses).float())
         for first in range(0, len(x), _MOST_ROWS):
             here = slice(first, first + _MOST_ROWS)
             chosen, weights, share = self._choose(scores[here], words, size, first)
@@ -301,6 +309,9 @@ class Experts:
             self._scale,
             **self._choice,
         )
+        if self._factors is not None:
+            factors = self._factors.index_select(0, chosen.flatten().clamp_min(0))  # -1 in padding
+            weights *= factors.view(weights.shape)
         return chosen, weights, share
 
     def _parts(self, x: Tensor, chosen: Tensor) -> Tensor:

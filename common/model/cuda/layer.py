@@ -40,9 +40,11 @@ class Layer:
             self._make_heads = _LatentHeads(weights, weights.latents, products)
         self._out = make(*weights.o)
         self._experts: Experts | None = None
+        self._expert_norms: list[RmsNorm] = []
         if isinstance(mlp, Mixture):
             rounded = products.rounds_experts
             self._experts = Experts(mlp, products.whole, model.gate, rounded=rounded)
+            self._expert_norms += [RmsNorm(norm, epsilon) for norm in mlp.norms or ()]
         dense = mlp.shared if isinstance(mlp, Mixture) else mlp
         self._mlp = None if dense is None else _Mlp(dense, make, model.gate)
         self._attention_norm = _norm(weights.attention_norm, epsilon)
@@ -118,6 +120,13 @@ class Layer:
         x = added(x, self._out, attended, self._attention_post_norm)
         read = x if self._mlp_norm is None else self._mlp_norm(x)
         norm, mlp = self._mlp_post_norm, self._mlp
+        if self._experts is not None and self._expert_norms:
+            assert mlp is not None
+            assert norm is not None
+            of_router, of_experts, behind_experts, behind_plain = self._expert_norms
+            found = self._experts(of_experts(x), words, size, None, of_router(x))
+            both = behind_experts(found).add_(behind_plain(mlp.down(mlp.opened(read))))
+            return x.add_(norm(both))
         if self._experts is not None:
             beside = None if mlp is None else mlp.down(mlp.opened(read))
             found = self._experts(read, words, size, beside)

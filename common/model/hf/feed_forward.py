@@ -92,7 +92,7 @@ def has_experts(layer: Any) -> bool:
     return _mixture_of(layer) is not None
 
 
-def norms_experts(layer: Any) -> bool:
+def _stands_beside(layer: Any) -> bool:
     """Whether these stand beside the plain part of a layer, with norms of their own."""
     return bool(getattr(layer, "enable_moe_block", False))
 
@@ -152,7 +152,7 @@ def linear_of(layer: nn.Module) -> Linear:
 def _mixture_of(layer: Any) -> Any:
     """What has the experts of a layer: itself, where they stand beside its plain part; None where
     it has none."""
-    if norms_experts(layer):
+    if _stands_beside(layer):
         return layer
     return layer.mlp if _is_mixture(layer.mlp) else None
 

@@ -17,7 +17,6 @@ from common.model.hf.feed_forward import (
     has_experts,
     inner_of,
     linear_of,
-    norms_experts,
 )
 from common.model.hf.layers import bring
 from common.model.hf.shape import (
@@ -113,7 +112,6 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         shapes=[LayerShape(each.kv_heads, each.head, each.head) for each in sizes],
         inner=max(inner_of(layer.mlp) for layer in layers),
         has_experts=any(map(has_experts, layers)),
-        norms_experts=any(map(norms_experts, layers)),
         has_sinks=any(hasattr(layer.self_attn, "sinks") for layer in layers),
         seen_of=_seen_of(layers),
         latents=latents.sizes_of(attention) if latent else None,

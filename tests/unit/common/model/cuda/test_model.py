@@ -110,7 +110,7 @@ def test_a_pass_is_laid_out_while_the_one_before_runs(
         ("gemma2", _SMALL | _WINDOW),
         ("gemma3_text", _SMALL | _WINDOW | {"num_hidden_layers": 2}),
         ("gemma4_text", _SMALL | _WINDOW | _SHARING),
-        ("gemma4_text", _SMALL | _WINDOW | tiny_models.LARGE_GEMMA4 | _OF_TWO_SIZES),
+        ("gemma4_text", _SMALL | _WINDOW | tiny_models.GEMMA4_EXPERTS | _OF_TWO_SIZES),
         ("granite", _SMALL),
         ("youtu", _SMALL | {"num_key_value_heads": 2}),
     ],
@@ -118,12 +118,12 @@ def test_a_pass_is_laid_out_while_the_one_before_runs(
 def test_logits_and_states_are_those_of_transformers(
     kind: str, changes: dict[str, Any], tmp_path: Path, cuda: pytest.MonkeyPatch
 ) -> None:
-    directory = tiny_models.save(kind, tmp_path, **changes)
+    tiny_models.stirred(kind, tmp_path, **changes)
     cuda.setattr(Runner, "_settle", lambda self: None)
-    mine = runner(directory, device=DEVICE)
+    mine = runner(tmp_path, device=DEVICE)
     assert isinstance(mine.loaded.forward, CudaModel)
     cuda.setattr(loader, "prepare", kernels.prepare)
-    for found, expected in zip(_outputs(mine), _outputs(runner(directory)), strict=True):
+    for found, expected in zip(_outputs(mine), _outputs(runner(tmp_path)), strict=True):
         assert _far(found.logits, expected.logits) < 1e-4
         assert _far(found.states, expected.states) < 1e-4
 
