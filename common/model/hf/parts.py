@@ -19,12 +19,12 @@ from common.model.hf.feed_forward import (
     linear_of,
 )
 from common.model.hf.layers import bring
+from common.model.hf.per_layer import per_layer_embeddings, per_layer_input
 from common.model.hf.shape import (
     LAYERS,
     added_part,
     body_of,
     divisor,
-    has_per_layer_input,
     head_size_of,
     head_softcap_of,
     softcap_of,
@@ -36,8 +36,6 @@ from common.model.llama import (
     Linear,
     Llama,
     LlamaLayer,
-    PerLayerEmbeddings,
-    PerLayerInput,
 )
 from common.model.room import give_back
 from common.model.rotary import Rotary
@@ -130,9 +128,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         embeddings=embed.weight.data,
         read_as=pictures.read_as(model, device),
         embedding_scale=scale / part,
-        per_layer_embeddings=(
-            _per_layer_embeddings(inner, facts.dtype) if has_per_layer_input(layers[0]) else None
-        ),
+        per_layer_embeddings=per_layer_embeddings(inner, facts.dtype),
         feature_scale=part,
         norm=_weight(bring(inner.norm, device)),
         head=linear_of(model.lm_head),
@@ -181,7 +177,7 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes, scale: float) -> LlamaLayer:
         sinks=attention.sinks.data if hasattr(attention, "sinks") else None,
         rotary=rotary,
         window=_window(attention),
-        per_layer_input=_per_layer_input(layer) if has_per_layer_input(layer) else None,
+        per_layer_input=per_layer_input(layer),
         scale=scale,
     )
 
@@ -197,31 +193,6 @@ def _seen_of(layers: Any) -> dict[int, int]:
         else:
             last[attention.layer_type] = index
     return found
-
-
-def _per_layer_embeddings(inner: Any, dtype: torch.dtype) -> PerLayerEmbeddings:
-    """What a model's layers read beside rows.
-
-    The norm there is of a product that is scaled, and its sum with a token's is scaled again: one
-    scale is in what is added to the mean square, the other in what is added up.
-    """
-    embed, norm = inner.embed_tokens_per_layer, inner.per_layer_projection_norm
-    device, part = inner.embed_tokens.weight.device, inner.per_layer_input_scale
-    for module in (norm, inner.per_layer_model_projection):
-        bring(module, device)
-    return PerLayerEmbeddings(
-        embeddings=embed.weight.data,
-        scale=float(embed.embed_scale.to(dtype)) * part,
-        product=linear_of(inner.per_layer_model_projection),
-        norm=_weight(norm).float() * part,
-        epsilon=norm.eps / inner.per_layer_model_projection_scale**2,
-    )
-
-
-def _per_layer_input(layer: Any) -> PerLayerInput:
-    """How a layer reads them."""
-    gate, product = linear_of(layer.per_layer_input_gate), linear_of(layer.per_layer_projection)
-    return PerLayerInput(gate, product, _weight(layer.post_per_layer_input_norm))
 
 
 def _heads(attention: Any, sizes: _Sizes) -> tuple[Latents | None, Linear, Linear, Linear, Linear]:

@@ -13,6 +13,7 @@ from common.model.facts import Facts
 from common.model.hf.feed_forward import curve_of, gate_of, knows, products_of
 from common.model.hf.latents import is_latent, latents_lack
 from common.model.hf.layers import linear_weights
+from common.model.hf.per_layer import has_per_layer_input
 
 
 class _Norms(NamedTuple):
@@ -191,11 +192,6 @@ def body_of(model: Any) -> Any:
     """What a model has beside its output layer; None where it is called otherwise."""
     inner = getattr(model, "model", None)
     return getattr(inner, "language_model", inner)  # of one that sees pictures, too
-
-
-def has_per_layer_input(layer: Any) -> bool:
-    """Whether a layer reads embeddings of its own."""
-    return bool(getattr(layer, "hidden_size_per_layer_input", 0))
 
 
 def head_size_of(attention: Any) -> int:

@@ -73,10 +73,10 @@ typedef struct {
     int64_t shares;         /* whether these are an earlier layer's: it makes none */
     const Experts *experts; /* or NULL */
     int64_t window;         /* keys a row sees, itself included; 0: all */
-    Product per_layer_gate; /* of a layer that reads embeddings of its own beside rows: makes of a row
+    Product per_layer_gate; /* where layers read embeddings of their own beside rows: makes of a row
                                what gates them */
-    Product per_layer_out;  /* and what becomes of them */
-    const float *per_layer_post_norm; /* [hidden], of that, which is added to the row */
+    Product per_layer_out;  /* and what is added to the row */
+    const float *per_layer_post_norm; /* [hidden], of that */
     float scale;                      /* what rows that leave it are multiplied by */
 } Layer;
 
@@ -85,8 +85,8 @@ typedef struct {
 /* The products of a layer beside those of experts; some may have no outputs. */
 static inline void products_of(const Layer *layer, const Product *products[LAYER_PRODUCTS])
 {
-    const Product *all[] = {&layer->latent,  &layer->qkv,  &layer->kv,
-                            &layer->out,     &layer->gate_up, &layer->down,
+    const Product *all[] = {&layer->latent, &layer->qkv,     &layer->kv,
+                            &layer->out,    &layer->gate_up, &layer->down,
                             &layer->per_layer_gate, &layer->per_layer_out};
     for (int i = 0; i < LAYER_PRODUCTS; i++)
         products[i] = all[i];
@@ -108,8 +108,8 @@ typedef struct {
     int64_t hidden, heads, inner, layers;
     int64_t vocab, positions, slots; /* how many there are */
     Gate gate;
-    int64_t whole_norms; /* whether queries, and keys, are normed over all heads at once */
-    int64_t norms_values; /* whether values of each head are, too, by no weight */
+    int64_t whole_norms;  /* whether queries, and keys, are normed over all heads at once */
+    int64_t norms_values; /* whether the values of each head are normed, by no weight */
     float epsilon, scale;
     float softcap, head_softcap; /* scores, once they are scaled, and logits become these times the
                                     tanh of what they are of them; 0: they stay what they are */
@@ -128,7 +128,7 @@ typedef struct {
     const int64_t *tapped; /* [taps], rising: layers whose inputs are features of a row */
     int64_t taps;
     float embedding_scale, feature_scale; /* by which these are multiplied */
-    int64_t per_layer_size; /* numbers that each layer reads beside rows; 0: none does */
+    int64_t per_layer_size;                   /* what each layer reads beside rows; 0: nothing */
     const Number *per_layer_embeddings;       /* [V, layers * per_layer_size] */
     Product per_layer_product;                /* makes of a row as it begins what they are added to */
     const float *per_layer_norm;              /* [per_layer_size], of that for each layer */

@@ -149,12 +149,12 @@ static void *taken(char *room, size_t *used, size_t bytes)
 static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, char *room,
                      size_t *used)
 {
-    long heads = 0, size = 0, seen = 0; /* the last of the queries of a key/value head */
+    long heads = 0, size = 0, asked = 0; /* the most; of the last, of queries that share a key */
     for (long i = 0; i < model->layers; i++) {
         const Layer *layer = model->layer + i;
         heads = larger(heads, model->heads / layer->kv_heads);
         size = larger(size, layer->size);
-        seen = larger(seen, model->heads / layer->kv_heads * layer->size);
+        asked = larger(asked, model->heads / layer->kv_heads * layer->size);
     }
     long spans = (size + SPAN - 1) / SPAN;
     long queries = (ROWS_TOGETHER * heads + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
@@ -167,7 +167,7 @@ static void lay_desk(Desk *desk, const Model *model, int tiled, long longest, ch
         found.turned = taken(room, used, spans * LANES * sizeof *found.turned);
     } else {
         long turned = (size + NUMBERS - 1) / NUMBERS * LANES * BLOCKS_TOGETHER;
-        found.factors = taken(room, used, ROWS_TOGETHER * seen * sizeof(Factor));
+        found.factors = taken(room, used, ROWS_TOGETHER * asked * sizeof(Factor));
         found.pairs = taken(room, used, turned * sizeof *found.pairs);
     }
     if (room)

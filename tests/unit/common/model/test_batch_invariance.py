@@ -37,7 +37,6 @@ KINDS = (
     "qwen3_moe-torch",
     "qwen2_moe-bfloat16",
     "qwen2_moe-more",
-    "gemma4_text",
     "gemma4_text-bfloat16",
     "olmo2-bfloat16",
     "youtu-bfloat16",

@@ -32,15 +32,13 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 _SMALL = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}
 _WINDOW = {"sliding_window": 12}
-_OF_TWO_SIZES = {
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 2,
-    "layer_types": ["sliding_attention", "full_attention"],
-}
-_SHARING = {
+_ALL_OF_GEMMA4 = {
+    **tiny_models.GEMMA4_EXPERTS,
+    "num_key_value_heads": 2,  # one where all is seen
     "num_hidden_layers": 3,
     "layer_types": ["full_attention", "sliding_attention", "full_attention"],
     "num_kv_shared_layers": 1,
+    "hidden_size_per_layer_input": 8,
 }
 
 
@@ -109,8 +107,7 @@ def test_a_pass_is_laid_out_while_the_one_before_runs(
         ("qwen2", _SMALL | _WINDOW | {"num_hidden_layers": 2}),  # which differ
         ("gemma2", _SMALL | _WINDOW),
         ("gemma3_text", _SMALL | _WINDOW | {"num_hidden_layers": 2}),
-        ("gemma4_text", _SMALL | _WINDOW | _SHARING),
-        ("gemma4_text", _SMALL | _WINDOW | tiny_models.GEMMA4_EXPERTS | _OF_TWO_SIZES),
+        ("gemma4_text", _SMALL | _WINDOW | _ALL_OF_GEMMA4),
         ("granite", _SMALL),
         ("youtu", _SMALL | {"num_key_value_heads": 2}),
     ],
