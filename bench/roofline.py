@@ -39,6 +39,8 @@ OUTPUTS = ("lm_head.weight", "embed_out.weight")
 """How names of output layers end."""
 POSITIONS = ("wpe.weight", "embed_positions.weight")
 """Those of embeddings of positions."""
+PER_LAYER = "embed_tokens_per_layer.weight"
+"""That of embeddings that layers read of their own."""
 
 EXPERTS = ".experts."
 """What names of weights of experts have in them."""
@@ -203,7 +205,8 @@ def demand(model: Path, dtype: str) -> Demand:
         head = config.get("head_dim") or first(config, "hidden_size", "n_embd") // heads
         kv_heads = config.get("num_key_value_heads") or heads
         experts = sum(size for name, size in sizes.items() if EXPERTS in name)
-        taken = first(config, "num_experts_per_tok") / first(config, *COUNTS) if experts else 0.0
+        chosen = first(config, "num_experts_per_tok", "top_k_experts") if experts else 0
+        taken = chosen / first(config, *COUNTS) if experts else 0.0
     except KeyError as error:
         raise ModelError(f"{model}: config.json has no {error}") from None
     # An embedding is a look-up of a row, unless it is the output layer, too.
@@ -211,16 +214,38 @@ def demand(model: Path, dtype: str) -> Demand:
     inputs = {name for name in sizes if "embed" in name or name.endswith("wte.weight")} - outputs
     tied = not outputs or (config.get("tie_word_embeddings", False) and inputs)
     aside = outputs if tied else inputs
-    aside |= {name for name in sizes if name.endswith(POSITIONS)}
+    aside |= {name for name in sizes if name.endswith((*POSITIONS, PER_LAYER))}
     products = sum(size for name, size in sizes.items() if name not in aside) - experts
     return Demand(
         dtype=kind,
         weight_bytes=products * width,
         expert_bytes=experts * width,
         taken=taken,
-        kv_bytes_per_position=2 * layers * kv_heads * head * width,
+        kv_bytes_per_position=kept(config, layers, kv_heads, head) * width,
         operations_per_row=2 * products + round(2 * experts * taken),
     )
+
+
+def kept(config: dict[str, Any], layers: int, kv_heads: int, head: int) -> int:
+    """Return how many numbers of a position the cache keeps, over all layers.
+
+    Args:
+        config: Of the model; layers may have heads of their own, or see another's keys.
+        layers: How many it has.
+        kv_heads: Key/value heads of the others.
+        head: Numbers of a head of these.
+    """
+    named, kinds = config.get("per_layer_config") or {}, config.get("layer_types") or []
+    of_all = {
+        "head_dim": config.get("global_head_dim"),
+        "num_key_value_heads": config.get("num_global_key_value_heads"),
+    }
+    numbers = 0
+    for layer in range(layers - (config.get("num_kv_shared_layers") or 0)):
+        sees_all = kinds[layer : layer + 1] == ["full_attention"]
+        own = named.get(str(layer)) or (of_all if sees_all else {})
+        numbers += (own.get("num_key_value_heads") or kv_heads) * (own.get("head_dim") or head)
+    return 2 * numbers
 
 
 def weights(model: Path) -> tuple[dict[str, int], str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from bench import step_times
 from bench.machine import Limits, best
@@ -85,6 +85,17 @@ def test_of_experts_those_are_read_that_rows_take(
     assert found.kept_bytes == 4 * 255
     assert found.operations_per_row == 2 * (15 + 60)
     assert [found.moved_bytes(rows) - 40 * rows for rows in (1, 2, 1000)] == [300, 480, 1020]
+
+
+def test_embeddings_of_layers_are_looked_up_and_shared_keys_are_kept_once(tmp_path: Path) -> None:
+    """Gemma 4's: of four layers two keep keys, of 16 numbers, and where all is seen of 32."""
+    tensors = load_file(tiny_models.save("gemma4_text", tmp_path) / "model.safetensors")
+    looked_up = ["model.embed_tokens_per_layer.weight", "model.embed_tokens.weight"]
+    looked_up = looked_up if "lm_head.weight" in tensors else looked_up[:1]
+    matrices = sum(each.size for each in tensors.values() if each.ndim == 2)
+    found = demand(tmp_path, "auto")
+    assert found.weight_bytes == 4 * (matrices - sum(tensors[name].size for name in looked_up))
+    assert found.kv_bytes_per_position == 4 * 2 * 2 * (16 + 32)
 
 
 def test_what_is_no_matrix_is_refused(tmp_path: Path) -> None:
