@@ -74,6 +74,8 @@ class FusedLayer:
         assert weights.sinks is None, "nor are sinks"
         assert weights.latents is None, "nor latents"
         assert not model.norms_values, "nor norms of values"
+        assert not model.seen_of, "nor shared keys"
+        assert model.read_as is None, "nor ids that are read as others"
         assert weights.scale == 1, "nor factors behind a layer"
         self._gate_up, self._down = make(*weights.mlp.gate_up), make(*weights.mlp.down)
         self._attention_norm = _norm(weights.attention_norm, model)

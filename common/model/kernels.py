@@ -108,8 +108,8 @@ def _for_compiled(model: Llama) -> str:
         return "experts"
     if model.latents is not None:
         return "latents of attention"
-    if model.norms_values or model.seen_of or model.per_layer_embeddings is not None:
-        return "norms of values, shared keys and per-layer embeddings"
+    if model.norms_values:
+        return "norms of values, and what such models have besides,"
     return "scores and logits with caps" if model.softcap or model.head_softcap else ""
 
 

@@ -37,7 +37,7 @@ class LayerShape:
     """Heads of one attention layer."""
 
     kv_heads: int
-    """Key/value heads."""
+    """Key/value heads; 0 of a layer that keeps none, as it sees those of another."""
     key_size: int
     """Size of a key."""
     value_size: int

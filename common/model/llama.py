@@ -185,8 +185,8 @@ class LlamaLayer:
     q: Linear
     """Queries, `[heads * head_size, hidden]`; or of their latents, `[heads * head_size, Q]`."""
     k: Linear
-    """Keys, `[kv_heads * head_size, hidden]`; or `[kv_heads * head_size, KV]`. None are made, and
-    so no values, by a layer that sees those of another."""
+    """Keys, `[kv_heads * head_size, hidden]`; or `[kv_heads * head_size, KV]`. Without rows, as
+    that of values, where a layer sees those of another."""
     v: Linear
     """Values, of the same shape."""
     o: Linear

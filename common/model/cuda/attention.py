@@ -36,7 +36,8 @@ _PATH = tl.constexpr(ROW_SECTIONS.index("path"))
 _TILES = tl.constexpr(len(ROW_SECTIONS))
 
 _WIDE = 256
-"""Numbers of a head beyond which a program has twice the threads, so that registers suffice."""
+"""Numbers of a head beyond which a program has twice the threads and one stage, for registers and
+memory to suffice."""
 
 _MOST_PARTS = 1 << 18
 """Partial sums, of a query's head over a stretch, that are kept at once: 128 MiB of 128 numbers."""
@@ -253,7 +254,7 @@ class Attention:
         Returns:
             `[N, H, D]`; rows that are padding are left as they come.
         """
-        rows, wide = size.tile_rows, self._size > _WIDE
+        rows, wide, whole = size.tile_rows, self._size > _WIDE, queries.dtype == torch.float32
         most = _MOST_PARTS // (rows * self._heads * size.stretches)
         at_once = min(max(1, most), size.tiles)
         parts = (at_once * rows, self._heads, size.stretches)
@@ -277,7 +278,7 @@ class Attention:
                 SOFTCAP=self._softcap,
                 **self._shape,
                 num_warps=8 if wide else 4,
-                num_stages=1 if wide or queries.dtype == torch.float32 else 3,  # as small ones hold
+                num_stages=1 if wide or whole else 3,  # what small devices hold
             )
             # Once these queries are read their places can take what they attended to.
             _join[(tiles * rows, self._heads)](

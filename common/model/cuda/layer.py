@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -22,7 +20,7 @@ class Layer:
 
     Args:
         weights: Of it.
-        shape: Of its keys and values.
+        shape: Of the keys and values that it sees.
         model: Whose it is.
         products: What it multiplies by.
     """
@@ -51,11 +49,12 @@ class Layer:
         self._attention_post_norm = _norm(weights.attention_post_norm, epsilon)
         self._mlp_norm = _norm(weights.mlp_norm, epsilon)
         self._mlp_post_norm = _norm(weights.mlp_post_norm, epsilon)
-        norms, made = None, kv_heads if len(weights.k.weight) else 0  # none of another layer's
+        norms = None
         if weights.q_norm is not None:
-            norms = weights.q_norm, weights.q_norm if weights.k_norm is None else weights.k_norm
-        turn = partial(Turn, norms_values=model.norms_values)
-        self._turn = turn(heads, made, size, norms, epsilon)
+            k_norm = weights.k_norm
+            norms = weights.q_norm, weights.q_norm if k_norm is None else k_norm  # of no keys
+        made = kv_heads if len(weights.k.weight) else 0
+        self._turn = Turn(heads, made, size, norms, epsilon, norms_values=model.norms_values)
         self._attend = Attention(
             heads,
             kv_heads,

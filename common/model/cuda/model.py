@@ -61,6 +61,7 @@ class CudaModel(WholePass):
         self._read_as = model.read_as
         self._feature_scale = model.feature_scale
         self._cached, self._seen_of = model.cached, model.seen_of
+        # One layout serves all layers: tiles of those with more keys than others are not full.
         self._tile_rows = min(tile_rows(model.heads, shape.kv_heads) for shape in model.shapes)
         device = self._embeddings.device
         self._rotaries, self._max_len = model.rotaries, model.facts.max_len

@@ -68,6 +68,10 @@ class Shape(NamedTuple):
     """Of scores of attention."""
     norms_values: bool = False
     """Whether its values are normed."""
+    shares: bool = False
+    """Whether some of its layers make queries alone."""
+    tile_rows: int | None = None
+    """Rows of a tile of attention; None for as many as there is room for."""
 
     @classmethod
     def of(cls, model: Llama) -> list[Shape]:
@@ -84,6 +88,8 @@ class Shape(NamedTuple):
                 grows=model.growth is not None,
                 softcap=model.softcap,
                 norms_values=model.norms_values,
+                shares=bool(model.seen_of),
+                tile_rows=min(tile_rows(model.heads, each.kv_heads) for each in model.shapes),
             )
             for shape in dict.fromkeys(model.shapes)
         ]
@@ -181,7 +187,7 @@ def _error(dtype: torch.dtype) -> float:
 
 
 def _laid_out(batch: Sequence[Segment], shape: Shape, device: torch.device) -> tuple[Keys, Tensor]:
-    rows = tile_rows(shape.heads, shape.kv_heads)
+    rows = shape.tile_rows or tile_rows(shape.heads, shape.kv_heads)
     keys = lay_out(batch, page=_PAGE, tile_rows=rows, row_step=1)
     return keys, torch.from_numpy(keys.words).to(device)
 
@@ -203,6 +209,10 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     growth = torch.linspace(1, 2, len(angles), device=device) if shape.grows else None
     turn = Turn(heads, kv_heads, size, None, 1e-6, norms_values=shape.norms_values)
     turned = turn(qkv, table, growth, words, cache)
+    alone = turned
+    if shape.shares:
+        turn = Turn(heads, 0, size, None, 1e-6, norms_values=shape.norms_values)
+        alone = turn(qkv[:, : heads * size].contiguous(), table, growth, words, cache[:, :0])
 
     wide = qkv.view(16, -1, size).float()
     at = torch.arange(5, 21, device=device)
@@ -220,6 +230,7 @@ def _of_rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> str:
     pairs = {
         "norm": (RmsNorm(factors, 1e-6)(x), F.rms_norm(x.float(), (hidden,)) * factors.float()),
         "rotary embedding": (turned, rotated[:, :heads]),
+        "rotary embedding of queries alone": (alone, rotated[:, :heads]),
         "keys and values": (cache[16 + at], stored),
         "SiLU": (gated(x, Gate()), reference.gated(gate, up, Gate())),
         "GELU": (gated(x, _GELU), reference.gated(gate, up, _GELU)),

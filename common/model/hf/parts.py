@@ -104,6 +104,9 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         _Sizes.of(layer.self_attn, 2 * len(angles[rotary][0]))
         for layer, rotary in zip(layers, rotaries, strict=True)
     ]
+    assert len({each.heads for each in sizes}) == 1, "all layers have as many"
+    by_kind = zip(rotaries, (each.head for each in sizes), strict=True)
+    assert len(set(by_kind)) == len(kinds), "layers that are turned alike have heads of one size"
     return Llama(
         facts=facts,
         heads=sizes[0].heads,

@@ -61,10 +61,11 @@ def read_as(model: Any, device: torch.device) -> Tensor | None:
     its place, if there is anything.
     """
     text = model.config.get_text_config()
-    if type(model).__name__ not in _PADDED or text.pad_token_id is None:
+    padding = text.pad_token_id
+    if type(model).__name__ not in _PADDED or padding not in range(text.vocab_size):
         return None
     standing = [getattr(model.config, name, None) for name in _STAND_INS]
-    ids = [text.pad_token_id if each in standing else each for each in range(text.vocab_size)]
+    ids = [padding if each in standing else each for each in range(text.vocab_size)]
     return torch.tensor(ids, device=device)
 
 

@@ -176,7 +176,7 @@ def test_what_is_not_known_goes_through_torch(
     [
         ("mixtral", "experts"),
         ("gemma2", "scores and logits with caps"),
-        ("gemma4_text", "norms of values, shared keys and per-layer embeddings"),
+        ("gemma4_text", "norms of values, and what such models have besides,"),
     ],
 )
 @pytest.mark.parametrize(("chosen", "says"), [("auto", True), ("torch", False)])

@@ -41,6 +41,8 @@ OSS = Shape(
     grows=True,
     softcap=50.0,
     norms_values=True,
+    shares=True,
+    tile_rows=4,
 )
 
 MANY = {"num_attention_heads": 48, "head_dim": 4}
@@ -146,7 +148,8 @@ def test_where_kernels_are_left_out_the_log_says_why(
     monkeypatch.setattr(probe, "fault", lambda shape, dtype, device: tried.append(shape) or found)
     assert kernels._cuda_runs(model, CPU, "none") is not bool(reason)
     assert [record.__dict__["reason"] for record in caplog.records] == [reason] * bool(reason)
-    assert tried == [Shape(4, 2, 12, 48)] * (reason == found), "tried where nothing else is wrong"
+    of_all = Shape(4, 2, 12, 48, tile_rows=8)
+    assert tried == [of_all] * (reason == found), "tried where nothing else is wrong"
 
 
 def test_products_of_each_rounding_have_a_name() -> None:
