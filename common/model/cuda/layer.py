@@ -97,26 +97,17 @@ class Layer:
         Returns:
             `[N, hidden]`.
         """
-        x = self._plain(x, angles, growth, cache, words, size, page)
-        if self._per_layer_input is not None and per_layer is not None:
-            x = self._per_layer_input(x, per_layer)
-        return x if self._scale == 1 else x.mul_(self._scale)
-
-    def _plain(
-        self,
-        x: Tensor,
-        angles: tuple[Tensor, Tensor],
-        growth: Tensor | None,
-        cache: Tensor,
-        words: Tensor,
-        size: Size,
-        page: int,
-    ) -> Tensor:
-        """What attention and the feed-forward part make of them."""
         read = x if self._attention_norm is None else self._attention_norm(x)
         queries = self._turn(self._make_heads(read), angles, growth, words, cache)
         attended = self._attend(queries, cache, words, size, page).view(len(x), -1)
         x = added(x, self._out, attended, self._attention_post_norm)
+        x = self._feed_forward(x, words, size)
+        if self._per_layer_input is not None and per_layer is not None:
+            x = self._per_layer_input(x, per_layer)
+        return x if self._scale == 1 else x.mul_(self._scale)
+
+    def _feed_forward(self, x: Tensor, words: Tensor, size: Size) -> Tensor:
+        """Adds to `[N, hidden]` what that part makes of it."""
         read = x if self._mlp_norm is None else self._mlp_norm(x)
         norm, mlp = self._mlp_post_norm, self._mlp
         if self._experts is not None and self._expert_norms:

@@ -270,7 +270,7 @@ static void gate(void *what, Part part)
 {
     Pass *pass = what;
     const Layer *layer = pass->layer;
-    long inner = layer->gate_up.out / 2, odd = layer->down.in > inner; /* one more is read then */
+    long inner = layer->gate_up.out / 2, odd = layer->down.in > inner; /* padding is read, too */
     int weighed = layer->experts && layer->experts->router.out > layer->experts->count;
     PART_OF(pass->rows) {
         float *both = pass->y + i * pass->y_step;
@@ -319,7 +319,8 @@ static void add_per_layer(void *what, Part part)
                 Lanes mask = first_lanes(size - at);
                 Floats weight = load(mask, model->per_layer_norm + at);
                 Floats norm = load(mask, to + at) * inverse * weight;
-                store(to + at, mask, fmadd(load_number(from + layer * size + at, mask), scale, norm));
+                Floats token = load_number(from + layer * size + at, mask);
+                store(to + at, mask, fmadd(token, scale, norm));
             }
         }
 }
