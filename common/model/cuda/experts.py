@@ -1,40 +1,24 @@
 """Mixtures of experts on CUDA.
 
-A row's experts are chosen on the device, by scores in float32, and every expert lists the rows that
-take it. So a pass is one graph, whichever they are, and reads the matrices of experts that a row
-takes. Rows that are padding take none.
-
-What a row gets is summed by its own choices in their order, and a product always has `_TILE` rows,
-each computed by itself: its bits do not depend on who shares its experts.
+A row's experts are chosen on the device, by scores in float32: a pass is one graph, whichever they
+are. Rows that are padding take none. What a row gets is summed by its own choices in their order:
+its bits do not depend on who shares its experts.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from common.model.cuda.grouped import GroupedLinear, Groups
 from common.model.cuda.keys import ROW_SECTIONS, Size
-from common.model.cuda.rowwise import gate_by, known_of
 from common.model.linear import MakeProduct
-from common.model.llama import Gate, Linear, Mixture
-from common.model.quantized import round_weight
+from common.model.llama import Gate, Mixture
 
 _PATH = tl.constexpr(ROW_SECTIONS.index("path"))
-_TILE = tl.constexpr(16)
 _LEAST, _NORMAL = tl.constexpr(-3.4028234663852886e38), tl.constexpr(1.1754943508222875e-38)
-_GROUP = tl.constexpr(64)
-"""Rows that a program computes, tile by tile; who has the next ones finds the matrix in a cache."""
-
-_OUTPUTS, _INPUTS = 32, 128
-"""What a program computes of an expert, and how much it reads at once."""
-
-_LISTED = 1024
-"""Choices that a program looks at together."""
-
 _CHUNK = 1024
 """Numbers of a row that one program of `_sum` takes."""
 
@@ -98,87 +82,6 @@ def _choose(
         tl.store(share + row, 1 / (1 + tl.exp(-tl.load(line + EXPERTS))))
 
 
-@triton.jit(do_not_specialize=["choices"])
-def _list(
-    chosen,  # int32 [N * CHOSEN]
-    lists,  # int32 [E, N]: which of the choices are of an expert
-    counts,  # int32 [E]
-    choices,  # N * CHOSEN
-    CHOSEN: tl.constexpr,
-    LISTED: tl.constexpr,
-):
-    expert = tl.program_id(0)
-    line = lists + expert.to(tl.int64) * (choices // CHOSEN)
-    count = tl.full([], 0, tl.int32)
-    for start in range(0, choices, LISTED):
-        at = start + tl.arange(0, LISTED)
-        mine = tl.load(chosen + at, mask=at < choices, other=-1) == expert
-        before = tl.cumsum(mine.to(tl.int32), 0)
-        tl.store(line + count + before - 1, at, mask=mine)
-        count += tl.sum(mine.to(tl.int32))
-    tl.store(counts + expert, count)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _multiply(
-    x,  # [N * CHOSEN / READERS, IN]
-    weight,  # [E, OUT, IN]; where GATED twice as many, gates first
-    scale,  # float32 [E, OUT] likewise, where ROUNDED
-    bias,  # float32 [E, OUT] likewise, where BIASED
-    lists,  # int32 [E, N]
-    counts,  # int32 [E]
-    out,  # [N * CHOSEN, OUT]
-    rows,  # N
-    READERS: tl.constexpr,  # choices that read the same row
-    IN: tl.constexpr,
-    OUT: tl.constexpr,
-    GATED: tl.constexpr,
-    CURVE: tl.constexpr,
-    STEEPNESS: tl.constexpr,
-    LIMIT: tl.constexpr,
-    ROUNDED: tl.constexpr,
-    BIASED: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    INPUTS: tl.constexpr,
-):
-    expert = tl.program_id(2).to(tl.int64)
-    first = tl.program_id(0) * _GROUP
-    behind = tl.minimum(tl.load(counts + expert), first + _GROUP)
-    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    inside = output < OUT
-    HEIGHT: tl.constexpr = 2 * OUT if GATED else OUT
-    line = expert * HEIGHT + output
-    for start in range(first, behind, _TILE):
-        place = start + tl.arange(0, _TILE)
-        real = place < behind
-        choice = tl.load(lists + expert * rows + place, mask=real, other=0).to(tl.int64)
-        summed = tl.zeros([_TILE, OUTPUTS], tl.float32)
-        up = tl.zeros([_TILE, OUTPUTS], tl.float32)
-        for begin in range(0, IN, INPUTS):
-            at = begin + tl.arange(0, INPUTS)
-            here = x + (choice // READERS)[:, None] * IN + at[None, :]
-            read = tl.load(here, mask=real[:, None] & (at < IN)[None, :], other=0.0)
-            known = inside[None, :] & (at < IN)[:, None]
-            numbers = weight + line[None, :] * IN + at[:, None]
-            wide = tl.load(numbers, mask=known, other=0).to(read.dtype)
-            summed = tl.dot(read, wide, summed, input_precision="ieee")
-            if GATED:
-                wide = tl.load(numbers + OUT * IN, mask=known, other=0).to(read.dtype)
-                up = tl.dot(read, wide, up, input_precision="ieee")
-        if ROUNDED:
-            summed *= tl.load(scale + line, mask=inside, other=0.0)[None, :]
-        if BIASED:
-            summed += tl.load(bias + line, mask=inside, other=0.0)[None, :]
-        if GATED:
-            if ROUNDED:
-                up *= tl.load(scale + line + OUT, mask=inside, other=0.0)[None, :]
-            if BIASED:
-                up += tl.load(bias + line + OUT, mask=inside, other=0.0)[None, :]
-            summed = gate_by(summed, up, CURVE, STEEPNESS, LIMIT)
-        target = out + choice[:, None] * OUT + output[None, :]
-        tl.store(target, summed.to(out.dtype.element_ty), mask=real[:, None] & inside[None, :])
-
-
 @triton.jit
 def _sum(
     parts,  # float32 [N * CHOSEN, SIZE]
@@ -226,8 +129,8 @@ class Experts:
         self._favours = None if mixture.favours is None else mixture.favours.float()
         self._factors = None if mixture.factors is None else mixture.factors.float()
         gates, downs = zip(*((each.gate_up, each.down) for each in mixture.experts), strict=True)
-        self._gate_up = _Matrices(gates, gate, rounded=rounded)
-        self._down = _Matrices(downs, rounded=rounded)
+        self._gate_up = GroupedLinear(gates, gate, rounded=rounded)
+        self._down = GroupedLinear(downs, rounded=rounded)
         self._chosen, self._scale = mixture.chosen, mixture.scale
         self._choice = {
             "EXPERTS": count,
@@ -316,67 +219,6 @@ class Experts:
 
     def _parts(self, x: Tensor, chosen: Tensor) -> Tensor:
         """What each expert of each row gives it, float32 `[N * chosen, hidden]`."""
-        experts, choices = self._choice["EXPERTS"], chosen.numel()
-        lists = chosen.new_empty(experts, len(x))
-        counts = chosen.new_empty(experts)
-        _list[(experts,)](chosen, lists, counts, choices, CHOSEN=self._chosen, LISTED=_LISTED)
-        opened = x.new_empty(choices, self._gate_up.outputs)
-        self._gate_up.multiply(x, lists, counts, opened)
-        parts = x.new_empty(choices, self._down.outputs, dtype=torch.float32)
-        self._down.multiply(opened, lists, counts, parts)
-        return parts
-
-
-class _Matrices:
-    """One of each expert.
-
-    Args:
-        maps: Theirs; all have a bias, or none.
-        gate: How their first half gates the other one; None where it does not.
-        rounded: Whether they are rounded to int8.
-    """
-
-    def __init__(self, maps: Sequence[Linear], gate: Gate | None = None, *, rounded: bool) -> None:
-        weights = [each.weight for each in maps]
-        self._rounded = rounded
-        self._gated = {"GATED": gate is not None, **known_of(gate or Gate())}
-        if rounded:
-            steps, scales = zip(*map(round_weight, weights), strict=True)
-            self._weight, self._scale = torch.stack(steps), torch.stack(scales)
-        else:
-            self._weight = self._scale = torch.stack(weights)
-        biases = [each.bias for each in maps if each.bias is not None]
-        assert len(biases) in (0, len(maps)), "biases on all or on none"
-        self._bias = torch.stack(biases).float() if biases else None
-        self.outputs = self._weight.shape[1] // (2 if gate else 1)
-        """Numbers that come out."""
-
-    def multiply(self, x: Tensor, lists: Tensor, counts: Tensor, out: Tensor) -> None:
-        """Writes what comes out for each choice.
-
-        Args:
-            x: Rows that several choices in turn may read, `[N * chosen / readers, in]`.
-            lists: Choices by expert, int32 `[E, N]`.
-            counts: How many each has, int32 `[E]`.
-            out: `[N * chosen, outputs]`.
-        """
-        experts, rows = lists.shape
-        _multiply[(triton.cdiv(rows, _GROUP.value), triton.cdiv(self.outputs, _OUTPUTS), experts)](
-            x,
-            self._weight,
-            self._scale,
-            self._scale if self._bias is None else self._bias,
-            lists,
-            counts,
-            out,
-            rows,
-            READERS=len(out) // len(x),
-            IN=x.shape[1],
-            OUT=self.outputs,
-            **self._gated,
-            ROUNDED=self._rounded,
-            BIASED=self._bias is not None,
-            OUTPUTS=_OUTPUTS,
-            INPUTS=_INPUTS,
-            num_stages=3 if x.dtype == torch.float32 else 4,  # what small devices hold
-        )
+        groups, choices = Groups.of(chosen, self._choice["EXPERTS"]), chosen.numel()
+        opened = self._gate_up(x, groups, choices, x.dtype)
+        return self._down(opened, groups, choices, torch.float32)

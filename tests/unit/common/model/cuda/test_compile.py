@@ -26,7 +26,7 @@ import json, pathlib, subprocess, sys, triton
 from itertools import product
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from common.model.cuda import attention, draw, experts, products, rolling, rowwise
+from common.model.cuda import attention, draw, experts, grouped, products, rolling, rowwise
 from common.model.llama import Curve, Gate
 
 HEADS, WIDE = dict(HEADS=32, KV_HEADS=8, SIZE=128), dict(HEADS=32, KV_HEADS=4, SIZE=512)
@@ -69,14 +69,14 @@ KERNELS = [
           scale="fp32"),
      dict(EXPERTS=160, CHOSEN=8, SIGMOID=True, FAVOURED=True, SUMMED=True, WEIGHED=True, BLOCK=256,
           PLACES=8)),
-    (experts._list, dict(chosen=I, lists=I, counts=I, choices="i32"),
-     dict(CHOSEN=8, LISTED=experts._LISTED)),
-    *((experts._multiply,
+    (grouped._list, dict(chosen=I, lists=I, counts=I, choices="i32"),
+     dict(CHOSEN=8, LISTED=grouped._LISTED)),
+    *((grouped._multiply,
        dict(x=x, weight=weight, scale=F, bias=F, lists=I, counts=I, out=x if gated else F,
             rows="i32"),
        dict(rowwise.known_of(Gate(curve, 1.7, 7.0)), READERS=8 if gated else 1, IN=2048, OUT=768,
             GATED=gated, ROUNDED=weight != x, BIASED=weight != x,
-            OUTPUTS=experts._OUTPUTS, INPUTS=experts._INPUTS),
+            OUTPUTS=grouped._OUTPUTS, INPUTS=grouped._INPUTS),
        dict(num_stages=stages))
       for x, weight, stages, gated, curve in
       ((B, B, 4, True, Curve.SILU), (B, B, 4, False, Curve.SILU), (F, F, 3, True, Curve.SILU),

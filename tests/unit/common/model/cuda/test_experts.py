@@ -24,7 +24,7 @@ from tests.tiny_models import VOCAB
 pytest.importorskip("triton")
 
 from common.model.cuda import experts as module
-from common.model.cuda import reference
+from common.model.cuda import grouped, reference
 from common.model.cuda.experts import Experts
 from common.model.cuda.keys import Size
 from common.model.cuda.model import CudaModel
@@ -108,7 +108,7 @@ def test_logits_are_those_of_transformers(
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Has programs look at little at once."""
-    monkeypatch.setattr(module, "_LISTED", 16)
+    monkeypatch.setattr(grouped, "_LISTED", 16)
     monkeypatch.setattr(module, "_CHUNK", 64)
     return monkeypatch
 

@@ -21,7 +21,7 @@ from tests import tiny_models
 
 pytest.importorskip("triton")
 
-from common.model.cuda import experts, probe
+from common.model.cuda import grouped, probe
 from common.model.cuda.attention import Attention
 from common.model.cuda.probe import Shape
 from common.model.cuda.rowwise import known_of
@@ -107,7 +107,7 @@ def test_sinks_caps_and_limits_are_missed(monkeypatch: pytest.MonkeyPatch) -> No
     capped = probe._of_attention(SHAPES[0]._replace(softcap=5.0), torch.bfloat16, DEVICE)
     assert capped.startswith("attention is off by ")
     assert probe._of_attention(OSS, torch.bfloat16, DEVICE).startswith("attention is off by ")
-    monkeypatch.setattr(experts, "known_of", lambda gate: known_of(Gate()))
+    monkeypatch.setattr(grouped, "known_of", lambda gate: known_of(Gate()))
     assert probe._of_experts(OSS, torch.bfloat16, DEVICE).startswith("a mixture of experts is off")
 
 
