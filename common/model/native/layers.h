@@ -3,6 +3,7 @@
 #ifndef PACELINE_LAYERS_H
 #define PACELINE_LAYERS_H
 
+#include "embeddings.h"
 #include "experts.h"
 #include "pass.h"
 #include "product.h"

@@ -12,6 +12,7 @@
 #include "attention_by_vectors.h"
 #include "draw.h"
 #include "gate.h"
+#include "norms.h"
 #include "pass.h"
 #include "pick.h"
 #include "tiles.h"
@@ -19,36 +20,6 @@
 #include "workers.h"
 
 #define FETCHED_MEANWHILE 1000000 /* bytes of weights during attention; second caches hold them */
-
-/* 1 / rms(x). */
-static float inverse_rms(const float *x, long size, float epsilon)
-{
-    Floats squares = every(0.0f);
-    for (long at = 0; at < size; at += LANES) {
-        Floats part = load(first_lanes(size - at), x + at);
-        squares = fmadd(part, part, squares);
-    }
-    return 1.0f / sqrtf(sum_of(squares) / size + epsilon);
-}
-
-/* x / rms(x) * weight. */
-static void normed(const float *x, const float *weight, long size, float epsilon, Number *out)
-{
-    Floats inverse = every(inverse_rms(x, size, epsilon));
-    for (long at = 0; at < size; at += LANES) {
-        Lanes mask = first_lanes(size - at);
-        store_number(out + at, mask, load(mask, x + at) * inverse * load(mask, weight + at));
-    }
-}
-
-/* x times a scale as numbers. */
-static void rounded(const float *x, float scale, long size, Number *out)
-{
-    for (long at = 0; at < size; at += LANES) {
-        Lanes mask = first_lanes(size - at);
-        store_number(out + at, mask, load(mask, x + at) * every(scale));
-    }
-}
 
 /* Turns one head by its position, as `rotate_half` does; normed before where the model does so, by
    what its own numbers say or all heads'. */
@@ -70,55 +41,6 @@ static void turned(const Model *model, const Layer *layer, const float *norm, fl
         Floats cosine = load(mask, cos + at), sine = load(mask, sin + at);
         store_number(out + at, mask, fnmadd(second, sine, first * cosine));
         store_number(out + half + at, mask, fmadd(first, sine, second * cosine));
-    }
-}
-
-/* The id whose embeddings a row has. */
-static int64_t read_as(const Pass *pass, long row)
-{
-    int64_t id = pass->batch->ids[row];
-    return pass->model->read_as ? pass->model->read_as[id] : id;
-}
-
-static void embed(void *what, Part part)
-{
-    Pass *pass = what;
-    const Model *model = pass->model;
-    long hidden = model->hidden;
-    Floats scale = every(model->embedding_scale);
-    PART_OF(pass->rows)
-        for (long at = 0; at < hidden; at += LANES) {
-            Lanes mask = first_lanes(hidden - at);
-            const Number *from = model->embeddings + read_as(pass, i) * hidden + at;
-            store(pass->x + i * hidden + at, mask, load_number(from, mask) * scale);
-        }
-}
-
-/* Norms embeddings for the layer of a drafting head, which reads them beside its rows, and has
-   these begin with what is given. */
-static void norm_tokens(void *what, Part part)
-{
-    Pass *pass = what;
-    const Model *model = pass->model;
-    const float *given = pass->batch->given;
-    long hidden = model->hidden;
-    PART_OF(pass->rows) {
-        float *x = pass->x + i * hidden;
-        normed(x, model->token_norm, hidden, model->epsilon, pass->a + i * pass->a_step + hidden);
-        if (given)
-            memcpy(x, given + i * hidden, hidden * sizeof *x);
-    }
-}
-
-static void norm_given(void *what, Part part)
-{
-    Pass *pass = what;
-    const Model *model = pass->model;
-    PART_OF(pass->rows) {
-        float *x = pass->x + i * model->hidden;
-        float inverse = inverse_rms(x, model->hidden, model->epsilon);
-        for (long at = 0; at < model->hidden; at++)
-            x[at] *= inverse * model->given_norm[at];
     }
 }
 
@@ -260,7 +182,7 @@ static void add_normed(void *what, Part part)
         Floats inverse = every(inverse_rms(y, model->hidden, model->epsilon));
         for (long at = 0; at < model->hidden; at += LANES) {
             Lanes mask = first_lanes(model->hidden - at);
-            Floats norm = load(mask, y + at) * inverse * load(mask, pass->norm + at);
+            Floats norm = normed_lanes(mask, y + at, inverse, pass->norm + at);
             store(x + at, mask, load(mask, x + at) + norm);
         }
     }
@@ -296,33 +218,11 @@ static void join_mixed(void *what, Part part)
         Floats experts = every(inverse_rms(mixed, hidden, epsilon));
         for (long at = 0; at < hidden; at += LANES) {
             Lanes mask = first_lanes(hidden - at);
-            Floats one = load(mask, y + at) * shared * load(mask, norms->shared_post + at);
-            Floats other = load(mask, mixed + at) * experts * load(mask, norms->experts_post + at);
+            Floats one = normed_lanes(mask, y + at, shared, norms->shared_post + at);
+            Floats other = normed_lanes(mask, mixed + at, experts, norms->experts_post + at);
             store(y + at, mask, one + other);
         }
     }
-}
-
-/* Norms what rows made for each layer, and adds the embeddings of their tokens. */
-static void add_per_layer(void *what, Part part)
-{
-    Pass *pass = what;
-    const Model *model = pass->model;
-    long size = model->per_layer_size, step = model->layers * size;
-    Floats scale = every(model->per_layer_scale);
-    PART_OF(pass->rows)
-        for (long layer = 0; layer < model->layers; layer++) {
-            const Number *from = model->per_layer_embeddings + read_as(pass, i) * step;
-            float *to = pass->per_layer + i * step + layer * size;
-            Floats inverse = every(inverse_rms(to, size, model->per_layer_epsilon));
-            for (long at = 0; at < size; at += LANES) {
-                Lanes mask = first_lanes(size - at);
-                Floats weight = load(mask, model->per_layer_norm + at);
-                Floats norm = load(mask, to + at) * inverse * weight;
-                Floats token = load_number(from + layer * size + at, mask);
-                store(to + at, mask, fmadd(token, scale, norm));
-            }
-        }
 }
 
 /* Has what rows made gate what the layer reads beside them. */
