@@ -194,6 +194,23 @@ def packed_products(dtype: torch.dtype) -> tuple[str, MakeProduct] | None:
     return None
 
 
+def few_row_products(
+    device: torch.device, dtype: torch.dtype
+) -> Callable[[Tensor, Tensor | None], Callable[[Tensor], Tensor]]:
+    """How to multiply few rows fastest, whatever becomes of a row's bits among others: makes
+    products of weights `[out, in]` and biases, wherever they are."""
+    packed = packed_products(dtype) if device.type == "cpu" else None
+
+    def made(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+        held = weight.to(device, dtype)
+        added = None if bias is None else bias.to(device, dtype)
+        if packed is not None:
+            return packed[1](held, added)
+        return partial(F.linear, weight=held, bias=added)
+
+    return made
+
+
 def packing_works(dtype: torch.dtype) -> bool:
     """Whether oneDNN has kernels for `dtype` here that compute a row alike among any others."""
     if not torch.backends.mkldnn.is_available():

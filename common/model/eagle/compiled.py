@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead, Going, Guessed
+from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED, Going, Guessed
+from common.model.eagle.head import Behind, EagleHead
 from common.model.eagle.weights import EagleWeights
 from common.model.native.layout import LARGE, lay_out
 from common.model.native.library import Decoder, instructions, packed

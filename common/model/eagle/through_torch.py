@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,16 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.eagle.gathered import Gathered, groups
-from common.model.eagle.head import MOST_DEPTH, Behind, EagleHead
+from common.model.drafting_head import MOST_DEPTH
+from common.model.eagle.head import Behind, EagleHead
 from common.model.eagle.weights import EagleWeights
-from common.model.linear import packed_products
+from common.model.gathered import Gathered, groups
+from common.model.linear import few_row_products
 from common.model.transfer import on_device
 
 _FOLLOWED = 4
 """On a device, which is not kept busy by single rows."""
-
-_Product = Callable[[Tensor], Tensor]
 
 
 class _Rows(NamedTuple):
@@ -78,7 +76,7 @@ class TorchHead(EagleHead):
         }
         turns = (part.to(device) for part in weights.rotary.table(positions + MOST_DEPTH))
         self._cos, self._sin = turns
-        make = _maker(device, dtype)
+        make = few_row_products(device, dtype)
         self._fc = make(weights.fc, weights.fc_bias)
         keys = torch.cat((weights.k, weights.v))
         self._q, self._kv = make(weights.q, None), make(keys, None)
@@ -199,17 +197,3 @@ def _turned(heads: Tensor, turns: _Turns) -> Tensor:
     first, second = heads.float().chunk(2, dim=-1)
     cos, sin = turns
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-
-
-def _maker(device: torch.device, dtype: torch.dtype) -> Callable[[Tensor, Tensor | None], _Product]:
-    """Makes products of weights `[out, in]` and biases, in the fastest form for few rows."""
-    packed = packed_products(dtype) if device.type == "cpu" else None
-
-    def made(weight: Tensor, bias: Tensor | None) -> _Product:
-        held = weight.to(device, dtype)
-        added = None if bias is None else bias.to(device, dtype)
-        if packed is not None:
-            return packed[1](held, added)
-        return partial(F.linear, weight=held, bias=added)
-
-    return made

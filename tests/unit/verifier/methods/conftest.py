@@ -9,7 +9,7 @@ import pytest
 from tests import inprocess
 from tests.unit.verifier.methods.draft_table import Clock
 from verifier.drafting import news
-from verifier.methods import draft, eagle_draft
+from verifier.methods import draft, head_drafts
 
 
 @pytest.fixture
@@ -23,4 +23,4 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts of a head take no time, so that they go as far as can be."""
-    monkeypatch.setattr(eagle_draft, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr(head_drafts, "time", SimpleNamespace(perf_counter=lambda: 0.0))

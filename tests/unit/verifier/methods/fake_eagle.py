@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from common.model.blocks import BlockManager
-from common.model.eagle.head import Behind, EagleHead, Going, Guessed
+from common.model.drafting_head import Going, Guessed
+from common.model.eagle.head import Behind, EagleHead
 from common.model.kv_cache import KvLease
 from common.model.output import Computed
 from common.model.tree import TokenTree

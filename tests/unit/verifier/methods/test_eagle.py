@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from common.model.adjust import adjust
-from common.model.eagle.head import Guessed
+from common.model.drafting_head import Guessed
 from common.model.row import Row
 from common.model.sampling import sample
 from common.model.tree import TokenTree

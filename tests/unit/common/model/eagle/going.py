@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from common.model.adjust import adjust
-from common.model.eagle.head import Behind, EagleHead, Going, Guessed
+from common.model.drafting_head import Going, Guessed
+from common.model.eagle.head import Behind, EagleHead
 from common.model.roll import Drawing
 from common.model.row import Row
 from common.model.sampling import rank

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.eagle.head import MOST_DEPTH, Behind
+from common.model.drafting_head import MOST_DEPTH
+from common.model.eagle.head import Behind
 from common.model.eagle.weights import EagleWeights
 from common.model.kv_cache import ZERO_SLOT
 from tests.unit.common.model.eagle import small_heads

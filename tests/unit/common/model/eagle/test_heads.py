@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED, Draft
 from common.model.eagle.compiled import NativeEagle
-from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Draft, EagleHead
+from common.model.eagle.head import EagleHead
 from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
 from common.model.kv_cache import ZERO_SLOT
@@ -118,7 +119,7 @@ def test_texts_in_groups_are_guessed_as_together(how: str, monkeypatch: pytest.M
     head = _head(weights, how)
     assert sorted(*head.groups(rows)) == [0, 1, 2, 3, 4]
     row_bytes = 2 * weights.kv_heads * weights.head_size * 4
-    monkeypatch.setattr("common.model.eagle.gathered.MOST_BYTES", 18 * row_bytes)
+    monkeypatch.setattr("common.model.gathered.MOST_BYTES", 18 * row_bytes)
     groups = head.groups(rows)
     assert groups == ([[1, 3], [0, 4], [2]] if how == "torch" else [[0, 1, 2, 3, 4]])
     for group in groups:

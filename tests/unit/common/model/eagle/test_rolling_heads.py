@@ -8,8 +8,9 @@ from collections.abc import Sequence as Seq
 import pytest
 import torch
 
+from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED, Going, Guessed
 from common.model.eagle.compiled import NativeEagle
-from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, Going, Guessed
+from common.model.eagle.head import Behind
 from common.model.eagle.weights import EagleWeights
 from common.model.native import instructions
 from common.model.roll import Drawing

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind
+from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED
+from common.model.eagle.head import Behind
 from tests.unit.verifier.methods.fake_eagle import FakeDraft, FakeHead, said
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost
-from verifier.methods import eagle_draft
-from verifier.methods.eagle_draft import Guess, HeadDrafts, Text
+from verifier.methods import head_drafts
+from verifier.methods.head_drafts import Guess, HeadDrafts, Text
 
 FREE = StepCost()
 
@@ -35,7 +36,7 @@ class Clock:
 def clock() -> Iterator[Clock]:
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
-        patch.setattr(eagle_draft, "time", clock)
+        patch.setattr(head_drafts, "time", clock)
         yield clock
 
 

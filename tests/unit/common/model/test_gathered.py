@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.model.eagle import gathered
-from common.model.eagle.gathered import MOST_BYTES, Gathered, groups
+from common.model import gathered
+from common.model.gathered import MOST_BYTES, Gathered, groups
 
 CPU = torch.device("cpu")
 

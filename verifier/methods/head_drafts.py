@@ -1,6 +1,6 @@
 """A head's drafts, depth by depth, as far as another depth is worth what it takes.
 
-Owns which guesses are gone on from, and when to stop; the arithmetic is `common.model.eagle`'s,
+Owns which guesses are gone on from, and when to stop; the arithmetic is the head's,
 what of the guesses is checked the proposer's.
 """
 
@@ -10,12 +10,12 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from common.model.adjust import adjust
-from common.model.eagle.head import MOST_DEPTH, MOST_DRAFTED, Behind, EagleHead, Going, Guessed
+from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED, DraftingHead, Going, Guessed
 from common.model.output import rows_of
 from common.model.roll import Drawing
 from common.model.row import Row
@@ -23,6 +23,9 @@ from common.model.sampling import rank
 from verifier.cost import StepCost
 from verifier.methods.trust import chances_of, draws
 from verifier.sequence import Sequence
+
+Known = TypeVar("Known")
+"""What the head has to know of a text."""
 
 _RANKS = 4
 """Guesses taken of a row."""
@@ -102,7 +105,7 @@ class _Fastest:
             self._lately.clear()
 
 
-class HeadDrafts:
+class HeadDrafts(Generic[Known]):
     """What a head drafts, for several texts at once.
 
     Args:
@@ -110,17 +113,17 @@ class HeadDrafts:
         cost: Of the engine's steps.
     """
 
-    def __init__(self, head: EagleHead, cost: StepCost) -> None:
+    def __init__(self, head: DraftingHead[Known], cost: StepCost) -> None:
         self._head, self._cost = head, cost
         self._depth = defaultdict[tuple[bool, int], _Fastest](_Fastest)  # by how, and bits of rows
         self._priced: dict[int, tuple[object, Seq[_Price]]] = {}  # by texts: for what, and prices
 
-    def draft(self, texts: Seq[Text], behind: Seq[Behind]) -> list[list[Guess]]:
+    def draft(self, texts: Seq[Text], behind: Seq[Known]) -> list[list[Guess]]:
         """Guesses what follows.
 
         Args:
             texts: At least one.
-            behind: Their latest rows.
+            behind: What the head has to know of them.
 
         Returns:
             Guesses of each text, parents first.
@@ -136,7 +139,7 @@ class HeadDrafts:
                 guesses[text] = found
         return guesses
 
-    def _rolled(self, texts: Seq[Text], behind: Seq[Behind]) -> list[list[Guess]]:
+    def _rolled(self, texts: Seq[Text], behind: Seq[Known]) -> list[list[Guess]]:
         """Guesses by a head that goes on by itself."""
         factors = [text.factors for text in texts]
         drawn = any(draws(text.sequence) or _adjusts(text) for text in texts)
@@ -184,7 +187,7 @@ class HeadDrafts:
         least_s = _LIKE * (spent + step_s)
         return _Price(depth_s / least_s, row_s / least_s)
 
-    def _drafted(self, texts: Seq[Text], behind: Seq[Behind], step: _Step) -> list[list[Guess]]:
+    def _drafted(self, texts: Seq[Text], behind: Seq[Known], step: _Step) -> list[list[Guess]]:
         """Guesses of texts that are drafted behind together."""
         started = time.perf_counter()
         guesses: list[list[Guess]] = [[] for _ in texts]
